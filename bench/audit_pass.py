@@ -26,7 +26,7 @@ from imagegen.image.layers.codec import LayerSink, TarWriter
 from imagegen.image.layers.install import installation
 from imagegen.image.layers.watch import WheelScanner, facts_of
 from imagegen.image.layers.wheel import open_locked
-from imagegen.plan.lock.model import File, LockedWheel
+from imagegen.plan.lock.model import LockedFile, LockedWheel
 
 PYTHON = "3.11"
 
@@ -59,7 +59,7 @@ def in_store(store: Store, path: Path) -> LockedWheel:
     digest = hashlib.file_digest(path.open("rb"), "sha256").hexdigest()
     os.link(path, store.path(f"sha256:{digest}"))
     name, version, _, _ = parse_wheel_filename(path.name)
-    return LockedWheel(name, str(version), File(path.name, path.stat().st_size, digest, "pypi"), via=())
+    return LockedWheel(name, str(version), LockedFile(path.name, path.stat().st_size, digest, "pypi"), via=())
 
 
 def main() -> None:

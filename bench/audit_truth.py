@@ -22,7 +22,7 @@ from typing import Any
 from audit_truth_load import DATA, TUNED
 
 from imagegen.audit import dynamic, libraries, torch_rule
-from imagegen.audit.model import Elf, File, Finding, Package, Severity, Subject, System
+from imagegen.audit.model import Elf, File, Finding, Package, Severity, Subject, SystemLibraries
 
 CHECKS = (torch_rule.check, dynamic.check, libraries.check)
 SETS = frozenset({"undefined", "exported", "provides"})
@@ -146,9 +146,9 @@ def file(row: Mapping[str, Any]) -> File:
     return File(size=0, elf=Elf(**fields))
 
 
-def system_of(rows: Mapping[str, Any], files: Mapping[str, File]) -> System:
+def system_of(rows: Mapping[str, Any], files: Mapping[str, File]) -> SystemLibraries:
     there = {name: each for name, each in files.items() if name != "python"}
-    return System(there, {name: rows[name]["path"] for name in there}, interpreter=files["python"])
+    return SystemLibraries(there, {name: rows[name]["path"] for name in there}, interpreter=files["python"])
 
 
 def torch_and_its_own(torch: str, files: Mapping[str, File]) -> Iterator[Package]:

@@ -143,12 +143,12 @@ def pip(*arguments: str) -> None:
 def unpacked_wheels(work_dir: Path) -> dict[str, Path]:
     """Return requirement -> the folder that is its site-packages. Each wheel is downloaded once."""
     folders = {}
-    for wanted in WHEELS:
-        folders[wanted] = folder = work_dir / "unpacked" / wanted
+    for required in WHEELS:
+        folders[required] = folder = work_dir / "unpacked" / required
         if folder.exists():
             continue
         with tempfile.TemporaryDirectory(dir=work_dir) as fresh:
-            pip("download", "--no-deps", "--dest", fresh, wanted)
+            pip("download", "--no-deps", "--dest", fresh, required)
             (wheel,) = Path(fresh).glob("*.whl")
             unpack(wheel, folder)
     return folders
@@ -213,10 +213,10 @@ def stand_in(folder: Path, files: Mapping[str, Mapping[str, Mapping[str, Any]]])
     from smoke import stub
 
     folder.mkdir(exist_ok=True)
-    wanted = {symbol for group in files.values() for file in group.values() for symbol in file.get("undefined", ())}
+    required = {symbol for group in files.values() for file in group.values() for symbol in file.get("undefined", ())}
     for name, pattern in DRIVER.items():
         stub.LIBRARY = name
-        functions = sorted(symbol for symbol in wanted if re.match(pattern, symbol))
+        functions = sorted(symbol for symbol in required if re.match(pattern, symbol))
         (folder / name).write_bytes(stub.library(functions, "x86_64"))
     return folder
 
@@ -356,18 +356,18 @@ def written(
     rows = {kind: ",\n  ".join(map(json.dumps, lines)) for kind, lines in outcomes.items()}
     body = ",\n ".join(f'"{kind}": [\n  {text}\n ]' for kind, text in rows.items())
     (folder / "outcomes.json").write_text(f"{{\n {body}\n}}\n")
-    wanted = {symbol for name in packages for file in files[name].values() for symbol in file.get("undefined", ())}
+    required = {symbol for name in packages for file in files[name].values() for symbol in file.get("undefined", ())}
     useful = {
-        name: {path: of_use(file, wanted, undefined=name in packages) for path, file in group.items()}
+        name: {path: of_use(file, required, undefined=name in packages) for path, file in group.items()}
         for name, group in files.items()
     }
     body = json.dumps({"files": useful, "packages": packages}, sort_keys=True).encode()
     (folder / "files.json.xz").write_bytes(lzma.compress(body, preset=9))
 
 
-def of_use(file: Mapping[str, Any], wanted: set[str], *, undefined: bool) -> dict[str, Any]:
+def of_use(file: Mapping[str, Any], required: set[str], *, undefined: bool) -> dict[str, Any]:
     every = file.get("exported", [])
-    exported = [symbol for symbol in every if symbol in wanted or symbol.startswith("PyInit_")]
+    exported = [symbol for symbol in every if symbol in required or symbol.startswith("PyInit_")]
     exported = exported or every[:1]  # which shows that it exports something
     rest = {key: value for key, value in file.items() if key not in ("exported", "undefined")}
     return {**rest, "exported": exported, **({"undefined": file.get("undefined", [])} if undefined else {})}

@@ -33,7 +33,7 @@ from imagegen.core.store import Store
 from imagegen.image import base, inputs, layers
 from imagegen.image.layers.layer import known
 from imagegen.plan import lock
-from imagegen.plan.lock.model import File, Lock, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
 from imagegen.run.engine import Engine
 
 PIN = "filelock"  # small, pure Python, in a layer that it shares
@@ -104,11 +104,11 @@ class Bench:
     def buildx(self, arguments: str, directory: Path) -> Cost:
         return run(["sh", "-c", self.shell + arguments], self.env, cwd=directory)[0]
 
-    def _project(self, kind: str, wanted: Lock) -> Path:
+    def _project(self, kind: str, required: Lock) -> Path:
         project = self.room / kind
         if self.matrices.is_dir() and self.matrices.resolve() != shipped("matrices").resolve():
             shutil.copytree(self.matrices, project / "matrices")
-        lock.write(wanted, project / "locks" / f"{self.cell.id}.toml")
+        lock.write(required, project / "locks" / f"{self.cell.id}.toml")
         return project
 
     def _contexts(self, pip: Sequence[LockedWheel]) -> None:
@@ -210,7 +210,7 @@ def _repinned(locked: Lock) -> Lock:
     ]
     version, package = max((pair for pair in earlier if not pair[0].is_prerelease), key=lambda pair: pair[0])
     size = _size(package.url)
-    file = File(package.filename, size, package.digests["sha256"], old.file.index)
+    file = LockedFile(package.filename, size, package.digests["sha256"], old.file.index)
     fresh = replace(old, version=str(version), file=file)
     return replace(locked, wheels=tuple(fresh if wheel is old else wheel for wheel in locked.wheels), record=None)
 

@@ -19,12 +19,12 @@ from collections import Counter
 from pathlib import Path
 
 from imagegen.audit import elf, fatbin
-from imagegen.audit.model import Target
+from imagegen.audit.model import CodeTarget
 
 LINE = re.compile(r"^(?:ELF|PTX) file +\d+: .*\.sm_(\d+)([a-z]?)\.(?:cubin|ptx)$", re.MULTILINE)
 
 
-def ours(path: Path) -> tuple[Counter[Target | None], int, float]:
+def ours(path: Path) -> tuple[Counter[CodeTarget | None], int, float]:
     """(pieces by target, containers, seconds)."""
     start = time.perf_counter()
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -45,7 +45,7 @@ def theirs(program: str, path: Path, option: str) -> tuple[Counter[str], float]:
     return Counter(f"{number}{variant}" for number, variant in LINE.findall(done.stdout)), seconds
 
 
-def named(pieces: Counter[Target | None], kind: str) -> Counter[str]:
+def named(pieces: Counter[CodeTarget | None], kind: str) -> Counter[str]:
     """Return the targets as cuobjdump names them."""
     found: Counter[str] = Counter()
     for target, count in pieces.items():
@@ -54,7 +54,7 @@ def named(pieces: Counter[Target | None], kind: str) -> Counter[str]:
     return found
 
 
-def shown(pieces: Counter[Target | None], kind: str) -> str:
+def shown(pieces: Counter[CodeTarget | None], kind: str) -> str:
     rows = sorted((target.arch, target.variant, n) for target, n in pieces.items() if target and target.kind == kind)
     total: Counter[str] = Counter()
     for arch, variant, count in rows:

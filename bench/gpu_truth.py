@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 if TYPE_CHECKING:  # `observe` runs where imagegen's requirements are not installed
-    from imagegen.audit.model import CodeGroup, Target
+    from imagegen.audit.model import CodeGroup, CodeTarget
 
 KERNEL = """
 extern "C" __global__ void it(int *out) {
@@ -232,16 +232,16 @@ def read(code: Iterable[CodeGroup]) -> list[set[str]]:
     return sorted(({str(target) for target in group.targets} for group in code for _ in range(group.count)), key=sorted)
 
 
-def targets(mix: str) -> tuple[Target, ...]:
+def targets(mix: str) -> tuple[CodeTarget, ...]:
     """Return a container's targets as the audit writes them: "90a" is sm_90a, "ptx80@9.2" is compute_80 of PTX 9.2."""
-    from imagegen.audit.model import Target
+    from imagegen.audit.model import CodeTarget
 
     found = []
     for spec in mix.split():
         arch, _, version = spec.removeprefix("ptx").partition("@")
         number, variant = int(arch.rstrip("af")), arch.lstrip("0123456789")
         isa = tuple(map(int, (version or "9.0").split("."))) if spec.startswith("ptx") else None
-        found.append(Target("ptx" if isa else "sass", number, variant, isa))  # type: ignore[arg-type]
+        found.append(CodeTarget("ptx" if isa else "sass", number, variant, isa))  # type: ignore[arg-type]
     return tuple(found)
 
 

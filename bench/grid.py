@@ -33,9 +33,9 @@ def timed(times: dict[str, list[float]], name: str, work: Callable[[], T]) -> T:
 def once(directories: list[Path], times: dict[str, list[float]]) -> tuple[compat.Row, ...]:
     loaded = timed(times, "read the matrix", lambda: matrix.load(directories))
     timed(times, "check the rules against each other", lambda: compat.check(loaded))
-    library = compat.Library(lambda package: metadata.load(directories, package))
+    library = compat.MetadataCache(lambda package: metadata.load(directories, package))
     rows = timed(times, "judge the whole grid", lambda: compat.survey(loaded.all_cells, loaded.rules, library))
-    fresh = compat.Library(lambda package: metadata.load(directories, package))
+    fresh = compat.MetadataCache(lambda package: metadata.load(directories, package))
     vocabulary = compat.Vocabulary.of(loaded, metadata.names(directories))
     question = compat.ask(ASKED, [], loaded, vocabulary)
     timed(times, "why, for one combination", lambda: compat.explain(question, loaded.rules, fresh))

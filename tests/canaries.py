@@ -80,11 +80,11 @@ class Proxy(Loopback):
                     self.end_headers()
                     return
                 server.seen.append(self.path)
-                asked = Request(self.path, method=self.command)
+                requested = Request(self.path, method=self.command)
                 if signed := self.headers.get("Authorization"):
-                    asked.add_header("Authorization", signed)
+                    requested.add_header("Authorization", signed)
                 try:
-                    answer = opener.open(asked)
+                    answer = opener.open(requested)
                 except HTTPError as error:
                     answer = error
                 with answer:

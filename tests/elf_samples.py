@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from imagegen.audit.model import Target
+from imagegen.audit.model import CodeTarget
 
 X86_64, AARCH64, CUDA = 62, 183, 190
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -219,7 +219,7 @@ def _sysv_hash(symbols: int) -> bytes:
     return struct.pack(f"<{3 + len(chain)}I", 1, len(chain), 1 if symbols else 0, *chain)
 
 
-def make_fatbin(containers: Iterable[Iterable[Target]], payload: bytes = bytes(range(64)), flags: int = 0) -> bytes:
+def make_fatbin(containers: Iterable[Iterable[CodeTarget]], payload: bytes = bytes(range(64)), flags: int = 0) -> bytes:
     """Containers one after the other, each with an entry for every target. `flags`: 0x2000 LZ4, 0x8000 zstd."""
     made = bytearray()
     for targets in containers:
@@ -229,7 +229,7 @@ def make_fatbin(containers: Iterable[Iterable[Target]], payload: bytes = bytes(r
     return bytes(made)
 
 
-def make_entry(target: Target, payload: bytes = b"", flags: int = 0, kind: int | None = None) -> bytes:
+def make_entry(target: CodeTarget, payload: bytes = b"", flags: int = 0, kind: int | None = None) -> bytes:
     payload += bytes(-len(payload) % 8)
     major, minor = target.isa or (8, 1)
     size = 80 if target.kind == "ptx" else 64
@@ -241,7 +241,7 @@ def make_entry(target: Target, payload: bytes = b"", flags: int = 0, kind: int |
     return head.ljust(size, b"\0") + payload
 
 
-def make_cubin(target: Target, abi: int = 8, note: bytes = b"") -> bytes:
+def make_cubin(target: CodeTarget, abi: int = 8, note: bytes = b"") -> bytes:
     """A cubin that is a file of its own: its header, and a note of how ptxas was called, which alone marks an `f`."""
     accelerated = target.variant == "a"
     old = target.arch << 16 | target.arch | 0x500 | 0x800 * accelerated
@@ -290,10 +290,10 @@ def _sysv(name: str) -> int:
     return value
 
 
-def _verneed(wanted: Mapping[str, Sequence[str]], strings: _Strings) -> bytes:
+def _verneed(required: Mapping[str, Sequence[str]], strings: _Strings) -> bytes:
     made, number = b"", 2
-    for place, (library, nodes) in enumerate(wanted.items(), 1):
-        rest = 0 if place == len(wanted) else 16 + 16 * len(nodes)
+    for place, (library, nodes) in enumerate(required.items(), 1):
+        rest = 0 if place == len(required) else 16 + 16 * len(nodes)
         made += struct.pack("<HHIII", 1, len(nodes), strings.add(library), 16 if nodes else 0, rest)
         for left, node in enumerate(nodes):
             following = 0 if left + 1 == len(nodes) else 16

@@ -36,7 +36,7 @@ def rule(name: str, when: dict[str, str], then: dict[str, str], because: str) ->
 class Week:
     """`propose` looks at the index as it was at a time; `base` is what the archive has."""
 
-    def __init__(self, root: Path, wanted: dict[str, str]) -> None:
+    def __init__(self, root: Path, required: dict[str, str]) -> None:
         self.root = root
         self.index = Index_(root / "index")
         self.settings = Settings.from_environment(
@@ -47,7 +47,7 @@ class Week:
         self.rules: tuple[Rule, ...] = ()
         requirements = tuple(
             Requirement(Component(name, name, "", ()), specifier, f"we need {name}", "pypi")
-            for name, specifier in sorted(wanted.items())
+            for name, specifier in sorted(required.items())
         )
         axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
         indexes = {"pypi": Index("pypi", None, "")}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from imagegen.core.data import shipped
 from imagegen.plan import lock, matrix
-from imagegen.plan.lock.model import Deb, File, Lock, LockedBase, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Cell
 from tests.interpreters import LOCKED
 from tests.wheels import make_wheel
@@ -27,7 +27,7 @@ components:
 images:
   demo: {description: Small., purpose: Tests., base: debian12, components: {demo: {because: Tests.}}}
 """
-PYTHON = Deb("python3.11", "3.11.2-6", "amd64", 1, "a" * 64, "debian", "pool/main/p/python3.11.deb")
+PYTHON = LockedDeb("python3.11", "3.11.2-6", "amd64", 1, "a" * 64, "debian", "pool/main/p/python3.11.deb")
 BASE = LockedBase("debian12", "debian", "bookworm", {"debian/bookworm": "2026-11-20T00:00:00Z"}, (PYTHON,))
 
 
@@ -59,7 +59,7 @@ class Project:
         }
         cell = _cell()
         version = importlib.metadata.version("uv")  # a lock keeps the uv that runs here: no index is asked for it
-        uv = LockedWheel("uv", version, File(f"uv-{version}-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
+        uv = LockedWheel("uv", version, LockedFile(f"uv-{version}-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
         start = Lock(
             cell=CELL,
             image="demo",

@@ -27,15 +27,15 @@ class Writable(StandIn):
     """Keeps what comes in `documents`, as if `StandIn.push` had put it there.
 
     `faults` see every request first. `keeps` is what stays of a request that breaks off: "all" that came, "none" of it,
-    or not even the upload ("gone"), as distribution has it. `asked` are methods and paths, in order. With `referrers`
-    it lists them, `page` of them (and of tags) at a time, and looks at the filter where it `filters`.
+    or not even the upload ("gone"), as distribution has it. `requested` are methods and paths, in order. With
+    `referrers` it lists them, `page` of them (and of tags) at a time, and looks at the filter where it `filters`.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.faults: list[Fault] = []
         self.uploads: dict[str, bytes] = {}
-        self.asked: list[tuple[str, str]] = []
+        self.requested: list[tuple[str, str]] = []
         self.keeps = "all"
         self.chunked = True  # whether it takes a blob in pieces
         self.mounts = True
@@ -52,7 +52,7 @@ class Writable(StandIn):
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         path = urlsplit(handler.path).path
         with self._guard:
-            self.asked.append((handler.command, handler.path))
+            self.requested.append((handler.command, handler.path))
         if any(fault(handler) for fault in self.faults):
             return
         allowed = self._allows if _TAGS.fullmatch(path) or _REFERRERS.fullmatch(path) else None
@@ -122,7 +122,7 @@ class Writable(StandIn):
             del self.uploads[name]
         return whole
 
-    def _manifest(self, handler: BaseHTTPRequestHandler, repository: str, asked: str) -> None:
+    def _manifest(self, handler: BaseHTTPRequestHandler, repository: str, requested: str) -> None:
         data, _ = received(handler)
         document = json.loads(data)
         blobs = [document["config"], *document["layers"]] if "layers" in document else []
@@ -131,10 +131,10 @@ class Writable(StandIn):
         if any(f"/v2/{repository}/{kind}/{part['digest']}" not in self.documents for kind, part in parts):
             send(handler, 404, error("MANIFEST_BLOB_UNKNOWN"))
             return
-        for reference in (digest_of(data), asked):
+        for reference in (digest_of(data), requested):
             self.documents[f"/v2/{repository}/manifests/{reference}"] = (handler.headers["Content-Type"], data)
         more = {"OCI_Subject": document["subject"]["digest"]} if self.referrers and "subject" in document else {}
-        self._created(handler, f"/v2/{repository}/manifests/{asked}", digest_of(data), **more)
+        self._created(handler, f"/v2/{repository}/manifests/{requested}", digest_of(data), **more)
 
     def _list(self, handler: BaseHTTPRequestHandler, path: str) -> None:
         query = {key: values[0] for key, values in parse_qs(urlsplit(handler.path).query).items()}

@@ -221,13 +221,13 @@ class Rekor:
         return {"24": {**entry, "verification": {"inclusionProof": proof, "signedEntryTimestamp": promise}}}
 
     def add_tiled(self, proposed: dict[str, Any]) -> dict[str, Any]:
-        asked = proposed["hashedRekordRequestV002"]
-        signature, digest = asked["signature"], base64.b64decode(asked["digest"])
+        requested = proposed["hashedRekordRequestV002"]
+        signature, digest = requested["signature"], base64.b64decode(requested["digest"])
         certificate = base64.b64decode(signature["verifier"]["x509Certificate"]["rawBytes"])
         public = x509.load_der_x509_certificate(certificate).public_key()
         assert isinstance(public, ec.EllipticCurvePublicKey)
         public.verify(base64.b64decode(signature["content"]), digest, ec.ECDSA(Prehashed(hashes.SHA256())))
-        data = {"algorithm": "SHA2_256", "digest": asked["digest"]}
+        data = {"algorithm": "SHA2_256", "digest": requested["digest"]}
         spec = {"hashedRekordV002": {"data": data, "signature": signature}}
         index, root, path, checkpoint = self._logged("hashedrekord", "0.0.2", spec, self.origin)
         return {

@@ -177,14 +177,14 @@ class Sigstore(Loopback):
         self.token = self.claims.token(self.tokens, audience)
         return 200, json.dumps({"count": 1, "value": self.token}).encode()
 
-    def _certificate(self, authorization: str, asked: dict[str, str]) -> tuple[int, bytes]:
+    def _certificate(self, authorization: str, requested: dict[str, str]) -> tuple[int, bytes]:
         token = authorization.removeprefix("Bearer ")
         text, _, signature = token.rpartition(".")
         public = self.tokens.private.public_key()
         try:
             public.verify(base64.urlsafe_b64decode(signature + "=="), text.encode(), SHA256)
             claims = json.loads(base64.urlsafe_b64decode(text.partition(".")[2] + "=="))
-            request = x509.load_pem_x509_csr(base64.b64decode(asked["certificateSigningRequest"]))
+            request = x509.load_pem_x509_csr(base64.b64decode(requested["certificateSigningRequest"]))
         except (InvalidSignature, ValueError, KeyError):
             return 401, b'{"code":16,"message":"There was an error processing the identity token","details":[]}'
         if claims["aud"] != "sigstore" or not request.is_signature_valid:

@@ -44,28 +44,28 @@ class Offer:
 
 
 class Index(Loopback):
-    """Serves `pages` and `files` by path; `asked` has each request as (method, path, range)."""
+    """Serves `pages` and `files` by path; `requested` has each request as (method, path, range)."""
 
     def __init__(self) -> None:
         self.pages: dict[str, bytes] = {}
         self.files: dict[str, bytes] = {}
-        self.asked: list[tuple[str, str, str]] = []
+        self.requested: list[tuple[str, str, str]] = []
         self.ranges = True
         index = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                wanted = self.headers.get("Range", "")
-                index.asked.append((self.command, self.path, wanted))
+                required = self.headers.get("Range", "")
+                index.requested.append((self.command, self.path, required))
                 content = index.pages.get(self.path, index.files.get(self.path))
                 if content is None:
                     self.send_error(404)
                     return
-                start, _, end = wanted.removeprefix("bytes=").partition("-")
-                part = content[int(start) : int(end) + 1] if wanted and index.ranges else content
-                self.send_response(206 if wanted and index.ranges else 200)
+                start, _, end = required.removeprefix("bytes=").partition("-")
+                part = content[int(start) : int(end) + 1] if required and index.ranges else content
+                self.send_response(206 if required and index.ranges else 200)
                 self.send_header("Content-Length", str(len(part)))
-                if wanted and index.ranges:
+                if required and index.ranges:
                     self.send_header("Content-Range", f"bytes {start}-{int(start) + len(part) - 1}/{len(content)}")
                 self.end_headers()
                 if self.command == "GET":

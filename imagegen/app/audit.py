@@ -29,14 +29,14 @@ from imagegen.core.text import counted
 from imagegen.core.types import Gpu
 from imagegen.image.inputs import tree_key
 from imagegen.image.inventory import archive, environment, system
-from imagegen.image.inventory.archive import Contents
+from imagegen.image.inventory.archive import ArchivedImage
 from imagegen.image.inventory.cell import subject
 from imagegen.image.inventory.distributions import installed, python_of
 from imagegen.image.inventory.environment import Environment
-from imagegen.image.inventory.layers import Entry, Layered
+from imagegen.image.inventory.layers import Layered, LayerEntry
 from imagegen.image.inventory.site import describe
 from imagegen.image.inventory.stream import ChunkReader, layer, piped
-from imagegen.image.inventory.tree import Tree
+from imagegen.image.inventory.tree import FileTree
 from imagegen.image.layers.image import LABEL
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.plan.lock import contents_hash
@@ -122,7 +122,7 @@ def image_subject(
 
     Raises UsageError for an image without Python packages, FetchError, EngineError, StoreError.
     """
-    with Store(settings.store).room("audit") as scratch:
+    with Store(settings.store).temporary_directory("audit") as scratch:
         contents = _read(reference, scratch, settings, progress)
     tree = Layered()
     for each in contents.layers:
@@ -144,7 +144,7 @@ def image_subject(
     )
 
 
-def _main(tree: Tree, variables: Mapping[str, str], reference: str, progress: Progress) -> Environment:
+def _main(tree: FileTree, variables: Mapping[str, str], reference: str, progress: Progress) -> Environment:
     """Return the environment that the image's `python` uses, else the one with the most files; log the others."""
     sites = environment.all_sites(tree)
     if not sites:
@@ -165,7 +165,7 @@ def _main(tree: Tree, variables: Mapping[str, str], reference: str, progress: Pr
     return found
 
 
-def _read(reference: str, scratch: Path, settings: Settings, progress: Progress) -> Contents:
+def _read(reference: str, scratch: Path, settings: Settings, progress: Progress) -> ArchivedImage:
     here = Platform("linux", _ARCHITECTURES.get(platform.machine(), platform.machine()))
     if reference.startswith(LAYOUT):
         return _of_layout(reference.removeprefix(LAYOUT), here, scratch)
@@ -181,20 +181,20 @@ def _read(reference: str, scratch: Path, settings: Settings, progress: Progress)
 
 def _of_registry(
     name: registry.Reference, here: Platform, scratch: Path, settings: Settings, progress: Progress
-) -> Contents:
+) -> ArchivedImage:
     with Client(settings) as client:
         image = registry.resolve(name, here, client, settings)
         repository = registry.Repository(name, client, settings)
-        layers: list[list[Entry]] = []
+        layers: list[list[LayerEntry]] = []
         with progress.meter(f"read {name}", sum(each.size for each in image.layers)) as meter:
             for each in image.layers:
                 with piped(partial(repository.stream, each.digest, each.size), client.close) as stream:
                     layers.append(layer(stream, each.digest, f"{name}: {each.digest}", scratch))
                 meter.advance(each.size)
-        return Contents(image.config, tuple(layers))
+        return ArchivedImage(image.config, tuple(layers))
 
 
-def _of_layout(text: str, here: Platform, scratch: Path) -> Contents:
+def _of_layout(text: str, here: Platform, scratch: Path) -> ArchivedImage:
     """DIR or DIR@DIGEST."""
     directory, at, digits = text.partition("@sha256:")
     root, where = Path(directory), f"{LAYOUT}{text}"
@@ -217,7 +217,7 @@ def _of_layout(text: str, here: Platform, scratch: Path) -> Contents:
         raise FetchError(
             f"{where} is no OCI layout", code="fetch-not-a-layout", why=f"{error.filename}: {error.strerror}"
         ) from error
-    return Contents(config, tuple(layers))
+    return ArchivedImage(config, tuple(layers))
 
 
 def _blob(root: Path, digest: str) -> Path:

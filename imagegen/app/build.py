@@ -39,7 +39,7 @@ class BuiltImage:
 
     digest: str
     tags: tuple[str, ...] = ()
-    report: smoke.Report | None = None
+    report: smoke.SmokeReport | None = None
 
 
 def build_image(session: Session, cell: Cell, lock: Lock, engine: Engine, options: BuildOptions) -> BuiltImage:
@@ -157,12 +157,12 @@ def _audit(session: Session, cell: Cell, lock: Lock, *, audit: bool) -> None:
 
 def _smoke_test(
     session: Session, cell: Cell, lock: Lock, engine: Engine, digest: str, options: BuildOptions
-) -> smoke.Report:
+) -> smoke.SmokeReport:
     """Run the smoke checks and keep the report, so that publishing need not run them again. Raises SmokeFailed."""
     report = smoke.run(
         engine, digest, lock, cell.declarations, require_gpu=options.require_gpu, progress=session.progress
     )
     report.require_passed(fix=f"the image is kept as {local_tags(lock)[1]}")
-    wanted = proof.SmokeRequirement.of(digest, lock, cell.declarations, require_gpu=options.require_gpu)
-    proof.remember(session.store, proof.of(report, wanted, lock))
+    required = proof.SmokeRequirement.of(digest, lock, cell.declarations, require_gpu=options.require_gpu)
+    proof.remember(session.store, proof.of(report, required, lock))
     return report

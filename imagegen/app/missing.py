@@ -16,7 +16,7 @@ from imagegen.core.store import Store
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.interpreters import MIRROR, InterpreterArchive, LockedInterpreter, lock_interpreter
 from imagegen.plan.lock.model import LOCAL, URL, Lock, LockedBuild, LockedSdist, LockedWheel
-from imagegen.plan.lock.target import Target
+from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.plan.matrix.recipe import Commit
 from imagegen.wheels.catalogue import Catalogue
@@ -57,11 +57,11 @@ class _Here:
         if cell.base.image:
             yield from self._image(cell.base.image)
         yield from self._interpreter(lock_interpreter(cell.interpreter, cell.platform, ()))
-        target = Target.of(cell.platform, cell.base, cell.python)
+        target = WheelTarget.of(cell.platform, cell.base, cell.python)
         for each in cell.requirements:
             yield from self._requirement(each, cell, target, wheels)
 
-    def _requirement(self, each: Requirement, cell: Cell, target: Target, wheels: Catalogue) -> Iterator[str]:
+    def _requirement(self, each: Requirement, cell: Cell, target: WheelTarget, wheels: Catalogue) -> Iterator[str]:
         package = each.component.package
         if each.git:
             yield from self._repository(each.git.url)
@@ -76,7 +76,7 @@ class _Here:
         elif not self._is_served(each.index) and not self._replaced(each, target):
             yield cell.indexes[each.index].url or f"index {each.index}"
 
-    def _replaced(self, each: Requirement, target: Target) -> bool:
+    def _replaced(self, each: Requirement, target: WheelTarget) -> bool:
         """Return whether find-links directories can replace the index of an exact version."""
         version = each.specifier.removeprefix("==")
         if each.label is None or version == each.specifier or "*" in version:

@@ -26,7 +26,7 @@ from typing import Any
 
 from imagegen.app.audit import audit_report
 from imagegen.app.build import assemble_image, ensure_wheels
-from imagegen.app.publisher import Job, Publisher
+from imagegen.app.publisher import Publisher, PublishJob
 from imagegen.app.session import Session
 from imagegen.core.errors import FetchError, PublishError
 from imagegen.core.net import Client
@@ -51,8 +51,8 @@ from imagegen.run import smoke
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import numerics
 from imagegen.supply.publish import journal, proof
-from imagegen.supply.publish.journal import Manifest, RemoteRepository
-from imagegen.supply.publish.plan import Plan, RegistryState, RequiredLayer
+from imagegen.supply.publish.journal import RemoteRepository, TaggedManifest
+from imagegen.supply.publish.plan import PublishPlan, RegistryState, RequiredLayer
 from imagegen.supply.publish.plan import plan as planned
 from imagegen.supply.publish.proof import SmokeAttestation, SmokeRequirement
 from imagegen.supply.publish.push import blobs, format_summary, push
@@ -63,7 +63,7 @@ from imagegen.supply.trust.documents import FACT, FACTS, LAYERS, Document
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedImage:
     """A published image. `moved` maps each mutable tag that moved to its former digest; `proven` names the origin of
     the test attestation.
 
@@ -99,7 +99,7 @@ class Published:
         }
 
 
-def publish_image(publisher: Publisher, cell: Cell, lock: Lock) -> Published:
+def publish_image(publisher: Publisher, cell: Cell, lock: Lock) -> PublishedImage:
     """Publish the lock's image in the repository of its name.
 
     Raises TrustError for an unusable signer before anything is done, PublishError, SmokeFailed, AuditError, and what
@@ -115,8 +115,12 @@ def publish_image(publisher: Publisher, cell: Cell, lock: Lock) -> Published:
 
 
 def _publish(
-    publisher: Publisher, cell: Cell, job: Job, repository: RemoteRepository, siblings: Sequence[RemoteRepository]
-) -> Published:
+    publisher: Publisher,
+    cell: Cell,
+    job: PublishJob,
+    repository: RemoteRepository,
+    siblings: Sequence[RemoteRepository],
+) -> PublishedImage:
     session, options = publisher.session, publisher.options
     store, progress = session.store, session.progress
     _require_publishable(job, repository)
@@ -149,23 +153,23 @@ def _publish(
     if _require_immutable(job, repository, image.digest):
         repository.target.put(image.manifest, MANIFEST_TYPE, job.tags.fixed)
     record = layers.record_of(canonical)
-    done = partial(Published, cell.id, repository.name, image.digest, record, job.tags.fixed)
+    done = partial(PublishedImage, cell.id, repository.name, image.digest, record, job.tags.fixed)
     if not job.test:
         return done({}, pushed, None, "")
     tested, source = _ensure_tested(session, cell, job, lock, repository, image, attachments)
     _attach(publisher, repository, image, [proof.document(tested)], attachments, {})
-    moved = journal.move(repository, store, Manifest(image.digest, MANIFEST_TYPE), job.tags.moving, progress)
+    moved = journal.move(repository, store, TaggedManifest(image.digest, MANIFEST_TYPE), job.tags.moving, progress)
     return done(moved, pushed, tested, source)
 
 
-def _require_publishable(job: Job, repository: RemoteRepository) -> None:
+def _require_publishable(job: PublishJob, repository: RemoteRepository) -> None:
     repository.target.reach()
     repository.target.require_writable()
     if job.expected:
         _require_immutable(job, repository, job.expected)
 
 
-def _require_immutable(job: Job, repository: RemoteRepository, digest: str) -> bool:
+def _require_immutable(job: PublishJob, repository: RemoteRepository, digest: str) -> bool:
     """Return whether the immutable tag is still to be set. Raises PublishError where it names another image."""
     found = repository.resolve_tag(job.tags.fixed)
     if found not in (None, digest):
@@ -200,23 +204,23 @@ def _attach(
 def _ensure_tested(
     session: Session,
     cell: Cell,
-    job: Job,
+    job: PublishJob,
     lock: Lock,
     repository: RemoteRepository,
     image: Image,
     attachments: AttachmentReader,
 ) -> tuple[SmokeAttestation, str]:
     """Return a passed smoke test of the image, and where it comes from. Raises SmokeFailed where a check fails."""
-    wanted = SmokeRequirement.of(image.digest, lock, cell.declarations, require_gpu=job.require_gpu)
-    if found := proof.recall(session.store, wanted):
+    required = SmokeRequirement.of(image.digest, lock, cell.declarations, require_gpu=job.require_gpu)
+    if found := proof.recall(session.store, required):
         session.progress.say("the smoke checks passed for this image before, and neither it nor they have changed")
         return found, "this store"
-    if attested := proof.attested(attachments.read(repository, image.digest).documents, wanted):
+    if attested := proof.attested(attachments.read(repository, image.digest).documents, required):
         session.progress.say(f"the smoke checks passed for this image: {attested[1]} attests it")
         return attested
-    report = run_smoke_checks(session, cell, job, lock, repository, image, wanted)
+    report = run_smoke_checks(session, cell, job, lock, repository, image, required)
     report.require_passed(fix=f"no tag has moved; the image is {repository.name}:{job.tags.fixed}")
-    tested = proof.of(report, wanted, lock)
+    tested = proof.of(report, required, lock)
     proof.remember(session.store, tested)
     return tested, "these checks"
 
@@ -224,12 +228,12 @@ def _ensure_tested(
 def run_smoke_checks(
     session: Session,
     cell: Cell,
-    job: Job,
+    job: PublishJob,
     lock: Lock,
     repository: RemoteRepository,
     image: Image,
-    wanted: SmokeRequirement,
-) -> smoke.Report:
+    required: SmokeRequirement,
+) -> smoke.SmokeReport:
     """Run the smoke checks in an engine, which pulls from the registry what the store lacks."""
     tag = local_tags(lock)[1] + ("" if job.compression == "zstd" else "-gzip")
     settings = session.settings
@@ -241,14 +245,14 @@ def run_smoke_checks(
             login = (found.user, found.secret) if found else None
             engine.pull(engine_name(repository.reference, settings), image.digest, tag, login, session.progress)
         return smoke.run(
-            engine, image.digest, lock, cell.declarations, require_gpu=wanted.gpu, progress=session.progress
+            engine, image.digest, lock, cell.declarations, require_gpu=required.gpu, progress=session.progress
         )
 
 
 # Plan a publish without doing it: from the lock and the store, and from the registry where it answers.
 
 
-def plan_publish(publisher: Publisher, cell: Cell, lock: Lock) -> Plan:
+def plan_publish(publisher: Publisher, cell: Cell, lock: Lock) -> PublishPlan:
     """Return what publishing would do. Builds nothing; a registry that does not answer is noted."""
     session = publisher.session
     job, name, store = publisher.job(cell, lock), publisher.reference(cell.image), session.store
@@ -259,13 +263,13 @@ def plan_publish(publisher: Publisher, cell: Cell, lock: Lock) -> Plan:
             seen = query_registry(*publisher.repositories(client, cell.image), job, store)
     except (PublishError, FetchError) as error:
         session.progress.say(f"note: {name.name} could not be read: {error.why or error.what}")
-    wanted = known_layers(job, store)
-    held = {each.digest for each in wanted if each.digest and store.has(each.digest, each.size)}
+    required = known_layers(job, store)
+    held = {each.digest for each in required if each.digest and store.has(each.digest, each.size)}
     return planned(
         lock.cell,
         name.name,
         job.expected,
-        wanted,
+        required,
         job.tags,
         held=held,
         seen=seen,
@@ -276,7 +280,7 @@ def plan_publish(publisher: Publisher, cell: Cell, lock: Lock) -> Plan:
     )
 
 
-def known_layers(job: Job, store: Store) -> tuple[RequiredLayer, ...]:
+def known_layers(job: PublishJob, store: Store) -> tuple[RequiredLayer, ...]:
     """Return the image's layers from the bottom up, with digests and sizes where the lock's record or this store has
     them.
     """
@@ -295,33 +299,33 @@ def known_layers(job: Job, store: Store) -> tuple[RequiredLayer, ...]:
 
 
 def query_registry(
-    repository: RemoteRepository, siblings: Sequence[RemoteRepository], job: Job, store: Store
+    repository: RemoteRepository, siblings: Sequence[RemoteRepository], job: PublishJob, store: Store
 ) -> RegistryState:
     """Return which layers the registry has, and what its tags name. Raises PublishError, FetchError."""
     repository.target.reach()
-    wanted = {
+    required = {
         each.digest: Descriptor(MEDIA_TYPE, each.digest, each.size)
         for each in known_layers(job, store)
         if each.digest is not None and each.size is not None
     }
-    there = repository.target.present(wanted.values())
+    there = repository.target.present(required.values())
     near: frozenset[str] = frozenset()
     for other in siblings:
-        near |= other.target.present(blob for digest, blob in wanted.items() if digest not in there | near)
+        near |= other.target.present(blob for digest, blob in required.items() if digest not in there | near)
     tags = {tag: repository.resolve_tag(tag) for tag in (job.tags.fixed, *(job.tags.moving if job.test else ()))}
     return RegistryState(there, near, tags)
 
 
-def _tested(job: Job, cell: Cell, store: Store) -> str:
+def _tested(job: PublishJob, cell: Cell, store: Store) -> str:
     if not job.test:
         return "no smoke checks (--no-test): the moving tags stay where they are"
-    wanted = proof.SmokeRequirement.of(job.expected or "", job.lock, cell.declarations, require_gpu=job.require_gpu)
-    if job.expected and proof.recall(store, wanted):
+    required = proof.SmokeRequirement.of(job.expected or "", job.lock, cell.declarations, require_gpu=job.require_gpu)
+    if job.expected and proof.recall(store, required):
         return "the smoke checks passed for this image before: they need not run again"
-    return "the smoke checks run in an engine" + (", on a GPU" if wanted.gpu else "") + "; the tags move if they pass"
+    return "the smoke checks run in an engine" + (", on a GPU" if required.gpu else "") + "; the tags move if they pass"
 
 
-def _unknown(job: Job) -> Iterator[str]:
+def _unknown(job: PublishJob) -> Iterator[str]:
     lock = job.lock
     made = {wheel.name for wheel in lock.wheels}
     compiled = [build.name for build in lock.builds if build.name not in made]

@@ -12,7 +12,7 @@ from imagegen.core import registry
 from imagegen.core.errors import FetchError, UsageError
 from imagegen.core.git.local import ForeignRepositoryError
 from imagegen.core.net import Client
-from imagegen.core.registry import Reference, Repository, Target
+from imagegen.core.registry import PushTarget, Reference, Repository
 from imagegen.core.registry.reference import HUB_NAMES
 from imagegen.core.store import Store
 from imagegen.core.text import counted
@@ -22,12 +22,12 @@ from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.publish.journal import RemoteRepository
-from imagegen.supply.publish.tags import Channel, Compression, Subject, Tags, tags
+from imagegen.supply.publish.tags import Channel, Compression, TagInput, Tags, tags
 from imagegen.supply.trust import documents, keys, licences
 from imagegen.supply.trust.keyless import keyless
 from imagegen.supply.trust.project import Project
 from imagegen.supply.trust.project import load as load_project
-from imagegen.supply.trust.sbom import Known
+from imagegen.supply.trust.sbom import KnownLicences
 from imagegen.supply.trust.signers import Signer, Trust
 
 KEY_VARIABLE = "IMAGEGEN_SIGNING_KEY"
@@ -48,7 +48,7 @@ class PublishOptions:
 
 
 @dataclass(frozen=True)
-class Job:
+class PublishJob:
     """One image to publish; `expected` is its digest, where it is known before anything is built."""
 
     lock: Lock
@@ -97,7 +97,7 @@ class Publisher:
         return self.options.key or (Path(named) if named else None)
 
     @cached_property
-    def source(self) -> documents.Source | None:
+    def source(self) -> documents.SourceCommit | None:
         """The commit that the project is at; None, with a warning, in a repository of another user."""
         try:
             return documents.of(self.session.project, self.session.env, self.project.source)
@@ -120,18 +120,18 @@ class Publisher:
 
     def repository(self, client: Client, name: Reference, mounts: Sequence[Reference] = ()) -> RemoteRepository:
         settings = self.session.settings
-        target = Target(name, client, settings, mounts=mounts)
+        target = PushTarget(name, client, settings, mounts=mounts)
         return RemoteRepository(name, target, Repository(name, client, settings))
 
     def tags(self, cell: Cell, lock: Lock) -> Tags:
         (default,) = self.session.matrix.select(cell.image)
-        return tags(Subject.of(lock, default.axes, self.options.channel, self.options.compression))
+        return tags(TagInput.of(lock, default.axes, self.options.channel, self.options.compression))
 
-    def job(self, cell: Cell, lock: Lock) -> Job:
+    def job(self, cell: Cell, lock: Lock) -> PublishJob:
         options = self.options
         expected = expected_digest(lock, self.session.store, options.compression)
         tags_of = self.tags(cell, lock)
-        return Job(lock, tags_of, options.compression, options.test, options.require_gpu, expected)
+        return PublishJob(lock, tags_of, options.compression, options.test, options.require_gpu, expected)
 
     def attachment_steps(self, lock: Lock) -> list[str]:
         """Return, in sentences, what publishing does besides pushing and tagging.
@@ -145,7 +145,7 @@ class Publisher:
             signed = f"signed with {self.signer.name}"
         elif self.project.identities and self.session.env.get("GITHUB_ACTIONS"):
             signed = "signed without a key, as this run of GitHub Actions"
-        found = licences.restricted(lock, Known())
+        found = licences.restricted(lock, KnownLicences())
         named = [f"named: {each.licence} restricts {counted(len(each.covers), 'package')}" for each in found]
         return [*named, f"attached: {', '.join(kinds)}; {signed}"]
 

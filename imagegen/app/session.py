@@ -69,9 +69,9 @@ class Session:
         return loaded
 
     @cached_property
-    def library(self) -> compat.Library:
+    def library(self) -> compat.MetadataCache:
         """The harvested package metadata."""
-        return compat.Library(lambda package: metadata.load(self.directories, package))
+        return compat.MetadataCache(lambda package: metadata.load(self.directories, package))
 
     @cached_property
     def catalogue(self) -> Catalogue:

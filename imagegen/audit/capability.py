@@ -15,13 +15,13 @@ from functools import cache, lru_cache
 from typing import Literal, NamedTuple
 
 from imagegen.audit.catalogue import cuda_major, data
-from imagegen.audit.model import Finding, Package, Severity, Subject, Target, few
+from imagegen.audit.model import CodeTarget, Finding, Package, Severity, Subject, few
 
 Isa = tuple[int, int]
 Verdict = Literal["sass", "ptx", "no"]
 
 
-class Release(NamedTuple):
+class PtxVersion(NamedTuple):
     """A PTX ISA version with the first CUDA release that has it, and that release's driver."""
 
     isa: Isa
@@ -29,7 +29,7 @@ class Release(NamedTuple):
     driver: str  # "580.65.06"
 
 
-def runs(targets: Iterable[Target], capability: str, driver_isa: Isa | None = None) -> Verdict:
+def runs(targets: Iterable[CodeTarget], capability: str, driver_isa: Isa | None = None) -> Verdict:
     """Return how a container with code for `targets` runs on a GPU of `capability` ("9.0"): natively, by PTX, or not.
 
     `driver_isa` is the newest PTX that the driver compiles; None stands for a driver that compiles all.
@@ -38,7 +38,7 @@ def runs(targets: Iterable[Target], capability: str, driver_isa: Isa | None = No
 
 
 @lru_cache(maxsize=1 << 16)
-def _runs(targets: tuple[Target, ...], capability: str, driver_isa: Isa | None) -> Verdict:
+def _runs(targets: tuple[CodeTarget, ...], capability: str, driver_isa: Isa | None) -> Verdict:
     here = arch(capability)
     fitting = [target for target in targets if _fits(target, here)]
     if any(target.kind == "sass" for target in fitting):
@@ -46,7 +46,7 @@ def _runs(targets: tuple[Target, ...], capability: str, driver_isa: Isa | None) 
     return "ptx" if any(_compiles(target, driver_isa) for target in fitting) else "no"
 
 
-def isa_needed(targets: Iterable[Target], capability: str) -> Isa | None:
+def isa_needed(targets: Iterable[CodeTarget], capability: str) -> Isa | None:
     """The oldest PTX ISA among those of `targets` that fit the GPU; None where none fits or none says."""
     here = arch(capability)
     fitting = [each.isa for each in targets if each.kind == "ptx" and each.isa and _fits(each, here)]
@@ -84,13 +84,13 @@ def driver_for(major: int, driver: str) -> int | None:
 
 
 @cache
-def releases() -> tuple[Release, ...]:
+def releases() -> tuple[PtxVersion, ...]:
     """Return the known PTX ISA versions, oldest first."""
-    rows = [Release(_isa(row["isa"]), row["cuda"], row["driver"]) for row in data("gpu")["ptx"]["releases"]]
+    rows = [PtxVersion(_isa(row["isa"]), row["cuda"], row["driver"]) for row in data("gpu")["ptx"]["releases"]]
     return tuple(sorted(rows))
 
 
-def _fits(target: Target, here: int) -> bool:
+def _fits(target: CodeTarget, here: int) -> bool:
     made_for = data("gpu")["renamed"]["architectures"].get(target.arch, target.arch)
     if target.variant == "a":
         return bool(here == made_for)
@@ -99,7 +99,7 @@ def _fits(target: Target, here: int) -> bool:
     return bool(here // 10 == made_for // 10 and here >= made_for)
 
 
-def _compiles(target: Target, driver_isa: Isa | None) -> bool:
+def _compiles(target: CodeTarget, driver_isa: Isa | None) -> bool:
     return driver_isa is None or target.isa is None or target.isa <= driver_isa
 
 

@@ -43,7 +43,7 @@ def _line(text: str) -> str:
 _Text = Annotated[str, AfterValidator(_line)]
 
 
-class Entry(Strict):
+class FindingText(Strict):
     """The explanation of one finding id. Each text is one line."""
 
     severity: Annotated[Severity, Field(strict=False)]  # text in YAML; the usual one; a finding says its own
@@ -53,10 +53,10 @@ class Entry(Strict):
     source: _Text  # where it is known from, with a date where that is a page
 
 
-_FILE = TypeAdapter(dict[Name, Entry])
+_FILE = TypeAdapter(dict[Name, FindingText])
 
 
-def explain(name: str) -> Entry:
+def explain(name: str) -> FindingText:
     """The entry of an id. Raises UsageError, which offers the nearest one, for an id that there is not."""
     entries = catalogue()
     if name not in entries:
@@ -66,9 +66,9 @@ def explain(name: str) -> Entry:
 
 
 @cache
-def catalogue() -> Mapping[str, Entry]:
+def catalogue() -> Mapping[str, FindingText]:
     """Return all entries by id, sorted. They are shipped, so an invalid one is a bug: a ValueError."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, FindingText] = {}
     for path in sorted(_FOLDER.glob("*.yaml")):
         found = _FILE.validate_python(_read(path))
         if twice := entries.keys() & found.keys():
@@ -150,15 +150,15 @@ def oldest_releases(nodes: Iterable[str]) -> tuple[str, ...] | None:
 
     None where a node is no release's: a private one, or one of another library. Empty where all releases are older.
     """
-    wanted: dict[str, tuple[int, ...]] = {}
+    required: dict[str, tuple[int, ...]] = {}
     for node in nodes:
         match = re.fullmatch(r"(GLIBC|GLIBCXX|CXXABI)_(\d{1,9}(?:\.\d{1,9})*)", node)
         if match is None:
             return None
-        wanted[match[1]] = max(wanted.get(match[1], ()), _numbers(match[2]))
+        required[match[1]] = max(required.get(match[1], ()), _numbers(match[2]))
     found: dict[str, str] = {}
     for release in data("libraries")["releases"]["nodes"]:
-        if all(_numbers(release[family]) >= least for family, least in wanted.items()):
+        if all(_numbers(release[family]) >= least for family, least in required.items()):
             found.setdefault(release["name"].split()[0], release["name"])
     return tuple(sorted(found.values()))
 

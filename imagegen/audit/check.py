@@ -12,14 +12,14 @@ from imagegen.audit import capability, contents, dynamic, extras, gpu, libraries
 from imagegen.audit import gpu as gpu_code
 from imagegen.audit.capability import arch, runs
 from imagegen.audit.elf import CUDA
-from imagegen.audit.model import File, Finding, Package, Severity, Subject, Target
-from imagegen.audit.report import Report, Runs, Verdict, ordered
+from imagegen.audit.model import CodeTarget, File, Finding, Package, Severity, Subject
+from imagegen.audit.report import AuditReport, PackageVerdict, Runs, ordered
 from imagegen.core.types import Gpu
 
 _COMPILED = "ptx-only"  # the id of what is said of a library that the driver compiles
 
 
-def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[Verdict, ...], dict[str, bool]]:
+def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[PackageVerdict, ...], dict[str, bool]]:
     """Return the verdicts of packages with GPU code or uses of torch; and for each GPU whether the whole runs there.
 
     A package that holds nothing for a GPU stops the whole only where the check calls it an error. A driver that is too
@@ -41,7 +41,8 @@ def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[Verdict, ...]
         for package, code in coded.items():
             on[package][each.name] = _runs(code, each, said.get(package, []))
     all_of_them = (
-        Verdict(str(each), on.get(str(each), {}), torch_rule.fits(each, subject.python)) for each in subject.packages
+        PackageVerdict(str(each), on.get(str(each), {}), torch_rule.fits(each, subject.python))
+        for each in subject.packages
     )
     return tuple(each for each in all_of_them if each.gpus or each.torch), whole
 
@@ -50,7 +51,7 @@ def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[Verdict, ...]
 class _Code:
     """A package's GPU code. `loose`: none of it is in libraries, so the check of GPU code does not cover it."""
 
-    targets: frozenset[tuple[Target, ...]]  # of each container
+    targets: frozenset[tuple[CodeTarget, ...]]  # of each container
     loose: bool
 
 
@@ -80,12 +81,12 @@ def _runs(code: _Code, gpu: Gpu, said: Sequence[Finding]) -> Runs:
 _SHOWN = 20  # files of one package that cannot be read, in one finding
 
 
-def audit(subject: Subject, known: Sequence[Gpu] = ()) -> Report:
+def audit(subject: Subject, known: Sequence[Gpu] = ()) -> AuditReport:
     """Return the findings of every check. `known` are further GPUs to report on."""
     findings = [finding for check in CHECKS for finding in check(subject)]
     gpus_by_name = {each.name: each for each in (*subject.gpus, *known)}
     packages, gpus = verdicts(subject, sorted(gpus_by_name.values(), key=lambda each: arch(each.capability)))
-    return Report(
+    return AuditReport(
         subject=subject.name,
         findings=ordered(findings),
         verdicts=packages,

@@ -18,7 +18,7 @@ from enum import Enum
 from functools import cached_property
 
 from imagegen.audit.catalogue import cuda_major, is_driver, is_module
-from imagegen.audit.model import Elf, Subject, System
+from imagegen.audit.model import Elf, Subject, SystemLibraries
 from imagegen.audit.tags import MACHINES, for_another_python
 
 _ORIGIN, _LIB, _PLATFORM = (re.compile(rf"\$(?:{name}\b|\{{{name}\}})") for name in ("ORIGIN", "LIB", "PLATFORM"))
@@ -73,9 +73,9 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedLibrary:
-    """The resolution of one DT_NEEDED entry of `asker`."""
+    """The resolution of one DT_NEEDED entry of `requester`."""
 
-    asker: Library
+    requester: Library
     name: str
     how: How
     library: Library | None = None
@@ -98,7 +98,7 @@ class Loader:
     """ld.so over a subject's files: finds libraries, and follows them."""
 
     def __init__(self, subject: Subject) -> None:
-        system = subject.system or System({})
+        system = subject.system or SystemLibraries({})
         self.known = subject.system is not None  # what lies under the packages
         self.for_cpu = subject.cuda is False
         self.torch = any(package.name == "torch" and package.files for package in subject.packages)
@@ -127,17 +127,17 @@ class Loader:
             self._closures[root] = self._follow(root)
         return self._closures[root]
 
-    def find(self, asker: Library, name: str, inherited: tuple[str, ...] | None = None) -> ResolvedLibrary:
-        """Return the library that the loader resolves a DT_NEEDED `name` of `asker` to.
+    def find(self, requester: Library, name: str, inherited: tuple[str, ...] | None = None) -> ResolvedLibrary:
+        """Return the library that the loader resolves a DT_NEEDED `name` of `requester` to.
 
-        `inherited` are the DT_RPATH directories to search: those of `asker` and of the libraries that loaded it. None:
-        only those of `asker`.
+        `inherited` are the DT_RPATH directories to search: those of `requester` and of the libraries that loaded it;
+        None: only those of `requester`.
         """
-        rpath, runpath = self.directories(asker)
-        rpath = () if asker.elf.runpath else rpath if inherited is None else inherited
-        key = (asker, name, rpath)
+        rpath, runpath = self.directories(requester)
+        rpath = () if requester.elf.runpath else rpath if inherited is None else inherited
+        key = (requester, name, rpath)
         if key not in self._answers:
-            self._answers[key] = ResolvedLibrary(asker, name, *self._search(asker, name, rpath, runpath))
+            self._answers[key] = ResolvedLibrary(requester, name, *self._search(requester, name, rpath, runpath))
         return self._answers[key]
 
     def directories(self, library: Library) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -147,7 +147,7 @@ class Loader:
             self._directories[library] = (_expanded(library, rpath), _expanded(library, library.elf.runpath))
         return self._directories[library]
 
-    def elsewhere(self, name: str) -> tuple[Library, ...]:
+    def providers(self, name: str) -> tuple[Library, ...]:
         """The packages' files that are called so, or call themselves so."""
         return self._by_name.get(name, ())
 
@@ -213,15 +213,15 @@ class Loader:
         names = {root.elf.soname: root} if root.elf.soname else {}
         inherited = {root: self.directories(root)[0]}
         order, found = [root], []
-        for asker in order:  # it grows
-            self._steps += len(asker.elf.needed)
+        for requester in order:  # it grows
+            self._steps += len(requester.elf.needed)
             if self.exhausted:
                 return Closure((root,), (ResolvedLibrary(root, "", How.UNKNOWN),))
-            for name in asker.elf.needed:
+            for name in requester.elf.needed:
                 if name in names:
-                    found.append(ResolvedLibrary(asker, name, How.LOADED, names[name]))
+                    found.append(ResolvedLibrary(requester, name, How.LOADED, names[name]))
                     continue
-                one = self.find(asker, name, inherited[asker])
+                one = self.find(requester, name, inherited[requester])
                 found.append(one)
                 library = one.library
                 if library is None:
@@ -229,16 +229,16 @@ class Loader:
                 names[name] = library
                 if library not in inherited:
                     names.setdefault(library.elf.soname or name, library)
-                    searched = dict.fromkeys((*self.directories(library)[0], *inherited[asker]))
+                    searched = dict.fromkeys((*self.directories(library)[0], *inherited[requester]))
                     inherited[library] = tuple(searched)[:_MOST_DIRECTORIES]
                     order.append(library)
         return Closure(tuple(order), tuple(found))
 
     def _search(
-        self, asker: Library, name: str, rpath: tuple[str, ...], runpath: tuple[str, ...]
+        self, requester: Library, name: str, rpath: tuple[str, ...], runpath: tuple[str, ...]
     ) -> tuple[How, Library | None]:
         if "/" in name:
-            library = next((one for path in _expanded(asker, (name,)) if (one := self._at(path))), None)
+            library = next((one for path in _expanded(requester, (name,)) if (one := self._at(path))), None)
             return (How.PATH if library else self._nowhere(name)), library
         if library := self._in(rpath, name):
             return How.PATH, library
@@ -246,16 +246,18 @@ class Loader:
             return How.PRELOADED, self._forced[name]
         if library := self._in(runpath, name):
             return How.PATH, library
-        return self._off_paths(asker, name)
+        return self._off_paths(requester, name)
 
-    def _off_paths(self, asker: Library, name: str) -> tuple[How, Library | None]:
-        alone = asker.program or not asker.package  # nothing was loaded before a program or for the system's own sake
+    def _off_paths(self, requester: Library, name: str) -> tuple[How, Library | None]:
+        alone = (
+            requester.program or not requester.package
+        )  # nothing was loaded before a program or for the system's own sake
         if name in self.loaded and not alone:
             return How.LOADED, self.loaded[name]
         if name in self.system:
             return How.SYSTEM, self.system[name]
-        if (others := self.elsewhere(name)) and not alone and not is_driver(name):
-            return How.ELSEWHERE, next((one for one in others if one.package == asker.package), others[0])
+        if (others := self.providers(name)) and not alone and not is_driver(name):
+            return How.ELSEWHERE, next((one for one in others if one.package == requester.package), others[0])
         return self._nowhere(name), None
 
     def _nowhere(self, name: str) -> How:
@@ -277,7 +279,7 @@ class Loader:
 
 def _machine(subject: Subject) -> int:
     """Return the ELF machine of the subject: its C library's, its interpreter's, or that of most of its files."""
-    system = subject.system or System({})
+    system = subject.system or SystemLibraries({})
     for file in (system.libraries.get("libc.so.6"), system.interpreter):
         if file and file.elf:
             return file.elf.machine
@@ -295,7 +297,7 @@ def _of_packages(subject: Subject, machine: int) -> Iterator[Library]:
                 yield Library(name, path, elf)
 
 
-def _of_system(system: System, machine: int) -> dict[str, Library]:
+def _of_system(system: SystemLibraries, machine: int) -> dict[str, Library]:
     """Return the system's libraries by the names under which they are found; two names of one file are one library."""
     known: dict[str, Library] = {}
     found = {}
@@ -306,7 +308,7 @@ def _of_system(system: System, machine: int) -> dict[str, Library]:
     return found
 
 
-def _unread(subject: Subject, system: System) -> frozenset[str]:
+def _unread(subject: Subject, system: SystemLibraries) -> frozenset[str]:
     """The names of files that are there, and of which nothing is known since they cannot be read."""
     files = [*system.libraries.items(), *(each for package in subject.packages for each in package.files.items())]
     return frozenset(posixpath.basename(path) for path, file in files if file.unreadable and file.elf is None)

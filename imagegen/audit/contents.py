@@ -68,7 +68,7 @@ def _native_code(subject: Subject) -> Iterator[Finding]:
 
 def _torch(subject: Subject) -> Iterator[Finding]:
     """A torch without CUDA where GPUs are promised, or one with CUDA where none are."""
-    wanted = bool(subject.gpus) if subject.cuda is None else subject.cuda
+    required = bool(subject.gpus) if subject.cuda is None else subject.cuda
     for package in subject.packages:
         if package.name != "torch" or not package.files:
             continue
@@ -76,7 +76,7 @@ def _torch(subject: Subject) -> Iterator[Finding]:
         libraries = {name for folder, _, name in folders if f"/{folder}".endswith("/torch/lib")}
         has_cuda = "libtorch_cuda.so" in libraries
         built = "ROCm" if "libtorch_hip.so" in libraries else "CPUs alone"
-        if wanted and libraries and not has_cuda:
+        if required and libraries and not has_cuda:
             evidence = f"is built for {built}: torch/lib/libtorch_cuda.so is missing"
             yield Finding(Severity.ERROR, "torch-without-cuda", str(package), None, evidence)
         elif subject.cuda is False and has_cuda:
@@ -123,10 +123,10 @@ def _clashes(subject: Subject) -> Iterator[Finding]:
 def _imports(subject: Subject) -> Iterator[Finding]:
     """Yield findings about modules that the matrix declares for a package and that no package installs."""
     promised = {package.name: (*package.imports, *package.entry_points) for package in subject.packages}
-    wanted = {name.replace(".", "/") for names in promised.values() for name in names}
-    if not wanted:
+    required = {name.replace(".", "/") for names in promised.values() for name in names}
+    if not required:
         return
-    there = set(_modules(subject.packages, {path.partition("/")[0] for path in wanted}))
+    there = set(_modules(subject.packages, {path.partition("/")[0] for path in required}))
     for package in subject.packages:
         missing = [name for name in promised[package.name] if name.replace(".", "/") not in there]
         if missing and package.files:
@@ -280,27 +280,31 @@ def _several(loader: Loader, single: Single) -> Iterator[Finding]:
         return
     described = [f"{place} ({library.package or library.name})" for place, library in places.items()]
     taken: dict[str, None] = {}
-    for asker in loader.libraries:
-        for name in asker.elf.needed:
-            if single.pattern.fullmatch(name) and (taker := loader.find(asker, name).library):
-                taken[f"{asker.package} takes {name} from {posixpath.dirname(taker.path)}"] = None
+    for requester in loader.libraries:
+        for name in requester.elf.needed:
+            if single.pattern.fullmatch(name) and (taker := loader.find(requester, name).library):
+                taken[f"{requester.package} takes {name} from {posixpath.dirname(taker.path)}"] = None
     evidence = f"{single.name} lies in {len(places)} places: {', '.join(described)}"
     yield Finding(Severity.WARNING, "several-libraries", "", None, evidence, tuple(taken)[:_LIBRARIES_SHOWN])
 
 
 def _majors(loader: Loader) -> Iterator[Finding]:
     """Two major versions of CUDA in one process, each found where it was asked for."""
-    asked: dict[int, dict[str, str]] = {}
+    requested: dict[int, dict[str, str]] = {}
     for library in loader.libraries:
         if not loader.imported(library):
             continue
         for name in library.elf.needed:
             known = cuda_major(name)
             if known is not None and loader.find(library, name).library:
-                asked.setdefault(known[1], {}).setdefault(name, f"{library.package}: {library.path}")
-    if len(asked) > 1:
-        names = [min(asked[major]) for major in sorted(asked)]
-        details = [f"{name}: {asker}" for major in sorted(asked) for name, asker in sorted(asked[major].items())]
+                requested.setdefault(known[1], {}).setdefault(name, f"{library.package}: {library.path}")
+    if len(requested) > 1:
+        names = [min(requested[major]) for major in sorted(requested)]
+        details = [
+            f"{name}: {requester}"
+            for major in sorted(requested)
+            for name, requester in sorted(requested[major].items())
+        ]
         evidence = f"one process loads {' and '.join(names)}"
         yield Finding(Severity.WARNING, "cuda-majors-mixed", "", None, evidence, tuple(details[:_LIBRARIES_SHOWN]))
 
@@ -316,11 +320,11 @@ def _drivers(loader: Loader) -> Iterator[Finding]:
         evidence = f"{name}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}: {what}"
         yield Finding(severity, id_, "", path, evidence, tuple(paths.values())[:_LIBRARIES_SHOWN])
     led: dict[Library, dict[str, None]] = {}
-    for asker in loader.libraries:
-        for name in asker.elf.needed:
-            found = loader.find(asker, name)
+    for requester in loader.libraries:
+        for name in requester.elf.needed:
+            found = loader.find(requester, name)
             if is_driver(name) and found.how is How.PATH and found.library and found.library.package:
-                led.setdefault(found.library, {})[asker.path] = None
+                led.setdefault(found.library, {})[requester.path] = None
     for library, askers in led.items():
         id_ = "driver-stub" if _STUBS in posixpath.dirname(library.path).split("/") else "driver-in-image"
         evidence = f"{next(iter(askers))} finds it by its own path, in place of the host's"

@@ -191,10 +191,10 @@ class Dynamic:
         return last + 1
 
     def _requires(self) -> dict[str, frozenset[str]]:
-        wanted: dict[str, set[str]] = {}
+        required: dict[str, set[str]] = {}
         left = MOST_ENTRIES
         for at, (_, count, library, first, _) in self._chain(_VERNEED, _VERNEEDNUM, _NEED):
-            nodes = wanted.setdefault(self._names.at(library), set())
+            nodes = required.setdefault(self._names.at(library), set())
             left -= count
             if left < 0:
                 raise Unreadable("it requires more versions than any file does")
@@ -206,7 +206,7 @@ class Dynamic:
                 if not following:
                     break
                 place += following
-        return {library: frozenset(nodes) for library, nodes in wanted.items()}
+        return {library: frozenset(nodes) for library, nodes in required.items()}
 
     def _provides(self) -> frozenset[str]:
         found = set()
@@ -270,7 +270,7 @@ class _Missing:
 
 
 def check(subject: Subject) -> Iterator[Finding]:
-    scope = Scope(Loader(subject), subject.python)
+    scope = SymbolScope(Loader(subject), subject.python)
     by_package: dict[str, list[_Missing]] = {}
     for library in scope.loader.libraries:
         missing = _missing(scope, library)
@@ -283,7 +283,7 @@ def check(subject: Subject) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, "not-followed", "", None, why)
 
 
-class Scope:
+class SymbolScope:
     """The symbols that each library defines, as a loader's files see them."""
 
     def __init__(self, loader: Loader, python: str | None) -> None:
@@ -308,7 +308,7 @@ class Scope:
             missing -= other.elf.exported
         return missing
 
-    def elsewhere(self, symbols: frozenset[str]) -> Mapping[str, Library]:
+    def definers(self, symbols: frozenset[str]) -> Mapping[str, Library]:
         """Return which library, of all that there are, defines each of the symbols."""
         found: dict[str, Library] = {}
         for library in (*self.loader.libraries, *self.loader.system.values()):
@@ -317,7 +317,7 @@ class Scope:
         return found
 
 
-def _missing(scope: Scope, library: Library) -> _Missing | None:
+def _missing(scope: SymbolScope, library: Library) -> _Missing | None:
     if library.program:  # its symbols are bound when they are first called, and its process is its own
         return None
     closure = scope.loader.closure(library)
@@ -330,7 +330,7 @@ def _missing(scope: Scope, library: Library) -> _Missing | None:
     missing -= frozenset(symbol for symbol in missing if driver_symbols().fullmatch(symbol))
     if not closure.whole:
         missing = _certain(missing, closure)
-    there = frozenset(scope.elsewhere(missing)) if missing else missing
+    there = frozenset(scope.definers(missing)) if missing else missing
     nowhere = missing - there
     if library.package.partition(" ")[0] != "torch" and any(owned(symbol) for symbol in nowhere):
         nowhere = frozenset()  # it was built for another torch, which explains the others too
@@ -350,7 +350,7 @@ def _certain(missing: frozenset[str], closure: Closure) -> frozenset[str]:
     return frozenset(symbol for symbol in missing if _OF_ONE_PROJECT.match(symbol))
 
 
-def _findings(scope: Scope, package: str, files: list[_Missing]) -> Iterator[Finding]:
+def _findings(scope: SymbolScope, package: str, files: list[_Missing]) -> Iterator[Finding]:
     undefined = [(missing.library, missing.undefined) for missing in files if missing.undefined]
     imported = [(library, symbols) for library, symbols in undefined if scope.loader.imported(library)]
     others = [(library, symbols) for library, symbols in undefined if not scope.loader.imported(library)]
@@ -362,7 +362,7 @@ def _findings(scope: Scope, package: str, files: list[_Missing]) -> Iterator[Fin
         yield _finding(Severity.ERROR, "python-symbol", package, python, f"{what} does not define {{}}")
     if underlinked := [(missing.library, missing.underlinked) for missing in files if missing.underlinked]:
         first = min(underlinked[0][1])
-        owner = scope.elsewhere(frozenset({first}))[first]
+        owner = scope.definers(frozenset({first}))[first]
         says = f"{{}} is defined by {owner.path}, which the file does not ask for"
         yield _finding(Severity.INFO, "underlinked", package, underlinked, says)
 

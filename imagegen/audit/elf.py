@@ -31,7 +31,7 @@ _CORE = 4
 _GPU_CODE = b".nv_fatbin"
 
 
-class Section(NamedTuple):
+class SectionHeader(NamedTuple):
     """A row of the section table: what matters here."""
 
     address: int
@@ -66,16 +66,18 @@ class Sections:
     def __bool__(self) -> bool:
         return bool(self._rows)
 
-    def of(self, kind: int) -> list[Section]:
+    def of(self, kind: int) -> list[SectionHeader]:
         """Return the sections of a type."""
-        return [Section(*row[2:5]) for row in self._rows if row[1] == kind]
+        return [SectionHeader(*row[2:5]) for row in self._rows if row[1] == kind]
 
-    def called(self, name: bytes) -> list[Section]:
+    def called(self, name: bytes) -> list[SectionHeader]:
         """Return the sections with a name that are in the file."""
         labels = self._names()
         name += b"\0"
         return [
-            Section(*row[2:5]) for row in self._rows if row[1] != NOBITS and labels[row[0] : row[0] + len(name)] == name
+            SectionHeader(*row[2:5])
+            for row in self._rows
+            if row[1] != NOBITS and labels[row[0] : row[0] + len(name)] == name
         ]
 
     def _names(self) -> bytes:

@@ -11,7 +11,18 @@ from typing import Any
 
 import zstandard
 
-from imagegen.audit.model import CodeGroup, Deb, Elf, File, Licence, OptionalImport, Package, Release, System, Target
+from imagegen.audit.model import (
+    CodeGroup,
+    CodeTarget,
+    Elf,
+    File,
+    InstalledDeb,
+    Licence,
+    OptionalImport,
+    OsRelease,
+    Package,
+    SystemLibraries,
+)
 
 # Raise it whenever the readers see more, or something else, in the same file, or other libraries in the same base: what
 # is kept under the old number is then forgotten.
@@ -20,7 +31,7 @@ _LEVEL = 6
 _NUL = "\0"
 
 
-def packed(known: Package | System) -> bytes:
+def packed(known: Package | SystemLibraries) -> bytes:
     """The same bytes for the same facts, whatever order they were found in."""
     value = _from_package(known) if isinstance(known, Package) else _from_system(known)
     text = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
@@ -43,14 +54,14 @@ def package(data: bytes) -> Package:
     )
 
 
-def system(data: bytes) -> System:
+def system(data: bytes) -> SystemLibraries:
     """Return the base of which `packed` made the bytes; as `package`."""
     value = _value(data)
     libraries = {name: _to_file(file) for name, file in value["libraries"].items()}
     interpreter = _to_file(value["interpreter"]) if value["interpreter"] else None
     debs = {name: _to_deb(row) for name, row in value["debs"].items()}
-    release = Release(*value["release"]) if value["release"] else None
-    return System(libraries, value["paths"], tuple(value["preloaded"]), interpreter, debs, release)
+    release = OsRelease(*value["release"]) if value["release"] else None
+    return SystemLibraries(libraries, value["paths"], tuple(value["preloaded"]), interpreter, debs, release)
 
 
 def _value(data: bytes) -> dict[str, Any]:
@@ -74,7 +85,7 @@ def _from_package(known: Package) -> dict[str, Any]:
     }
 
 
-def _from_system(known: System) -> dict[str, Any]:
+def _from_system(known: SystemLibraries) -> dict[str, Any]:
     return {
         "libraries": {name: _from_file(file) for name, file in known.libraries.items()},
         "paths": dict(known.paths),
@@ -85,13 +96,13 @@ def _from_system(known: System) -> dict[str, Any]:
     }
 
 
-def _from_deb(deb: Deb) -> list[Any]:
+def _from_deb(deb: InstalledDeb) -> list[Any]:
     return [deb.version, deb.architecture, deb.source, deb.source_version, deb.licences]
 
 
-def _to_deb(row: list[Any]) -> Deb:
+def _to_deb(row: list[Any]) -> InstalledDeb:
     version, architecture, source, source_version, licences = row
-    return Deb(version, architecture, source, source_version, None if licences is None else tuple(licences))
+    return InstalledDeb(version, architecture, source, source_version, None if licences is None else tuple(licences))
 
 
 def _from_file(file: File) -> list[Any]:
@@ -115,13 +126,13 @@ def _to_file(row: list[Any]) -> File:
     return File(size, sha256, executable, _to_elf(elf) if elf else None, groups, unreadable)
 
 
-def _from_target(target: Target) -> list[Any]:
+def _from_target(target: CodeTarget) -> list[Any]:
     return [target.kind, target.arch, target.variant, target.isa]
 
 
-def _to_target(row: list[Any]) -> Target:
+def _to_target(row: list[Any]) -> CodeTarget:
     kind, arch, variant, isa = row
-    return Target(kind, arch, variant, tuple(isa) if isa else None)
+    return CodeTarget(kind, arch, variant, tuple(isa) if isa else None)
 
 
 def _from_elf(elf: Elf) -> dict[str, Any]:

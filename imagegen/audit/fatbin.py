@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from imagegen.audit.elf import CUDA, HEADER, NOTE, Sections
-from imagegen.audit.model import CodeGroup, Target
+from imagegen.audit.model import CodeGroup, CodeTarget
 from imagegen.audit.window import Data, Holes, Unreadable, Window
 
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
@@ -41,10 +41,10 @@ _Variant = Literal["", "a", "f"]
 _VARIANTS: dict[str, _Variant] = {"": "", "a": "a", "f": "f"}
 
 
-class Entry(NamedTuple):
+class FatbinEntry(NamedTuple):
     """One piece of code in a container. `target` is None for what no driver runs as it is: code for the linker."""
 
-    target: Target | None
+    target: CodeTarget | None
     header: int  # bytes
     payload: int  # bytes, behind the header
 
@@ -60,7 +60,7 @@ def container(header: bytes) -> int:
     return CONTAINER_SIZE + int(_BODY.unpack_from(header)[0])
 
 
-def entry(header: bytes) -> Entry:
+def entry(header: bytes) -> FatbinEntry:
     """Parse the first 64 bytes of an entry.
 
     Raises:
@@ -72,19 +72,19 @@ def entry(header: bytes) -> Entry:
     if size < ENTRY_SIZE:
         raise Unreadable(f"an entry of GPU code claims a header of {size} bytes")
     if kind not in {_PTX, _CUBIN}:
-        return Entry(None, size, payload)
+        return FatbinEntry(None, size, payload)
     if arch not in _ARCHITECTURES:
         raise Unreadable(f"an entry of GPU code is for sm_{arch}")
     variant: _Variant = "a" if flags & _EXACT else "f" if flags & _FAMILY else ""
-    return Entry(_target(kind, arch, variant, (major, minor)), size, payload)
+    return FatbinEntry(_target(kind, arch, variant, (major, minor)), size, payload)
 
 
 @lru_cache(1024)  # files name the same few thousands of times
-def _target(kind: int, arch: int, variant: _Variant, version: tuple[int, int]) -> Target:
-    return Target("ptx", arch, variant, version) if kind == _PTX else Target("sass", arch, variant)
+def _target(kind: int, arch: int, variant: _Variant, version: tuple[int, int]) -> CodeTarget:
+    return CodeTarget("ptx", arch, variant, version) if kind == _PTX else CodeTarget("sass", arch, variant)
 
 
-def containers(data: Data, start: int, end: int, holes: Holes = ()) -> Iterator[list[Entry]]:
+def containers(data: Data, start: int, end: int, holes: Holes = ()) -> Iterator[list[FatbinEntry]]:
     """The entries of each container between `start` and `end`, in the order of the file.
 
     Raises:
@@ -120,9 +120,9 @@ def groups(data: Data, ranges: Iterable[tuple[int, int]], holes: Holes = ()) -> 
     Raises:
         Unreadable: as containers.
     """
-    found: dict[tuple[Target, ...], list[int]] = {}
+    found: dict[tuple[CodeTarget, ...], list[int]] = {}
     for entries in (each for start, end in ranges for each in containers(data, start, end, holes)):
-        sizes: dict[Target, int] = {}
+        sizes: dict[CodeTarget, int] = {}
         for each in entries:
             if each.target:
                 sizes[each.target] = sizes.get(each.target, 0) + each.header + each.payload
@@ -155,7 +155,7 @@ def cubin(data: Data, holes: Holes = ()) -> CodeGroup:
         raise Unreadable(f"a cubin for sm_{arch}")
     found = _CALL.search(_notes(window))
     variant = found[1].decode() if found else "a" if exact else ""
-    return CodeGroup((Target("sass", arch, _VARIANTS[variant]),), 1, (window.size,))
+    return CodeGroup((CodeTarget("sass", arch, _VARIANTS[variant]),), 1, (window.size,))
 
 
 def ptx(data: Data) -> CodeGroup | None:
@@ -164,7 +164,7 @@ def ptx(data: Data) -> CodeGroup | None:
     found = _PTX_TEXT.search(head) if _PTX_LINE.match(head) else None
     if not found:
         return None
-    target = Target("ptx", int(found[3]), _VARIANTS[found[4].decode()], (int(found[1]), int(found[2])))
+    target = CodeTarget("ptx", int(found[3]), _VARIANTS[found[4].decode()], (int(found[1]), int(found[2])))
     return CodeGroup((target,), 1, (len(data),))
 
 

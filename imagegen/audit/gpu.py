@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 from imagegen.audit.capability import Isa, arch, compiled_by, driver_floor, isa_needed, runs
 from imagegen.audit.catalogue import data, is_module
 from imagegen.audit.elf import CUDA
-from imagegen.audit.model import CodeGroup, File, Finding, Package, Severity, Subject, Target, few
+from imagegen.audit.model import CodeGroup, CodeTarget, File, Finding, Package, Severity, Subject, few
 from imagegen.audit.tags import for_another_python
 from imagegen.core.text import counted
 from imagegen.core.types import Gpu
@@ -200,13 +200,13 @@ class _Judge:
                 evidence = f"{how_many} of its containers hold nothing for {notes}"
                 yield notes.finding(severity, "gpu-code-partial", self.package, evidence)
 
-    def _where(self, path: str, wanted: Callable[[Use], bool]) -> list[Gpu]:
-        """Return the GPUs on which the library is as `wanted`, except those where another build of it does better."""
+    def _where(self, path: str, required: Callable[[Use], bool]) -> list[Gpu]:
+        """Return the GPUs on which the library is as `required`, except those where another build of it does better."""
         others = [self.uses[other] for other in self.builds[_build_of(path)] if other != path]
         return [
             gpu
             for gpu in self.gpus
-            if wanted(use := self.uses[path][gpu.name])
+            if required(use := self.uses[path][gpu.name])
             and not any(other[gpu.name].native > use.native or other[gpu.name].usable > use.usable for other in others)
         ]
 
@@ -284,7 +284,7 @@ class _Weight:
 
 
 def _weigh(package: Package, gpus: tuple[Gpu, ...]) -> _Weight:
-    sizes: Counter[Target] = Counter()
+    sizes: Counter[CodeTarget] = Counter()
     for file in package.files.values():
         for group in file.code:
             for target, size in zip(group.targets, group.sizes, strict=True):
@@ -329,12 +329,12 @@ def _ptx_size(file: File) -> int:
     return sum(size for target, size in pairs if target.kind == "ptx")
 
 
-def _targets(file: File) -> list[Target]:
+def _targets(file: File) -> list[CodeTarget]:
     found = {target for group in file.code for target in group.targets}
     return sorted(found, key=lambda each: (each.kind != "sass", each.arch, each.variant, each.isa or (0, 0)))
 
 
-def _says_for_what(path: str, targets: Iterable[Target]) -> bool:
+def _says_for_what(path: str, targets: Iterable[CodeTarget]) -> bool:
     """Return whether a library is named after an architecture that it is for: _C_cutlass_90a.abi3.so,
     libops_sm100.so.
     """

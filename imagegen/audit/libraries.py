@@ -102,7 +102,7 @@ def _judged(
 
 
 def _of_program(loader: Loader, names: tuple[str, ...]) -> tuple[Severity, str]:
-    if all(loader.elsewhere(name) for name in names):
+    if all(loader.providers(name) for name in names):
         return Severity.INFO, "a program that needs LD_LIBRARY_PATH to find them"
     return Severity.WARNING, "a program that does not start"
 
@@ -126,10 +126,10 @@ def _stem(path: str) -> str:
 
 def _other_major(loader: Loader, name: str) -> str | None:
     """Return the same CUDA library in another major version, if there is one."""
-    asked = cuda_major(name)
-    if asked is None:
+    requested = cuda_major(name)
+    if requested is None:
         return None
-    return next((n for major, n in loader.cuda.get(asked[0], {}).items() if major != asked[1]), None)
+    return next((n for major, n in loader.cuda.get(requested[0], {}).items() if major != requested[1]), None)
 
 
 def _missing_finding(loader: Loader, severity: Severity, id_: str, package: str, files: list[_Absent]) -> Finding:
@@ -206,16 +206,16 @@ def _preloads(subject: Subject, loader: Loader) -> Iterator[Finding]:
 
     A package that depends on the library's package loads it. Another one works by accident at best.
     """
-    asked: dict[str, dict[str, Library]] = {}
+    requested: dict[str, dict[str, Library]] = {}
     for root in loader.libraries:
         if root in loader.users or root.program:  # asked for by others: they bring what it needs
             continue
         for found in loader.closure(root).found:
-            if found.how is not How.ELSEWHERE or found.library is None or not found.asker.package:
+            if found.how is not How.ELSEWHERE or found.library is None or not found.requester.package:
                 continue
-            if found.asker.package != found.library.package:  # what lies within a package, it loads itself
-                asked.setdefault(found.asker.package, {})[found.name] = found.library
-    for package, names in asked.items():
+            if found.requester.package != found.library.package:  # what lies within a package, it loads itself
+                requested.setdefault(found.requester.package, {})[found.name] = found.library
+    for package, names in requested.items():
         depended = _depended(subject, package)
         for severity in (Severity.WARNING, Severity.INFO):
             there = {n: one for n, one in names.items() if (one.package in depended) is (severity is Severity.INFO)}

@@ -52,7 +52,7 @@ class Elf:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Target:
+class CodeTarget:
     """The architecture that one piece of GPU code was compiled for."""
 
     kind: Literal["sass", "ptx"]
@@ -70,7 +70,7 @@ class Target:
 class CodeGroup:
     """All containers of one file that hold code for the same targets. One of them is enough to run a kernel."""
 
-    targets: tuple[Target, ...]  # sorted
+    targets: tuple[CodeTarget, ...]  # sorted
     count: int  # containers
     sizes: tuple[int, ...]  # bytes in the file for each target, over all these containers
 
@@ -97,7 +97,7 @@ class Licence:
 
 
 @dataclass(frozen=True, slots=True)
-class Deb:
+class InstalledDeb:
     """A Debian package as dpkg has it. `licences` are the short names of a machine-readable copyright file, sorted.
 
     Empty: the file is for people alone. None: there is no such file.
@@ -111,7 +111,7 @@ class Deb:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class OsRelease:
     """The system as its os-release names it: "ubuntu", "22.04", "jammy"; "" for a missing field."""
 
     id: str
@@ -149,15 +149,15 @@ class Package:
 
 
 @dataclass(frozen=True)
-class System:
+class SystemLibraries:
     """The base under the packages: its libraries, by the name under which the loader finds them."""
 
     libraries: Mapping[str, File]  # "libc.so.6" -> the file behind all links, of the directory that is searched first
     paths: Mapping[str, str] = field(default_factory=dict)  # "libc.so.6" -> "/lib/x86_64-linux-gnu/libc.so.6"
     preloaded: tuple[str, ...] = ()  # directories of LD_LIBRARY_PATH
     interpreter: File | None = None  # the Python program
-    debs: Mapping[str, Deb] = field(default_factory=dict)  # what dpkg says is installed, by name
-    release: Release | None = None
+    debs: Mapping[str, InstalledDeb] = field(default_factory=dict)  # what dpkg says is installed, by name
+    release: OsRelease | None = None
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Subject:
 
     name: str  # "blackwell-vllm-cu130-py311", a reference, a directory, a wheel's file name
     packages: tuple[Package, ...]  # by name
-    system: System | None = None
+    system: SystemLibraries | None = None
     python: str | None = None  # "3.11"
     gpus: tuple[Gpu, ...] = ()  # what it must run on
     driver: str | None = None  # the oldest driver it is promised for: "580.65.06"

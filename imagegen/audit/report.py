@@ -25,7 +25,7 @@ _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PackageVerdict:
     """The GPUs and versions that one package runs with, as far as its files show."""
 
     package: str  # "vllm 0.24.0"
@@ -34,14 +34,14 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Report:
+class AuditReport:
     """The report about one subject. `gpus` maps each GPU, requested or not, to whether all of the subject runs on
     it.
     """
 
     subject: str
     findings: tuple[Finding, ...]  # as `ordered` has them
-    verdicts: tuple[Verdict, ...]  # by package; those of which there is nothing to say are left out
+    verdicts: tuple[PackageVerdict, ...]  # by package; those of which there is nothing to say are left out
     gpus: Mapping[str, bool]  # "sm_90" -> ..., by capability; empty: nothing here holds GPU code
     packages: int
     elf_files: int
@@ -91,8 +91,8 @@ def _place(finding: Finding) -> tuple[int, str, str, str, str, tuple[str, ...]]:
 
 # Findings as SARIF, which CI systems show beside the lines of a change.
 #
-# Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0 (errata 01); what of it GitHub reads:
-# docs.github.com, "SARIF support for code scanning", read 2026-11-21.
+# Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0 (errata 01); what of it GitHub
+# reads: docs.github.com, "SARIF support for code scanning", read 2026-11-21.
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
@@ -100,14 +100,14 @@ _LONGEST = 1000  # characters of a message; GitHub shows the first 1024 of a tex
 
 
 @dataclass(frozen=True)
-class Source:
+class LockLocation:
     """The file that chose the packages, for CI to point at: a lock. `lines` count from 1."""
 
     path: str  # relative to the repository's root, as CI has it
     lines: Mapping[str, int] = field(default_factory=dict)  # "vllm 0.24.0" -> where it stands
 
 
-def document(reports: Sequence[Report], sources: Mapping[str, Source]) -> dict[str, Any]:
+def document(reports: Sequence[AuditReport], sources: Mapping[str, LockLocation]) -> dict[str, Any]:
     """Return one run with all findings: GitHub rejects several of one tool. `sources` maps the names of subjects."""
     ids = sorted({finding.id for report in reports for finding in report.findings})
     driver = {"name": "imagegen audit", "version": __version__, "rules": [_rule(name) for name in ids]}
@@ -128,7 +128,7 @@ def _rule(name: str) -> dict[str, Any]:
 
 
 def _results(
-    reports: Sequence[Report], sources: Mapping[str, Source], places: Mapping[str, int]
+    reports: Sequence[AuditReport], sources: Mapping[str, LockLocation], places: Mapping[str, int]
 ) -> Iterator[dict[str, Any]]:
     seen: Counter[str] = Counter()
     for report in reports:
@@ -146,7 +146,7 @@ def _results(
             }
 
 
-def _location(subject: str, finding: Finding, source: Source | None) -> dict[str, Any]:
+def _location(subject: str, finding: Finding, source: LockLocation | None) -> dict[str, Any]:
     """The line of the lock where there is one; else the file itself, which no repository has."""
     path = source.path if source else finding.path or finding.package or subject
     inside = "/".join(part for part in path.split("/") if part not in ("", ".", ".."))

@@ -38,14 +38,14 @@ _LOADED, _DYNAMIC = 1, 2  # types of segments
 _CODE = 1  # a segment's flag
 
 
-class Part(NamedTuple):
+class FileRange(NamedTuple):
     """A part of a file, and whether there may be GPU code in it."""
 
     start: int
     end: int
     searched: bool
 
-    def without(self, start: int, end: int) -> Iterator[Part]:
+    def without(self, start: int, end: int) -> Iterator[FileRange]:
         """Yield the rest of this part without another part: before it, and after it."""
         yield self._replace(end=min(self.end, start))
         yield self._replace(start=max(self.start, end))
@@ -58,7 +58,7 @@ class Sparse:
     where that is before `_body`, the end of a container, and else the next container or part is looked for.
     """
 
-    def __init__(self, size: int, scratch: Path, parts: Sequence[Part] | None) -> None:
+    def __init__(self, size: int, scratch: Path, parts: Sequence[FileRange] | None) -> None:
         self._size = size
         self._parts = deque(parts or ())
         self._file = tempfile.TemporaryFile(dir=scratch, buffering=0)  # noqa: SIM115 - the collector closes it
@@ -156,7 +156,7 @@ class Sparse:
             self._body = end
         return True
 
-    def _part(self) -> Part | None:
+    def _part(self) -> FileRange | None:
         """Return the omitted part at the current position, or the next one."""
         while self._parts and self._parts[0].end <= self._at:
             self._parts.popleft()
@@ -170,7 +170,7 @@ class Sparse:
         self._skipped = end
 
 
-def left_out(head: bytes, size: int) -> list[Part]:
+def left_out(head: bytes, size: int) -> list[FileRange]:
     """The parts of an ELF64 file that readers hardly ever open, by its first bytes.
 
     Those are machine code in a segment of its own (one that begins with the file holds tables too), what comes long
@@ -191,15 +191,15 @@ def left_out(head: bytes, size: int) -> list[Part]:
     return sorted(part for part in parts if 0 < part.start < part.end - _WORTH_SKIPPING and part.end <= size)
 
 
-def _within(loaded: Iterable[tuple[int, int, int]]) -> Iterator[Part]:
+def _within(loaded: Iterable[tuple[int, int, int]]) -> Iterator[FileRange]:
     for start, end, flags in loaded:
         code = bool(flags & _CODE and start)
-        yield Part(start if code else start + _TABLES, end, searched=not code)
+        yield FileRange(start if code else start + _TABLES, end, searched=not code)
 
 
-def _between(loaded: Sequence[tuple[int, int, int]], size: int) -> Iterator[Part]:
+def _between(loaded: Sequence[tuple[int, int, int]], size: int) -> Iterator[FileRange]:
     ends = accumulate((end for _, end, _ in loaded), max)
     following = [start for start, _, _ in loaded[1:]] + [size]
     for end, start in zip(ends, following, strict=False):
         if start - end > _SYMBOLS:
-            yield Part(end, start - _NAMES, searched=False)
+            yield FileRange(end, start - _NAMES, searched=False)

@@ -46,7 +46,7 @@ def is_shim(symbol: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Index:
+class ExportIndex:
     """Releases, oldest first, and for each name the releases that export it: bit i for the i-th."""
 
     releases: tuple[str, ...] = ()
@@ -63,9 +63,9 @@ class Index:
 
     def of(self, version: str) -> str | None:
         """The release that stands for a version of torch: itself, else the last of its minor; else None."""
-        wanted = Version(version)
+        required = Version(version)
         same = [each for each in self.releases if minor(each) == minor(version)]
-        exact = [each for each in same if Version(each).release == wanted.release]
+        exact = [each for each in same if Version(each).release == required.release]
         return next(iter([*exact, *reversed(same)]), None)
 
 
@@ -76,12 +76,12 @@ def minor(version: str) -> str:
 
 
 @cache
-def shipped() -> Index:
+def shipped() -> ExportIndex:
     """The index that comes with imagegen, read when it is first asked for."""
     return loads(PATH.read_bytes())
 
 
-def with_release(index: Index, release: str, exported: Iterable[str]) -> Index:
+def with_release(index: ExportIndex, release: str, exported: Iterable[str]) -> ExportIndex:
     """Return `index` with the exports of `release`, which replace its earlier ones."""
     others = [each for each in index.releases if each != release]
     releases = sorted({*others, release}, key=Version)
@@ -94,10 +94,10 @@ def with_release(index: Index, release: str, exported: Iterable[str]) -> Index:
     for name in exported:
         if owned(name) and _NAME.fullmatch(name) and not _LOCAL.search(name):
             names[name] = names.get(name, 0) | places[release]
-    return Index(tuple(releases), names)
+    return ExportIndex(tuple(releases), names)
 
 
-def dumps(index: Index) -> bytes:
+def dumps(index: ExportIndex) -> bytes:
     """The same bytes for the same index: names and sets are sorted, and the compressor is pinned."""
     sets: dict[int, list[str]] = {}
     for name in sorted(index.names):
@@ -109,7 +109,7 @@ def dumps(index: Index) -> bytes:
     return zstandard.ZstdCompressor(level=_LEVEL).compress(text)
 
 
-def loads(data: bytes) -> Index:
+def loads(data: bytes) -> ExportIndex:
     """Raises ValueError for what `dumps` did not make."""
     try:
         text = zstandard.ZstdDecompressor().decompress(data, max_output_size=_LONGEST).decode()
@@ -123,4 +123,4 @@ def loads(data: bytes) -> Index:
     for group in rest.replace("\n ", " ").splitlines():
         bits, *members = group.split(" ")
         names.update(dict.fromkeys(members, int(bits, 16)))
-    return Index(tuple(releases.split()), names)
+    return ExportIndex(tuple(releases.split()), names)

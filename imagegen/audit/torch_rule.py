@@ -213,7 +213,7 @@ def _fitting(one: User) -> Finding:
 
 def _evidence(one: User) -> str:
     """Return the evidence of its symbols."""
-    count = len(frozenset().union(*one.wanted.values()))
+    count = len(frozenset().union(*one.required.values()))
     if one.minors:
         return f"fits torch {_there(one)} ({counted(count, 'symbol')}, {'stable' if one.stable else 'C++'} ABI)"
     lacks = {release: lacks for release, lacks in one.lacks.items() if lacks is not None}

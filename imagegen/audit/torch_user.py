@@ -42,7 +42,7 @@ class User:
 
     package: Package
     python: str | None
-    wanted: Mapping[str, frozenset[str]]
+    required: Mapping[str, frozenset[str]]
 
     def on(self, one_minor: str | None) -> Mapping[str, frozenset[str]]:
         """Return the needed symbols on a minor of torch: a package may bring one build of a file for each of several.
@@ -50,19 +50,19 @@ class User:
         On one whose version cannot be read (None), all of it.
         """
         if one_minor is None:
-            return self.wanted
-        return {path: symbols for path, symbols in self.wanted.items() if _named(path) in (None, one_minor)}
+            return self.required
+        return {path: symbols for path, symbols in self.required.items() if _named(path) in (None, one_minor)}
 
     @cached_property
     def stable(self) -> bool:
-        return all(is_shim(symbol) for symbols in self.wanted.values() for symbol in symbols)
+        return all(is_shim(symbol) for symbols in self.required.values() for symbol in symbols)
 
     @cached_property
     def registers(self) -> bool:
         """Return whether it registers operators, as it is loaded, in objects whose layout moves with torch's minor
         release.
         """
-        return any(symbol.startswith(_LIBRARY) for symbols in self.wanted.values() for symbol in symbols)
+        return any(symbol.startswith(_LIBRARY) for symbols in self.required.values() for symbol in symbols)
 
     @cached_property
     def minors(self) -> tuple[str, ...]:
@@ -118,18 +118,18 @@ def user(package: Package, python: str | None, machine: int = X86_64) -> User | 
     """
     if package.name == "torch":
         return None
-    wanted = {}
+    required = {}
     for path, file in sorted(package.files.items()):
         elf = file.elf
         if elf and elf.machine == machine and not for_another_python(path, python):
             symbols = _owned(elf.undefined)
             if symbols:
-                wanted[path] = symbols
-    if not wanted:
+                required[path] = symbols
+    if not required:
         return None
     own = frozenset().union(*(file.elf.exported for file in package.files.values() if file.elf))
-    wanted = {path: symbols - own for path, symbols in wanted.items() if symbols - own}
-    return User(package, python, wanted) if wanted else None
+    required = {path: symbols - own for path, symbols in required.items() if symbols - own}
+    return User(package, python, required) if required else None
 
 
 @lru_cache(1 << 14)  # the check asks, and the table of what packages run with

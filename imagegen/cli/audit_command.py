@@ -18,7 +18,7 @@ from rich.text import Text
 from imagegen.audit import catalogue
 from imagegen.audit.check import audit
 from imagegen.audit.model import Finding, Severity, Subject
-from imagegen.audit.report import Report, Runs, Source, Verdict, by_package, document
+from imagegen.audit.report import AuditReport, LockLocation, PackageVerdict, Runs, by_package, document
 from imagegen.audit.torch_rule import Fit
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.report_command import check_writable
@@ -27,11 +27,11 @@ from imagegen.core.text import shown
 from imagegen.core.types import Gpu
 from imagegen.plan import rules as compat
 
-Audited = tuple[Subject, Source | None]  # with the file of the repository that decides what is in it
+Audited = tuple[Subject, LockLocation | None]  # with the file of the repository that decides what is in it
 
 
 @dataclass(frozen=True)
-class Wanted:
+class AuditArguments:
     """The audit's arguments as typed. `words` are cells or wheels; `gpus` and `driver` are the target."""
 
     words: tuple[str, ...]
@@ -74,31 +74,31 @@ class Wanted:
             raise UsageError(f'--driver "{self.driver}" is no version of a driver', code="usage-invalid-value", fix=fix)
 
 
-def subjects(app: App, wanted: Wanted) -> Iterator[Audited]:
+def subjects(app: App, required: AuditArguments) -> Iterator[Audited]:
     """Yield the requested subjects, each read when its turn comes. Raises UsageError for one that does not exist."""
-    for subject, source in _found(app, wanted):
-        gpus, driver = wanted.gpus or subject.gpus, wanted.driver or subject.driver
+    for subject, source in _found(app, required):
+        gpus, driver = required.gpus or subject.gpus, required.driver or subject.driver
         yield replace(subject, gpus=gpus, driver=driver), source
 
 
-def _found(app: App, wanted: Wanted) -> Iterator[Audited]:
-    if wanted.image is not None:
+def _found(app: App, required: AuditArguments) -> Iterator[Audited]:
+    if required.image is not None:
         from imagegen.app import audit as image
 
         known = app.matrix.gpus.values()
-        yield image.image_subject(wanted.image, wanted.gpus, app.settings, app.progress, known=known), None
-    elif wanted.site:
+        yield image.image_subject(required.image, required.gpus, app.settings, app.progress, known=known), None
+    elif required.site:
         from imagegen.image.inventory import site
 
-        yield site.subject(wanted.site, wanted.gpus, app.progress, variables=app.env), None
-    elif wanted.loose:
-        yield _wheels(wanted.words, wanted.gpus, wanted.torch), None
+        yield site.subject(required.site, required.gpus, app.progress, variables=app.env), None
+    elif required.loose:
+        yield _wheels(required.words, required.gpus, required.torch), None
     else:
-        yield from _cells(app, wanted)
+        yield from _cells(app, required)
 
 
-def _cells(app: App, wanted: Wanted) -> Iterator[Audited]:
-    pattern, *others = wanted.words
+def _cells(app: App, required: AuditArguments) -> Iterator[Audited]:
+    pattern, *others = required.words
     if Path(pattern).is_dir():
         raise UsageError(
             f"{pattern} is a directory",
@@ -107,7 +107,7 @@ def _cells(app: App, wanted: Wanted) -> Iterator[Audited]:
         )
     if others:
         raise UsageError(
-            f"{' '.join(wanted.words)} are several cells",
+            f"{' '.join(required.words)} are several cells",
             code="usage-several-cells",
             fix='name one, or a glob that matches them: "hopper-*"',
         )
@@ -117,7 +117,7 @@ def _cells(app: App, wanted: Wanted) -> Iterator[Audited]:
         if not re.search("[:/]", pattern):
             raise
         raise UsageError(error.what, fix=f"`--image {pattern}` audits an image") from error
-    if cpu := [each.id for each in chosen if each.cuda_version is None and (wanted.gpus or wanted.driver)]:
+    if cpu := [each.id for each in chosen if each.cuda_version is None and (required.gpus or required.driver)]:
         raise UsageError(
             f"{cpu[0]} is for no GPU",
             code="usage-no-gpu-cell",
@@ -134,14 +134,14 @@ def _cells(app: App, wanted: Wanted) -> Iterator[Audited]:
         yield subject, lock_source(app.lock_path(each))
 
 
-def lock_source(lock: Path) -> Source | None:
+def lock_source(lock: Path) -> LockLocation | None:
     """A lock as CI finds it: below the directory that the audit is run in. None for one that lies elsewhere."""
     path = os.path.relpath(lock)
     if path.startswith(".."):
         return None
     found = re.finditer(r'^\[\[wheel\]\]\nname = "(.+)"\nversion = "(.+)"$', text := lock.read_text(), re.MULTILINE)
     lines = {f"{each[1]} {each[2]}": text.count("\n", 0, each.start()) + 2 for each in found}
-    return Source(Path(path).as_posix(), lines)
+    return LockLocation(Path(path).as_posix(), lines)
 
 
 def _wheels(words: tuple[str, ...], gpus: tuple[Gpu, ...], torch: str | None) -> Subject:
@@ -173,7 +173,7 @@ _LONGEST = 300  # characters of one of these: a C++ function can have a thousand
 _COLOUR = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
-def table(report: Report, width: int, *, everything: bool, each_package: bool) -> Iterator[Text]:
+def table(report: AuditReport, width: int, *, everything: bool, each_package: bool) -> Iterator[Text]:
     """Yield the lines of the report.
 
     `everything` includes notes and all details; `each_package` lists what each package runs with and on.
@@ -214,7 +214,7 @@ def _shortened(line: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
 
 
-def _verdict(verdict: Verdict) -> str:
+def _verdict(verdict: PackageVerdict) -> str:
     """Return a line such as: vllm 0.24.0: built for torch 2.11; runs on sm_90; partly by PTX on sm_120; not on
     sm_75.
     """
@@ -238,7 +238,7 @@ def _torch(fit: Fit) -> str:
     return f"built for torch {releases}" + (f", and says {fit.declared}" if fit.declared else "")
 
 
-def _summary(report: Report) -> str:
+def _summary(report: AuditReport) -> str:
     named = {"error": "error", "warning": "warning", "info": "note"}
     counts = ", ".join(_count(number, named[severity]) for severity, number in report.counts.items())
     parts = [f"{counts} in {_count(report.packages, 'package')}, {_count(report.elf_files, 'ELF file')}"]
@@ -309,21 +309,21 @@ def command(
             )
         _explain(app, explain, as_json=as_json)
         return
-    wanted = Wanted(what, _gpus(app, gpus), driver, image, site, torch)
-    wanted.check()
+    required = AuditArguments(what, _gpus(app, gpus), driver, image, site, torch)
+    required.check()
     if sarif_file:
         check_writable(sarif_file)
     # What is kept of an environment's 76,000 files holds no cycles, and looking for some again and again takes long:
     # 3.2 s of the processor's with it and 2.8 s without until all was read (2026-11-21).
     gc.disable()
     ctx.call_on_close(gc.enable)
-    reports: list[Report] = []
-    sources: dict[str, Source] = {}
-    for subject, source in subjects(app, wanted):
+    reports: list[AuditReport] = []
+    sources: dict[str, LockLocation] = {}
+    for subject, source in subjects(app, required):
         reports.append(audit(subject, known=tuple(app.matrix.gpus.values())))
         sources |= {subject.name: source} if source else {}
         if not as_json:
-            _print(app, reports[-1], everything=everything, each_package=wanted.loose)
+            _print(app, reports[-1], everything=everything, each_package=required.loose)
     if sarif_file:
         sarif_file.write_text(json.dumps(document(reports, sources), indent=2) + "\n", encoding="utf-8")
     if as_json:
@@ -335,7 +335,7 @@ def command(
         ctx.exit(1)
 
 
-def _print(app: App, report: Report, *, everything: bool, each_package: bool) -> None:
+def _print(app: App, report: AuditReport, *, everything: bool, each_package: bool) -> None:
     for line in table(report, app.out.width, everything=everything, each_package=each_package):
         app.out.print(line, soft_wrap=True)
 

@@ -18,8 +18,8 @@ from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.smoke import numerics
 from imagegen.run.smoke.numerics import Fingerprint
-from imagegen.supply.compare.difference import Known
-from imagegen.supply.compare.sides import Places, Source
+from imagegen.supply.compare.difference import ComparisonFacts
+from imagegen.supply.compare.sides import ImageLocation, SideSources
 from imagegen.supply.compare.verify import Attachments
 from imagegen.supply.trust import project as projects
 from imagegen.supply.trust.attach import gather
@@ -33,7 +33,7 @@ from imagegen.wheels.throttle import BuildJob
 NO_SIGNER = "no signer that the project names"
 
 
-def places(app: App, client: Client) -> Places:
+def places(app: App, client: Client) -> SideSources:
     """Return the places in which references are resolved."""
 
     def cell(word: str) -> str | None:
@@ -50,16 +50,16 @@ def places(app: App, client: Client) -> Places:
         (found,) = app.matrix.select(name)
         return app.find_lock(found), app.lock_path(found)
 
-    def documents(source: Source, digest: str, kind: Kind) -> list[bytes]:
+    def documents(source: ImageLocation, digest: str, kind: Kind) -> list[bytes]:
         """Return the attached documents of one kind; those that a trusted signer attests come first."""
-        documents = testimony(source, project, NO_SIGNER)(digest).result.documents
+        documents = attachment_verifier(source, project, NO_SIGNER)(digest).result.documents
         found = [each for each in documents if each.document.kind is kind]
         return [each.document.content for each in sorted(found, key=lambda each: each.signer is None)]
 
-    def attached(source: Source, digest: str) -> bytes | None:
+    def attached(source: ImageLocation, digest: str) -> bytes | None:
         return next(iter(documents(source, digest, LOCK)), None)
 
-    def fingerprints(source: Source, digest: str) -> tuple[Fingerprint, ...]:
+    def fingerprints(source: ImageLocation, digest: str) -> tuple[Fingerprint, ...]:
         found: dict[str, Fingerprint] = {}
         for content in documents(source, digest, NUMERICS):
             with suppress(ValueError, RecursionError):  # `verify` reports it
@@ -69,7 +69,7 @@ def places(app: App, client: Client) -> Places:
 
     project = projects.load(app.project)
     everywhere = (app.project, app.settings, app.store, client)
-    return Places(*everywhere, cell, locked, partial(names, app), attached, fingerprints)
+    return SideSources(*everywhere, cell, locked, partial(names, app), attached, fingerprints)
 
 
 def names(app: App) -> list[str]:
@@ -77,7 +77,7 @@ def names(app: App) -> list[str]:
     return [*app.matrix.defaults, *(cell.id for cell in app.matrix.cells())]
 
 
-def testimony(source: Source, project: Project, no_signer: str) -> Callable[[str], Attachments]:
+def attachment_verifier(source: ImageLocation, project: Project, no_signer: str) -> Callable[[str], Attachments]:
     """Return a function that reads and verifies an image's attachments; `no_signer` is the message without a trusted
     signer.
     """
@@ -91,7 +91,7 @@ def testimony(source: Source, project: Project, no_signer: str) -> Callable[[str
     return verify_attachments
 
 
-def known(app: App) -> Known:
+def known(app: App) -> ComparisonFacts:
     """Return what the project's matrices and this store know besides."""
 
     def requires(name: str, version: str) -> Sequence[str] | None:
@@ -103,7 +103,7 @@ def known(app: App) -> Known:
         recipe = next((cell.recipes[build.name] for cell in app.matrix.cells() if build.name in cell.recipes), None)
         return planning.work(build, recipe, app.store) if recipe else None
 
-    return Known(requires, work, lambda build: wheelhouse.known(app.store, build.key) is not None)
+    return ComparisonFacts(requires, work, lambda build: wheelhouse.known(app.store, build.key) is not None)
 
 
 def _selected(app: App, word: str) -> Sequence[Cell]:

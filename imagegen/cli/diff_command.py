@@ -18,7 +18,7 @@ from imagegen.image import layers
 from imagegen.run.smoke.numerics import Fingerprint, recall
 from imagegen.supply.compare import numerics, sides, words
 from imagegen.supply.compare.difference import CORES, Change, Difference, Rebuild, difference
-from imagegen.supply.compare.sides import DiffOperand, Part
+from imagegen.supply.compare.sides import ComparedLayer, DiffOperand
 from imagegen.wheels.throttle import duration
 
 
@@ -90,7 +90,7 @@ def _lines(found: Difference) -> Iterator[str | Table]:
         yield from (f"  - {part.name}  {_weight(part)}" for part in pull.gone)
 
 
-def _weight(part: Part) -> str:
+def _weight(part: ComparedLayer) -> str:
     return "?" if part.size is None else words.amount(part.size)
 
 

@@ -21,7 +21,7 @@ from imagegen.plan.lock.indexes import DEFAULT
 from imagegen.plan.matrix import interpreters as model_table
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.interpreters import PACKAGES
-from imagegen.plan.matrix.metadata import Package
+from imagegen.plan.matrix.metadata import PackageReleases
 from imagegen.plan.matrix.model import Component, Index
 
 _NAMED = 5  # versions that one line names
@@ -75,22 +75,22 @@ def command(
     if models:
         _write_models(app, as_json=as_json)
         return
-    asked = [_known(app, name) for name in _packages(app, components)]
-    before = {each.name: each for each in asked}
+    requested = [_known(app, name) for name in _packages(app, components)]
+    before = {each.name: each for each in requested}
     settings = lock.with_indexes(app.settings, _indexes(app))
     results: list[dict[str, Any]] = []
     try:
-        for found in harvest(asked, settings, str(dt.datetime.now(dt.UTC).date())):
+        for found in harvest(requested, settings, str(dt.datetime.now(dt.UTC).date())):
             results.append(_keep(app, found, before[found.name]))  # noqa: PERF401 - what came before an error stays
     finally:  # what was harvested is kept, whatever became of the others
         if as_json:
             app.json(sorted(results, key=lambda each: str(each["package"])))
 
 
-def _add_torch(app: App, asked: str, *, as_json: bool) -> None:
+def _add_torch(app: App, requested: str, *, as_json: bool) -> None:
     from imagegen.plan.harvest import torch_exports  # late: it brings the audit's readers
 
-    added = torch_exports.add(asked, app.settings, app.store, app.progress)
+    added = torch_exports.add(requested, app.settings, app.store, app.progress)
     news = "added" if added.written else "nothing new"
     app.progress.say(f"torch {added.release}: {added.names} names, {news} ({added.path})")
     if as_json:
@@ -129,14 +129,14 @@ def _write_models(app: App, *, as_json: bool) -> None:
         app.json({"path": str(path), "written": changed, "models": len(found.first)})
 
 
-def _packages(app: App, asked: Sequence[str]) -> list[str]:
+def _packages(app: App, requested: Sequence[str]) -> list[str]:
     """Return the requested packages, else those that have a file.
 
     A component without a file is not looked up: its name on the index may belong to another project, as with apex.
     """
     components = app.matrix.components.values()
-    chosen = {_package(components, name) for name in asked} or set(metadata.names(app.directories))
-    if not asked and (without := sorted({each.package for each in components} - chosen)):
+    chosen = {_package(components, name) for name in requested} or set(metadata.names(app.directories))
+    if not requested and (without := sorted({each.package for each in components} - chosen)):
         app.progress.say(f"without a file, and so not asked for: {', '.join(without)}")
     return sorted(chosen)
 
@@ -152,15 +152,15 @@ def _package(components: Iterable[Component], name: str) -> str:
         raise UsageError(f'"{name}" is not the name of a package', code="usage-invalid-value") from error
 
 
-def _known(app: App, package: str) -> Package:
-    return metadata.load(app.directories, package) or Package(package, DEFAULT, None, None, (), {})
+def _known(app: App, package: str) -> PackageReleases:
+    return metadata.load(app.directories, package) or PackageReleases(package, DEFAULT, None, None, (), {})
 
 
 def _indexes(app: App) -> dict[str, Index]:
     return {alias: index for cell in app.matrix.cells() for alias, index in cell.indexes.items()}
 
 
-def _keep(app: App, found: Package, before: Package) -> dict[str, Any]:
+def _keep(app: App, found: PackageReleases, before: PackageReleases) -> dict[str, Any]:
     """Write a changed file, log the changes and return them."""
     changed = replace(found, read=before.read) != before
     path = metadata.path_of(app.project / "matrices", found.name)

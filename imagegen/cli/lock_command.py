@@ -44,8 +44,8 @@ def command(
     as_json: bool,
 ) -> None:
     """Resolve CELL and write locks/<cell>.toml. Locked versions stay unless an option upgrades them."""
-    asked = {"upgrade": upgrade, "upgrade_packages": packages, "upgrade_base": upgrade_base, "as_of": as_of}
-    if check and (record or any(asked.values())):
+    requested = {"upgrade": upgrade, "upgrade_packages": packages, "upgrade_base": upgrade_base, "as_of": as_of}
+    if check and (record or any(requested.values())):
         raise UsageError(
             "--check changes nothing, so it takes no other option",
             code="usage-option-conflict",
@@ -60,10 +60,10 @@ def command(
             app.progress.say(f"{chosen.id}: fresh")
             continue
         previous = app.find_lock(chosen)
-        if record and previous and not any(asked.values()) and not _outdated(app, previous, chosen):
+        if record and previous and not any(requested.values()) and not _outdated(app, previous, chosen):
             made = previous
         else:
-            made = _make(app, chosen, previous, asked)
+            made = _make(app, chosen, previous, requested)
             if made.record is None and previous:
                 made = layers.keep_record(made, previous)
             if layers.record_contradictions(made):  # what was kept of an edited lock
@@ -113,7 +113,7 @@ def _require_unchanged(app: App, locked: Lock, cell: Cell) -> None:
         lock.require_unchanged(local, cell.recipes, app.store)
 
 
-def _make(app: App, cell: Cell, previous: Lock | None, asked: dict[str, Any]) -> Lock:
+def _make(app: App, cell: Cell, previous: Lock | None, requested: dict[str, Any]) -> Lock:
     app.judge(cell, compat.facts_of_cell(cell))
     made = resolve.make(
         cell,
@@ -123,7 +123,7 @@ def _make(app: App, cell: Cell, previous: Lock | None, asked: dict[str, Any]) ->
         store=app.store,
         rules=app.matrix.rules,
         progress=app.progress,
-        **asked,
+        **requested,
     )
     app.judge(cell, compat.facts_of_lock(made, cell.base.glibc))
     return made

@@ -32,7 +32,7 @@ def command(app: App, *, cell: str, destination: str, as_json: bool) -> None:
     mirror has are not copied again.
     """
     at = place(destination, "--to")
-    listings: list[mirror.Listing] = []
+    listings: list[mirror.MirrorArtifact] = []
     for chosen in app.matrix.select(cell):
         locked = app.fresh_lock(chosen)
         mirror.collect(locked, chosen.recipes, app.store, app.sources(chosen), app.progress)

@@ -15,7 +15,7 @@ from rich.text import Text
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.propose import Proposal, propose
 from imagegen.app.nightly.releases import ReleaseIndex
-from imagegen.app.nightly.run import LockRepository, Outcome, Steps, run
+from imagegen.app.nightly.run import CellOutcome, LockRepository, Steps, run
 from imagegen.app.publish import publish_image
 from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App, Table, pass_app
@@ -176,7 +176,7 @@ def _published(app: App, publisher: Publisher, cell: Cell, made: Lock) -> bool:
         return all(made.record and repository.resolve_tag(tag) == made.record.digest for tag in wanted)
 
 
-def _print(app: App, outcomes: tuple[Outcome, ...]) -> None:
+def _print(app: App, outcomes: tuple[CellOutcome, ...]) -> None:
     """Print the accepted and rejected updates as locks/CHANGES.md has them, then a row per cell."""
     for each in outcomes:
         if each.proposal and (each.proposal.changed or each.proposal.held):
@@ -198,7 +198,7 @@ def _to_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def _remark(outcome: Outcome) -> str:
+def _remark(outcome: CellOutcome) -> str:
     if outcome.error:
         kept = f"; the lock that failed is {outcome.candidate}" if outcome.candidate else ""
         return outcome.error.what + kept
@@ -209,7 +209,7 @@ def _moved(app: App, proposal: Proposal) -> list[str]:
     return changes.sentences(proposal.before, proposal.after, known(app)) if proposal.changed else []
 
 
-def _as_dict(app: App, outcome: Outcome) -> dict[str, Any]:
+def _as_dict(app: App, outcome: CellOutcome) -> dict[str, Any]:
     proposal, error = outcome.proposal, outcome.error
     return {
         "cell": outcome.cell,

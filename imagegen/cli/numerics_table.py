@@ -7,12 +7,12 @@ from typing import Any
 
 from imagegen.cli.app import Table
 from imagegen.core.text import shown
-from imagegen.run.smoke import Report
+from imagegen.run.smoke import SmokeReport
 from imagegen.supply.compare import numerics
 from imagegen.supply.compare.numerics import Numerics
 
 
-def measured(report: Report) -> Iterator[str | Table]:
+def measured(report: SmokeReport) -> Iterator[str | Table]:
     """Yield the lines and tables of a report of the numerics checks, whose details a container wrote."""
     for result in report.results:
         details = result.details

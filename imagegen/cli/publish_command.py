@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import click
 
-from imagegen.app.publish import Published, plan_publish, publish_image
+from imagegen.app.publish import PublishedImage, plan_publish, publish_image
 from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.build_command import builder_option
@@ -98,7 +98,7 @@ def command(
         app.json(results)
 
 
-def _publish(app: App, publisher: Publisher, cell: Cell, lock: Lock) -> Published:
+def _publish(app: App, publisher: Publisher, cell: Cell, lock: Lock) -> PublishedImage:
     try:
         published = publish_image(publisher, cell, lock)
     except SmokeFailed as error:

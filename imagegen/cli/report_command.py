@@ -25,23 +25,23 @@ from imagegen.plan import lock
 from imagegen.plan import rules as compat
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.run.smoke import Report
+from imagegen.run.smoke import SmokeReport
 from imagegen.supply.compare import words
-from imagegen.supply.compare.difference import Known, difference
+from imagegen.supply.compare.difference import ComparisonFacts, difference
 from imagegen.supply.compare.sides import of_lock
-from imagegen.supply.publish.tags import Subject, tags
+from imagegen.supply.publish.tags import TagInput, tags
 from imagegen.supply.trust import project
 from imagegen.wheels import builds
 
 _COLOUR = {"pass": "green", "skip": "yellow", "fail": "red", "crash": "red"}
 
 
-def print_report(console: Console, report: Report) -> None:
+def print_report(console: Console, report: SmokeReport) -> None:
     """Print one row per check, and the count of skipped ones."""
     table = Table("check", "result", "time", "", wraps=("",))
     for result in report.results:
         status = Text(result.status, style=_COLOUR[result.status])
-        table.add_row(result.check, status, f"{result.seconds:.1f} s", shown(result.told))
+        table.add_row(result.check, status, f"{result.seconds:.1f} s", shown(result.explanation))
     table.print(console)
     console.print(", ".join(f"{count} {status}" for status, count in report.counts.items() if count))
 
@@ -94,7 +94,7 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     locks = {name: each for name, each in read.items() if isinstance(each, Lock)}
     chosen = [cell for cell in cells if cell.id in locks]
     rows = compat.survey(cells, app.matrix.rules, app.library)
-    report = site.Report(
+    report = site.SiteReport(
         rows=rows,
         states={row.cell.id: states.state(app, row.cell, row.standing, read[row.cell.id]) for row in rows},
         sheets=tuple(_sheet(app, cell, locks[cell.id]) for cell in chosen),
@@ -142,7 +142,7 @@ def _remote(app: App, cell: Cell, locked: Lock) -> tuple[str, ...]:
         return ()
     (default,) = app.matrix.select(cell.image)
     try:
-        named = tags(Subject.of(locked, default.axes))
+        named = tags(TagInput.of(locked, default.axes))
     except PublishError as error:
         app.progress.say(str(error))
         return ()
@@ -162,7 +162,7 @@ def _history(app: App, cell: Cell, locked: Lock) -> site.History:
         return site.History()
 
 
-def _sections(app: App, cell: Cell) -> list[changes.Section]:
+def _sections(app: App, cell: Cell) -> list[changes.ChangelogSection]:
     """Return the entries of the update changelog about the cell, newest first."""
     path = app.project / "locks" / changes.FILE
     try:
@@ -179,4 +179,4 @@ def _sentences(app: App, before: Lock, after: Lock) -> Sequence[str]:
     compile.
     """
     old, new = (of_lock(each.cell, each.as_of, each) for each in (before, after))
-    return words.sentences(difference(old, new, Known(requires=known(app).requires)))
+    return words.sentences(difference(old, new, ComparisonFacts(requires=known(app).requires)))

@@ -60,8 +60,8 @@ def gc(app: App, *, as_json: bool) -> None:
 
     Builds may run meanwhile. Compiled wheels stay: `imagegen wheels gc` removes those.
     """
-    wanted = [digest for cell in app.matrix.cells() for digest in _locked(app, cell)]
-    freed = upkeep.collect(app.store, [*wanted, *wheelhouse.contents(app.store)])
+    required = [digest for cell in app.matrix.cells() for digest in _locked(app, cell)]
+    freed = upkeep.collect(app.store, [*required, *wheelhouse.contents(app.store)])
     if as_json:
         app.json({"freed": freed})
     else:

@@ -72,7 +72,9 @@ def command(
         raise SmokeError(f"smoke checks failed for {chosen.id}", code="smoke-failed")
 
 
-def _run(app: App, cell: Cell, lock: Lock, names: Collection[str], *, require_gpu: bool) -> tuple[str, smoke.Report]:
+def _run(
+    app: App, cell: Cell, lock: Lock, names: Collection[str], *, require_gpu: bool
+) -> tuple[str, smoke.SmokeReport]:
     """Run the checks in `names`, or those that need not be named. Returns the image's digest and the report."""
     tag = local_tags(lock)[1]
     with Engine.connect(app.settings, app.progress) as engine:
@@ -86,7 +88,7 @@ def _run(app: App, cell: Cell, lock: Lock, names: Collection[str], *, require_gp
 
 def _read(
     app: App, cell: Cell, lock: Lock, path: Path, names: Collection[str], *, require_gpu: bool
-) -> tuple[str, smoke.Report]:
+) -> tuple[str, smoke.SmokeReport]:
     """Read the results of another host; the store keeps a smoke test that passed, for `publish` and `report`."""
     lock = builds.with_local_wheels(lock, app.store)[0]
     image = layers.built_digest(lock, app.store)

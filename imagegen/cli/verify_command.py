@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.comparing import NO_SIGNER, names, testimony
+from imagegen.cli.comparing import NO_SIGNER, attachment_verifier, names
 from imagegen.core import registry
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
@@ -20,7 +20,7 @@ from imagegen.core.text import shown
 from imagegen.image.inventory.stream import piped
 from imagegen.supply.compare import rebuild, sides
 from imagegen.supply.compare.layout import Layout
-from imagegen.supply.compare.verdict import Outcome, Step, Verdict
+from imagegen.supply.compare.verdict import ImageVerdict, StepResult, StepStatus
 from imagegen.supply.compare.verify import VerificationOptions, Verified, verify
 from imagegen.supply.publish.tags import foreign
 from imagegen.supply.trust import project as projects
@@ -67,13 +67,13 @@ def command(
     sides.check_image(reference, partial(names, app))
     project = Project(keys=tuple(Key(str(key), key) for key in keys)) if keys else projects.load(app.project)
     with Client(app.settings) as client:
-        source, asked = sides.located(reference, app.store, client, app.settings)
-        said = testimony(source, project, "none of the keys of --key" if keys else NO_SIGNER)
+        source, requested = sides.located(reference, app.store, client, app.settings)
+        said = attachment_verifier(source, project, "none of the keys of --key" if keys else NO_SIGNER)
         demands = VerificationOptions(
             cell, None if isinstance(source, Layout) else partial(_contradiction, app, reference), require_signature
         )
         verified = verify(
-            reference, source, asked, said, app.progress, client.close, layers=not no_layers, demands=demands
+            reference, source, requested, said, app.progress, client.close, layers=not no_layers, demands=demands
         )
         verdict = verified.verdict
         if again:
@@ -99,9 +99,9 @@ def _contradiction(app: App, reference: str, lock: Lock) -> str | None:
     return foreign(name.tag, lock, [each for each in app.matrix.cells() if each.image == lock.image], default)
 
 
-def _again(app: App, verified: Verified, source: sides.Source, client: Client) -> Step:
+def _again(app: App, verified: Verified, source: sides.ImageLocation, client: Client) -> StepResult:
     if verified.found is None or verified.lock is None:
-        return Step("rebuild", Outcome.UNCHECKED, "there is no lock to build again")
+        return StepResult("rebuild", StepStatus.UNCHECKED, "there is no lock to build again")
     lock = verified.lock
     try:
         (cell,) = app.matrix.select(lock.cell)
@@ -120,10 +120,12 @@ def _again(app: App, verified: Verified, source: sides.Source, client: Client) -
         whole, image, store = made
         comparison = rebuild.compared(verified.found, whole, image, there, lambda digest, _: store.open(digest))
     same = comparison.level in (rebuild.Level.MANIFEST, rebuild.Level.CONTENTS)
-    return Step("rebuild", Outcome.PASS if same else Outcome.FAIL, f"{comparison.sentence} ({comparison.digest})")
+    return StepResult(
+        "rebuild", StepStatus.PASS if same else StepStatus.FAIL, f"{comparison.sentence} ({comparison.digest})"
+    )
 
 
-def _as_dict(verdict: Verdict) -> dict[str, Any]:
+def _as_dict(verdict: ImageVerdict) -> dict[str, Any]:
     steps = [asdict(step) | {"outcome": step.outcome.value} for step in verdict.steps]
     return {
         "reference": verdict.reference,

@@ -100,7 +100,7 @@ def build_wheels(app: App, *, component: str | None, pattern: str, builder: str 
     wheels = []
     for cell in app.matrix.select(pattern):
         lock = app.fresh_lock(cell)
-        names = _wanted(lock, component)
+        names = _required(lock, component)
         settings, gpus = app.sources(cell), tuple(app.matrix.gpus.values())
         missing = [build for build in builds.missing_builds(lock, app.store) if build.name in names]
         missing = list(builds.pull_wheels(missing, app.store, settings, app.progress))
@@ -118,7 +118,7 @@ def build_wheels(app: App, *, component: str | None, pattern: str, builder: str 
         click.echo(f"{wheel.key} {wheel.filename}")
 
 
-def _wanted(lock: Lock, component: str | None) -> set[str]:
+def _required(lock: Lock, component: str | None) -> set[str]:
     """Names of the lock's builds. Raises UsageError for a component that is none of them."""
     names = {build.name for build in lock.builds}
     if component is None:
@@ -217,7 +217,7 @@ def pull_wheels(app: App, *, keys: tuple[str, ...], cells: tuple[str, ...], sour
             name = " ".join(named) if named else key
             if wheelhouse.known(app.store, key):
                 found[key] = "here"
-            elif team.fetch(key, app.store, app.progress, wanted=named):
+            elif team.fetch(key, app.store, app.progress, required=named):
                 found[key] = "pulled"
             else:
                 found[key] = "absent"

@@ -24,7 +24,7 @@ from imagegen.wheels import catalogue
 from imagegen.wheels.find import Candidate, WheelRequirement, find, unreachable
 from imagegen.wheels.resolve import candidates
 from imagegen.wheels.throttle import BuildJob, duration
-from imagegen.wheels.wheelhouse import Place
+from imagegen.wheels.wheelhouse import WheelSource
 
 
 @click.command("find")
@@ -123,12 +123,14 @@ def _need(
         return candidates.need_of(component, wanted, cell, locked, recipe), note
     if version:
         return candidates.need_of(component, version, cell, locked, recipe), None
-    asked = _asked(component, cell)
-    other = None if asked else next((each for each in app.matrix.cells() if _is_sibling(each, cell, component)), None)
-    model = asked or (_asked(component, other) if other else None)
+    requested = _asked(component, cell)
+    other = (
+        None if requested else next((each for each in app.matrix.cells() if _is_sibling(each, cell, component)), None)
+    )
+    model = requested or (_asked(component, other) if other else None)
     version = candidates.version_of(component, model.specifier if model else "", recipe, known)
     need = candidates.need_of(component, version, cell, locked, recipe)
-    if asked:
+    if requested:
         return need, None
     because = f"the version that {other.id} has" if other else "the newest that is known"
     return need, f"{cell.id} has no {component.name}; this is what it would get with {version}, {because}"
@@ -198,7 +200,7 @@ def _print(
     has = f"Python {need.python}, torch {need.torch or 'none'}, CUDA {need.cuda or 'none'}"
     click.echo(f"{component.name} {need.version} for {cell.id}: {has}")
     away = unreachable(found)
-    if away and chosen and chosen.place is Place.SOURCE:
+    if away and chosen and chosen.place is WheelSource.SOURCE:
         click.echo(f"{counted(len(away), 'prebuilt wheel')} may fit, but cannot be reached from this machine:")
         for each in away:
             click.echo(shown(f"  {each.where}"))

@@ -56,7 +56,7 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
         answer: Answer = "unknown" if explanation.answer == "compatible" else explanation.answer
         explanation = replace(explanation, answer=answer, unknown=(*explanation.unknown, about))
     state = _state(app, question, explanation)
-    spoken = replace(question, asked={**question.asked, "model": f"=={model}"}) if model else question
+    spoken = replace(question, requested={**question.requested, "model": f"=={model}"}) if model else question
     ways = _ways(app, question, spoken, rules, explanation)
     if as_json:
         app.json(_as_dict(question, explanation, state, ways))
@@ -71,7 +71,7 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
 def _state(app: App, question: Question, explanation: Explanation) -> CellState | None:
     """Return the state of the cell that is asked about; a changed one has no lock, and on another base none at all."""
     cell = question.cell
-    if cell is None or "base" in question.asked:
+    if cell is None or "base" in question.requested:
         return None
     reasons = explanation.unknown
     if explanation.answer == "incompatible" or not reasons:
@@ -79,7 +79,7 @@ def _state(app: App, question: Question, explanation: Explanation) -> CellState 
         found = (each.rules for each in explanation.conflicts if each.weight == worst)
         reasons = tuple(rule.because for rules in found for rule in rules)
     standing = Standing(explanation.answer, " ".join(reasons))
-    if question.asked:
+    if question.requested:
         return cell_state(standing)
     return states.state(app, cell, standing, states.read_lock(app, cell))
 
@@ -152,8 +152,8 @@ def _as_text(question: Question, explanation: Explanation, state: CellState | No
 
 
 def _verdict(question: Question, explanation: Explanation, state: CellState | None) -> str:
-    asked = ", ".join(f"{name}{specifier}" for name, specifier in question.asked.items())
-    about = f"{question.cell.id}{f' with {asked}' if asked else ''}" if question.cell else asked
+    requested = ", ".join(f"{name}{specifier}" for name, specifier in question.requested.items())
+    about = f"{question.cell.id}{f' with {requested}' if requested else ''}" if question.cell else requested
     if state and explanation.answer == "compatible":
         return f"{state.name}: {about}\n  {state.reason or MEANINGS[state.name]}"
     return f"{_NAMES[explanation.answer]}: {about}"  # the blocks that follow say why

@@ -17,7 +17,7 @@ _FILE = Path(__file__).parent / "data" / "distributions.yaml"
 
 
 @dataclass(frozen=True)
-class Archive:
+class DebianArchive:
     """An archive that locks call by its name."""
 
     name: str
@@ -27,7 +27,7 @@ class Archive:
 
 
 @dataclass(frozen=True)
-class Release:
+class DebianRelease:
     """A release of a distribution: what apt reads to make a base of it."""
 
     name: str  # code name: "bookworm"
@@ -41,12 +41,12 @@ class Release:
     proven: bool  # whether a base was built with its real archive
 
 
-def archives() -> Mapping[str, Archive]:
+def archives() -> Mapping[str, DebianArchive]:
     """Return the archives by name."""
     return _read()[0]
 
 
-def release(suite: str) -> Release:
+def release(suite: str) -> DebianRelease:
     """Return the release with this code name. Raises BaseError for one that the table lacks."""
     releases = _read()[1]
     if suite not in releases:
@@ -66,14 +66,14 @@ def archive_at(uri: str) -> str:
 
 
 @cache
-def _read() -> tuple[dict[str, Archive], dict[str, Release]]:
+def _read() -> tuple[dict[str, DebianArchive], dict[str, DebianRelease]]:
     data: dict[str, Any] = yaml.load(_FILE.read_bytes(), Loader=yaml.CSafeLoader)
     found = {
-        name: Archive(name, each["addresses"], each.get("address"), each["snapshots"])
+        name: DebianArchive(name, each["addresses"], each.get("address"), each["snapshots"])
         for name, each in data["archives"].items()
     }
     releases = {
-        name: Release(
+        name: DebianRelease(
             name,
             {archive: tuple(suites) for archive, suites in each["suites"].items()},
             tuple(each["components"]),

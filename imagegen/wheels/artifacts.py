@@ -20,7 +20,7 @@ from imagegen.core.config import WHEELHOUSE_VARIABLE, Settings
 from imagegen.core.errors import FetchError, UsageError
 from imagegen.core.net import Client, NotFoundError
 from imagegen.core.progress import Progress
-from imagegen.core.registry import Artifact, Reference, Repository, Target, parse, read_artifact
+from imagegen.core.registry import Artifact, PushTarget, Reference, Repository, parse, read_artifact
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.referrers import EMPTY, NOTHING, artifact
 from imagegen.core.store import Store
@@ -85,7 +85,7 @@ class RemoteWheelhouse:
     def __init__(self, place: Reference, client: Client, settings: Settings) -> None:
         self._place = place
         self._repository = Repository(place, client, settings, what="wheelhouse")
-        self._target = Target(place, client, settings)
+        self._target = PushTarget(place, client, settings)
         self._lock, self._reached = threading.Lock(), False
 
     def __str__(self) -> str:
@@ -104,18 +104,18 @@ class RemoteWheelhouse:
         return found.wheel if found else None
 
     def fetch(
-        self, key: str, store: Store, progress: Progress, *, wanted: tuple[str, str] | None = None
+        self, key: str, store: Store, progress: Progress, *, required: tuple[str, str] | None = None
     ) -> BuiltWheel | None:
         """Fetch the wheel with this key into the store's wheelhouse; None if there is none.
 
-        `wanted` is the name (normalised) and the version that it must have. Raises FetchError for a file, a record or a
-        name of another wheel, StoreError.
+        `required` is the name (normalised) and the version that it must have. Raises FetchError for a file, a record or
+        a name of another wheel, StoreError.
         """
         found = self._entry(key)
         if found is None:
             return None
-        if wanted and not _called(found.wheel.filename, *wanted):
-            why = f"it is {found.wheel.filename}, and {' '.join(wanted)} was asked for"
+        if required and not _called(found.wheel.filename, *required):
+            why = f"it is {found.wheel.filename}, and {' '.join(required)} was asked for"
             raise self._wrong(key, why)
         wheel = self._complete(found)
         parts = [Descriptor(_FILE, wheel.digest, wheel.size), *([found.log] if found.log else [])]

@@ -26,14 +26,14 @@ from imagegen.plan.matrix import document as documents
 from imagegen.plan.matrix.document import explain
 from imagegen.wheels import naming
 from imagegen.wheels.naming import WheelRequirement
-from imagegen.wheels.wheelhouse import Candidate, Offer, Place
+from imagegen.wheels.wheelhouse import Candidate, Offer, WheelSource
 
 FOLDER = "catalogue"  # below a directory "wheels"
 _PLACEHOLDERS = {"torch", "release", "cuda", "abi", "python", "machine"}
 
 
 @dataclass(frozen=True)
-class Release:
+class CatalogueRelease:
     """Wheels of one version under addresses that follow one pattern; what is empty is not known."""
 
     package: str  # normalised (PEP 503)
@@ -59,7 +59,7 @@ class KnownFile:
 
 @dataclass(frozen=True)
 class Catalogue:
-    releases: tuple[Release, ...] = ()
+    releases: tuple[CatalogueRelease, ...] = ()
     files: tuple[KnownFile, ...] = ()
 
     def versions(self, package: str) -> tuple[str, ...]:
@@ -70,14 +70,16 @@ class Catalogue:
 
     def offers(self, need: WheelRequirement) -> Sequence[Offer | Candidate]:
         """Return what may serve a cell; releases that have nothing for it as candidates with the reason."""
-        wanted = (need.package, Version(need.version))
-        computed = [_computed(each, need) for each in self.releases if (each.package, Version(each.version)) == wanted]
-        return [*computed, *(each.offer for each in self.files if (each.package, Version(each.version)) == wanted)]
+        required = (need.package, Version(need.version))
+        computed = [
+            _computed(each, need) for each in self.releases if (each.package, Version(each.version)) == required
+        ]
+        return [*computed, *(each.offer for each in self.files if (each.package, Version(each.version)) == required)]
 
 
 def load(directories: Sequence[Path]) -> Catalogue:
     """Read wheels/catalogue below each of the directories called wheels. Raises MatrixErrors with all that is wrong."""
-    releases: list[Release] = []
+    releases: list[CatalogueRelease] = []
     files: list[KnownFile] = []
     errors: ErrorList[MatrixError] = ErrorList()
     files_of = ((path, data.project_of(each)) for each in directories for path in (each / FOLDER).glob("*.yaml"))
@@ -104,7 +106,7 @@ def load(directories: Sequence[Path]) -> Catalogue:
     return Catalogue(tuple(dict.fromkeys(releases)), tuple(dict.fromkeys(files)))  # a clone repeats what is shipped
 
 
-def _computed(release: Release, need: WheelRequirement) -> Offer | Candidate:
+def _computed(release: CatalogueRelease, need: WheelRequirement) -> Offer | Candidate:
     torch = minor(need.torch) if need.torch else ""
     values = {
         "torch": torch,
@@ -118,7 +120,7 @@ def _computed(release: Release, need: WheelRequirement) -> Offer | Candidate:
     filename = unquote(urlsplit(url).path.rpartition("/")[2])
     why = _outside(release, need, torch, values["cuda"])
     if why:
-        return Candidate(Place.CATALOGUE, filename, url, fits=False, reason=why)
+        return Candidate(WheelSource.CATALOGUE, filename, url, fits=False, reason=why)
     return Offer(filename, url)
 
 
@@ -129,7 +131,7 @@ def _own_name(need: WheelRequirement) -> str:
     return f"{need.torch}+cu{need.cuda.replace('.', '')}"
 
 
-def _outside(release: Release, need: WheelRequirement, torch: str, cuda: str) -> str | None:
+def _outside(release: CatalogueRelease, need: WheelRequirement, torch: str, cuda: str) -> str | None:
     """Return what part of the cell the release has no wheel for, in one clause."""
     text = "the wheels of this release are for {} {}, the cell has {}"
     if not torch or not cuda:
@@ -190,7 +192,7 @@ class _File(Strict):
     catalogue: dict[t.Name, _Entry] = Field(default={})
 
 
-def _read(path: Path, project: Path | None, errors: list[MatrixError]) -> tuple[documents.Document, _File]:
+def _read(path: Path, project: Path | None, errors: list[MatrixError]) -> tuple[documents.YamlDocument, _File]:
     """A file's entries; none of a faulty one, whose faults go to `errors`."""
     try:
         document = documents.parse(path, data.read(path, project, data.HAND_WRITTEN))
@@ -198,7 +200,7 @@ def _read(path: Path, project: Path | None, errors: list[MatrixError]) -> tuple[
         errors.append(
             MatrixError("the file cannot be read", code="matrix-unreadable", where=str(path), why=error.strerror)
         )
-        return documents.Document(path), _File()
+        return documents.YamlDocument(path), _File()
     if document.errors:
         errors += document.errors
         return document, _File()
@@ -209,10 +211,10 @@ def _read(path: Path, project: Path | None, errors: list[MatrixError]) -> tuple[
     return document, _File()
 
 
-def _release(entry: _Entry, version: str, release: _ReleaseEntry, source: str) -> Release:
+def _release(entry: _Entry, version: str, release: _ReleaseEntry, source: str) -> CatalogueRelease:
     known: Iterator[Iterable[str]] = iter((release.torch, release.cuda, release.python))
     torch, cuda, python = (tuple(sorted(each, key=Version)) for each in known)
-    return Release(entry.package, version, release.url, torch, cuda, python, source)
+    return CatalogueRelease(entry.package, version, release.url, torch, cuda, python, source)
 
 
 def _known_file(entry: _Entry, file: _FileEntry, source: str) -> KnownFile | None:

@@ -24,9 +24,9 @@ from imagegen.core.text import counted, redact
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import naming
 from imagegen.wheels.naming import ParsedWheelName, WheelRequirement
-from imagegen.wheels.wheelhouse import Candidate, Offer, Place
+from imagegen.wheels.wheelhouse import Candidate, Offer, WheelSource
 
-__all__ = ["Candidate", "Examine", "Listing", "Offer", "Places", "WheelRequirement", "find", "unreachable"]
+__all__ = ["Candidate", "Examine", "Offer", "WheelListing", "WheelRequirement", "WheelSources", "find", "unreachable"]
 
 Examine = Callable[[Path], Sequence[Finding]]  # of a wheel's file, under its own name; an error disqualifies it
 
@@ -36,7 +36,7 @@ _KIND = "address"  # records of the store: what an address without a known hash 
 
 
 @dataclass(frozen=True)
-class Listing:
+class WheelListing:
     """A find-links place, or an index: `read` gives its files of the package and may raise FetchError or OSError."""
 
     where: str  # as the user named it: a directory, an address, or an index's alias
@@ -48,7 +48,7 @@ def _nothing(_: WheelRequirement) -> Sequence[Offer | Candidate]:
 
 
 @dataclass(frozen=True)
-class Places:
+class WheelSources:
     """The sources of candidates, as callables, so that the caller decides what is read."""
 
     store: Store  # what is fetched goes there
@@ -57,12 +57,12 @@ class Places:
     wheelhouse: Callable[[str], BuiltWheel | None]  # by key
     team: Callable[[str], BuiltWheel | None] | None = None  # by key, may raise FetchError; None: not configured
     team_name: str = ""  # "registry.example/wheels"
-    links: tuple[Listing, ...] = ()
-    index: Listing | None = None
+    links: tuple[WheelListing, ...] = ()
+    index: WheelListing | None = None
     catalogue: Callable[[WheelRequirement], Sequence[Offer | Candidate]] = _nothing  # candidates are refused already
 
 
-def find(need: WheelRequirement, places: Places, examine: Examine | None) -> tuple[Candidate, ...]:
+def find(need: WheelRequirement, places: WheelSources, examine: Examine | None) -> tuple[Candidate, ...]:
     """Return all candidates, in the order of the places; within one place, those with a fitting name first.
 
     Without `examine` a name that fits is enough. Raises StoreError where the store cannot store a file.
@@ -76,26 +76,26 @@ def find(need: WheelRequirement, places: Places, examine: Examine | None) -> tup
 class _Search:
     """One question on its way through the places."""
 
-    def __init__(self, need: WheelRequirement, places: Places, examine: Examine | None) -> None:
+    def __init__(self, need: WheelRequirement, places: WheelSources, examine: Examine | None) -> None:
         self.need, self.places, self.examine = need, places, examine
         self.found: list[Candidate] = []
         self._quick = places.client.impatient()  # one for all, since it does not ask a dead host twice
 
     def candidates(self) -> Iterator[Candidate]:
-        yield self._kept(Place.WHEELHOUSE, "this machine's store", self.places.wheelhouse)
+        yield self._kept(WheelSource.WHEELHOUSE, "this machine's store", self.places.wheelhouse)
         if self.places.team:
-            yield self._kept(Place.TEAM, self.places.team_name, self.places.team)
+            yield self._kept(WheelSource.TEAM, self.places.team_name, self.places.team)
         for listing in self.places.links:
-            yield from self._listed(Place.LINKS, listing)
+            yield from self._listed(WheelSource.LINKS, listing)
         if self.places.index:
-            yield from self._listed(Place.INDEX, self.places.index)
+            yield from self._listed(WheelSource.INDEX, self.places.index)
         offers = self.places.catalogue(self.need)
         refused = [each for each in offers if isinstance(each, Candidate)]
-        yield from self._judged(Place.CATALOGUE, [each for each in offers if isinstance(each, Offer)])
+        yield from self._judged(WheelSource.CATALOGUE, [each for each in offers if isinstance(each, Offer)])
         yield from refused
         yield self._source()
 
-    def _kept(self, place: Place, where: str, ask: Callable[[str], BuiltWheel | None]) -> Candidate:
+    def _kept(self, place: WheelSource, where: str, ask: Callable[[str], BuiltWheel | None]) -> Candidate:
         if self.need.key is None:
             why = "a build that cannot be has no key" if self.need.obstacle else "only a lock tells the build's key"
             return Candidate(place, "", where, fits=False, reason=f"not asked: {why}")
@@ -108,7 +108,7 @@ class _Search:
         reason = "compiled from the same sources, for the same torch, Python and GPUs"
         return Candidate(place, wheel.filename, where, fits=True, reason=reason, sha256=wheel.sha256, size=wheel.size)
 
-    def _listed(self, place: Place, listing: Listing) -> Iterator[Candidate]:
+    def _listed(self, place: WheelSource, listing: WheelListing) -> Iterator[Candidate]:
         """Yield the package's wheels: of a find-links place all versions, of an index the requested one."""
         try:
             offers = listing.read()
@@ -118,16 +118,16 @@ class _Search:
         own = [
             each for each in offers if (parsed := naming.read(each.filename)) and parsed.package == self.need.package
         ]
-        wanted = [each for each in own if place is Place.LINKS or self._is_wanted(naming.read(each.filename))]
-        if not wanted:
+        required = [each for each in own if place is WheelSource.LINKS or self._is_wanted(naming.read(each.filename))]
+        if not required:
             reason = f"has no wheel of {self.need.package} {self.need.version}"
             yield Candidate(place, "", redact(listing.where), fits=False, reason=reason)
-        yield from self._judged(place, wanted)
+        yield from self._judged(place, required)
 
     def _is_wanted(self, parsed: ParsedWheelName | None) -> bool:
         return parsed is not None and parsed.version == Version(Version(self.need.version).public)
 
-    def _judged(self, place: Place, offers: Sequence[Offer]) -> Iterator[Candidate]:
+    def _judged(self, place: WheelSource, offers: Sequence[Offer]) -> Iterator[Candidate]:
         """Yield the place's candidates: those with a fitting name first, better tags before others."""
         judged = [(self._refusal(parsed), parsed, each) for each in offers if (parsed := naming.read(each.filename))]
 
@@ -161,7 +161,7 @@ class _Search:
         if self.examine is None:
             return replace(candidate, fits=True, reason=named)
         try:
-            with self.places.store.room("wheel") as work_dir:
+            with self.places.store.temporary_directory("wheel") as work_dir:
                 link = work_dir / candidate.filename
                 link.symlink_to(path)
                 errors = [each for each in self.examine(link) if _disqualifies(each)]
@@ -203,7 +203,7 @@ class _Search:
         if self.need.source is None:
             no_recipe = f"no recipe under wheels/ compiles {self.need.package} {self.need.version}"
             what = self.need.obstacle or no_recipe
-            return Candidate(Place.SOURCE, "", "", fits=False, reason=what)
+            return Candidate(WheelSource.SOURCE, "", "", fits=False, reason=what)
         away = len(unreachable(self.found))
         missed = f"; {away} whose {'name does' if away == 1 else 'names do'} cannot be reached" if away else ""
         reason = f"compiled for this cell, since no wheel fits{missed}"
@@ -211,7 +211,7 @@ class _Search:
             reason = "compiled for this cell, as the matrix asks (from_source)"
         elif any(each.fits for each in self.found):
             reason = "could be compiled for this cell"
-        return Candidate(Place.SOURCE, self.need.source, f"recipe {self.need.package}", fits=True, reason=reason)
+        return Candidate(WheelSource.SOURCE, self.need.source, f"recipe {self.need.package}", fits=True, reason=reason)
 
 
 def unreachable(found: Sequence[Candidate]) -> list[Candidate]:

@@ -61,7 +61,7 @@ class BuildJob:
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobPlan:
     """The job counts of a build, and its expected cost."""
 
     jobs: int
@@ -111,12 +111,12 @@ def needed(cost: Cost, slots: int) -> int:
     return BACKEND + slots * cost.memory + min(slots, coinciding) * max(0, cost.largest - cost.memory)
 
 
-def plan(work: BuildJob, machine: Machine, reserved: int = 0) -> Plan:
+def plan(work: BuildJob, machine: Machine, reserved: int = 0) -> JobPlan:
     """The plan for one build that has the machine to itself, but for `reserved` bytes."""
     return share({"": work}, machine, reserved)[""]
 
 
-def share(works: Mapping[str, BuildJob], machine: Machine, reserved: int = 0) -> dict[str, Plan]:
+def share(works: Mapping[str, BuildJob], machine: Machine, reserved: int = 0) -> dict[str, JobPlan]:
     """Return plans for builds that can run at once, within one budget. Those without a plan have to wait.
 
     The longest is planned first and always, with a warning where it does not fit; every further job goes to the build
@@ -135,7 +135,7 @@ def share(works: Mapping[str, BuildJob], machine: Machine, reserved: int = 0) ->
     return {name: _plan(works[name], jobs, threads, capacity) for name, (jobs, threads) in slots.items()}
 
 
-def halved(plan: Plan) -> Plan | None:
+def halved(plan: JobPlan) -> JobPlan | None:
     """Return the plan to try after a build ran out of memory; None: there is nothing smaller.
 
     Jobs first: another number of nvcc's threads changes the commands, and ninja would compile everything again.
@@ -219,7 +219,7 @@ def _threads(name: str, works: Mapping[str, BuildJob], slots: _Slots, capacity: 
     return slots
 
 
-def _plan(work: BuildJob, jobs: int, threads: int, capacity: _Capacity) -> Plan:
+def _plan(work: BuildJob, jobs: int, threads: int, capacity: _Capacity) -> JobPlan:
     cost = work.price
     memory = needed(cost, jobs * threads)
     seconds = None
@@ -229,7 +229,7 @@ def _plan(work: BuildJob, jobs: int, threads: int, capacity: _Capacity) -> Plan:
     warning = None
     if memory > capacity.budget:
         warning = f"even one job needs {_gb(memory)} and {_gb(capacity.budget)} may be used: it may run out of memory"
-    return Plan(jobs, threads, memory, cost.memory, cost.largest, seconds, cost.units or None, warning)
+    return JobPlan(jobs, threads, memory, cost.memory, cost.largest, seconds, cost.units or None, warning)
 
 
 def _gb(size: int) -> str:

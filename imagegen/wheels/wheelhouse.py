@@ -13,7 +13,7 @@ from imagegen.core.store.layout import is_digest
 from imagegen.plan.lock.builds import BuiltWheel
 
 
-class Place(StrEnum):
+class WheelSource(StrEnum):
     """The source of a candidate, in the finder's order."""
 
     WHEELHOUSE = "wheelhouse"  # built or pulled here, under its complete key
@@ -28,7 +28,7 @@ class Place(StrEnum):
 class Candidate:
     """One wheel that may serve, or the source build. `fits` with the reason, either way, in one clause."""
 
-    place: Place
+    place: WheelSource
     filename: str  # of a source build: the source's
     where: str  # address, file, registry reference, or recipe
     fits: bool

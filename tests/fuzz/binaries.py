@@ -10,7 +10,7 @@ from functools import cache
 from hypothesis import strategies as st
 
 from imagegen.audit.examine import examine
-from imagegen.audit.model import File, Target
+from imagegen.audit.model import CodeTarget, File
 from imagegen.audit.window import Window
 from tests.elf_samples import AARCH64, Symbol, make_cubin, make_elf, make_fatbin
 
@@ -58,8 +58,8 @@ def _counted() -> Iterator[list[int]]:
 @cache
 def seeds() -> dict[str, bytes]:
     """Sound files of every kind, by name."""
-    sass, ptx = [Target("sass", 80), Target("sass", 100, "f")], Target("ptx", 90, "", (8, 7))
-    code = make_fatbin([sass, [Target("sass", 90, "a"), ptx], []], bytes(16))
+    sass, ptx = [CodeTarget("sass", 80), CodeTarget("sass", 100, "f")], CodeTarget("ptx", 90, "", (8, 7))
+    code = make_fatbin([sass, [CodeTarget("sass", 90, "a"), ptx], []], bytes(16))
     versions = {"libc.so.6": ["GLIBC_2.14", "GLIBC_2.34"], "libm.so.6": ["GLIBC_2.29"]}
     full = make_elf(
         ["libc10.so", "libc.so.6"], ["_Z3foov", "memcpy"], ["bar", "baz", "qux"], "$ORIGIN", "$ORIGIN/..:/lib",
@@ -73,8 +73,8 @@ def seeds() -> dict[str, bytes]:
         "relocated": make_elf(undefined=["a", "b"], hashes=[], sections=False, shift=1 << 20),
         "empty-hash": make_elf(undefined=["a", "b"], hashes=["gnu-empty"]),
         "program": make_elf(["libc.so.6"], interpreter="/lib/ld.so", machine=AARCH64),
-        "cubin": make_cubin(Target("sass", 90, "a")),
-        "cubin-note": make_cubin(Target("sass", 100), note=b"-arch sm_100f \0"),
+        "cubin": make_cubin(CodeTarget("sass", 90, "a")),
+        "cubin-note": make_cubin(CodeTarget("sass", 100), note=b"-arch sm_100f \0"),
         "fatbin": code,
         "ptx": b"// x\n.version 8.7\n.target sm_90a\n",
     }

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from imagegen.core.errors import WheelError
-from imagegen.image.layers.install import PREFIX, Installed, installation, site_packages, skeleton
+from imagegen.image.layers.install import PREFIX, InstalledFile, installation, site_packages, skeleton
 from imagegen.image.layers.wheel import Wheel
 from tests.fuzz.crooked import Crooked
 from tests.wheels import FILENAME
@@ -38,7 +38,7 @@ def hold_crooked(path: Path, crooked: Crooked) -> None:
             assert data in declared
 
 
-def _checked(files: list[Installed], content: dict[str, bytes]) -> dict[str, bytes]:
+def _checked(files: list[InstalledFile], content: dict[str, bytes]) -> dict[str, bytes]:
     assert len(content) == len(files)
     for file in files:
         assert file.path.startswith(f"{PREFIX}/")

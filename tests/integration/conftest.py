@@ -76,11 +76,11 @@ def verifiers(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="session")
 def debian(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Debian:
     packages = {"python3": "the interpreter", "ca-certificates": "a package that runs much when it is installed"}
-    asked = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", packages, "for tests")
+    requested = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", packages, "for tests")
     store = Store(tmp_path_factory.mktemp("base") / "store")
-    locked = base.resolve(asked, settings, Quiet())
+    locked = base.resolve(requested, settings, Quiet())
     layer = base.build(locked, store, settings, Quiet())
-    return Debian(asked, locked, layer, store, base.rootfs(locked, store, settings, Quiet()))
+    return Debian(requested, locked, layer, store, base.rootfs(locked, store, settings, Quiet()))
 
 
 @pytest.fixture(scope="session")

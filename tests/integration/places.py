@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 class Debian:
     """A base of today's packages, built: a committed lock's may have left the mirror."""
 
-    asked: Base
+    requested: Base
     locked: base.LockedBase
     layer: base.BaseLayer
     store: Store

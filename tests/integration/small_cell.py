@@ -21,7 +21,7 @@ from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.plan import lock, matrix
 from imagegen.plan.lock import sdist
-from imagegen.plan.lock.model import File, Lock, LockedSdist, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedFile, LockedSdist, LockedWheel
 from tests.integration.places import ROOT, Debian
 from tests.interpreters import LOCKED
 from tests.wheels import make_wheel
@@ -103,9 +103,9 @@ def write_project(
     workshop = sdist.SdistBuilder(base.key(debian.locked), interpreter, lambda: debian.rootfs, store, Quiet())
     made = sdist.build("sourced", "1.0", LockedSdist(source.file, ()), workshop)
     wheels.append(LockedWheel("sourced", "1.0", made, via=(), sdist=LockedSdist(source.file, ())))
-    uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
+    uv = LockedWheel("uv", "1.0", LockedFile("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
     ordered = tuple(sorted(wheels, key=lambda wheel: wheel.name))
-    asked = {need.component.package: need.because for need in cell.requirements}
+    requested = {need.component.package: need.because for need in cell.requirements}
     made_lock = Lock(
         cell=cell.id,
         image=cell.image,
@@ -115,7 +115,7 @@ def write_project(
         as_of="2026-01-01T00:00:00Z",
         base=debian.locked,
         interpreter=LOCKED,
-        wheels=tuple(replace(wheel, because=asked.get(wheel.name)) for wheel in ordered),
+        wheels=tuple(replace(wheel, because=requested.get(wheel.name)) for wheel in ordered),
         env=cell.env,
     )
     lock.write(made_lock, project / "locks" / f"{CELL}.toml")
@@ -124,7 +124,7 @@ def write_project(
 
 def _locked(name: str, path: Path) -> LockedWheel:
     data = path.read_bytes()
-    return LockedWheel(name, "1.0", File(path.name, len(data), hashlib.sha256(data).hexdigest(), "pypi"), via=())
+    return LockedWheel(name, "1.0", LockedFile(path.name, len(data), hashlib.sha256(data).hexdigest(), "pypi"), via=())
 
 
 def _sdist(links: Path) -> Path:

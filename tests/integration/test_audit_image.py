@@ -65,8 +65,8 @@ def test_an_image_is_what_its_cell_is(in_docker: Subject, sb3_maskable: Built, m
 
     What a bill of materials tells besides (licences, Debian's packages) is read of wheels and bases alone.
     """
-    (asked,) = matrix.load([shipped("matrices")]).select("sb3-maskable")
-    expected = cell.subject(sb3_maskable.lock, asked, store, settings_on(machine), Quiet())
+    (requested,) = matrix.load([shipped("matrices")]).select("sb3-maskable")
+    expected = cell.subject(sb3_maskable.lock, requested, store, settings_on(machine), Quiet())
     assert [_known(package) for package in in_docker.packages] == [_known(package) for package in expected.packages]
     system = replace(expected.system, debs={}, release=None)
     assert (in_docker.system, in_docker.python) == (system, expected.python)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from imagegen.audit import dynamic, libraries
 from imagegen.audit.closure import How, Loader
 from imagegen.audit.elf import read
-from imagegen.audit.model import File, Package, Subject, System
+from imagegen.audit.model import File, Package, Subject, SystemLibraries
 from tests.elf_samples import make_elf
 
 pytestmark = pytest.mark.integration
@@ -75,7 +75,7 @@ def write(top: Path, files: Mapping[str, dict[str, Any]]) -> Subject:
         (top / path).parent.mkdir(parents=True, exist_ok=True)
         (top / path).write_bytes(content)
         found[path] = File(len(content), elf=read(content))
-    return Subject("test", (Package("made", "1", found),), System({}), "3.11")
+    return Subject("test", (Package("made", "1", found),), SystemLibraries({}), "3.11")
 
 
 CASES: dict[str, tuple[dict[str, dict[str, Any]], str, str]] = {

@@ -215,7 +215,7 @@ def test_another_users_store(tmp_path: Path) -> None:
             lambda: store.write(b"y"),
             lambda: store.remember("layer", digest, {}),
             lambda: store.lock("x").__enter__(),
-            lambda: store.room("x").__enter__(),
+            lambda: store.temporary_directory("x").__enter__(),
         ):
             with pytest.raises(StoreError, match="the store cannot be written") as caught:
                 write()

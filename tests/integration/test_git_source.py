@@ -15,7 +15,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import SandboxError, WheelError
 from imagegen.core.progress import Quiet
 from imagegen.plan.lock import sdist
-from imagegen.plan.lock.model import GIT, File, LockedGit, LockedSdist
+from imagegen.plan.lock.model import GIT, LockedFile, LockedGit, LockedSdist
 from imagegen.plan.lock.sdist import SdistBuilder
 from tests.gitserver import LINK, Bare, GitServer
 from tests.integration.places import Debian
@@ -62,8 +62,8 @@ def build(
     commit = bare.commit(tree)
     settings = Settings.from_environment({"HOME": "/nonexistent", "PATH": os.environ["PATH"]})
     url = f"{server.url}/demo.git"
-    archive = git.archive(git.Source(url, commit, tree), "demo-1.0", debian.store, settings, Quiet())
-    file = File("demo-1.0.tar", archive.size, archive.digest.removeprefix("sha256:"), GIT)
+    archive = git.archive(git.TreeSource(url, commit, tree), "demo-1.0", debian.store, settings, Quiet())
+    file = LockedFile("demo-1.0.tar", archive.size, archive.digest.removeprefix("sha256:"), GIT)
     workshop = SdistBuilder(debian.layer.diff_id, "/usr/bin/python3.11", lambda: debian.rootfs, debian.store, Quiet())
     made = sdist.build("demo", "1.0", LockedSdist(file, (), git=LockedGit("main", url, commit, tree, folder)), workshop)
     assert made.index == GIT

@@ -12,7 +12,7 @@ import pytest
 from imagegen.core.errors import SandboxError, WheelError
 from imagegen.core.progress import Quiet
 from imagegen.plan.lock import sdist
-from imagegen.plan.lock.model import File, LockedSdist
+from imagegen.plan.lock.model import LockedFile, LockedSdist
 from imagegen.plan.lock.sdist import SdistBuilder
 from tests.integration.places import Debian
 
@@ -26,7 +26,7 @@ WRITE = (
 ZIP = WRITE + "    zipfile.ZipFile(path, 'w').writestr(zipfile.ZipInfo('demo.py'), '')\n"
 
 
-def build(debian: Debian, backend: str, *members: tarfile.TarInfo) -> File:
+def build(debian: Debian, backend: str, *members: tarfile.TarInfo) -> LockedFile:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, data in (("pyproject.toml", PYPROJECT), ("backend.py", backend.encode())):
@@ -37,7 +37,7 @@ def build(debian: Debian, backend: str, *members: tarfile.TarInfo) -> File:
             archive.addfile(member)
     data = gzip.compress(packed.getvalue(), mtime=0)
     debian.store.write(data)
-    source = File("demo-1.0.tar.gz", len(data), hashlib.sha256(data).hexdigest(), "pypi")
+    source = LockedFile("demo-1.0.tar.gz", len(data), hashlib.sha256(data).hexdigest(), "pypi")
     workshop = SdistBuilder(debian.layer.diff_id, "/usr/bin/python3.11", lambda: debian.rootfs, debian.store, Quiet())
     return sdist.build("demo", "1.0", LockedSdist(source, ()), workshop)
 

@@ -15,7 +15,7 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.net import Client
-from imagegen.core.registry import Repository, Target, parse
+from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.registry.image import Descriptor
 from imagegen.supply.trust import attach
 from imagegen.supply.trust.documents import SBOM, Document
@@ -56,7 +56,7 @@ def test_cosign_trusts_what_a_run_publishes_and_no_other_signer(
     project = Project(identities=(Identity("ci", ISSUER, SUBJECT, sigstore.config),))
     with Client(settings) as client:
         reference = parse(f"{registry.host}/people/ours:1")
-        repository, target = Repository(reference, client, settings), Target(reference, client, settings)
+        repository, target = Repository(reference, client, settings), PushTarget(reference, client, settings)
         digest, manifest, kind = repository.manifest("1")
         image = Descriptor(kind, digest, len(manifest))
         for _ in range(2):  # the second time, all is there

@@ -19,7 +19,7 @@ from imagegen.core.store import Store, digest_of
 from imagegen.image.layers.bytecode import Compiler
 from imagegen.image.layers.layer import wheels_layer
 from imagegen.image.layers.plan import LayerPlan
-from imagegen.plan.lock.model import File, Lock, LockedBase, LockedInterpreter, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedInterpreter, LockedWheel
 
 pytestmark = pytest.mark.integration
 
@@ -69,7 +69,7 @@ def lock_of(wheels: list[Path], store: Store) -> Lock:
         data = path.read_bytes()
         store.write(data)
         name, version = path.name.split("-")[:2]
-        file = File(path.name, len(data), digest_of(data).removeprefix("sha256:"), "pypi")
+        file = LockedFile(path.name, len(data), digest_of(data).removeprefix("sha256:"), "pypi")
         locked.append(LockedWheel(name.lower().replace("_", "-"), version, file, via=()))
     base = LockedBase("test", "debian", "test", {}, ())
     axes = {"python": "3.11", "platform": "linux/amd64"}

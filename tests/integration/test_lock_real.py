@@ -17,7 +17,7 @@ from imagegen.core.store import Store
 from imagegen.image.inputs import fetch
 from imagegen.plan import matrix
 from imagegen.plan.lock import contradictions, dumps, fetch_sources, read, sdist, with_indexes, write
-from imagegen.plan.lock.model import File, Lock, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.resolve import LocalWheelSelector, make
@@ -33,12 +33,12 @@ ASKED = {"hydra-core": "==1.3.*", "tensorboard": ">=2.20"}
 @pytest.fixture(scope="module")
 def cell(debian: Debian) -> Cell:
     cell = matrix.load([shipped("matrices")]).select("cpu-grpo")[0]
-    wanted = tuple(
+    required = tuple(
         Requirement(each.component, ASKED[each.component.name], "test", "pypi")
         for each in cell.requirements
         if each.component.name in ASKED
     )
-    return replace(cell, requirements=wanted, base=debian.asked)
+    return replace(cell, requirements=required, base=debian.requested)
 
 
 def relock(cell: Cell, previous: Lock, settings: Settings, store: Store) -> Lock:
@@ -51,7 +51,7 @@ def relock(cell: Cell, previous: Lock, settings: Settings, store: Store) -> Lock
 
 def test_a_real_stack_with_an_sdist(cell: Cell, settings: Settings, debian: Debian, tmp_path: Path) -> None:
     settings = with_indexes(replace(settings, store=debian.store.root), cell.indexes)
-    old_uv = LockedWheel("uv", "0", File("uv-0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
+    old_uv = LockedWheel("uv", "0", LockedFile("uv-0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
     based = Lock(
         cell=cell.id,
         image=cell.image,

@@ -104,7 +104,7 @@ class Weekdays:
 
     def nightly(self, number: int, machine: str = "one", code: int = 0) -> dict[str, Any]:
         """`imagegen nightly` on this day of the week; what it tells of the cell."""
-        self.way.asked.clear()
+        self.way.requested.clear()
         line = ["week", "--to", f"{self.way.host}/acme", "--as-of", day(number), "--key", str(self.key), "--json"]
         ended = CliRunner().invoke(nightly_command.command, line, obj=self.app(machine))
         assert ended.exit_code == code, (ended.stderr, ended.exception)
@@ -114,7 +114,7 @@ class Weekdays:
     @property
     def written(self) -> list[str]:
         """Return the paths of the last run's requests that change something in the registry."""
-        return [path for method, path in self.way.asked if method in ("POST", "PUT", "PATCH", "DELETE")]
+        return [path for method, path in self.way.requested if method in ("POST", "PUT", "PATCH", "DELETE")]
 
     def locked(self) -> dict[str, str]:
         made = lock.read(self.project / "locks" / f"{CELL}.toml")
@@ -141,8 +141,10 @@ def week(debian: Debian, docker_registry: Path, tmp_path: Path, monkeypatch: pyt
         week = Weekdays(tmp_path, way, debian)
         shutil.copytree(debian.store.root, week.store("one"), copy_function=os.link, symlinks=True)
 
-        def checked(_: object, digest: str, *__: object, **___: object) -> smoke.Report:
-            return smoke.Report(digest, CELL, (smoke.Result("imports", "pass" if week.passes else "fail", 0.1),))
+        def checked(_: object, digest: str, *__: object, **___: object) -> smoke.SmokeReport:
+            return smoke.SmokeReport(
+                digest, CELL, (smoke.CheckResult("imports", "pass" if week.passes else "fail", 0.1),)
+            )
 
         monkeypatch.setattr(smoke, "run", checked)
         yield week

@@ -88,13 +88,13 @@ def test_all_missing_files_are_reported_at_once(through: tuple[str, ...], place:
     start = time.monotonic()
     done = replace(place, through=through, env=env).run("build", locked.image, "--output", "oci:image", code=68)
     assert time.monotonic() - start < 60
-    wanted = [wheel.file.filename for wheel in locked.wheels if not wheel.sdist]
+    required = [wheel.file.filename for wheel in locked.wheels if not wheel.sdist]
     sdists = [wheel.sdist for wheel in locked.wheels if wheel.sdist]
-    wanted += [each.file.filename for each in sdists]
-    wanted += [need.file.filename for each in sdists for need in each.build_requires]
-    wanted += [deb.path.rpartition("/")[2] for deb in locked.base.debs]
-    assert [name for name in wanted if f" {name} (" not in done.stderr] == []
-    assert f"{len(set(wanted))} files of the lock cannot be had" in done.stderr
+    required += [each.file.filename for each in sdists]
+    required += [need.file.filename for each in sdists for need in each.build_requires]
+    required += [deb.path.rpartition("/")[2] for deb in locked.base.debs]
+    assert [name for name in required if f" {name} (" not in done.stderr] == []
+    assert f"{len(set(required))} files of the lock cannot be had" in done.stderr
     for help_ in ("PIP_FIND_LINKS", "IMAGEGEN_DEBIAN_MIRROR", str(place.cache / "imagegen" / "store")):
         assert help_ in done.stderr
 

@@ -16,7 +16,7 @@ import zstandard
 
 from imagegen.core.data import shipped
 from imagegen.plan import lock, matrix
-from imagegen.plan.lock.model import File, Lock, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
 from tests.integration.places import Built, Place
 from tests.tls import Authority, InspectingProxy, SecureLoopback
 from tests.wheels import make_wheel
@@ -96,7 +96,7 @@ def place(
     (tmp_path / "matrices" / "mine.yaml").write_text(MINE.replace("PACKAGE", getattr(request, "param", "demo")))
     (cell,) = matrix.load([shipped("matrices"), tmp_path / "matrices"]).select("mine")
     theirs = sb3_maskable.lock
-    old_uv = LockedWheel("uv", "0", File("uv-0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
+    old_uv = LockedWheel("uv", "0", LockedFile("uv-0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
     env_of_cell = cell.env
     based = Lock(
         cell=cell.id,

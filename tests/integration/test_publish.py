@@ -22,7 +22,7 @@ from imagegen.core.data import shipped
 from imagegen.core.errors import EngineError
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
-from imagegen.core.registry import Platform, Repository, Target, parse
+from imagegen.core.registry import Platform, PushTarget, Repository, parse
 from imagegen.core.registry.credentials import credentials_for
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.reference import endpoint, engine_name
@@ -30,7 +30,7 @@ from imagegen.core.store import Store, upkeep
 from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.plan import lock, matrix
 from imagegen.run.engine import Engine
-from imagegen.run.smoke import Report, Result
+from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.supply.publish import proof
 from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.documents import PROVENANCE
@@ -56,14 +56,14 @@ class Way(Loopback):
     """The way to a registry: `meet` sees each request first, and says whether it goes on."""
 
     def __init__(self, hub: Hub) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.requested: list[tuple[str, str]] = []
         self.wire = Wire()
         self.meet: Callable[[str, str], bool] = lambda *_: True
         way = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                way.asked.append((self.command, self.path))
+                way.requested.append((self.command, self.path))
                 body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
                 way.wire.saw(self.command, self.path, body)
                 if not way.meet(self.command, self.path):
@@ -113,9 +113,9 @@ class Publishing:
         """Stand in for passed smoke checks, which have tests of their own and need an engine."""
         (cell,) = matrix.load([shipped("matrices"), self.site.project / "matrices"]).select(CELL)
         locked = lock.read(self.site.project / "locks" / f"{CELL}.toml")
-        wanted = proof.SmokeRequirement.of(self.site.reference, locked, cell.declarations, require_gpu=False)
-        report = Report(wanted.image, CELL, (Result("imports", "pass", 0.1),))
-        proof.remember(Store(self.machine.store), proof.of(report, wanted, locked))
+        required = proof.SmokeRequirement.of(self.site.reference, locked, cell.declarations, require_gpu=False)
+        report = SmokeReport(required.image, CELL, (CheckResult("imports", "pass", 0.1),))
+        proof.remember(Store(self.machine.store), proof.of(report, required, locked))
 
     def start(self, *options: str) -> subprocess.Popen[str]:
         to = f"{self.way.host}/acme/{self.place}"
@@ -200,7 +200,7 @@ def test_a_killed_publish_is_resumed(site: Site, hub: Hub, way: Way, tmp_path: P
     stands = publishing.tags()
     assert (stands["latest"], stands["cpu"]) == (site.reference, old), "it was killed between the two"
 
-    way.asked.clear()
+    way.requested.clear()
     out, err = publishing.run()
     assert out == f"{site.reference}\n", "for $(imagegen publish ...)"
     assert f"latest is back at {old}" in err
@@ -293,7 +293,7 @@ def test_an_engine_gets_from_the_registry_what_the_store_lacks(
     manifest = json.loads(store.read(digest))
     name = parse(f"{hub.host}/acme/rl/tiny")
     with Client(settings) as client:
-        target = Target(name, client, settings)
+        target = PushTarget(name, client, settings)
         parts = [Descriptor(x["mediaType"], x["digest"], x["size"]) for x in (manifest["config"], *manifest["layers"])]
         target.upload_all(parts, store, _Nothing())
         target.put(store.read(digest), MANIFEST_TYPE)

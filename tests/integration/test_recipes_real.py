@@ -18,7 +18,7 @@ from imagegen.core.data import shipped
 from imagegen.core.net import Client
 from imagegen.plan import matrix
 from imagegen.plan.lock import indexes
-from imagegen.plan.lock.target import Target
+from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.recipe import Recipe, SdistFile
 
 pytestmark = pytest.mark.integration
@@ -72,9 +72,9 @@ def test_every_build_requirement_is_a_wheel_for_every_python(settings: Settings)
     url, client = indexes.url_of(indexes.DEFAULT, settings), Client(settings)
     assert url
     for pin in sorted({pin for recipe in MATRIX.recipes.values() for pin in recipe.build_requires}):
-        asked = Requirement(pin)
-        files = [(each.filename, each) for each in indexes.project(client, url, asked.name)]
-        (version,) = (each.version for each in asked.specifier)
+        requested = Requirement(pin)
+        files = [(each.filename, each) for each in indexes.project(client, url, requested.name)]
+        (version,) = (each.version for each in requested.specifier)
         named = [(name, link) for name, link in files if name.split("-")[1] == version]
         for python in MATRIX.axes["python"]:
-            assert Target(python, "x86_64", OLDEST_GLIBC).best(named), f"{pin} for Python {python}"
+            assert WheelTarget(python, "x86_64", OLDEST_GLIBC).best(named), f"{pin} for Python {python}"

@@ -19,7 +19,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
-from imagegen.core.registry import Platform, Repository, Target, parse, resolve, upload
+from imagegen.core.registry import Platform, PushTarget, Repository, parse, resolve, upload
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.store import Store, digest_of
 from imagegen.plan.lock.builds import BuiltWheel
@@ -80,7 +80,7 @@ def test_an_image_goes_there_and_comes_back(hub: Hub, tmp_path: Path, monkeypatc
     manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": of_config, "layers": layers}
     name, counter = parse(f"{hub.host}/people/pushed:1"), Counter()
     with Client(settings) as client:
-        target = Target(name, client, settings)
+        target = PushTarget(name, client, settings)
         assert target.upload_all([large, small, described], store, counter).sent.blobs == 3
         assert counter.total == large.size + small.size + described.size
         assert target.upload_all([large, small, described], store, counter).there.blobs == 3
@@ -94,7 +94,9 @@ def test_an_image_goes_there_and_comes_back(hub: Hub, tmp_path: Path, monkeypatc
         assert there.read(large.digest) == DATA
 
         # Into another repository nothing has to be sent.
-        other = Target(parse(f"{hub.host}/people/other"), client, settings, mounts=[parse(f"{hub.host}/none"), name])
+        other = PushTarget(
+            parse(f"{hub.host}/people/other"), client, settings, mounts=[parse(f"{hub.host}/none"), name]
+        )
         assert other.upload(large, store, counter) == "mounted"
 
 
@@ -166,7 +168,8 @@ def test_a_push_that_broke_off_arrives(hub: Hub, tmp_path: Path, monkeypatch: py
         counter = Counter()
         with Client(settings, backoff=0.01) as client:
             assert (
-                Target(parse(f"{way.host}/people/broken-off"), client, settings).upload(blob, store, counter) == "sent"
+                PushTarget(parse(f"{way.host}/people/broken-off"), client, settings).upload(blob, store, counter)
+                == "sent"
             )
     assert counter.total == blob.size
     assert way.cut and way.carried < 2 * blob.size
@@ -192,7 +195,7 @@ def test_the_team_s_wheelhouse(hub: Hub, tmp_path: Path) -> None:
         assert not team.has(key)
         team.push(wheel, store, Quiet())
         assert team.has(key)
-        assert team.fetch(key, there, Quiet(), wanted=("demo", "1.0")) == wheel
+        assert team.fetch(key, there, Quiet(), required=("demo", "1.0")) == wheel
         assert team.lookup(digest_of(b"another key")) is None
     assert wheelhouse.known(Store(there.root), key) == wheel
 
@@ -201,10 +204,10 @@ def test_who_may_not_write(hub: Hub, docker_registry: Path, tmp_path: Path) -> N
     store, (blob,) = stored(tmp_path, b"small")
     settings = login(tmp_path / "home", hub.host, "another-password")
     with Client(settings) as client, pytest.raises(PublishError, match="may not be written to") as caught:
-        Target(parse(f"{hub.host}/people/x"), client, settings).upload(blob, store, Counter())
+        PushTarget(parse(f"{hub.host}/people/x"), client, settings).upload(blob, store, Counter())
     assert f"`docker login {hub.host}`" in str(caught.value)
     assert "another-password" not in str(caught.value)
     with serving(docker_registry, tmp_path / "closed", read_only=True) as closed:
         settings = login(tmp_path / "home", closed.host)
         with Client(settings) as client, pytest.raises(PublishError, match="it is read-only"):
-            Target(parse(f"{closed.host}/people/x"), client, settings).upload(blob, store, Counter())
+            PushTarget(parse(f"{closed.host}/people/x"), client, settings).upload(blob, store, Counter())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.net import Client
-from imagegen.core.registry import Content, Repository, Target, parse
+from imagegen.core.registry import Content, PushTarget, Repository, parse
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.referrers import fallback_tag
 from tests.integration.hub import Hub, serving
@@ -41,7 +41,7 @@ def test_what_is_attached_at_once_is_all_listed(hub: Hub, tmp_path: Path) -> Non
     with Client(settings) as client:
         repository = Repository(name, client, settings)
         assert repository.referrers(subject.digest) == ()
-        one = Target(name, client, settings)
+        one = PushTarget(name, client, settings)
         sbom = one.refer(subject, SBOM, b"{}", SBOM, {"a": "b"})
         (found,) = repository.referrers(subject.digest)
         assert (found.digest, found.artifact_type, found.annotations) == (sbom, SBOM, {"a": "b"})

@@ -24,7 +24,7 @@ from imagegen.image import dockerfile as recipe
 from imagegen.plan import lock
 from imagegen.plan.lock.base import LockedBase
 from imagegen.plan.lock.builds import keyed
-from imagegen.plan.lock.model import File, Lock, LockedBuild, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Base, Cell
 from imagegen.plan.matrix.recipe import Recipe, SdistFile
 from imagegen.run.embedded_engine import debs
@@ -83,8 +83,8 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def with_packages(settings: Settings) -> LockedBase:
     """A base as a matrix would have it; dpkg takes a minute for its packages."""
-    asked = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", PACKAGES, "for tests")
-    return base.resolve(asked, settings, Quiet())
+    requested = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", PACKAGES, "for tests")
+    return base.resolve(requested, settings, Quiet())
 
 
 @pytest.fixture
@@ -102,8 +102,8 @@ def with_compilers(debian: Debian, settings: Settings, store: Store, tmp_path: P
         top, size = writer.commit(), writer.size
     store.path(debian.layer.diff_id).hardlink_to(debian.store.path(debian.layer.diff_id))
     blobs = ((debian.layer.diff_id, debian.layer.size), (top, size))
-    layers = tuple(registry.Layer(_LAYER, digest, size, digest) for digest, size in blobs)
-    content = registry.Image(top, top, registry.Config(("PATH=/usr/bin:/bin",), (), (), "", ""), layers)
+    layers = tuple(registry.RemoteLayer(_LAYER, digest, size, digest) for digest, size in blobs)
+    content = registry.RemoteImage(top, top, registry.Config(("PATH=/usr/bin:/bin",), (), (), "", ""), layers)
     return LockedBase("compilers", "registry", None, {}, (), "a.invalid/base:1", content)
 
 
@@ -117,7 +117,7 @@ def locked_on(below: LockedBase, store: Store) -> Lock:
         because="Tests.",
         via=(),
         choice="no index has it",
-        source=File("tiny_ext-1.0.tar.gz", len(source), sha256, "pypi"),
+        source=LockedFile("tiny_ext-1.0.tar.gz", len(source), sha256, "pypi"),
         git=None,
         submodules=(),
         patches=(),

@@ -12,7 +12,7 @@ import pytest
 from imagegen.core.progress import Quiet
 from imagegen.run import smoke
 from imagegen.run.engine import Engine
-from imagegen.run.smoke.report import Report
+from imagegen.run.smoke.report import SmokeReport
 from imagegen.run.smoke.run import ROOT, files, spec
 from tests.integration.conftest import built_in
 from tests.integration.places import Built, Place
@@ -31,7 +31,7 @@ def image(request: pytest.FixtureRequest, machine: Place, shared: Path, engine: 
 
 
 @pytest.fixture(scope="module")
-def report(image: Built, engine: Engine) -> Report:
+def report(image: Built, engine: Engine) -> SmokeReport:
     return smoke.run(engine, image.ref, image.lock, image.declared, require_gpu=False, progress=Quiet())
 
 
@@ -40,7 +40,7 @@ def test_it_is_the_recorded_image(image: Built) -> None:
     assert image.digest == image.lock.record.digest
 
 
-def test_it_passes_and_its_gpu_checks_are_skipped_by_name(image: Built, report: Report) -> None:
+def test_it_passes_and_its_gpu_checks_are_skipped_by_name(image: Built, report: SmokeReport) -> None:
     assert {result.check: (result.reason, result.log) for result in report.results if result.failed} == {}
     skipped = {result.check for result in report.results if result.status == "skip"}
     rollout = "rollout-vllm" if "vllm" in image.lock.image else "rollout-sglang"

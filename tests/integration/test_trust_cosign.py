@@ -17,7 +17,7 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
-from imagegen.core.registry import Repository, Target, parse
+from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.store.layout import digest_of
 from imagegen.supply.trust import attach, bundle, keys, statement
@@ -66,7 +66,7 @@ class Registry:
         reference = parse(f"{self.host}/people/{name}:1")
         repository = Repository(reference, client, self.settings)
         digest, data, kind = repository.manifest("1")
-        target = Target(reference, client, self.settings)
+        target = PushTarget(reference, client, self.settings)
         return Place(f"{self.host}/people/{name}@{digest}", target, repository, Descriptor(kind, digest, len(data)))
 
 
@@ -75,7 +75,7 @@ class Place:
     """An image in a registry."""
 
     name: str
-    target: Target
+    target: PushTarget
     repository: Repository
     image: Descriptor
 

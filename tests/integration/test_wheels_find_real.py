@@ -18,17 +18,17 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu
 from imagegen.image.inventory import site
-from imagegen.plan.lock.target import Target
+from imagegen.plan.lock.target import WheelTarget
 from imagegen.wheels.catalogue import Catalogue, KnownFile
 from imagegen.wheels.find import Candidate, Offer, WheelRequirement, find
 from imagegen.wheels.resolve import candidates
-from imagegen.wheels.wheelhouse import Place
+from imagegen.wheels.wheelhouse import WheelSource
 from tests.loopback import Loopback
 from tests.unit.test_wheels_find import choice
 
 pytestmark = pytest.mark.integration
 
-TARGET = Target("3.11", "x86_64", 36)
+TARGET = WheelTarget("3.11", "x86_64", 36)
 HOPPER = (Gpu("sm_90", "9.0", "hopper", ()),)
 # torchvision 0.23.0 is the one of torch 2.8 (its metadata says so), 8.6 MB with real kernels for GPUs.
 NEED = WheelRequirement(
@@ -69,10 +69,13 @@ def host(store: Store, tmp_path: Path) -> Iterator[str]:
 def test_the_index_serves_the_torch_that_a_wheel_was_built_for(store: Store) -> None:
     found = ask(NEED, store)
     chosen = choice(found)
-    assert (chosen.place, chosen.filename) == (Place.INDEX, "torchvision-0.23.0-cp311-cp311-manylinux_2_28_x86_64.whl")
+    assert (chosen.place, chosen.filename) == (
+        WheelSource.INDEX,
+        "torchvision-0.23.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+    )
     assert "for Python 3.12, the cell has 3.11" in {each.reason for each in found}
     later = choice(refused := ask(replace(NEED, torch="2.11.0", cuda="13.0"), store))
-    assert later.place is Place.SOURCE
+    assert later.place is WheelSource.SOURCE
     (why,) = [each.reason for each in refused if each.filename == chosen.filename]
     assert why.startswith("the audit: built for ")
     assert "this is 2.11.0; 2 symbols missing, first c10::cuda::c10_cuda_check_implementation" in why
@@ -87,10 +90,10 @@ def test_a_release_host_serves_it_under_an_address_with_and_without_a_hash(
     name = host.rpartition("/")[2]
     fresh = Store(tmp_path / "fresh")
     unknown = choice(ask(NEED, fresh, [Offer(name, host)]))
-    assert (unknown.place, unknown.where) == (Place.CATALOGUE, host)
+    assert (unknown.place, unknown.where) == (WheelSource.CATALOGUE, host)
     assert fresh.intact(f"sha256:{unknown.sha256}", unknown.size or 0)
     known = Offer(name, host, unknown.sha256, unknown.size)
     assert choice(ask(NEED, Store(tmp_path / "other"), [known])) == unknown
     wrong = ask(NEED, Store(tmp_path / "third"), [replace(known, sha256="0" * 64)])
-    assert choice(wrong).place is Place.SOURCE
+    assert choice(wrong).place is WheelSource.SOURCE
     assert f"expected sha256 {'0' * 64}, got {unknown.sha256}" in wrong[1].reason

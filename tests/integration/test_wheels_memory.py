@@ -19,7 +19,7 @@ import pytest
 import imagegen.incontainer.worker.build as worker
 from imagegen.core import sandbox
 from imagegen.plan.matrix.recipe import Cost
-from imagegen.wheels.throttle import BuildJob, Plan, halved, learned, machine, plan
+from imagegen.wheels.throttle import BuildJob, JobPlan, halved, learned, machine, plan
 
 pytestmark = [
     pytest.mark.integration,
@@ -171,7 +171,7 @@ def bench(tmp_path: Path, requirements: list[Path], toolkit: dict[str, str]) -> 
     shutil.rmtree(tmp_path / "work", ignore_errors=True)
 
 
-def within(bench: Bench, cost: Cost, cores: int) -> Plan:
+def within(bench: Bench, cost: Cost, cores: int) -> JobPlan:
     """The plan for what the worker sees under the limit, with as many cores as it likes."""
     seen = machine(bench.probe())
     assert seen.limited and seen.memory == pytest.approx(LIMIT, abs=4096)
@@ -199,7 +199,7 @@ def test_too_many_jobs_are_killed_and_the_planned_ones_pass(bench: Bench) -> Non
 
 
 def test_a_plan_that_fails_is_halved_and_keeps_its_objects(bench: Bench) -> None:
-    tried: Plan | None = within(bench, Cost(UNITS, 3.0, 50_000_000, 60_000_000, "far too little"), cores=UNITS)
+    tried: JobPlan | None = within(bench, Cost(UNITS, 3.0, 50_000_000, 60_000_000, "far too little"), cores=UNITS)
     assert tried and tried.jobs >= 4
     attempts = []
     while tried:

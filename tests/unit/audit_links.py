@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from imagegen.audit.closure import Library, Loader
-from imagegen.audit.model import Elf, File, Package, Subject, System
+from imagegen.audit.model import Elf, File, Package, Subject, SystemLibraries
 
 LIBC = Elf(62, "libc.so.6", exported=frozenset({"malloc", "free"}), provides=frozenset({"GLIBC_2.17", "GLIBC_2.36"}))
 LIBM = Elf(62, "libm.so.6", exported=frozenset({"pow"}), provides=frozenset({"GLIBC_2.29"}))
@@ -39,15 +39,17 @@ def system(
     paths: Mapping[str, str] | None = None,
     preloaded: tuple[str, ...] = (),
     interpreter: Elf | None = PYTHON,
-) -> System:
+) -> SystemLibraries:
     """Return a system with the named libraries, libc and libm, in Debian's directory unless `paths` says otherwise."""
     there = {"libc.so.6": LIBC, "libm.so.6": LIBM, **(libraries or {})}
     places = {name: f"/lib/x86_64-linux-gnu/{name}" for name in there} | dict(paths or {})
     python = File(1, elf=interpreter) if interpreter else None
-    return System({name: File(1, elf=found) for name, found in there.items()}, places, preloaded, python)
+    return SystemLibraries({name: File(1, elf=found) for name, found in there.items()}, places, preloaded, python)
 
 
-def subject(*packages: Package, base: System | None = None, python: str | None = "3.11", known: bool = True) -> Subject:
+def subject(
+    *packages: Package, base: SystemLibraries | None = None, python: str | None = "3.11", known: bool = True
+) -> Subject:
     return Subject("test", packages, base or (system() if known else None), python)
 
 

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from imagegen.audit.catalogue import Entry
+from imagegen.audit.catalogue import FindingText
 from imagegen.audit.model import Finding, Severity
-from imagegen.audit.report import Report, Verdict, ordered
+from imagegen.audit.report import AuditReport, PackageVerdict, ordered
 from imagegen.audit.torch_rule import Fit
 
 ENTRIES = {
-    "missing-symbol": Entry(
+    "missing-symbol": FindingText(
         severity=Severity.ERROR,
         title="A symbol that nothing defines",
         meaning="The loader will refuse the file.",
         fix="Take the build of the package that was made for the torch beside it.",
         source="ld.so(8)",
     ),
-    "slow-start": Entry(
+    "slow-start": FindingText(
         severity=Severity.WARNING,
         title="Code that the driver compiles first",
         meaning="The first start takes minutes.",
         fix="Set CUDA_CACHE_PATH to a directory that stays, and CUDA_CACHE_MAXSIZE to 4 GB.",
         source="CUDA C++ Programming Guide, environment variables, 2026-11-21",
     ),
-    "dead": Entry(
+    "dead": FindingText(
         severity=Severity.INFO,
         title="Code for other GPUs",
         meaning="It is never run.",
@@ -60,12 +60,12 @@ FINDINGS = (
     Finding(Severity.ERROR, "missing-symbol", "", "/lib/x86_64-linux-gnu/libodd.so.1", "one of the base's own"),
 )
 
-REPORT = Report(
+REPORT = AuditReport(
     subject="hopper-vllm-cu130-py311",
     findings=ordered(FINDINGS),
     verdicts=(
-        Verdict("torch 2.8.0", {"sm_90": "sass", "sm_120": "sass", "sm_121": "sass"}),
-        Verdict("vllm 0.11.0", {"sm_90": "sass", "sm_120": "ptx", "sm_121": "no"}, Fit(False, ("2.8",), "2.8")),
+        PackageVerdict("torch 2.8.0", {"sm_90": "sass", "sm_120": "sass", "sm_121": "sass"}),
+        PackageVerdict("vllm 0.11.0", {"sm_90": "sass", "sm_120": "ptx", "sm_121": "no"}, Fit(False, ("2.8",), "2.8")),
     ),
     gpus={"sm_90": True, "sm_120": True, "sm_121": False},
     packages=3,

@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
 
-from imagegen.plan.lock.model import BUILT, File, Lock, LockedBuild, LockedGpus, LockedWheel
+from imagegen.plan.lock.model import BUILT, Lock, LockedBuild, LockedFile, LockedGpus, LockedWheel
 from imagegen.plan.matrix.recipe import Architectures, Cost, Recipe, SdistFile
 from tests.unit.test_recipe import LOCK, A, B, C, D, wheel
 
@@ -34,7 +34,7 @@ BUILD = LockedBuild(
     because="Tests.",
     via=(),
     choice="no wheel is for torch 2.13",
-    source=File("demo_ext-1.0.tar.gz", 5, D, "pypi"),
+    source=LockedFile("demo_ext-1.0.tar.gz", 5, D, "pypi"),
     git=None,
     submodules=(),
     patches=(),
@@ -59,7 +59,7 @@ WITH_BUILD: Lock = replace(
 BUILT_WHEEL = LockedWheel(
     "demo-ext",
     "1.0",
-    File("demo_ext-1.0-cp311-cp311-linux_x86_64.whl", 7, B, BUILT),
+    LockedFile("demo_ext-1.0-cp311-cp311-linux_x86_64.whl", 7, B, BUILT),
     via=(),
     because=BUILD.because,
     choice=BUILD.choice,

@@ -6,17 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from imagegen.app import site
-from imagegen.app.site import History, Step
+from imagegen.app.site import History, LockChange
 from imagegen.audit.model import Finding, Severity
-from imagegen.audit.report import Report as AuditReport
+from imagegen.audit.report import AuditReport
 from imagegen.core.types import Gpu
 from imagegen.image.layers import Size
 from imagegen.plan.lock.model import LockedGpus, Record, RecordedLayer
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules.grid import Fits, Row, Standing
 from imagegen.plan.state import CellState
-from imagegen.run.smoke.report import Report as SmokeReport
-from imagegen.run.smoke.report import Result
+from imagegen.run.smoke.report import CheckResult, SmokeReport
 from tests.unit.matrix_samples import SMALL, load
 from tests.unit.test_recipe import LOCK
 
@@ -41,9 +40,9 @@ SMOKE = SmokeReport(
     "sha256:" + "e" * 64,
     "tiny-gpu",
     (
-        Result("imports", "pass", 1.5),
-        Result("nccl", "skip", 0.0, "no GPU here"),
-        Result("compiler", "pass", 2.0, details={"note": "without a cache"}),
+        CheckResult("imports", "pass", 1.5),
+        CheckResult("nccl", "skip", 0.0, "no GPU here"),
+        CheckResult("compiler", "pass", 2.0, details={"note": "without a cache"}),
     ),
 )
 
@@ -53,7 +52,7 @@ def cell(folder: Any, **changes: Any) -> Cell:
     return replace(first, **changes)
 
 
-def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> site.Report:
+def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> site.SiteReport:
     """Three cells: one with a GPU and all that can be known, one that is locked and no more, one that cannot work."""
     axes = {"cuda": "cu130", "python": "3.11", "platform": "linux/amd64"}
     base = cell(folder)
@@ -65,8 +64,8 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
     locked = replace(LOCK, cell="tiny-gpu", record=RECORD, gpu=LockedGpus(("12.0",), "580.65.06"))
     shared = replace(LOCK, record=replace(RECORD, layers=_LAYERS[:1]))
     steps = (
-        Step("2026-11-20", None, ("torch 2.12.0 -> 2.13.0 brings numpy 2.4.6", "210 MB to pull"), pending=True),
-        Step("2026-11-13", "0123456789abcdef", ("locked for the first time",)),
+        LockChange("2026-11-20", None, ("torch 2.12.0 -> 2.13.0 brings numpy 2.4.6", "210 MB to pull"), pending=True),
+        LockChange("2026-11-13", "0123456789abcdef", ("locked for the first time",)),
     )
     sizes = tuple(Size(layer.name, layer.size, 2 * layer.size) for layer in _LAYERS)
     whole = site.Sheet(
@@ -90,7 +89,7 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
         audit=None,
         tag="imagegen/tiny:cpu-py311",
     )
-    return site.Report(
+    return site.SiteReport(
         rows=(
             Row(gpu, Standing("compatible"), fits),
             Row(cpu, Standing("unknown", "No release of it is known."), nothing),

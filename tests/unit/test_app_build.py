@@ -15,7 +15,7 @@ import pytest
 from imagegen.app.audit import audit_before_image
 from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layout
 from imagegen.audit.model import Finding, Severity, Subject
-from imagegen.audit.report import Report
+from imagegen.audit.report import AuditReport
 from imagegen.core.config import Settings
 from imagegen.core.errors import AuditError
 from imagegen.core.progress import Progress, Quiet
@@ -24,7 +24,7 @@ from imagegen.image import layers
 from imagegen.image.base import BaseLayer
 from imagegen.image.layers import bytecode
 from imagegen.image.layers.image import local_tags
-from imagegen.plan.lock.model import File, Lock, LockedBase, LockedWheel, Record
+from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel, Record
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run.engine import Engine
 from tests.interpreters import LOCKED
@@ -74,8 +74,8 @@ class Machine:
     def lock(self, content: bytes) -> Lock:
         data = make_wheel(self.root, {"demo.py": content}).read_bytes()
         digest = self.store.write(data).removeprefix("sha256:")
-        wheel = LockedWheel("demo", "1.0", File("demo-1.0-py3-none-any.whl", len(data), digest, "pypi"), via=())
-        uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
+        wheel = LockedWheel("demo", "1.0", LockedFile("demo-1.0-py3-none-any.whl", len(data), digest, "pypi"), via=())
+        uv = LockedWheel("uv", "1.0", LockedFile("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
         base = LockedBase("debian12", "debian", "bookworm", {}, ())
         axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
         return Lock(
@@ -210,29 +210,29 @@ def test_what_another_store_has_made_is_made_here_again(machine: Machine, tmp_pa
 
 def auditing(monkeypatch: pytest.MonkeyPatch, *severities: Severity) -> list[str]:
     """An audit that finds a thing wrong for each severity; gives the subjects that it is asked about."""
-    asked: list[str] = []
+    requested: list[str] = []
     fields = ("undefined-symbol", "demo 1.0", "demo/_C.so", "nothing defines _Zmissing")
     found = tuple(Finding(each, *fields) for each in severities)
 
-    def audit(subject: Subject) -> Report:
-        asked.append(subject.name)
-        return Report(subject.name, found, (), {}, len(subject.packages), 1)
+    def audit(subject: Subject) -> AuditReport:
+        requested.append(subject.name)
+        return AuditReport(subject.name, found, (), {}, len(subject.packages), 1)
 
     monkeypatch.setattr("imagegen.app.audit.audit", audit)
-    return asked
+    return requested
 
 
 def test_an_audit_that_finds_an_error_ends_a_build_before_there_is_an_image(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = machine.lock(b"x = 1\n")
-    asked = auditing(monkeypatch, Severity.ERROR)
+    requested = auditing(monkeypatch, Severity.ERROR)
     for _ in range(2):
         with raises("audit-failed") as refused:
             machine.build(lock, audit=True)
     assert refused.value.exit_code == 77
     assert "imagegen audit demo-cpu-py311" in str(refused.value)
-    assert asked == [lock.cell], "the second time it is remembered"
+    assert requested == [lock.cell], "the second time it is remembered"
     session = session_of(machine.store, machine.settings)
     with pytest.raises(AuditError):
         build_layout(session, CELL, lock, tmp_path / "layout", BuildOptions(), compile_wheels=False)
@@ -255,7 +255,7 @@ def test_an_image_that_was_made_without_an_audit_is_audited(machine: Machine, mo
 
 def test_warnings_are_printed_and_end_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = machine.lock(b"x = 1\n")
-    asked = auditing(monkeypatch, Severity.WARNING)
+    requested = auditing(monkeypatch, Severity.WARNING)
     said: list[str] = []
     progress = Quiet()
     monkeypatch.setattr(progress, "say", said.append)
@@ -264,16 +264,16 @@ def test_warnings_are_printed_and_end_nothing(machine: Machine, monkeypatch: pyt
     assert [line for line in said if "1 warning:" in line] == 2 * [
         "the audit found no errors, and 1 warning: `imagegen audit demo-cpu-py311` lists them"
     ]
-    assert asked == [lock.cell]
+    assert requested == [lock.cell]
 
 
 def test_another_edition_of_the_audit_asks_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = machine.lock(b"x = 1\n")
     auditing(monkeypatch)
     machine.build(lock, audit=True)
-    asked = auditing(monkeypatch, Severity.ERROR)
+    requested = auditing(monkeypatch, Severity.ERROR)
     machine.build(lock, audit=True)
-    assert not asked
+    assert not requested
     monkeypatch.setattr("imagegen.app.audit._audit_digest", lambda: "another")
     with pytest.raises(AuditError):
         machine.build(lock, audit=True)
@@ -300,10 +300,10 @@ def test_what_was_compiled_anew_is_another_image_and_is_audited(
         for lock in (machine.lock(b"x = 1\n"), machine.lock(b"x = 2\n"))
     )
     assert local_tags(one) == local_tags(other)
-    asked = auditing(monkeypatch)
+    requested = auditing(monkeypatch)
     first, second = (machine.build(lock, audit=True).digest for lock in (one, other))
     assert first != second
     assert machine.engine.loaded == [first, second]
-    assert len(asked) == 2
+    assert len(requested) == 2
     assert machine.build(one, audit=True).digest == first
-    assert len(asked) == 2, "what is known of either is remembered"
+    assert len(requested) == 2, "what is known of either is remembered"

@@ -15,20 +15,20 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.app.publish import Published, _publish
-from imagegen.app.publisher import Job, Publisher, PublishOptions
+from imagegen.app.publish import PublishedImage, _publish
+from imagegen.app.publisher import Publisher, PublishJob, PublishOptions
 from imagegen.core.config import Settings
 from imagegen.core.errors import ImagegenError
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress
-from imagegen.core.registry import Repository, Target, parse
+from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.store import Store, digest_of
 from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.image.layers import Image, Layer, RemoteLayers
-from imagegen.plan.lock.model import File, Lock, LockedBase, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Cell, Declarations
-from imagegen.run.smoke import Report, Result
+from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.supply.publish.journal import RemoteRepository
 from imagegen.supply.publish.tags import Tags
 from imagegen.supply.trust.documents import AUDIT, KINDS, SBOM, Attached, Document
@@ -46,9 +46,12 @@ EMPTY = b"{}"
 
 def lock_of(version: str) -> Lock:
     wheel = LockedWheel(
-        "demo", version, File(f"demo-{version}-py3-none-any.whl", 9, digest_of(version.encode())[7:], "pypi"), via=()
+        "demo",
+        version,
+        LockedFile(f"demo-{version}-py3-none-any.whl", 9, digest_of(version.encode())[7:], "pypi"),
+        via=(),
     )
-    uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
+    uv = LockedWheel("uv", "1.0", LockedFile("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
     base = LockedBase("debian12", "debian", "bookworm", {}, ())
     axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
     return Lock(
@@ -96,7 +99,7 @@ class World:
 
     def repository(self, client: Client, repository: str = REPOSITORY) -> RemoteRepository:
         name = parse(f"{self.registry.host}/{repository}")
-        return RemoteRepository(name, Target(name, client, self.settings), Repository(name, client, self.settings))
+        return RemoteRepository(name, PushTarget(name, client, self.settings), Repository(name, client, self.settings))
 
     def publish(
         self,
@@ -106,9 +109,9 @@ class World:
         test: bool = True,
         progress: Progress | None = None,
         expected: str | None = None,
-    ) -> Published:
+    ) -> PublishedImage:
         """Publish with the steps that need a real lock, wheels, an engine or a signer replaced by this world's."""
-        job = Job(lock_of(version), tags, test=test, expected=expected)
+        job = PublishJob(lock_of(version), tags, test=test, expected=expected)
         publisher = SimpleNamespace(
             session=session_of(self.store, self.settings, progress),
             options=PublishOptions(test=test),
@@ -128,10 +131,10 @@ class World:
             self.made += 1
             return self.image(version)
 
-        def run_smoke_checks(*_: Any) -> Report:
+        def run_smoke_checks(*_: Any) -> SmokeReport:
             self.tested += 1
             status = "pass" if self.passes else "fail"
-            return Report(self.image(version).digest, "demo-cpu-py311", (Result("imports", status, 0.1),))
+            return SmokeReport(self.image(version).digest, "demo-cpu-py311", (CheckResult("imports", status, 0.1),))
 
         def read(repository: RemoteRepository, digest: str) -> Any:
             return SimpleNamespace(documents=self.attached(repository, digest), signers=())
@@ -152,7 +155,7 @@ class World:
         }
 
     def attach(
-        self, target: Target, _: Repository, subject: Descriptor, documents: Sequence[Document], *__: Any
+        self, target: PushTarget, _: Repository, subject: Descriptor, documents: Sequence[Document], *__: Any
     ) -> None:
         """Attach documents as trust.attach does, without signatures."""
         for document in documents:
@@ -229,7 +232,7 @@ def test_an_image_is_published(world: World) -> None:
 def test_again_does_nothing(world: World) -> None:
     world.publish("1.0")
     before = dict(world.registry.documents)
-    world.registry.asked.clear()
+    world.registry.requested.clear()
     again = world.publish("1.0")
     assert (again.news, again.moved, again.pushed.sent.blobs, world.tested) == (False, {}, 0, 1)
     assert again.proven == "this store"
@@ -341,9 +344,9 @@ def test_wherever_it_breaks_off_the_next_run_ends_as_if_nothing_had_happened(
     world.registry.referrers = referrers
     world.publish("1.0")
     before = dict(world.registry.documents)
-    world.registry.asked.clear()
+    world.registry.requested.clear()
     world.publish("2.0", replace(TAGS, fixed="fixed-2"))
-    requests, after = len(world.registry.asked), world.ends()
+    requests, after = len(world.registry.requested), world.ends()
     assert requests > 20
     for at in range(requests, 0, -step):
         interrupted(world, before, at, for_good=for_good)

@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit.capability import compiled_by, driver_floor, releases, runs
-from imagegen.audit.model import Target
+from imagegen.audit.model import CodeTarget
 
 R580 = (9, 0)  # the PTX ISA of drivers of CUDA 13.0
 CAPABILITIES = ["7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1"]
 
 
-def target(text: str) -> Target:
+def target(text: str) -> CodeTarget:
     """A target from its name: "sm_90a" or "compute_90@8.8", with the PTX ISA behind the @."""
     found = re.fullmatch(r"(sm|compute)_(\d+)([af]?)(?:@(\d+)\.(\d+))?", text)
     assert found, text
     isa = (int(found[4]), int(found[5])) if found[4] else None
-    return Target("sass" if found[1] == "sm" else "ptx", int(found[2]), found[3], isa)  # type: ignore[arg-type]
+    return CodeTarget("sass" if found[1] == "sm" else "ptx", int(found[2]), found[3], isa)  # type: ignore[arg-type]
 
 
-def targets(text: str) -> tuple[Target, ...]:
+def targets(text: str) -> tuple[CodeTarget, ...]:
     return tuple(target(each) for each in text.split())
 
 
@@ -114,7 +114,7 @@ def test_the_releases_rise_together() -> None:
 
 ISAS = st.sampled_from([release.isa for release in releases()] + [(99, 9)])
 TARGETS = st.builds(
-    lambda sass, arch, variant, isa: Target("sass" if sass else "ptx", arch, variant, None if sass else isa),
+    lambda sass, arch, variant, isa: CodeTarget("sass" if sass else "ptx", arch, variant, None if sass else isa),
     st.booleans(),
     st.sampled_from([75, 80, 86, 89, 90, 100, 101, 103, 110, 120, 121]),
     st.sampled_from(["", "a", "f"]),
@@ -125,14 +125,14 @@ GOODNESS = {"no": 0, "ptx": 1, "sass": 2}
 
 @given(st.lists(TARGETS), TARGETS, st.sampled_from(CAPABILITIES), st.none() | ISAS)
 def test_more_code_never_makes_it_worse(
-    code: list[Target], more: Target, capability: str, isa: tuple[int, int]
+    code: list[CodeTarget], more: CodeTarget, capability: str, isa: tuple[int, int]
 ) -> None:
     assert GOODNESS[runs([*code, more], capability, isa)] >= GOODNESS[runs(code, capability, isa)]
 
 
 @given(st.lists(TARGETS), st.sampled_from(CAPABILITIES), ISAS, ISAS)
 def test_a_newer_driver_never_makes_it_worse(
-    code: list[Target], capability: str, one: tuple[int, int], two: tuple[int, int]
+    code: list[CodeTarget], capability: str, one: tuple[int, int], two: tuple[int, int]
 ) -> None:
     older, newer = sorted([one, two])
     verdicts = [GOODNESS[runs(code, capability, isa)] for isa in (older, newer, None)]
@@ -140,6 +140,8 @@ def test_a_newer_driver_never_makes_it_worse(
 
 
 @given(st.lists(TARGETS, min_size=1), st.sampled_from(CAPABILITIES), st.none() | ISAS)
-def test_a_container_runs_as_well_as_its_best_code(code: list[Target], capability: str, isa: tuple[int, int]) -> None:
+def test_a_container_runs_as_well_as_its_best_code(
+    code: list[CodeTarget], capability: str, isa: tuple[int, int]
+) -> None:
     each = [runs([one], capability, isa) for one in code]
     assert runs(code, capability, isa) == max(each, key=GOODNESS.__getitem__)

@@ -31,7 +31,7 @@ def check(subject):
         yield _of(severity, name)
     chosen = "this" if subject else "that"
     yield Finding(Severity.INFO, id=chosen)
-    yield notes.told(Severity.ERROR, "noted")
+    yield notes.add(Severity.ERROR, "noted")
     yield Finding(*judged(subject))
 
 def judged(subject):
@@ -41,7 +41,7 @@ def _of(severity, name):
     return Finding(severity, name)
 
 class Notes:
-    def told(self, severity, id_):
+    def add(self, severity, id_):
         return Finding(severity, id_)
 """)
     assert finding_ids.of(module) == {"straight", "looped", "looped-too", "this", "that", "noted", "returned"}

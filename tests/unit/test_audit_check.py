@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from imagegen.audit.check import audit, unreadable
-from imagegen.audit.model import CodeGroup, Elf, File, Package, Severity, Subject, System, Target
+from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, Severity, Subject, SystemLibraries
 from tests.unit.matrix_samples import shipped_matrix
 
 GPUS = shipped_matrix().gpus
 BAD = File(size=100, unreadable="the section table lies outside of the file")
 
 
-def code(*targets: Target) -> File:
+def code(*targets: CodeTarget) -> File:
     return File(size=1000, elf=Elf(machine=62), code=(CodeGroup(targets, 3, (300,) * len(targets)),))
 
 
@@ -22,7 +22,7 @@ def package(name: str, **files: File) -> Package:
 
 def test_files_that_cannot_be_read_are_one_finding_for_each_package() -> None:
     many = Package("many", "1", {f"many/{n:03}.so": BAD for n in range(50)})
-    system = System(
+    system = SystemLibraries(
         {"libodd.so.1": BAD, "libodd.so": BAD}, {"libodd.so.1": "/lib/libodd.so.1", "libodd.so": "/lib/libodd.so.1"}
     )
     subject = Subject("s", (package("good", a=File(1)), package("one", b=BAD), many), system)
@@ -38,11 +38,13 @@ def test_files_that_cannot_be_read_are_one_finding_for_each_package() -> None:
 
 
 def test_a_verdict_says_what_each_package_runs_on() -> None:
-    fat = package("fat", a=code(Target("sass", 90), Target("sass", 120)))
-    jit = package("jit", a=code(Target("ptx", 80, "", (8, 7))))
-    late = package("late", a=code(Target("ptx", 80, "", (9, 2))))
-    hopper = package("hopper", a=code(Target("sass", 90, "a")))
-    cubins = Package("cubins", "1.0", {"cubins/x.cubin": replace(code(Target("sass", 100, "f")), elf=Elf(machine=190))})
+    fat = package("fat", a=code(CodeTarget("sass", 90), CodeTarget("sass", 120)))
+    jit = package("jit", a=code(CodeTarget("ptx", 80, "", (8, 7))))
+    late = package("late", a=code(CodeTarget("ptx", 80, "", (9, 2))))
+    hopper = package("hopper", a=code(CodeTarget("sass", 90, "a")))
+    cubins = Package(
+        "cubins", "1.0", {"cubins/x.cubin": replace(code(CodeTarget("sass", 100, "f")), elf=Elf(machine=190))}
+    )
     plain = package("plain", a=File(1, elf=Elf(machine=62)))
     everything = (fat, jit, late, hopper, cubins, plain)
     known = [GPUS[name] for name in ("sm_121", "sm_120", "sm_90", "sm_100")]
@@ -62,20 +64,22 @@ def test_a_verdict_says_what_each_package_runs_on() -> None:
 
 
 def test_a_gpu_is_one_that_the_whole_runs_on_where_nothing_is_an_error() -> None:
-    fat = package("fat", a=code(Target("sass", 80), Target("sass", 120)))
-    cubins = Package("cubins", "1.0", {"cubins/x.cubin": replace(code(Target("sass", 100, "f")), elf=Elf(machine=190))})
+    fat = package("fat", a=code(CodeTarget("sass", 80), CodeTarget("sass", 120)))
+    cubins = Package(
+        "cubins", "1.0", {"cubins/x.cubin": replace(code(CodeTarget("sass", 100, "f")), elf=Elf(machine=190))}
+    )
     report = audit(Subject("s", (fat, cubins)), list(GPUS.values()))
     assert report.passed
     runs = {"sm_80": True, "sm_86": True, "sm_89": True, "sm_120": True, "sm_121": True}
     assert report.gpus == dict.fromkeys(("sm_90", "sm_100", "sm_103"), False) | runs
-    asked = audit(Subject("s", (fat,), gpus=(GPUS["sm_90"],)))
-    assert asked.gpus == {"sm_90": False}
-    assert next(finding.severity for finding in asked.findings) is Severity.ERROR
+    requested = audit(Subject("s", (fat,), gpus=(GPUS["sm_90"],)))
+    assert requested.gpus == {"sm_90": False}
+    assert next(finding.severity for finding in requested.findings) is Severity.ERROR
     assert audit(Subject("s", (package("plain", a=File(1)),)), list(GPUS.values())).gpus == {}
 
 
 def test_a_library_counts_for_the_packages_that_link_to_it() -> None:
-    shared = Package("shared", "1.0", {"shared/libfoo.so": code(Target("sass", 80))})
+    shared = Package("shared", "1.0", {"shared/libfoo.so": code(CodeTarget("sass", 80))})
     user = package("user", a=File(1, elf=Elf(machine=62, needed=("libfoo.so",))))
     report = audit(Subject("s", (shared, user), gpus=(GPUS["sm_90"],)))
     assert not report.passed

@@ -191,12 +191,12 @@ def ld_so(  # noqa: C901 - it is one loop, as the manual page tells it
     def directories(entries: tuple[str, ...], of: Loaded) -> list[str]:
         return [entry.replace("$ORIGIN", posixpath.dirname(of.path)) for entry in entries]
 
-    def search(asker: Loaded, name: str) -> tuple[str, Elf] | None:
+    def search(requester: Loaded, name: str) -> tuple[str, Elf] | None:
         places: list[str] = []
-        if asker.elf.runpath:
-            places = directories(asker.elf.runpath, asker)
+        if requester.elf.runpath:
+            places = directories(requester.elf.runpath, requester)
         else:
-            who: Loaded | None = asker
+            who: Loaded | None = requester
             while who is not None:
                 if not who.elf.runpath:
                     places += directories(who.elf.rpath, who)
@@ -214,18 +214,18 @@ def ld_so(  # noqa: C901 - it is one loop, as the manual page tells it
         return None
 
     loaded, answers = [Loaded(root, files[root], None)], []
-    for asker in loaded:
-        for name in asker.elf.needed:
+    for requester in loaded:
+        for name in requester.elf.needed:
             there = next((one for one in loaded if name in one.names), None)
-            if there is None and not asker.path.startswith("/"):
-                answer = search(asker, name)
+            if there is None and not requester.path.startswith("/"):
+                answer = search(requester, name)
                 there = next((one for one in loaded if answer and one.path == answer[0]), None)
                 if answer and there is None:
-                    there = Loaded(*answer, asker)
+                    there = Loaded(*answer, requester)
                     loaded.append(there)
                 if there is not None:
                     there.names.add(name)
-            answers.append((asker.path, name, there.path if there else None))
+            answers.append((requester.path, name, there.path if there else None))
     return answers
 
 
@@ -252,6 +252,6 @@ def test_a_closure_is_what_ld_so_would_load(files: dict[str, Elf], libraries: di
     for root in files:
 
         def row(one: ResolvedLibrary) -> tuple[str, str, str | None]:
-            return one.asker.path, one.name, one.library.path if one.library else None
+            return one.requester.path, one.name, one.library.path if one.library else None
 
         assert [row(one) for one in loader.closure(at(loader, root)).found] == ld_so(root, files, libraries)

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from imagegen.audit import collect, sparse
 from imagegen.audit.collect import Collector
 from imagegen.audit.examine import examine
-from imagegen.audit.model import File, Target
+from imagegen.audit.model import CodeTarget, File
 from tests.elf_samples import HEADER, IDENT, SECTION, SEGMENT, make_cubin, make_elf, make_fatbin
 
-TARGETS = (Target("sass", 90), Target("sass", 100, "f"), Target("ptx", 80, "", (8, 7)))
+TARGETS = (CodeTarget("sass", 90), CodeTarget("sass", 100, "f"), CodeTarget("ptx", 80, "", (8, 7)))
 quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
@@ -122,7 +122,7 @@ def test_gpu_code_is_found_in_what_is_left_out(
     code = one + bytes(8) + one  # as linkers align them
     data = make_elf(exported=["name"], fatbin=code, relfatbin=constants)  # where a library's own data would be
     start = data.index(code) - 16
-    part = sparse.Part(start, data.index(constants) + len(constants), searched=True)
+    part = sparse.FileRange(start, data.index(constants) + len(constants), searched=True)
     monkeypatch.setattr(collect, "left_out", lambda *_: [part])
     found, left_out = collected(data, cuts, tmp_path)
     assert found == whole(data)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit import catalogue, contents
-from imagegen.audit.model import Elf, File, Finding, Package, Subject, System
+from imagegen.audit.model import Elf, File, Finding, Package, Subject, SystemLibraries
 from imagegen.audit.tags import for_another_python
 from tests.timing import within
 from tests.unit.matrix_samples import shipped_matrix
@@ -266,14 +266,14 @@ def test_modules_for_another_python() -> None:
     ],
 )
 def test_a_wheel_for_another_platform(tag: str, fits: bool) -> None:
-    system = System({}, interpreter=File(1, elf=Elf(62)))
+    system = SystemLibraries({}, interpreter=File(1, elf=Elf(62)))
     found = audit(package("x", paths=["x.abi3.so"], tags=(tag,)), python="3.11", system=system)
     assert ("wrong-platform" in [finding.id for finding in found]) is not fits
 
 
 @pytest.mark.parametrize(("libc", "fits"), [("libc.so.6", False), ("libc.musl-x86_64.so.1", True)])
 def test_a_wheel_for_musl_is_for_another_platform_where_there_is_glibc(libc: str, fits: bool) -> None:
-    system = System({libc: File(1, elf=Elf(62))}, interpreter=File(1, elf=Elf(62)))
+    system = SystemLibraries({libc: File(1, elf=Elf(62))}, interpreter=File(1, elf=Elf(62)))
     wheel = package("x", paths=["x.abi3.so"], tags=("cp39-abi3-musllinux_1_2_x86_64",))
     found = audit(wheel, python="3.11", system=system)
     assert ("wrong-platform" in [finding.id for finding in found]) is not fits

@@ -6,27 +6,27 @@ import pytest
 
 from imagegen.audit import capability
 from imagegen.audit.check import audit
-from imagegen.audit.model import CodeGroup, Elf, File, Finding, Package, Subject, System, Target
+from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Finding, Package, Subject, SystemLibraries
 from tests.unit.matrix_samples import shipped_matrix
 
 _GPUS = shipped_matrix().gpus
 
 
 def _asks(*names: str) -> File:
-    group = CodeGroup((Target("sass", 90),), 1, (1000,))
+    group = CodeGroup((CodeTarget("sass", 90),), 1, (1000,))
     return File(10_000, elf=Elf(62, needed=names), code=(group,))
 
 
 def _package(name: str, **files: str) -> Package:
-    return Package(name, "1.0", {f"{name}/{stem}.so": _asks(asked) for stem, asked in files.items()})
+    return Package(name, "1.0", {f"{name}/{stem}.so": _asks(requested) for stem, requested in files.items()})
 
 
-def _found(promised: str | None, *packages: Package, system: System | None = None) -> list[Finding]:
+def _found(promised: str | None, *packages: Package, system: SystemLibraries | None = None) -> list[Finding]:
     return list(capability.check(Subject("test", packages, system=system, driver=promised)))
 
 
 @pytest.mark.parametrize(
-    ("asked", "promised", "wrong"),
+    ("requested", "promised", "wrong"),
     [
         ("libcudart.so.13", "570", True),
         ("libcudart.so.13", "579.99", True),
@@ -41,8 +41,8 @@ def _found(promised: str | None, *packages: Package, system: System | None = Non
         ("libcudart.so.13", None, False),
     ],
 )
-def test_the_driver_must_be_of_the_first_branch_of_its_cuda(asked: str, promised: str | None, wrong: bool) -> None:
-    assert [each.id for each in _found(promised, _package("torch", lib=asked))] == ["driver-too-old"] * wrong
+def test_the_driver_must_be_of_the_first_branch_of_its_cuda(requested: str, promised: str | None, wrong: bool) -> None:
+    assert [each.id for each in _found(promised, _package("torch", lib=requested))] == ["driver-too-old"] * wrong
 
 
 def test_the_finding_says_which_driver_it_takes_and_who_asks() -> None:
@@ -63,7 +63,7 @@ def test_of_a_package_with_variants_the_oldest_counts() -> None:
 
 
 def test_cuda_compat_helps_on_some_gpus() -> None:
-    system = System({}, {"libcuda.so.1": "/usr/local/cuda-13.0/compat/libcuda.so.1"})
+    system = SystemLibraries({}, {"libcuda.so.1": "/usr/local/cuda-13.0/compat/libcuda.so.1"})
     (found,) = _found("570", _package("torch", lib="libcudart.so.13"), system=system)
     assert found.severity == "warning" and found.evidence.endswith("by cuda-compat, on data-center GPUs alone")
 

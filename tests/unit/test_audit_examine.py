@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.audit.examine import examine
-from imagegen.audit.model import Target
+from imagegen.audit.model import CodeTarget
 from imagegen.audit.window import OnDisk, Unreadable, Window
 from tests.elf_samples import make_elf, make_fatbin
 from tests.fuzz.binaries import seeds
@@ -19,7 +19,7 @@ LARGE = make_elf(
     needed=["libc10.so"],
     undefined=["a"],
     exported=["b"],
-    fatbin=make_fatbin([[Target("sass", 90)], [Target("sass", 80)]], bytes(1 << 18)),
+    fatbin=make_fatbin([[CodeTarget("sass", 90)], [CodeTarget("sass", 80)]], bytes(1 << 18)),
 )
 
 

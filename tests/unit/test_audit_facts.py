@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 
 from imagegen.audit import facts
 from imagegen.audit.examine import examine
-from imagegen.audit.model import CodeGroup, Deb, Elf, File, Licence, OptionalImport, Package, Release, System, Target
+from imagegen.audit.model import (
+    CodeGroup,
+    CodeTarget,
+    Elf,
+    File,
+    InstalledDeb,
+    Licence,
+    OptionalImport,
+    OsRelease,
+    Package,
+    SystemLibraries,
+)
 from imagegen.image.inventory.system import from_directories
 from tests.elf_samples import AARCH64, make_cubin, make_elf, make_fatbin
 from tests.trees import To, on_disk
@@ -21,7 +32,9 @@ NAMES = st.text(st.characters(exclude_characters="\0"), max_size=8)
 SETS = st.frozensets(NAMES, max_size=4)
 TUPLES = st.lists(NAMES, max_size=3).map(tuple)
 ISA = st.none() | st.tuples(st.integers(1, 9), st.integers(0, 9))
-TARGETS = st.builds(Target, st.sampled_from(["sass", "ptx"]), st.integers(0, 999), st.sampled_from(["", "a", "f"]), ISA)
+TARGETS = st.builds(
+    CodeTarget, st.sampled_from(["sass", "ptx"]), st.integers(0, 999), st.sampled_from(["", "a", "f"]), ISA
+)
 SIZES = st.integers(0, 1 << 40)
 GROUPS = st.builds(CodeGroup, st.lists(TARGETS, max_size=3).map(tuple), SIZES, st.lists(SIZES, max_size=3).map(tuple))
 ELFS = st.builds(
@@ -51,8 +64,8 @@ LICENCES = st.builds(Licence, st.none() | NAMES, st.none() | NAMES, TUPLES)
 IMPORTS = st.lists(
     st.builds(OptionalImport, NAMES, NAMES, st.integers(1, 9), st.booleans(), st.booleans()), max_size=2
 ).map(tuple)
-RELEASES = st.none() | st.builds(Release, NAMES, NAMES, NAMES)
-DEBS = st.dictionaries(NAMES, st.builds(Deb, NAMES, NAMES, NAMES, NAMES, st.none() | TUPLES), max_size=3)
+RELEASES = st.none() | st.builds(OsRelease, NAMES, NAMES, NAMES)
+DEBS = st.dictionaries(NAMES, st.builds(InstalledDeb, NAMES, NAMES, NAMES, NAMES, st.none() | TUPLES), max_size=3)
 
 
 @settings(max_examples=30)
@@ -62,8 +75,12 @@ def test_a_package_comes_back_as_it_was(package: Package) -> None:
 
 
 @settings(max_examples=30)
-@given(st.builds(System, TABLES, st.dictionaries(NAMES, NAMES, max_size=3), TUPLES, st.none() | FILES, DEBS, RELEASES))
-def test_a_base_comes_back_as_it_was(system: System) -> None:
+@given(
+    st.builds(
+        SystemLibraries, TABLES, st.dictionaries(NAMES, NAMES, max_size=3), TUPLES, st.none() | FILES, DEBS, RELEASES
+    )
+)
+def test_a_base_comes_back_as_it_was(system: SystemLibraries) -> None:
     assert facts.system(facts.packed(system)) == system
 
 
@@ -78,15 +95,18 @@ def test_equal_facts_are_equal_bytes(files: dict[str, File]) -> None:
 SAMPLES = {
     "library.so": make_elf(
         ["libc.so.6"], ["_ZN2at4noneEv"], ["PyInit_it"], "$ORIGIN", "$ORIGIN/../lib", {"libc.so.6": ["GLIBC_2.34"]},
-        ["OWN_1"], make_fatbin([[Target("sass", 90, "a"), Target("ptx", 90, "", (8, 8))], [Target("sass", 100, "f")]]),
-        soname="library.so.1", weak=["maybe"], relfatbin=make_fatbin([[Target("sass", 80)]]),
+        ["OWN_1"],
+        make_fatbin(
+            [[CodeTarget("sass", 90, "a"), CodeTarget("ptx", 90, "", (8, 8))], [CodeTarget("sass", 100, "f")]]
+        ),
+        soname="library.so.1", weak=["maybe"], relfatbin=make_fatbin([[CodeTarget("sass", 80)]]),
     ),
     "unexported.so": make_elf(undefined=["a"], hashes=["gnu-empty"]),
-    "bare.so": make_elf(undefined=["a"], fatbin=make_fatbin([[Target("sass", 75)]]), sections=False),
+    "bare.so": make_elf(undefined=["a"], fatbin=make_fatbin([[CodeTarget("sass", 75)]]), sections=False),
     "program": make_elf(["libc.so.6"], interpreter="/lib64/ld.so"),
     "other.so": make_elf(machine=AARCH64),
-    "code.cubin": make_cubin(Target("sass", 120, "a")),
-    "code.fatbin": make_fatbin([[Target("sass", 86)]]),
+    "code.cubin": make_cubin(CodeTarget("sass", 120, "a")),
+    "code.fatbin": make_fatbin([[CodeTarget("sass", 86)]]),
     "code.ptx": b".version 8.7\n.target sm_90a\n",
     "cut.so": make_elf(exported=["a"])[:700],
     "text": b"nothing",

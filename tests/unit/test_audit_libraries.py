@@ -8,17 +8,17 @@ import pytest
 
 from imagegen.audit import dynamic
 from imagegen.audit.libraries import check
-from imagegen.audit.model import Elf, File, Finding, Package, Severity, System
+from imagegen.audit.model import Elf, File, Finding, Package, Severity, SystemLibraries
 from tests.unit.audit_links import elf, module, package, subject, system
 
 CUDART12, CUDART13 = (elf(soname=f"libcudart.so.{major}") for major in (12, 13))
 
 
-def findings(*packages: Package, base: System | None = None, known: bool = True) -> list[Finding]:
+def findings(*packages: Package, base: SystemLibraries | None = None, known: bool = True) -> list[Finding]:
     return list(check(subject(*packages, base=base, known=known)))
 
 
-def reported(*packages: Package, base: System | None = None) -> list[tuple[Severity, str]]:
+def reported(*packages: Package, base: SystemLibraries | None = None) -> list[tuple[Severity, str]]:
     return [(one.severity, one.id) for one in findings(*packages, base=base)]
 
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from imagegen.audit import catalogue
 from imagegen.audit.model import Finding, Severity
-from imagegen.audit.report import Source, by_package, document, ordered
+from imagegen.audit.report import LockLocation, by_package, document, ordered
 from imagegen.cli.audit_command import table
 from imagegen.core.text import unprintable
 from tests.unit.audit_reports import ENTRIES, FINDINGS, REPORT
 
 Golden = Callable[[str, str], None]
-LOCK = Source("locks/hopper-vllm-cu130-py311.toml", {"vllm 0.11.0": 722, "torch 2.8.0": 690})
+LOCK = LockLocation("locks/hopper-vllm-cu130-py311.toml", {"vllm 0.11.0": 722, "torch 2.8.0": 690})
 
 
 @pytest.fixture(autouse=True)

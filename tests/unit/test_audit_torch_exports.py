@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from imagegen.audit import torch_exports
-from imagegen.audit.torch_exports import Index, dumps, is_shim, loads, minor, owned, shipped, with_release
+from imagegen.audit.torch_exports import ExportIndex, dumps, is_shim, loads, minor, owned, shipped, with_release
 
 RELEASES = st.builds("2.{}.{}".format, st.integers(0, 30), st.integers(0, 9))
 NAMES = st.builds("{}{}".format, st.sampled_from(["_ZN2at", "_ZNK3c10", "aoti_torch_", "torch_"]), st.integers(0, 40))
 EXPORTS = st.dictionaries(RELEASES, st.frozensets(NAMES, max_size=12), max_size=6)
 
 
-def index_of(exports: dict[str, frozenset[str]]) -> Index:
-    index = Index()
+def index_of(exports: dict[str, frozenset[str]]) -> ExportIndex:
+    index = ExportIndex()
     for release, names in exports.items():
         index = with_release(index, release, names)
     return index
@@ -54,7 +54,7 @@ def test_what_is_not_torchs_own_is_not_kept() -> None:
     kernel = "_ZN2at6native6kernelI18__nv_hdl_wrapper_tILb0EEEEvv"
     local = "_ZN2at6native37_GLOBAL__N__8ee05ebc_4_Some_cu_1234565localEv"
     strange = ["torch_a b", "torch_\nc", "torch_\u202e"]
-    assert not with_release(Index(), "2.8.0", ["malloc", "_ZN5gloo3fooEv", kernel, local, *strange]).names
+    assert not with_release(ExportIndex(), "2.8.0", ["malloc", "_ZN5gloo3fooEv", kernel, local, *strange]).names
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_what_others_may_define(symbol: str) -> None:
 
 
 def test_a_version_is_judged_by_its_release_or_by_the_last_of_its_minor() -> None:
-    index = Index(("2.4.0", "2.4.1", "2.15.0"))
+    index = ExportIndex(("2.4.0", "2.4.1", "2.15.0"))
     assert [index.of(each) for each in ("2.4.0+cu121", "2.4.2", "2.15", "2.16.0")] == ["2.4.0", "2.4.1", "2.15.0", None]
     assert [minor(each) for each in ("2.8.0a0+git123", "3", "2.10.1.post1")] == ["2.8", "3.0", "2.10"]
 

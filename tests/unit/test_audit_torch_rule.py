@@ -55,8 +55,8 @@ def wheels() -> dict[str, Package]:
     found = {}
     for wheel, said in table["wheels"].items():
         name, version = wheel.split()
-        wanted = {path: frozenset(table["symbols"][i] for i in some) for path, some in said["files"].items()}
-        files = {path: File(1, elf=Elf(62, undefined=symbols)) for path, symbols in wanted.items()}
+        required = {path: frozenset(table["symbols"][i] for i in some) for path, some in said["files"].items()}
+        files = {path: File(1, elf=Elf(62, undefined=symbols)) for path, symbols in required.items()}
         found[wheel] = Package(name, version, files, tuple(said["requires"]))
     return found
 
@@ -89,8 +89,8 @@ def test_real_wheels_on_each_torch(wheel: str) -> None:
     one = wheels()[wheel]
     index = torch_exports.shipped()
     own = [file.elf.undefined for path, file in one.files.items() if file.elf and "cpython-310" not in path]
-    wanted = frozenset().union(*own)
-    assert tuple(len(index.lacks(LAST[minor], wanted)) for minor in MINORS) == ROWS[wheel]
+    required = frozenset().union(*own)
+    assert tuple(len(index.lacks(LAST[minor], required)) for minor in MINORS) == ROWS[wheel]
     fit = fits(one, "3.11")
     assert fit
     assert fit.minors == tuple(minor for minor, missing in zip(MINORS, ROWS[wheel], strict=True) if not missing)

@@ -23,9 +23,9 @@ from imagegen.core.store import Store, digest_of, upkeep
 from imagegen.image import base
 from imagegen.image.base import BaseLayer, fetch
 from imagegen.image.base.build import failed, sources_file, verify, write_repository
-from imagegen.image.base.sources import Entry, parse_deb822
+from imagegen.image.base.sources import AptSuite, parse_deb822
 from imagegen.plan.distributions import release
-from imagegen.plan.lock.base import Deb, LockedBase
+from imagegen.plan.lock.base import LockedBase, LockedDeb
 from tests.registry import packed
 from tests.support.errors import raises
 
@@ -37,12 +37,12 @@ DATES = {
 }
 
 
-def deb(name: str, data: bytes, archive: str = "debian") -> Deb:
+def deb(name: str, data: bytes, archive: str = "debian") -> LockedDeb:
     path = f"pool/{name}_1~2+b1.deb"
-    return Deb(name, "1:1~2+b1", "amd64", len(data), hashlib.sha256(data).hexdigest(), archive, path)
+    return LockedDeb(name, "1:1~2+b1", "amd64", len(data), hashlib.sha256(data).hexdigest(), archive, path)
 
 
-def locked(*debs: Deb) -> LockedBase:
+def locked(*debs: LockedDeb) -> LockedBase:
     return LockedBase("debian12", "debian", "bookworm", DATES, debs)
 
 
@@ -166,16 +166,16 @@ def test_a_mirror_out_of_reach_names_all_packages_once(
 def test_every_fault_of_a_mirror_is_reported(here: Settings, tmp_path: Path) -> None:
     (tmp_path / "debian/pool/a_1~2+b1.deb").write_bytes(b"FIRST")
     (tmp_path / "debian/pool/c_1~2+b1.deb").write_bytes(b"long")
-    wanted = locked(*ONE.debs, deb("c", b"c"), deb("gone", b"gone"))
+    required = locked(*ONE.debs, deb("c", b"c"), deb("gone", b"gone"))
     store = Store(tmp_path / "store")
     with raises("fetch-files-missing") as caught:
-        fetch.fetch(wanted, store, here, Quiet())
+        fetch.fetch(required, store, here, Quiet())
     said = str(caught.value)
     assert f"expected sha256 {ONE.debs[0].sha256}" in said
     assert "expected 1 bytes, got more" in said
     assert "gone_1~2+b1.deb does not exist" in said
     assert store.has(ONE.debs[1].digest)
-    assert [each.filename for each in base.missing(wanted, store)] == [
+    assert [each.filename for each in base.missing(required, store)] == [
         "a_1~2+b1.deb", "c_1~2+b1.deb", "gone_1~2+b1.deb",
     ]  # fmt: skip
 
@@ -264,7 +264,9 @@ def test_sources_are_the_releases_own_in_its_own_form() -> None:
     ]
     trixie = release("trixie")
     found = list(parse_deb822(sources_file(trixie, SOURCES).decode(), trixie.sources))
-    assert [(each.uri, each.suite, each.components, each.signed_by) for each in found if isinstance(each, Entry)] == [
+    assert [
+        (each.uri, each.suite, each.components, each.signed_by) for each in found if isinstance(each, AptSuite)
+    ] == [
         (f"http://archive.example/{path}", suite, ("main",), "/usr/share/keyrings/debian-archive-keyring.gpg")
         for path, suite in (("debian", "trixie"), ("debian", "trixie-updates"), ("sec", "trixie-security"))
     ]
@@ -303,24 +305,24 @@ def test_a_base_that_others_made_is_unpacked_from_its_layer(tmp_path: Path, monk
     settings = Settings.from_environment({"HOME": str(tmp_path)})
     monkeypatch.setattr(module, "build", None)
     tar = packed((tarfile.TarInfo(PROGRAM.lstrip("/")), b"python"))
-    asked: list[str] = []
+    requested: list[str] = []
 
     blob = gzip.compress(tar, mtime=0)
 
     class Source:
         def download(self, digest: str, size: int, store: Store, meter: object) -> None:
-            asked.append(digest)
+            requested.append(digest)
             store.write(blob)
 
     source = cast("registry.Repository", Source())
     kind = "application/vnd.oci.image.layer.v1.tar+gzip"
-    layer = registry.Layer(kind, digest_of(blob), len(blob), digest_of(tar))
+    layer = registry.RemoteLayer(kind, digest_of(blob), len(blob), digest_of(tar))
     made = module.PrebuiltBase((layer,), source)
     assert made.required_bytes() > len(blob)
     for _ in range(2):  # the second time it is there
         tree = module.rootfs(ONE, store, settings, Quiet(), made, program=PROGRAM)
         assert (tree / PROGRAM.lstrip("/")).read_bytes() == b"python"
-    assert asked == [layer.digest]
+    assert requested == [layer.digest]
     other = replace(layer, diff_id=f"sha256:{'2' * 64}")
     with raises("base-layer-differs"):
         module.rootfs(ONE, store, settings, Quiet(), module.PrebuiltBase((other,), source))

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BaseError
-from imagegen.core.registry import Layer
+from imagegen.core.registry import RemoteLayer
 from imagegen.core.store import Store, digest_of
 from imagegen.core.types import EPOCH
 from imagegen.image.base.difference import snapshot, write_difference
@@ -38,9 +38,9 @@ def make(root: Path, nodes: dict[str, tuple[str, bytes | str, int]]) -> None:
         nodes = {**nodes, path: ("directory", b"", 0o755)}
     nodes = {path: ("directory", b"", 0o755) if path in parents else node for path, node in nodes.items()}
     for path in sorted(root.rglob("*"), reverse=True):
-        wanted = nodes.get(str(path.relative_to(root)))
+        required = nodes.get(str(path.relative_to(root)))
         kind = "link" if path.is_symlink() else "directory" if path.is_dir() else "file"
-        if wanted is None or wanted[0] != kind:
+        if required is None or required[0] != kind:
             shutil.rmtree(path) if kind == "directory" else path.unlink()
     for name, (kind, content, mode) in sorted(nodes.items()):
         path = root / name
@@ -93,7 +93,7 @@ def test_the_layer_turns_the_tree_before_into_the_tree_after(
         layer = layer_of(root, before, original)
         store = Store(Path(name, "store"))
         whole = layer_of(original, {}, original)
-        layers = [Layer(TAR, store.write(each), len(each), digest_of(each)) for each in (whole, layer)]
+        layers = [RemoteLayer(TAR, store.write(each), len(each), digest_of(each)) for each in (whole, layer)]
         target.mkdir()
         unpack(layers, store, target, owners=os.geteuid() == 0)
         expected = contents(root)

@@ -16,7 +16,7 @@ from imagegen.image.base.apt import list_name, parse_release
 from imagegen.image.base.fetch import mirrors, parse_targets, roots
 from imagegen.image.base.resolve import parse_uris, resolve
 from imagegen.plan.distributions import archive_at, release
-from imagegen.plan.lock.base import Deb
+from imagegen.plan.lock.base import LockedDeb
 from imagegen.plan.matrix.model import Base
 from tests.support.errors import raises
 from tests.timing import within
@@ -30,26 +30,26 @@ def settings(tmp_path: Path, **env: str) -> Settings:
     return Settings.from_environment({"HOME": str(tmp_path), "PATH": str(tmp_path), **env})
 
 
-def line(deb: Deb) -> str:
+def line(deb: LockedDeb) -> str:
     """Return a line of apt-get --print-uris: epochs and underscores quoted in the file name, more in the URI."""
     fields = "_".join(quote(part, safe="+~") for part in (deb.name, deb.version, deb.architecture))
     return f"'{ROOTS[deb.archive]}/{quote(deb.path)}' {fields}.deb {deb.size} SHA256:{deb.sha256}"
 
 
 @st.composite
-def packages(draw: st.DrawFn) -> list[Deb]:
+def packages(draw: st.DrawFn) -> list[LockedDeb]:
     debs = []
     for name in draw(st.lists(TEXT, unique=True, max_size=5)):
         version = draw(st.one_of(TEXT, TEXT.map(lambda version: f"1:{version}")))
         digest = draw(st.text("0123456789abcdef", min_size=64, max_size=64))
         archive = draw(st.sampled_from(sorted(ROOTS)))
         path = f"pool/main/{name}/{name}_{version.removeprefix('1:')}_amd64.deb"
-        debs.append(Deb(name, version, "amd64", draw(st.integers(0, 10**9)), digest, archive, path))
+        debs.append(LockedDeb(name, version, "amd64", draw(st.integers(0, 10**9)), digest, archive, path))
     return debs
 
 
 @given(packages())
-def test_packages_are_read_back_as_apt_wrote_them(debs: list[Deb]) -> None:
+def test_packages_are_read_back_as_apt_wrote_them(debs: list[LockedDeb]) -> None:
     text = "".join(f"{line(deb)}\n" for deb in debs)
     assert parse_uris(text, ROOTS) == tuple(sorted(debs, key=lambda deb: deb.name))
 

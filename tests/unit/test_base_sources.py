@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from imagegen.core.errors import BaseError, Location
 from imagegen.image.base.sources import (
-    Entry,
+    AptSuite,
     keys_of,
     parse_deb822,
     parse_lines,
@@ -49,7 +49,7 @@ NVIDIA = (
 )
 WORD = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
 ENTRY = st.builds(
-    Entry,
+    AptSuite,
     uri=st.builds("https://{}.example/{}".format, WORD, WORD),
     suite=WORD,
     components=st.lists(WORD, min_size=1, max_size=3, unique=True).map(tuple),
@@ -67,26 +67,26 @@ def tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def line(entry: Entry) -> str:
+def line(entry: AptSuite) -> str:
     options = [f"signed-by={entry.signed_by}"] if entry.signed_by else []
     options += [] if entry.valid_until else ["check-valid-until=no"]
     brackets = f"[{' '.join(options)}] " if options else ""
     return f"deb {brackets}{entry.uri} {entry.suite} {' '.join(entry.components)}\n"
 
 
-def stanza(entry: Entry) -> str:
+def stanza(entry: AptSuite) -> str:
     return (
         f"Types: deb\nURIs: {entry.uri}/\nSuites: {entry.suite}\nComponents: {' '.join(entry.components)}\n"
         f"Signed-By: {entry.signed_by}\nCheck-Valid-Until: {'yes' if entry.valid_until else 'no'}\n"
     )
 
 
-def plain(entries: list[Entry | str]) -> list[object]:
-    return [(e.uri, e.suite, e.components, e.signed_by, e.valid_until) for e in entries if isinstance(e, Entry)]
+def plain(entries: list[AptSuite | str]) -> list[object]:
+    return [(e.uri, e.suite, e.components, e.signed_by, e.valid_until) for e in entries if isinstance(e, AptSuite)]
 
 
 @given(st.lists(ENTRY, max_size=5))
-def test_both_forms_say_the_same(entries: list[Entry]) -> None:
+def test_both_forms_say_the_same(entries: list[AptSuite]) -> None:
     lines = "# comment\n\n" + "".join(line(entry) + "deb-src http://x.example/ y z # source\n" for entry in entries)
     stanzas = "\n".join(stanza(entry) for entry in entries)
     assert plain(list(parse_lines(lines, "/f"))) == plain(list(entries))
@@ -96,7 +96,7 @@ def test_both_forms_say_the_same(entries: list[Entry]) -> None:
 @given(st.text("deb []=\n\thttps://a.Types:URISuites-#/.", max_size=200))
 def test_any_text_is_read_or_refused_with_its_line(text: str) -> None:
     for parse in (parse_lines, parse_deb822):
-        found: list[Entry | str] = []
+        found: list[AptSuite | str] = []
         place: object = Location("/f", 1)
         try:
             found = list(parse(text, "/f"))
@@ -109,7 +109,7 @@ def test_any_text_is_read_or_refused_with_its_line(text: str) -> None:
 
 def test_ubuntus_form_has_pockets_components_and_a_key_of_its_own() -> None:
     first, *others = parse_deb822(UBUNTU, "/etc/apt/sources.list.d/ubuntu.sources")
-    assert first == Entry(
+    assert first == AptSuite(
         "http://archive.ubuntu.com/ubuntu",
         "noble",
         ("main", "universe", "restricted", "multiverse"),
@@ -117,20 +117,20 @@ def test_ubuntus_form_has_pockets_components_and_a_key_of_its_own() -> None:
         True,
         Location("/etc/apt/sources.list.d/ubuntu.sources", 1),
     )
-    assert [each.suite for each in others if isinstance(each, Entry)] == [
+    assert [each.suite for each in others if isinstance(each, AptSuite)] == [
         "noble-updates",
         "noble-backports",
         "noble-security",
     ]
     last = others[-1]
-    assert isinstance(last, Entry)
+    assert isinstance(last, AptSuite)
     assert last.signed_by.splitlines()[:2] == ["-----BEGIN PGP PUBLIC KEY BLOCK-----", ""]
     assert last.where == Location("/etc/apt/sources.list.d/ubuntu.sources", 8)
 
 
 def test_a_flat_archive_has_no_components() -> None:
     (found,) = parse_lines(NVIDIA, "/f")
-    assert isinstance(found, Entry)
+    assert isinstance(found, AptSuite)
     assert (found.suite, found.components) == ("/", ())
     assert list(parse_lines(NVIDIA, "/f", "arm64")) == []
 
@@ -165,7 +165,7 @@ def test_a_line_that_apt_would_not_take_is_refused_with_its_place(text: str) -> 
 def test_trusted_means_nothing(tmp_path: Path) -> None:
     """An image's word that an archive need not be signed is not taken: apt gets no such option."""
     (found,) = parse_lines("deb [trusted=yes allow-insecure=yes] http://x.example/d s main\n", "/f")
-    assert isinstance(found, Entry)
+    assert isinstance(found, AptSuite)
     assert found.signed_by == ""
 
 
@@ -199,8 +199,8 @@ def test_keys_are_the_images_own(tmp_path: Path) -> None:
     made = tree(tmp_path / "tree", {"usr/share/keyrings/a.gpg": "binary", "usr/share/keyrings/b.asc": "-----BEGIN"})
     (made / "usr/share/keyrings/out.gpg").symlink_to(outside)
 
-    def entry(signed_by: str) -> Entry:
-        return Entry("http://x.example/d", "s", ("main",), signed_by, True, Location("/f", 3))
+    def entry(signed_by: str) -> AptSuite:
+        return AptSuite("http://x.example/d", "s", ("main",), signed_by, True, Location("/f", 3))
 
     paths = "/usr/share/keyrings/a.gpg, /usr/share/keyrings/b.asc"
     assert keys_of(entry(paths), made) == {"0.gpg": b"binary", "1.asc": b"-----BEGIN"}

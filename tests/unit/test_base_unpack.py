@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BaseError
-from imagegen.core.registry import Layer, tar
+from imagegen.core.registry import RemoteLayer, tar
 from imagegen.core.store import Store
 from imagegen.image.base import unpack as unpacking
 from imagegen.image.base.unpack import inside, unpack, verify
@@ -53,9 +53,9 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def kept(store: Store, tar: bytes, blob: bytes | None = None, kind: str = GZIP) -> Layer:
+def kept(store: Store, tar: bytes, blob: bytes | None = None, kind: str = GZIP) -> RemoteLayer:
     blob = gzip.compress(tar, mtime=0) if blob is None else blob
-    return Layer(kind, store.write(blob), len(blob), digest_of(tar))
+    return RemoteLayer(kind, store.write(blob), len(blob), digest_of(tar))
 
 
 def tree_of(store: Store, *layers: list[Member]) -> dict[str, object]:

@@ -18,7 +18,7 @@ from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import read
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run.engine import Engine
-from imagegen.run.smoke import Report, Result
+from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.run.smoke.run import parts
 from imagegen.supply.publish import proof
 from tests.environment import environment
@@ -39,9 +39,9 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
             docker_run_line=lambda *words: " ".join(words), image_digest=lambda _: IMAGE, tag=lambda *_: None
         )
 
-    def run(*_: Any, **__: Any) -> Report:
+    def run(*_: Any, **__: Any) -> SmokeReport:
         checks = applicable(parts(LOCK))
-        return Report(IMAGE, LOCK.cell, tuple(Result(each.name, "pass", 0.1) for each in checks))
+        return SmokeReport(IMAGE, LOCK.cell, tuple(CheckResult(each.name, "pass", 0.1) for each in checks))
 
     monkeypatch.setattr(Engine, "connect", connect)
     monkeypatch.setattr("imagegen.run.smoke.run", run)
@@ -59,15 +59,15 @@ def build(app: App, *more: str) -> None:
     assert ended.exit_code == 0, ended.output
 
 
-def wanted(declared: Declarations) -> proof.SmokeRequirement:
+def required(declared: Declarations) -> proof.SmokeRequirement:
     return proof.SmokeRequirement.of(IMAGE, LOCK, declared, require_gpu=False)
 
 
 def test_a_build_that_passed_proves_its_image_to_publish(app: App) -> None:
     build(app, "--no-test")
-    assert proof.recall(app.store, wanted(DECLARED)) is None
+    assert proof.recall(app.store, required(DECLARED)) is None
     build(app)
-    found = proof.recall(app.store, wanted(DECLARED))
+    found = proof.recall(app.store, required(DECLARED))
     assert found
     assert json.loads(json.dumps(found.report))["passed"] is True
-    assert proof.recall(app.store, wanted(Declarations())) is None, "other modules are to be imported"
+    assert proof.recall(app.store, required(Declarations())) is None, "other modules are to be imported"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.audit.model import Target
+from imagegen.audit.model import CodeTarget
 from imagegen.core.errors import BuildError
 from imagegen.core.types import Gpu
 from imagegen.plan.lock.model import LockedBuild
@@ -17,12 +17,12 @@ from tests.support.errors import raises
 from tests.unit.builds_samples import BUILD, WITH_BUILD
 from tests.wheels import make_wheel
 
-SM_80, SM_90, SM_120 = (Target("sass", arch) for arch in (80, 90, 120))
+SM_80, SM_90, SM_120 = (CodeTarget("sass", arch) for arch in (80, 90, 120))
 GPUS = (Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "blackwell", ()))
 MODULE = "demo_cuda.cpython-311-x86_64-linux-gnu.so"
 
 
-def extension(*targets: Target, undefined: tuple[str, ...] = ()) -> bytes:
+def extension(*targets: CodeTarget, undefined: tuple[str, ...] = ()) -> bytes:
     return make_elf(undefined=list(undefined), fatbin=make_fatbin([[target] for target in targets]) if targets else b"")
 
 

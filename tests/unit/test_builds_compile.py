@@ -116,8 +116,8 @@ class BuildHost:
     cell: Cell
     lock: Lock
 
-    def compile(self, *wanted: LockedBuild) -> None:
-        lock = replace(self.lock, builds=wanted or self.lock.builds)
+    def compile(self, *required: LockedBuild) -> None:
+        lock = replace(self.lock, builds=required or self.lock.builds)
         builds.compile_all(lock, lock.builds, self.cell, (), self.bench)
 
 

@@ -15,7 +15,7 @@ def ear_after(*lines: str) -> tuple[LogParser, list[Event]]:
     events: list[Event] = []
     ear = LogParser(events.append)
     for line in lines:
-        ear.hear(line)
+        ear.feed(line)
     return ear, events
 
 

@@ -26,7 +26,7 @@ from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules.check import Conflict, Verdict
 from imagegen.run.doctor.fabric import Host
 from imagegen.run.engine import Engine
-from imagegen.run.smoke.report import Report, Result
+from imagegen.run.smoke.report import CheckResult, SmokeReport
 from tests.unit.matrix_samples import shipped_matrix
 
 IMAGE = """\
@@ -103,13 +103,13 @@ def test_the_doctor_measures_the_fabric_where_there_are_gpus_and_the_image(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its exit code is 1 where NCCL fails, and 0 without GPUs, without an engine and without the image."""
-    asked: list[str] = []
-    result = Result("fabric-cuda", "fail", 1.0, "NCCL takes sockets")
+    requested: list[str] = []
+    result = CheckResult("fabric-cuda", "fail", 1.0, "NCCL takes sockets")
 
-    def smoke_run(_: object, ref: str, *__: object, only: list[str], **___: object) -> Report:
-        asked.append(ref)
+    def smoke_run(_: object, ref: str, *__: object, only: list[str], **___: object) -> SmokeReport:
+        requested.append(ref)
         assert only == ["fabric-cuda"]
-        return Report(ref, "", (result,))
+        return SmokeReport(ref, "", (result,))
 
     def checks(*arguments: str) -> tuple[object, dict[str, str]]:
         ended = run("doctor", "--fabric", "--json", *arguments)
@@ -123,14 +123,14 @@ def test_the_doctor_measures_the_fabric_where_there_are_gpus_and_the_image(
     two = Machine({}, place="host", driver="580.159.04", gpus=(Gpu("NVIDIA H200", "9.0"),) * 2)
     monkeypatch.setattr("imagegen.run.doctor.fabric.gather", lambda: Host(two))
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent.sock")
-    assert (checks("hopper-vllm")[1]["transport"], asked) == ("note", [])
+    assert (checks("hopper-vllm")[1]["transport"], requested) == ("note", [])
     engine: Any = SimpleNamespace(image_digest=lambda _: None)
     monkeypatch.setattr(Engine, "connect", lambda *_: nullcontext(engine))
-    assert (checks("hopper-vllm")[1]["transport"], asked) == ("note", [])
+    assert (checks("hopper-vllm")[1]["transport"], requested) == ("note", [])
     engine.image_digest = lambda _: "sha256:0"
     code, found = checks("hopper-vllm")
-    assert (code, found["transport"], len(asked)) == (1, "error", 1)
-    assert (checks("cpu-grpo")[1]["transport"], checks("odd")[1]["transport"], len(asked)) == ("note", "note", 1)
+    assert (code, found["transport"], len(requested)) == (1, "error", 1)
+    assert (checks("cpu-grpo")[1]["transport"], checks("odd")[1]["transport"], len(requested)) == ("note", "note", 1)
     assert run("doctor", "--fabric", "--container", "x").code == 64
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.audit.catalogue import catalogue
-from imagegen.audit.model import CodeGroup, Elf, File, Package, Subject, Target
+from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, Subject
 from imagegen.cli.audit_command import lock_source
 from imagegen.image.inventory import site as installed
 from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
@@ -129,7 +129,7 @@ def test_warnings_are_printed_and_do_not_count(run: Run, site: Path, tmp_path: P
 
 
 def test_an_error_is_exit_code_1(run: Run, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    code = CodeGroup((Target("sass", 90),), 1, (100,))
+    code = CodeGroup((CodeTarget("sass", 90),), 1, (100,))
     package = Package("odd", "1.0", {"odd/_C.abi3.so": File(500, elf=Elf(machine=62), code=(code,))})
     monkeypatch.setattr(installed, "subject", lambda *_, **__: Subject("made up", (package,)))
     for options, exit_code in ((["--gpu", "H100"], 0), (["--gpu", "blackwell", "--json"], 1)):

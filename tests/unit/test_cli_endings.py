@@ -23,15 +23,15 @@ RUN = [sys.executable, "-c", "from imagegen.cli import main; main()"]
 
 
 class Silent(Loopback):
-    """Takes requests and never answers them; `asked` is set with the first."""
+    """Takes requests and never answers them; `requested` is set with the first."""
 
     def __init__(self) -> None:
-        self.asked, self.over = threading.Event(), threading.Event()
+        self.requested, self.over = threading.Event(), threading.Event()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                server.asked.set()
+                server.requested.set()
                 server.over.wait(60)
 
         super().__init__(Handler)
@@ -68,7 +68,7 @@ def test_a_signal_ends_all_in_one_line(
     before = project.lock.read_bytes()
     with project.start("lock", "demo") as process:
         if delay is None:
-            assert silent.asked.wait(30)
+            assert silent.requested.wait(30)
         else:
             time.sleep(delay)
         process.send_signal(number)
@@ -127,11 +127,11 @@ def test_no_error_shows_a_traceback_unasked_nor_a_secret_ever(statement: str, co
     assert "Traceback" not in done.stderr
     assert code != 70 or "--debug" in done.stderr
     assert len(done.stderr.splitlines()) <= 2
-    asked = crash(statement, "--debug")
-    assert asked.returncode == code
-    assert "Traceback" in asked.stderr
-    assert "s3cret" not in done.stderr + asked.stderr
-    assert "\x1b" not in done.stderr + asked.stderr
+    requested = crash(statement, "--debug")
+    assert requested.returncode == code
+    assert "Traceback" in requested.stderr
+    assert "s3cret" not in done.stderr + requested.stderr
+    assert "\x1b" not in done.stderr + requested.stderr
 
 
 @pytest.mark.fault("Disk", "stdout is a full disk", "one sentence and an exit code; with a reader who has gone: quiet")

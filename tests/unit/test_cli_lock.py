@@ -13,7 +13,7 @@ from imagegen.cli.app import App
 from imagegen.core import git
 from imagegen.plan import lock
 from imagegen.plan.lock.builds import keyed
-from imagegen.plan.lock.model import LOCAL, File, Lock
+from imagegen.plan.lock.model import LOCAL, Lock, LockedFile
 from imagegen.plan.matrix.recipe import LocalSource
 from tests.support.errors import raises
 from tests.unit.builds_samples import BUILD, RECIPE, WITH_BUILD
@@ -29,7 +29,7 @@ def here(tmp_path: Path) -> Machine:
 def locked_directory(here: Machine, folder: Path) -> Lock:
     """A lock with a build from `folder`, as it is now."""
     archive = git.pack(folder, "demo-ext-1.0", here.store)
-    source = File("demo_ext-1.0.tar", archive.size, archive.digest.removeprefix("sha256:"), LOCAL)
+    source = LockedFile("demo_ext-1.0.tar", archive.size, archive.digest.removeprefix("sha256:"), LOCAL)
     return replace(WITH_BUILD, builds=(replace(BUILD, source=source),))
 
 

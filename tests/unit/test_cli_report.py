@@ -59,8 +59,8 @@ def test_a_report_shows_what_the_store_has_and_what_the_project_names(run: Run, 
     found = {"errors": [], "warnings": 0, "report": AUDIT.as_dict()}
     store.remember("audit", audit._audit_key(locked, cell), found)
     assert locked.record
-    wanted = proof.SmokeRequirement.of(locked.record.digest, locked, cell.declarations, require_gpu=False)
-    proof.remember(store, proof.SmokeAttestation(wanted.image, wanted.suite, gpu=False, report=SMOKE.as_dict()))
+    required = proof.SmokeRequirement.of(locked.record.digest, locked, cell.declarations, require_gpu=False)
+    proof.remember(store, proof.SmokeAttestation(required.image, required.suite, gpu=False, report=SMOKE.as_dict()))
     (tmp_path / "project" / "publish.yaml").write_text("publish: {to: ghcr.io/acme/rl}\n")
     result = json.loads(run("-o", str(tmp_path / "site"), CELL, "--json").stdout)
     assert result == {"index": f"{tmp_path}/site/index.html", "cells": {CELL: str(page)}}
@@ -106,7 +106,9 @@ def test_history_has_the_sentences_of_a_difference(run: Run, tmp_path: Path) -> 
     assert page.index("-&gt;") < page.index("locked for the first time")
 
     name = lock.inputs_hash(now).removeprefix("sha256:")[:8]
-    section = changes.Section("2026-11-20", CELL, "00000000", name, ("numpy 2.4.5 -> 2.4.6", "torch stays: \\<why>"))
+    section = changes.ChangelogSection(
+        "2026-11-20", CELL, "00000000", name, ("numpy 2.4.5 -> 2.4.6", "torch stays: \\<why>")
+    )
     (project / "locks" / changes.FILE).write_text(changes.dumps([section]))
     assert run("-o", str(tmp_path / "site"), CELL).exit_code == 0
     assert "<li>torch stays: &lt;why&gt;</li>" in (tmp_path / "site" / site.href(CELL)).read_text()

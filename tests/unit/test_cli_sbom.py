@@ -17,7 +17,7 @@ from imagegen.plan.lock import read
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.trust import known, sbom
-from imagegen.supply.trust.sbom import Known
+from imagegen.supply.trust.sbom import KnownLicences
 from tests.environment import environment
 from tests.support.errors import raises
 
@@ -30,7 +30,7 @@ def app_of(root: Path, monkeypatch: pytest.MonkeyPatch, lock: Lock) -> App:
     monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _: (CELL,)))
     monkeypatch.setattr(App, "fresh_lock", lambda *_: lock)
     monkeypatch.setattr(App, "sources", lambda self, _: self.settings)
-    monkeypatch.setattr(known, "known", lambda *_: Known())
+    monkeypatch.setattr(known, "known", lambda *_: KnownLicences())
     return App(environment(root), root)
 
 
@@ -41,7 +41,7 @@ def run(app: App, *arguments: str) -> str:
 def test_the_document_is_the_published_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = app_of(tmp_path, monkeypatch, LOCK)
     assert LOCK.record
-    expected = sbom.sbom(LOCK, LOCK.record.digest, Known()).decode()
+    expected = sbom.sbom(LOCK, LOCK.record.digest, KnownLicences()).decode()
     assert run(app) == expected
     assert run(app, "-o", str(tmp_path / "image.cdx.json")) == ""
     assert (tmp_path / "image.cdx.json").read_text() == expected

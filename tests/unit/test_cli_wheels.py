@@ -203,7 +203,7 @@ def test_a_builder_of_the_users_is_the_one_that_compiles(
 ) -> None:
     used = []
 
-    def compile_all(lock: Lock, wanted: object, cell: object, gpus: object, bench: builds.BuildEnvironment) -> None:
+    def compile_all(lock: Lock, required: object, cell: object, gpus: object, bench: builds.BuildEnvironment) -> None:
         used.append(bench.builder)
         raise BuildError("enough")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from imagegen.audit.model import Target
+from imagegen.audit.model import CodeTarget
 from imagegen.cli import commands, wheels_find
 from imagegen.cli.app import App
 from imagegen.core.data import shipped
@@ -94,7 +94,7 @@ def test_what_serves_is_chosen_and_the_rest_is_not_fetched(run: Run, tmp_path: P
     ended = run("wheels", "find", "flash-attn", "--cell", CELL)  # as setup.py makes one with CUDA disabled
     assert "the audit: has no extension module flash_attn_2_cuda" in ended.out
     assert ended.out.splitlines()[-2].startswith("choice: source build")
-    code = make_fatbin([[Target("sass", 100)], [Target("sass", 120)]])
+    code = make_fatbin([[CodeTarget("sass", 100)], [CodeTarget("sass", 120)]])
     path = flash_attn(tmp_path / "links", name, files | {"flash_attn_2_cuda.so": make_elf(fatbin=code)})
     ended = run("wheels", "find", "flash-attn", "--cell", CELL)
     assert ended.code == 0

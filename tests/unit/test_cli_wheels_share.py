@@ -75,17 +75,17 @@ def test_all_that_is_kept_goes_there_once(registry: Writable, here: Machine) -> 
     code, _, said = here.run(wheels_command.push_wheels, "--dry-run")
     assert code == 0
     assert "2 of 2 wheels would be pushed" in said
-    assert {method for method, _ in registry.asked} == {"GET", "HEAD"}
+    assert {method for method, _ in registry.requested} == {"GET", "HEAD"}
     code, _, said = here.run(wheels_command.push_wheels)
     assert "demo-1.0-py3-none-any.whl (4 B): pushed" in said
-    registry.asked.clear()
+    registry.requested.clear()
     code, out, said = here.run(wheels_command.push_wheels, "--json")
     assert code == 0
     assert said.count("there already") == 2
     assert [(each["name"], each["key"], each["pushed"]) for each in json.loads(out)] == [
         ("demo", KEY, False), ("flash-attn", OTHER, False),
     ]  # fmt: skip
-    assert {method for method, _ in registry.asked} == {"GET", "HEAD"}
+    assert {method for method, _ in registry.requested} == {"GET", "HEAD"}
 
 
 @pytest.mark.parametrize("pattern", ["flash*", OTHER, OTHER[:20] + "*", OTHER.removeprefix("sha256:")])

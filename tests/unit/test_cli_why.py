@@ -36,11 +36,11 @@ def test_why_says_no_with_reason_source_date_and_what_works(run: Run) -> None:  
     assert offered.startswith("  torch==2.8.0: imagegen why torch==2.8.0 vllm==0.11.0")
 
 
-@pytest.mark.parametrize("asked", [("torch==2.6.0", "RTX 5090"), ("blackwell-vllm", "--set", "vllm=0.12.0")])
-def test_each_reason_is_a_block_of_its_own(run: Run, asked: tuple[str, ...]) -> None:  # noqa: F811
-    verdict, *blocks, _ = run("why", *asked).out.split("\n\n")
+@pytest.mark.parametrize("requested", [("torch==2.6.0", "RTX 5090"), ("blackwell-vllm", "--set", "vllm=0.12.0")])
+def test_each_reason_is_a_block_of_its_own(run: Run, requested: tuple[str, ...]) -> None:  # noqa: F811
+    verdict, *blocks, _ = run("why", *requested).out.split("\n\n")
     assert "\n" not in verdict
-    rules = json.loads(run("why", *asked, "--json").out)["conflicts"]
+    rules = json.loads(run("why", *requested, "--json").out)["conflicts"]
     assert [int(block.partition(".")[0]) for block in blocks] == sorted({each["conflict"] for each in rules})
     for number, block in enumerate(blocks, 1):
         ids = [each["rule"] for each in rules if each["conflict"] == number]
@@ -49,8 +49,8 @@ def test_each_reason_is_a_block_of_its_own(run: Run, asked: tuple[str, ...]) -> 
 
 
 def test_what_is_offered_can_be_pasted_and_works(run: Run) -> None:  # noqa: F811
-    for asked in (ASKED, ("blackwell-vllm", "--set", "vllm=0.12.0")):
-        found = json.loads(run("why", *asked, "--json").out)
+    for requested in (ASKED, ("blackwell-vllm", "--set", "vllm=0.12.0")):
+        found = json.loads(run("why", *requested, "--json").out)
         assert set(found) == {"verdict", "rest", "state", "conflicts", "nearest", "unknown", "unknown_names"}
         assert found["verdict"] == "incompatible"
         for conflict in found["conflicts"]:
@@ -70,9 +70,9 @@ def test_why_says_yes_or_that_it_does_not_know(run: Run) -> None:  # noqa: F811
     assert unknown.out.startswith("unknown: vllm==99.0\n\nnot known: vllm 99.0: no such release is known here")
 
 
-def verdict(run: Run, *asked: str) -> tuple[str, list[str], list[dict[str, str]]]:  # noqa: F811
+def verdict(run: Run, *requested: str) -> tuple[str, list[str], list[dict[str, str]]]:  # noqa: F811
     """Return the answer, the ids of the rules in its conflicts, and the changes that it suggests."""
-    found = json.loads(run("why", *asked, "--json").out)
+    found = json.loads(run("why", *requested, "--json").out)
     return (
         found["verdict"],
         [each["rule"] for each in found["conflicts"]],
@@ -134,7 +134,7 @@ def test_why_refuses_what_it_does_not_understand(run: Run) -> None:  # noqa: F81
 
 
 @pytest.mark.parametrize(
-    ("asked", "code", "verdict", "rest", "unknown"),
+    ("requested", "code", "verdict", "rest", "unknown"),
     [
         (("torch==2.8.0", "vllm==0.11.0", "deepspeed==0.16.2"), 2, "unknown", "compatible", {"deepspeed": None}),
         (("torch==2.9.1", "vllm==0.11.0", "deepspeed"), 1, "incompatible", "incompatible", {"deepspeed": None}),
@@ -153,25 +153,27 @@ def test_why_refuses_what_it_does_not_understand(run: Run) -> None:  # noqa: F81
 )
 def test_a_name_that_is_not_known_leaves_the_verdict_of_the_rest(
     run: Run,  # noqa: F811
-    asked: tuple[str, ...],
+    requested: tuple[str, ...],
     code: int,
     verdict: str,
     rest: str | None,
     unknown: dict[str, str | None],
 ) -> None:
-    ended = run("why", *asked, "--json")
+    ended = run("why", *requested, "--json")
     found = json.loads(ended.out)
     assert (ended.code, found["verdict"], found["rest"]) == (code, verdict, rest)
     assert {each["name"]: each["suggestion"] for each in found["unknown_names"]} == unknown
-    text = run("why", *asked).out
+    text = run("why", *requested).out
     for name, suggestion in unknown.items():
         (line,) = (line for line in text.splitlines() if line.startswith(f"not known: {name}"))
         assert ("(did you mean" in line) == (suggestion is not None)
 
 
-@pytest.mark.parametrize("asked", [("torch==2.9.1", "deep-ep==1.2.1"), ("torch==2.9.1", "deepspeed"), ("deepspeed",)])
-def test_nothing_is_offered_where_no_change_of_what_is_known_helps(run: Run, asked: tuple[str, ...]) -> None:  # noqa: F811
-    assert verdict(run, *asked) == ("unknown", [], [])
+@pytest.mark.parametrize(
+    "requested", [("torch==2.9.1", "deep-ep==1.2.1"), ("torch==2.9.1", "deepspeed"), ("deepspeed",)]
+)
+def test_nothing_is_offered_where_no_change_of_what_is_known_helps(run: Run, requested: tuple[str, ...]) -> None:  # noqa: F811
+    assert verdict(run, *requested) == ("unknown", [], [])
 
 
 @pytest.mark.parametrize(
@@ -181,9 +183,9 @@ def test_nothing_is_offered_where_no_change_of_what_is_known_helps(run: Run, ask
 def test_every_command_gives_a_cell_the_same_state(run: Run, cell: str, state: str) -> None:  # noqa: F811
     (row,) = json.loads(run("matrix", cell, "--json").out)
     (listed,) = json.loads(run("list", cell, "--json").out)
-    asked = json.loads(run("why", cell, "--json").out)["state"]
-    assert row["state"] == listed["state"] == asked["state"] == state
-    assert row["reason"] == listed["reason"] == asked["reason"]
+    requested = json.loads(run("why", cell, "--json").out)["state"]
+    assert row["state"] == listed["state"] == requested["state"] == state
+    assert row["reason"] == listed["reason"] == requested["reason"]
     assert state in run("list", cell).out
     assert row["rules"] == "compatible"
     assert row["buildable"] == (not row["missing"])

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.data import shipped
-from imagegen.core.registry import Config, Image, Layer
+from imagegen.core.registry import Config, RemoteImage, RemoteLayer
 from imagegen.image.layers.plan import plan
 from imagegen.plan import lock
-from imagegen.plan.lock.model import Deb, Lock, LockedBuild, LockedGpus, LockedWheel, Record, RecordedLayer
+from imagegen.plan.lock.model import Lock, LockedBuild, LockedDeb, LockedGpus, LockedWheel, Record, RecordedLayer
 from imagegen.plan.matrix.model import EnvVar
 from imagegen.plan.matrix.recipe import Cost
 from imagegen.supply.compare import words
-from imagegen.supply.compare.difference import Difference, Known, difference, goes_back
-from imagegen.supply.compare.sides import DiffOperand, Part, of_image, of_lock
+from imagegen.supply.compare.difference import ComparisonFacts, Difference, difference, goes_back
+from imagegen.supply.compare.sides import ComparedLayer, DiffOperand, of_image, of_lock
 from imagegen.wheels.throttle import BuildJob
 from tests.unit.builds_samples import BUILD, WITH_BUILD
 from tests.unit.test_recipe import LOCK, wheel
@@ -84,14 +84,14 @@ AFTER = stack(
     pinned("idna", "3.10", "requests"),
     builds=(flash("2.14.0"),),
 )
-WORKS = Known(known, lambda build: BuildJob(FLASH, len(build.architectures), threads=True))
+WORKS = ComparisonFacts(known, lambda build: BuildJob(FLASH, len(build.architectures), threads=True))
 
 
 def side(locked: Lock) -> DiffOperand:
     return of_lock("a cell", "a lock", locked)
 
 
-def sentences(before: Lock, after: Lock, more: Known = WORKS) -> list[str]:
+def sentences(before: Lock, after: Lock, more: ComparisonFacts = WORKS) -> list[str]:
     return words.sentences(difference(side(before), side(after), more))
 
 
@@ -102,9 +102,9 @@ def test_the_sentence_of_a_changelog() -> None:
     )
 
 
-def variants() -> dict[str, tuple[Lock, Lock, Known]]:
+def variants() -> dict[str, tuple[Lock, Lock, ComparisonFacts]]:
     """Name -> before, after, what is known: one for each kind of sentence."""
-    debs = tuple(Deb(f"lib{n}", "1.0", "amd64", 10, hashed("lib", str(n)), "debian", "x") for n in range(5))
+    debs = tuple(LockedDeb(f"lib{n}", "1.0", "amd64", 10, hashed("lib", str(n)), "debian", "x") for n in range(5))
     newer = (*(replace(deb, version="1.1") for deb in debs[:4]), replace(debs[4], version="1.0~rc1"))
     many = [pinned(f"light{n}", "1.0") for n in range(6)]
     moved = [*(pinned(f"light{n}", "2.0") for n in range(4)), pinned("light4", "0.9"), pinned("light6", "1.0")]
@@ -113,8 +113,8 @@ def variants() -> dict[str, tuple[Lock, Lock, Known]]:
         "nothing": (BEFORE, BEFORE, WORKS),
         "no record": (BEFORE, AFTER, WORKS),
         "kept": (recorded(BEFORE), recorded(AFTER), replace(WORKS, kept=lambda _: True)),
-        "without a measured time": (recorded(BEFORE), recorded(AFTER), Known(known)),
-        "nothing is known of requirements": (recorded(BEFORE), recorded(AFTER), Known()),
+        "without a measured time": (recorded(BEFORE), recorded(AFTER), ComparisonFacts(known)),
+        "nothing is known of requirements": (recorded(BEFORE), recorded(AFTER), ComparisonFacts()),
         "forced back": (
             recorded(BEFORE),
             recorded(_with(AFTER, pinned("numpy", "2.2.6", "vllm", because="Arrays."))),
@@ -208,7 +208,7 @@ def test_what_forces_a_change_is_distinguished_from_what_only_asks() -> None:
     also = _with(AFTER, pinned("numpy", "2.3.2", "vllm", because="Arrays."))
     # vllm 0.32.0 wants numpy<2.3: that forbids 2.3.1. Were it content with it, numpy would have moved by itself.
     assert difference(side(BEFORE), side(also), WORKS).components[-1].by == ("vllm",)
-    content = Known(lambda name, version: ("numpy>=2",) if name == "vllm" else known(name, version))
+    content = ComparisonFacts(lambda name, version: ("numpy>=2",) if name == "vllm" else known(name, version))
     assert difference(side(BEFORE), side(also), content).components[-1].by == ()
 
 
@@ -234,8 +234,10 @@ def test_why_something_must_be_compiled() -> None:
 def test_an_image_without_a_lock_shows_its_main_versions() -> None:
     labels = {"dev.imagegen.version.torch": "2.12.0", "dev.imagegen.gpu.driver": "570.1", "else": "x"}
     config = Config(("PATH=/bin",), (), (), "", "", labels)
-    layers = (Layer("application/vnd.oci.image.layer.v1.tar", "sha256:" + "1" * 64, 5_000_000, "sha256:" + "2" * 64),)
-    bare = of_image("x:1", "labels", Image("sha256:" + "3" * 64, "sha256:" + "4" * 64, config, layers))
+    layers = (
+        RemoteLayer("application/vnd.oci.image.layer.v1.tar", "sha256:" + "1" * 64, 5_000_000, "sha256:" + "2" * 64),
+    )
+    bare = of_image("x:1", "labels", RemoteImage("sha256:" + "3" * 64, "sha256:" + "4" * 64, config, layers))
     found = difference(bare, side(recorded(AFTER)))
     assert [(each.name, each.before, each.after) for each in found.components] == [
         ("torch", "2.12.0", "2.14.0"),
@@ -252,8 +254,8 @@ def test_an_image_without_a_lock_shows_its_main_versions() -> None:
 def test_what_there_is_to_pull(had: list[str], has: list[str]) -> None:
     """Shared and new are the second image, shared and gone the first; the size is that of the new."""
 
-    def parts(names: list[str]) -> tuple[Part, ...]:
-        return tuple(Part(name, None, f"sha256:{name * 64}", ord(name)) for name in names)
+    def parts(names: list[str]) -> tuple[ComparedLayer, ...]:
+        return tuple(ComparedLayer(name, None, f"sha256:{name * 64}", ord(name)) for name in names)
 
     found: Difference = difference(replace(side(BEFORE), parts=parts(had)), replace(side(BEFORE), parts=parts(has)))
     assert found.pull
@@ -268,7 +270,7 @@ def test_every_change_is_listed_once_even_in_cycles(asks: dict[str, list[str]]) 
     """Whatever asks for whatever, all that changes is in the counts or in a name."""
     old = stack(*(pinned(name, "1.0", *via, because=".") for name, via in asks.items()))
     new = stack(*(pinned(name, "2.0", *via, because=".") for name, via in asks.items()))
-    text = "; ".join(sentences(recorded(old), recorded(new), Known()))
+    text = "; ".join(sentences(recorded(old), recorded(new), ComparisonFacts()))
     for name in asks:
         assert text.count(f"{name} 1.0 -> 2.0") + text.count(f"{name} 2.0") == 1, text
 

@@ -16,14 +16,14 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import Config
-from imagegen.core.registry import Layer as Described
+from imagegen.core.registry import RemoteLayer as Described
 from imagegen.core.store import Store, digest_of
 from imagegen.core.types import EPOCH
 from imagegen.image import layers
 from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.compare.contents import Found, entries, first_difference
+from imagegen.supply.compare.contents import ReadImage, entries, first_difference
 from imagegen.supply.compare.rebuild import Comparison, Level, compared, rebuild_image
 from imagegen.supply.compare.words import Clue, likely
 from tests.published import made
@@ -109,11 +109,11 @@ def image_of(lock: Lock, store: Store, *tars: bytes) -> layers.Image:
     return layers.image(lock, built)
 
 
-def found_of(built: layers.Image) -> Found:
+def found_of(built: layers.Image) -> ReadImage:
     config = Config((), (), (), "", "")
     described = tuple(Described(each.media_type, each.digest, each.size, each.diff_id) for each in built.layers)
     names = tuple(each.name for each in built.layers)
-    return Found(built.digest, built.manifest, "", digest_of(built.config), built.config, config, described, names)
+    return ReadImage(built.digest, built.manifest, "", digest_of(built.config), built.config, config, described, names)
 
 
 def beside(store: Store, there: layers.Image, here: layers.Image, lock: Lock = LOCK) -> Comparison:

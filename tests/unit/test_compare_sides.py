@@ -22,7 +22,7 @@ from imagegen.core.store import Store
 from imagegen.plan import lock as locks
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare import revision, sides
-from imagegen.supply.compare.sides import Places
+from imagegen.supply.compare.sides import SideSources
 from imagegen.supply.trust.documents import NUMERICS
 from tests.published import Published, made
 from tests.registry import StandIn
@@ -38,7 +38,7 @@ TIMES = ("2026-11-19T00:00:00Z", "2026-11-20T00:00:00Z")
 class Here:
     """A project in a repository: its lock was another in the first commit."""
 
-    places: Places
+    places: SideSources
     project: Path
     lock: Lock
 
@@ -79,7 +79,7 @@ def here(repository: Path, tmp_path: Path) -> Here:
         return locks.read(path) if path.exists() else None, path
 
     store = Store(tmp_path / "store")
-    places = Places(
+    places = SideSources(
         project, settings, store, Client(settings, attempts=1), cell, locked, lambda: ["tiny", CELL], lambda *_: None
     )
     return Here(places, project, lock)

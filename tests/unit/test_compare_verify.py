@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from imagegen.audit.report import Report
+from imagegen.audit.report import AuditReport
 from imagegen.cli import comparing
 from imagegen.core.config import Settings
 from imagegen.core.net import Client, NotFoundError, UnavailableError, UnreachableError
@@ -33,8 +33,8 @@ from imagegen.plan.lock.builds import keyed
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare import sides, words
 from imagegen.supply.compare.difference import difference
-from imagegen.supply.compare.sides import Places
-from imagegen.supply.compare.verdict import Outcome, Verdict
+from imagegen.supply.compare.sides import SideSources
+from imagegen.supply.compare.verdict import ImageVerdict, StepStatus
 from imagegen.supply.compare.verify import verify
 from imagegen.supply.trust import statement
 from imagegen.supply.trust.documents import (
@@ -53,7 +53,7 @@ from imagegen.supply.trust.documents import (
 from imagegen.supply.trust.keys import KeySigner
 from imagegen.supply.trust.project import Key, Project
 from imagegen.supply.trust.provenance import Builder, provenance
-from imagegen.supply.trust.sbom import Known, sbom
+from imagegen.supply.trust.sbom import KnownLicences, sbom
 from tests.published import Published, lock_document, made
 from tests.registry import StandIn, digest_of, send
 from tests.support.errors import raises
@@ -83,11 +83,11 @@ class World:
     project: Project
     signer: KeySigner
 
-    def verify(self, reference: str | None = None, *, keys: bool = True, layers: bool = True) -> Verdict:
+    def verify(self, reference: str | None = None, *, keys: bool = True, layers: bool = True) -> ImageVerdict:
         text = reference or self.published.reference
-        source, asked = sides.located(text, self.store, self.client, self.settings)
-        said = comparing.testimony(source, self.project if keys else Project(), comparing.NO_SIGNER)
-        return verify(text, source, asked, said, Quiet(), lambda: None, layers=layers).verdict
+        source, requested = sides.located(text, self.store, self.client, self.settings)
+        said = comparing.attachment_verifier(source, self.project if keys else Project(), comparing.NO_SIGNER)
+        return verify(text, source, requested, said, Quiet(), lambda: None, layers=layers).verdict
 
     def wrong(self, reference: str | None = None, *, keys: bool = True) -> set[str]:
         return {step.name for step in self.verify(reference, keys=keys).wrong}
@@ -126,7 +126,7 @@ def documents(lock: Lock, digest: str) -> dict[Kind, bytes]:
     return {
         LOCK: text,
         LAYERS: dump(listed),
-        SBOM: sbom(lock, digest, Known()),
+        SBOM: sbom(lock, digest, KnownLicences()),
         PROVENANCE: provenance(
             lock, text, None, Builder("https://github.com/imagegen/imagegen/attestations/builder/local")
         ),
@@ -141,7 +141,7 @@ MEASURED = {
     "format": 1, "device": {"name": "H200", "driver": None}, "versions": {"torch": "2.11.0"},
     "operations": [{"operation": "matmul", "implementation": "torch", "dtype": "float32", "sha256": "", "samples": []}],
 }  # fmt: skip
-REPORT = Report("", (), (), {}, packages=2, elf_files=3)
+REPORT = AuditReport("", (), (), {}, packages=2, elf_files=3)
 
 
 def settings(tmp_path: Path) -> Settings:
@@ -183,7 +183,7 @@ def test_an_image_that_is_what_its_lock_says(world: World) -> None:
     verdict = world.verify()
     assert {step.name: step.outcome for step in verdict.steps} == dict.fromkeys(
         ("manifest", "config", "layers", "lock", "image", "signature", "facts", *map(NAMES.__getitem__, ORDER[1:])),
-        Outcome.PASS,
+        StepStatus.PASS,
     )
     evidence = {step.name: step.evidence for step in verdict.steps}
     assert evidence["signature"] == "signed by release"
@@ -359,11 +359,11 @@ def test_an_exchanged_document_has_one_line_in_its_place(world: World) -> None:
     steps = world.verify(layers=False).steps
     names = [step.name for step in steps]
     assert names == sorted(names, key=["manifest", "config", "layers", "lock", "image", "signature", *DOCUMENTS].index)
-    (wrong,) = [step for step in steps if step.outcome is Outcome.FAIL]
+    (wrong,) = [step for step in steps if step.outcome is StepStatus.FAIL]
     assert wrong.name == "SBOM"
     assert "the attached sbom is not the one that release signed" in wrong.evidence
     assert "0.0.1" in wrong.evidence
-    (signed,) = [step for step in steps if step.name == "SBOM" and step.outcome is Outcome.PASS]
+    (signed,) = [step for step in steps if step.name == "SBOM" and step.outcome is StepStatus.PASS]
     assert signed.evidence.endswith("attested by release")
 
 
@@ -386,7 +386,7 @@ def test_other_compression_is_reported_as_that(world: World) -> None:
     published.image = other
     published.attach("lock", LOCK.media_type, lock_document(published.lock))
     steps = {step.name: step for step in world.verify(published.reference, keys=False, layers=False).steps}
-    assert steps["image"].outcome is Outcome.PASS
+    assert steps["image"].outcome is StepStatus.PASS
     assert "compressed otherwise" in steps["image"].evidence
 
 
@@ -395,7 +395,7 @@ def test_compiled_wheels_have_hashes_of_their_own(tmp_path: Path) -> None:
         compiled = tuple(keyed(build, WITH_BUILD) for build in WITH_BUILD.builds)
         world = publish(registry, replace(WITH_BUILD, builds=compiled), tmp_path)
         assert world.verify(layers=False).good
-        content = json.loads(sbom(world.published.lock, world.published.image.digest, Known()))
+        content = json.loads(sbom(world.published.lock, world.published.image.digest, KnownLicences()))
         for each in content["components"]:
             if each["name"] == "demo-ext":
                 each["hashes"] = [{"alg": "SHA-256", "content": "9" * 64}]
@@ -475,12 +475,12 @@ def test_a_layout_is_looked_at_like_a_registry(world: World, tmp_path: Path) -> 
 
 
 def test_diff_reads_the_lock_that_is_attached(world: World, tmp_path: Path) -> None:
-    def attached(source: sides.Source, digest: str) -> bytes | None:
-        said = comparing.testimony(source, world.project, comparing.NO_SIGNER)(digest).result
+    def attached(source: sides.ImageLocation, digest: str) -> bytes | None:
+        said = comparing.attachment_verifier(source, world.project, comparing.NO_SIGNER)(digest).result
         return next((each.document.content for each in said.documents if each.document.kind is LOCK), None)
 
     no_signer = (lambda _: None, lambda _: (None, tmp_path / "none.toml"), tuple)
-    places = Places(tmp_path, world.settings, world.store, world.client, *no_signer, attached)
+    places = SideSources(tmp_path, world.settings, world.store, world.client, *no_signer, attached)
     side = sides.read(world.published.reference, places)
     assert side.source == "the lock that is attached to it"
     bare = sides.read(world.published.image.digest, places)

@@ -28,13 +28,13 @@ HOPPER, BLACKWELL = Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "bl
 def cell(
     requirements: Mapping[str, str], name: str = "x", cuda: str = "cu128", gpus: Sequence[Gpu] = (HOPPER, BLACKWELL)
 ) -> Cell:
-    wanted = tuple(
+    required = tuple(
         Requirement(Component(each, each, "", ()), specifier, "", "pypi")
         for each, specifier in sorted(requirements.items())
     )
     axes = {"cuda": cuda, "python": "3.11", "platform": "linux/amd64"}
     return Cell(
-        name, "x", "", "", axes, BASE, DEBIAN, wanted, (), {}, (EnvVar("MODE", "fast", ""),), {}, gpus=tuple(gpus)
+        name, "x", "", "", axes, BASE, DEBIAN, required, (), {}, (EnvVar("MODE", "fast", ""),), {}, gpus=tuple(gpus)
     )
 
 
@@ -71,13 +71,15 @@ def _rules(draw: st.DrawFn) -> list[Rule]:
 @settings(max_examples=200, deadline=None)
 @given(_rules(), st.sampled_from(["cpu", "cu126", "cu128"]), st.sets(st.sampled_from([HOPPER, BLACKWELL]), min_size=1))
 def test_the_grid_agrees_with_judging_each_combination(rules: list[Rule], cuda: str, gpus: set[Gpu]) -> None:
-    asked = cell(dict.fromkeys(KNOWN, ""), cuda=cuda, gpus=() if cuda == "cpu" else sorted(gpus, key=lambda g: g.name))
-    (row,) = survey([asked], rules, library(*(package(name, dict.fromkeys(KNOWN[name], ())) for name in KNOWN)))
+    requested = cell(
+        dict.fromkeys(KNOWN, ""), cuda=cuda, gpus=() if cuda == "cpu" else sorted(gpus, key=lambda g: g.name)
+    )
+    (row,) = survey([requested], rules, library(*(package(name, dict.fromkeys(KNOWN[name], ())) for name in KNOWN)))
     fitting = []
     for chosen in itertools.product(*KNOWN.values()):
         exact = {name: Fact.exactly(version) for name, version in zip(KNOWN, chosen, strict=True)}
-        facts = replace(facts_of_cell(asked), packages=exact, closed=True)
-        if judge_on(asked.gpus, rules, facts).answer != "incompatible":
+        facts = replace(facts_of_cell(requested), packages=exact, closed=True)
+        if judge_on(requested.gpus, rules, facts).answer != "incompatible":
             fitting.append(dict(zip(KNOWN, chosen, strict=True)))
     assert (row.fits.count, row.fits.among) == (len(fitting), 18)
     for name, versions in row.fits.versions.items():
@@ -88,9 +90,9 @@ def test_the_grid_agrees_with_judging_each_combination(rules: list[Rule], cuda: 
 @given(_rules(), st.fixed_dictionaries({name: st.sampled_from(["", *SPECIFIERS[name]]) for name in KNOWN}))
 def test_a_cells_standing_never_contradicts_its_explanation(rules: list[Rule], pins: dict[str, str]) -> None:
     """Propagation alone may leave open what search refutes, never the other way round."""
-    asked, known = cell(pins), library(*(package(name, dict.fromkeys(KNOWN[name], ())) for name in KNOWN))
-    (row,) = survey([asked], rules, known)
-    whole = explain(Question({}, facts_of_cell(asked), asked.gpus, cell=asked), rules, known)
+    requested, known = cell(pins), library(*(package(name, dict.fromkeys(KNOWN[name], ())) for name in KNOWN))
+    (row,) = survey([requested], rules, known)
+    whole = explain(Question({}, facts_of_cell(requested), requested.gpus, cell=requested), rules, known)
     if row.standing.answer == "incompatible":
         assert whole.answer == "incompatible"
         assert row.standing.reason
@@ -167,9 +169,9 @@ def test_a_commit_is_not_held_to_what_a_release_states() -> None:
 def test_in_place_of_a_commit_a_release_is_offered_without_its_label() -> None:
     (core,) = cell({"megatron-core": ""}).requirements
     commit = GitSource("v0.15", "https://example.org/core", "a" * 40, "b" * 40, Sdist("0.15.0", (), ()))
-    asked = replace(cell({"vllm": "==0.12.0"}), requirements=(replace(core, git=commit),))
+    requested = replace(cell({"vllm": "==0.12.0"}), requirements=(replace(core, git=commit),))
     no_commits = rule("no-commits", {"megatron-core": "+git.*"}, {"python": ">=3.12"})
-    question = Question({}, facts_of_cell(asked), cell=asked)
+    question = Question({}, facts_of_cell(requested), cell=requested)
     assert explain(question, [no_commits], FIELD).answer == "incompatible"
     found = nearby(question, [no_commits], FIELD, Surroundings())
     assert [dict(each.changes) for each in found] == [{"megatron-core": "==0.15.0"}]

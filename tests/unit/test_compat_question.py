@@ -20,7 +20,7 @@ MATRIX = shipped_matrix()
 VOCABULARY = Vocabulary.of(MATRIX, ["numba"])
 
 
-def asked(*words: str, sets: tuple[str, ...] = ()) -> Question:
+def requested(*words: str, sets: tuple[str, ...] = ()) -> Question:
     return ask(words, sets, MATRIX, VOCABULARY)
 
 
@@ -71,17 +71,17 @@ def asked(*words: str, sets: tuple[str, ...] = ()) -> Question:
     ],
 )
 def test_names_are_understood_as_people_type_them(typed: str, understood: dict[str, str]) -> None:
-    assert asked(typed).asked == understood
+    assert requested(typed).requested == understood
 
 
 def test_words_that_belong_together_may_come_apart() -> None:
-    assert asked("RTX", "5090", "torch==2.9.1").asked == {"gpu": "==sm_120", "torch": "==2.9.1"}
-    assert asked("torch==2.9.1", "gpu==RTX", "PRO", "6000").asked == {"torch": "==2.9.1", "gpu": "==sm_120"}
-    assert asked("H100", "B200").asked == {"gpu": "==sm_90,sm_100"}
+    assert requested("RTX", "5090", "torch==2.9.1").requested == {"gpu": "==sm_120", "torch": "==2.9.1"}
+    assert requested("torch==2.9.1", "gpu==RTX", "PRO", "6000").requested == {"torch": "==2.9.1", "gpu": "==sm_120"}
+    assert requested("H100", "B200").requested == {"gpu": "==sm_90,sm_100"}
 
 
 def test_a_base_brings_its_glibc_and_a_label_stands_apart() -> None:
-    facts = asked("rocky8", "torch==2.9.1+cu128", "driver==580").facts
+    facts = requested("rocky8", "torch==2.9.1+cu128", "driver==580").facts
     assert facts.versions["glibc"].text == "2.28"
     assert (facts.packages["torch"].text, facts.packages["torch"].local) == ("2.9.1+cu128", "cu128")
     assert "2.9.1" in facts.packages["torch"].range
@@ -90,7 +90,7 @@ def test_a_base_brings_its_glibc_and_a_label_stands_apart() -> None:
 
 def test_a_release_has_no_label_where_there_is_one_build_of_it() -> None:
     """So that a rule about a commit, which the label tells from the release, can tell them apart."""
-    packages = asked("mbridge==0.15.1", "mcore", "torch==2.9.1").facts.packages
+    packages = requested("mbridge==0.15.1", "mcore", "torch==2.9.1").facts.packages
     assert {name: fact.local for name, fact in packages.items()} == {
         "mbridge": "",
         "megatron-core": None,  # of no version in particular: perhaps a commit
@@ -99,22 +99,22 @@ def test_a_release_has_no_label_where_there_is_one_build_of_it() -> None:
 
 
 def test_a_cell_is_a_start() -> None:
-    changed = asked("cpu-grpo", sets=("torch=2.12.0", "python=3.12"))
+    changed = requested("cpu-grpo", sets=("torch=2.12.0", "python=3.12"))
     assert changed.cell is not None
-    assert changed.asked == {"torch": "==2.12.0", "python": "==3.12"}
+    assert changed.requested == {"torch": "==2.12.0", "python": "==3.12"}
     assert changed.facts.packages["torch"].text == "2.12.0"
     assert changed.facts.packages["transformers"].text == ">=5.9,<5.11"
     assert changed.facts.names["cuda"] == "cpu"
     assert changed.command() == "imagegen why cpu-grpo-cpu-py311 --set torch==2.12.0 --set python==3.12"
-    blackwell = asked("blackwell-vllm")
+    blackwell = requested("blackwell-vllm")
     assert [gpu.name for gpu in blackwell.gpus] == ["sm_100", "sm_103", "sm_120", "sm_121"]
-    assert [gpu.name for gpu in asked("blackwell-vllm", "H100").gpus] == ["sm_90"]
-    assert asked("blackwell-vllm", "cpu").gpus == ()
-    assert asked("blackwell-vllm", "cu128").facts.versions["cuda"].text == "12.8"
+    assert [gpu.name for gpu in requested("blackwell-vllm", "H100").gpus] == ["sm_90"]
+    assert requested("blackwell-vllm", "cpu").gpus == ()
+    assert requested("blackwell-vllm", "cu128").facts.versions["cuda"].text == "12.8"
 
 
 def test_another_cuda_changes_only_what_there_is_a_build_of_for_each() -> None:
-    packages = asked("blackwell-vllm", sets=("cuda=12.8",)).facts.packages
+    packages = requested("blackwell-vllm", sets=("cuda=12.8",)).facts.packages
     assert (packages["vllm"].local, packages["torch"].local) == ("", None)
 
 
@@ -143,7 +143,7 @@ def test_another_cuda_changes_only_what_there_is_a_build_of_for_each() -> None:
 )
 def test_words_that_are_not_understood_are_reported(typed: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=r"(?s)" + said):
-        asked(*typed)
+        requested(*typed)
 
 
 @pytest.mark.parametrize(
@@ -167,32 +167,32 @@ def test_words_that_are_not_understood_are_reported(typed: list[str], said: str)
     ],
 )
 def test_a_name_that_is_not_known_stays_beside_the_rest(typed: str, name: str, suggestion: str | None) -> None:
-    question = asked(typed, "torch==2.9.1")
+    question = requested(typed, "torch==2.9.1")
     assert [(each.name, each.suggestion) for each in question.unknown] == [(name, suggestion)]
-    assert question.facts == asked("torch==2.9.1").facts
+    assert question.facts == requested("torch==2.9.1").facts
     assert not question.is_unknown
-    assert asked(typed).is_unknown
+    assert requested(typed).is_unknown
 
 
 def test_a_card_that_is_not_known_may_come_in_several_words() -> None:
     for words in (["RTX", "2080", "Ti"], ["gpu==RTX", "2080", "Ti"], ["RTX", "2080"]):
-        question = asked("torch==2.9.1", *words, "py312")
+        question = requested("torch==2.9.1", *words, "py312")
         assert [each.name for each in question.unknown] == [" ".join(words).removeprefix("gpu==")]
         assert (set(question.facts.packages), set(question.facts.versions)) == ({"torch"}, {"python"})
 
 
 def test_what_a_cell_runs_on_is_free_where_the_word_for_it_is_not_known() -> None:
     """The cell's own GPU or base would be judged in its place."""
-    elsewhere = asked("hopper-vllm", "gpu==T4", "base==ubuntu22.10")
+    elsewhere = requested("hopper-vllm", "gpu==T4", "base==ubuntu22.10")
     assert (elsewhere.gpus, [each.name for each in elsewhere.unknown]) == ((), ["T4", "ubuntu22.10"])
     assert not {"base", "glibc", "gpu"} & {*elsewhere.facts.names, *elsewhere.facts.versions}
-    assert [gpu.name for gpu in asked("hopper-vllm", "gpu==B200,T4").gpus] == ["sm_100"]
-    assert asked("hopper-vllm", "base==ubuntu22.10", "glibc==2.36").facts.versions["glibc"].text == "2.36"
+    assert [gpu.name for gpu in requested("hopper-vllm", "gpu==B200,T4").gpus] == ["sm_100"]
+    assert requested("hopper-vllm", "base==ubuntu22.10", "glibc==2.36").facts.versions["glibc"].text == "2.36"
 
 
 def test_set_changes_a_cell_alone() -> None:
     with raises("usage-option-conflict"):
-        asked("torch==2.9.1", sets=("vllm=0.12.0",))
+        requested("torch==2.9.1", sets=("vllm=0.12.0",))
 
 
 WORDS = ["mcore==0.16", "vllm>=0.11,<0.13", "verl[sglang]", "H100", "B200", "cu128", "py312", "rocky8", "driver==580"]
@@ -201,10 +201,10 @@ WORDS += ["deepspeed==0.16", "gpu==T4", "vlm"]  # not known
 
 @given(st.lists(st.sampled_from(WORDS), min_size=1, unique=True))
 def test_the_command_asks_the_same_again(words: list[str]) -> None:
-    question = asked(*words)
+    question = requested(*words)
     program, command, *again = shlex.split(question.command())
     assert (program, command) == ("imagegen", "why")
-    assert asked(*again) == question
+    assert requested(*again) == question
 
 
 @given(
@@ -214,11 +214,11 @@ def test_the_command_asks_the_same_again(words: list[str]) -> None:
 )
 def test_anything_is_a_question_or_a_usage_error(words: list[str]) -> None:
     with suppress(UsageError):
-        asked(*words)
+        requested(*words)
 
 
 def test_names_of_another_matrix_are_its_own(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("components:\n  my-thing: {description: d, aliases: [mt, My Thing]}\n")
     loaded = matrix.load([SHIPPED, tmp_path])
-    understood = ask(["mt==1.0", "mything"], [], loaded, Vocabulary.of(loaded)).asked
+    understood = ask(["mt==1.0", "mything"], [], loaded, Vocabulary.of(loaded)).requested
     assert understood == {"my-thing": "==1.0"}

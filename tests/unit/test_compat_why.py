@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import Explanation, Library, Question, Surroundings, explain, nearby
+from imagegen.plan.rules import Explanation, MetadataCache, Question, Surroundings, explain, nearby
 from tests.unit.compat_samples import library, package, question, rule
 
 FIELD = library(
@@ -29,8 +29,8 @@ FIELD = library(
 )
 
 
-def why(*rules: Rule, known: Library = FIELD, **asked: str) -> Explanation:
-    return explain(question(**asked), rules, known)
+def why(*rules: Rule, known: MetadataCache = FIELD, **requested: str) -> Explanation:
+    return explain(question(**requested), rules, known)
 
 
 def reasons(explanation: Explanation) -> list[list[str]]:
@@ -79,23 +79,23 @@ def test_a_rule_takes_part_in_a_chain() -> None:
 def test_it_must_work_on_each_gpu() -> None:
     blackwell = rule("r", {"gpu": ">=10"}, {"torch": ">=2.9"})
     hopper, newer = Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "blackwell", ())
-    asked = question(torch="==2.8.0")
-    assert explain(replace(asked, gpus=(hopper,)), [blackwell], FIELD).answer == "compatible"
-    both = explain(replace(asked, gpus=(hopper, newer)), [blackwell], FIELD)
+    requested = question(torch="==2.8.0")
+    assert explain(replace(requested, gpus=(hopper,)), [blackwell], FIELD).answer == "compatible"
+    both = explain(replace(requested, gpus=(hopper, newer)), [blackwell], FIELD)
     assert both.answer == "incompatible"
     assert both.conflicts[0].facts == {"gpu": "sm_120", "torch": "2.8.0"}
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("requested", "said"),
     [
         ({"vllm": "==0.40.0"}, "vllm 0.40.0: no such release is known here; those of 0.11.0 to 0.13.0 are"),
         ({"vllm": "==0.11.0", "stranger": "==1.0"}, "stranger 1.0: nothing is known here of the releases of stranger"),
         ({"later": "==1.0"}, "it needs a release of torch that is not known here: those of 2.8.0 to 2.9.1 are"),
     ],
 )
-def test_what_is_outside_what_is_known_is_unknown(asked: Mapping[str, str], said: str) -> None:
-    explanation = why(**asked)
+def test_what_is_outside_what_is_known_is_unknown(requested: Mapping[str, str], said: str) -> None:
+    explanation = why(**requested)
     assert explanation.answer == "unknown"
     assert said in explanation.unknown[0]
 
@@ -111,9 +111,9 @@ def test_a_proof_counts_even_beside_what_is_not_known() -> None:
 
 
 def test_extras_count_where_they_are_asked_for() -> None:
-    asked = question(some="==1.0", torch="==2.9.1")
-    assert explain(asked, [], FIELD).answer == "compatible"
-    assert explain(replace(asked, extras={"some": frozenset({"fast"})}), [], FIELD).answer == "incompatible"
+    requested = question(some="==1.0", torch="==2.9.1")
+    assert explain(requested, [], FIELD).answer == "compatible"
+    assert explain(replace(requested, extras={"some": frozenset({"fast"})}), [], FIELD).answer == "incompatible"
 
 
 def test_an_undecidable_marker_refuses_nothing() -> None:
@@ -152,9 +152,9 @@ def test_torchs_own_libraries_are_those_of_the_build_on_the_index() -> None:
     assert why(known=known, torch="==2.9.0", sympy="<1").answer == "incompatible"
 
 
-def near(*rules: Rule, known: Library = FIELD, **asked: str) -> list[dict[str, str]]:
+def near(*rules: Rule, known: MetadataCache = FIELD, **requested: str) -> list[dict[str, str]]:
     around = Surroundings(cuda=("12.6", "12.8", "13.0"), python=("3.10", "3.11", "3.12"))
-    return [dict(each.changes) for each in nearby(question(**asked), rules, known, around)]
+    return [dict(each.changes) for each in nearby(question(**requested), rules, known, around)]
 
 
 def test_the_nearest_is_offered_first_and_no_detour_over_it() -> None:
@@ -198,7 +198,7 @@ ASKED = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([f"=={version}" 
 World = Mapping[str, Mapping[str, list[tuple[str, str]]]]
 
 
-def _library(world: World) -> Library:
+def _library(world: World) -> MetadataCache:
     return library(
         *(
             package(name, {v: [f"{n}{s}" for n, s in requires if n != name] for v, requires in releases.items()})
@@ -207,11 +207,11 @@ def _library(world: World) -> Library:
     )
 
 
-def _possible(world: World, rules: list[Rule], asked: Mapping[str, str]) -> bool:
+def _possible(world: World, rules: list[Rule], requested: Mapping[str, str]) -> bool:
     """Return whether some choice of versions, or none, for every package satisfies everything."""
     for chosen in itertools.product(*([None, *VERSIONS] for _ in NAMES)):
         versions = {name: version for name, version in zip(NAMES, chosen, strict=True) if version}
-        if all(name in versions and _in(versions[name], text) for name, text in asked.items()) and _obeys(
+        if all(name in versions and _in(versions[name], text) for name, text in requested.items()) and _obeys(
             world, rules, versions
         ):
             return True
@@ -237,24 +237,24 @@ def _in(version: str, specifier: str) -> bool:
     return version in SpecifierSet(specifier)
 
 
-def _ask(asked: Mapping[str, str]) -> Question:
-    return question(**asked)
+def _ask(requested: Mapping[str, str]) -> Question:
+    return question(**requested)
 
 
 @settings(max_examples=200, deadline=None)
 @given(WORLDS, RULES, ASKED)
-def test_the_answer_is_that_of_trying_everything(world: World, rules: list[Rule], asked: dict[str, str]) -> None:
-    explanation = explain(_ask(asked), rules, _library(world))
-    assert (explanation.answer == "incompatible") == (not _possible(world, rules, asked))
+def test_the_answer_is_that_of_trying_everything(world: World, rules: list[Rule], requested: dict[str, str]) -> None:
+    explanation = explain(_ask(requested), rules, _library(world))
+    assert (explanation.answer == "incompatible") == (not _possible(world, rules, requested))
     assert explanation.answer != "unknown"
 
 
 @settings(max_examples=100, deadline=None)
 @given(WORLDS, RULES, ASKED)
 def test_a_reported_conflict_follows_from_what_it_lists_alone(
-    world: World, rules: list[Rule], asked: dict[str, str]
+    world: World, rules: list[Rule], requested: dict[str, str]
 ) -> None:
-    for conflict in explain(_ask(asked), rules, _library(world)).conflicts:
+    for conflict in explain(_ask(requested), rules, _library(world)).conflicts:
         rule_ids = {each.id for each in conflict.rules}
         left = {
             name: {
@@ -267,25 +267,25 @@ def test_a_reported_conflict_follows_from_what_it_lists_alone(
             }
             for name, releases in world.items()
         }
-        named = {name: asked[name] for name in conflict.facts}
+        named = {name: requested[name] for name in conflict.facts}
         assert not _possible(left, [each for each in rules if each.id in rule_ids], named)
 
 
 @settings(max_examples=100, deadline=None)
 @given(WORLDS, RULES, ASKED)
-def test_no_combination_that_works_is_nearer(world: World, rules: list[Rule], asked: dict[str, str]) -> None:
-    if _possible(world, rules, asked):
+def test_no_combination_that_works_is_nearer(world: World, rules: list[Rule], requested: dict[str, str]) -> None:
+    if _possible(world, rules, requested):
         return
-    found = nearby(_ask(asked), rules, _library(world), Surroundings())
+    found = nearby(_ask(requested), rules, _library(world), Surroundings())
     costs = []
-    for chosen in itertools.product(VERSIONS, repeat=len(asked)):
-        other = {name: f"=={version}" for name, version in zip(asked, chosen, strict=True)}
+    for chosen in itertools.product(VERSIONS, repeat=len(requested)):
+        other = {name: f"=={version}" for name, version in zip(requested, chosen, strict=True)}
         if _possible(world, rules, other):
-            moved = [name for name in asked if other[name] != asked[name]]
-            steps = sum(abs(VERSIONS.index(other[n][2:]) - VERSIONS.index(asked[n][2:])) for n in moved)
+            moved = [name for name in requested if other[name] != requested[name]]
+            steps = sum(abs(VERSIONS.index(other[n][2:]) - VERSIONS.index(requested[n][2:])) for n in moved)
             costs.append((len(moved), steps))
     assert bool(found) == bool(costs)
     for each in found:
-        assert explain(_ask({**asked, **each.changes}), rules, _library(world)).answer == "compatible"
+        assert explain(_ask({**requested, **each.changes}), rules, _library(world)).answer == "compatible"
     if found:
         assert (found[0].cost, found[0].distance) == min(costs)

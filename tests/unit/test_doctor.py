@@ -272,12 +272,12 @@ def test_free_space_is_added_up_on_one_disk() -> None:
 
 
 def test_the_free_space_of_a_store_that_is_not_there_yet(tmp_path: Path) -> None:
-    ((path, device, free),) = diagnosis.room(tmp_path / "a" / "b", None)
+    ((path, device, free),) = diagnosis.free_space(tmp_path / "a" / "b", None)
     assert (path, device) == (str(tmp_path / "a" / "b"), tmp_path.stat().st_dev)
     assert free > 0
-    assert len(diagnosis.room(tmp_path, {"DockerRootDir": str(tmp_path)})) == 2
+    assert len(diagnosis.free_space(tmp_path, {"DockerRootDir": str(tmp_path)})) == 2
     elsewhere = str(tmp_path / "on" / "another" / "machine")
-    assert len(diagnosis.room(tmp_path, {"DockerRootDir": elsewhere})) == 1
+    assert len(diagnosis.free_space(tmp_path, {"DockerRootDir": elsewhere})) == 1
 
 
 def a_cell(tmp_path: Path, cuda: str) -> Cell:

@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
-from imagegen.run.embedded_engine.private import Endpoint
+from imagegen.run.embedded_engine.private import PrivateEngine
 from imagegen.run.engine import Engine, connection
 from imagegen.run.engine.connection import buildx_version, shortcomings
 from tests.support.errors import raises
@@ -120,7 +120,9 @@ def test_docker_host_without_a_listener_is_named(tmp_path: Path) -> None:
 
 
 def test_the_run_line_of_a_private_engine_names_socket_and_client(tmp_path: Path) -> None:
-    endpoint = Endpoint("unix:///run/x/docker.sock", Path("/c ache/docker"), Path("/c ache/docker-buildx"), tmp_path)
+    endpoint = PrivateEngine(
+        "unix:///run/x/docker.sock", Path("/c ache/docker"), Path("/c ache/docker-buildx"), tmp_path
+    )
     client = docker.DockerClient(base_url=endpoint.docker_host, version="1.44")
     with Engine(client, settings_for(tmp_path), endpoint=endpoint) as engine:
         assert engine.docker_run_line("a:1") == "DOCKER_HOST=unix:///run/x/docker.sock '/c ache/docker' run --rm a:1"
@@ -148,7 +150,7 @@ def test_a_builder_of_the_users_is_looked_for_in_their_own_buildx(tmp_path: Path
         'echo "#1 $*" >&2; echo "config=$BUILDX_CONFIG" >&2; echo printed\n'
     )
     program.chmod(0o755)
-    endpoint = Endpoint("unix:///run/x/docker.sock", tmp_path / "docker", program, tmp_path / "own")
+    endpoint = PrivateEngine("unix:///run/x/docker.sock", tmp_path / "docker", program, tmp_path / "own")
     client = docker.DockerClient(base_url=endpoint.docker_host, version="1.44")
     lines: list[str] = []
     with Engine(client, settings_for(tmp_path), endpoint=endpoint) as engine:

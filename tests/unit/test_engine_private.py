@@ -16,7 +16,7 @@ from imagegen.run.embedded_engine import private
 
 def test_an_engine_that_came_up_while_we_waited_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two builds on one machine: the second must not take down what the first has just started."""
-    endpoint = private.Endpoint("unix:///run/x.sock", tmp_path, tmp_path, tmp_path)
+    endpoint = private.PrivateEngine("unix:///run/x.sock", tmp_path, tmp_path, tmp_path)
     answers = iter([None, endpoint])
     monkeypatch.setattr(private, "running_endpoint", lambda _: next(answers))
     monkeypatch.setattr(private, "_check_machine", lambda _: None)

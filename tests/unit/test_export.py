@@ -21,7 +21,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer
 from imagegen.incontainer.smoke.table import CHECKS
-from imagegen.run.smoke import Result
+from imagegen.run.smoke import CheckResult
 from imagegen.supply.export import export, run_image
 from imagegen.supply.export.export import read_results
 from imagegen.supply.export.tree import Entry, read_tree
@@ -238,7 +238,7 @@ def test_the_driver_s_libraries_are_mounted_and_linked_for_a_linker(
     assert (root / run_image.LIBRARIES / "libcuda.so").readlink() == Path("libcuda.so.1")
 
 
-def results(tmp_path: Path, *found: Result, **other: str) -> Path:
+def results(tmp_path: Path, *found: CheckResult, **other: str) -> Path:
     path = tmp_path / "results.json"
     head = {"format": 1, "image": REQUIRED.image, "suite": REQUIRED.suite, **other}
     path.write_text(json.dumps({**head, "results": [asdict(each) for each in found]}))
@@ -246,19 +246,19 @@ def results(tmp_path: Path, *found: Result, **other: str) -> Path:
 
 
 def test_results_of_another_host_become_a_report(tmp_path: Path) -> None:
-    path = results(tmp_path, Result("cuda", "pass", 2.0), Result("versions", "pass", 1.0))
+    path = results(tmp_path, CheckResult("cuda", "pass", 2.0), CheckResult("versions", "pass", 1.0))
     report = read_results(path, REQUIRED, ROWS, "cell")
     assert report.passed
     assert [result.check for result in report.results] == ["versions", "cuda"]
 
 
 def test_a_check_that_did_not_run_has_failed(tmp_path: Path) -> None:
-    report = read_results(results(tmp_path, Result("versions", "pass", 1.0)), REQUIRED, ROWS, "cell")
+    report = read_results(results(tmp_path, CheckResult("versions", "pass", 1.0)), REQUIRED, ROWS, "cell")
     assert [result.status for result in report.results] == ["pass", "fail"]
 
 
 def test_a_skipped_check_fails_where_a_gpu_is_required(tmp_path: Path) -> None:
-    path = results(tmp_path, Result("cuda", "skip", 0.1, "no GPU"), Result("versions", "pass", 1.0))
+    path = results(tmp_path, CheckResult("cuda", "skip", 0.1, "no GPU"), CheckResult("versions", "pass", 1.0))
     assert [result.status for result in read_results(path, REQUIRED, ROWS, "cell").results] == ["pass", "fail"]
 
 

@@ -43,9 +43,9 @@ def test_the_image_has_the_cells_that_the_page_names(extended: Matrix) -> None:
     default, newest = extended.select("my-sft*")
     assert (default.id, newest.id) == ("my-sft-cu130-py311", "my-sft-cu130-py311-newest")
     assert f"`{default.id}` and `{newest.id}`" in PAGE
-    wanted = {each.component.name: each.specifier for each in default.requirements}
-    assert wanted["torch"] == "==2.11.0"
-    assert wanted["nvidia-cuda-nvcc"] == "==13.0.*"  # from the stack
+    required = {each.component.name: each.specifier for each in default.requirements}
+    assert required["torch"] == "==2.11.0"
+    assert required["nvidia-cuda-nvcc"] == "==13.0.*"  # from the stack
     assert {each.component.name: each.specifier for each in newest.requirements}["torch"] == "==2.13.0"
     assert {each.name for each in default.env} >= {"NVIDIA_VISIBLE_DEVICES", "TORCH_CUDA_ARCH_LIST"}
 
@@ -55,7 +55,7 @@ def test_the_rule_refuses_what_the_page_says(tmp_path: Path, monkeypatch: pytest
     write(tmp_path)
     (words,) = re.findall(r"^    imagegen (why .*)$", PAGE, re.MULTILINE)
     for gpu, code, rules in (("A100", 1, ["cce-needs-fp8"]), ("H100", 0, [])):
-        asked = words.replace("gpu=A100", f"gpu={gpu}").split()
-        ended = CliRunner().invoke(cli, ["--project", str(tmp_path), *asked, "--json"], standalone_mode=False)
+        requested = words.replace("gpu=A100", f"gpu={gpu}").split()
+        ended = CliRunner().invoke(cli, ["--project", str(tmp_path), *requested, "--json"], standalone_mode=False)
         assert (ended.return_value, ended.exception) == (code, None)
         assert [each["rule"] for each in json.loads(ended.stdout)["conflicts"] if each["severity"] == "error"] == rules

@@ -18,7 +18,7 @@ from imagegen.core import git
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.git import tree as trees
-from imagegen.core.git.tree import Entry
+from imagegen.core.git.tree import TreeEntry
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from tests.gitserver import LINK, PROGRAM, SUBMODULE, Bare, GitServer
@@ -46,11 +46,11 @@ class Workspace:
     def url(self) -> str:
         return f"{self.server.url}/x.git"
 
-    def archive(self, tree: str, commit: str | None = None, url: str | None = None) -> git.Archive:
-        source = git.Source(url or self.url, commit or self.bare.commit(tree), tree)
+    def archive(self, tree: str, commit: str | None = None, url: str | None = None) -> git.PackedTree:
+        source = git.TreeSource(url or self.url, commit or self.bare.commit(tree), tree)
         return git.archive(source, "x-1", self.store, Settings.from_environment(self.env), Quiet())
 
-    def members(self, archive: git.Archive) -> list[tarfile.TarInfo]:
+    def members(self, archive: git.PackedTree) -> list[tarfile.TarInfo]:
         return list(tarfile.open(fileobj=io.BytesIO(self.store.read(archive.digest))))
 
 
@@ -96,12 +96,12 @@ def test_what_was_fetched_once_needs_no_server(workspace: Workspace) -> None:
     tree = workspace.bare.tree(FILES)
     commit = workspace.bare.commit(tree)
     archive = workspace.archive(tree, commit)
-    asked = len(workspace.server.seen)
+    requested = len(workspace.server.seen)
     assert workspace.archive(tree, commit) == archive
-    assert len(workspace.server.seen) == asked
+    assert len(workspace.server.seen) == requested
     workspace.store.path(archive.digest).unlink()
     assert workspace.archive(tree, commit) == archive
-    assert len(workspace.server.seen) > asked
+    assert len(workspace.server.seen) > requested
 
 
 def test_a_commit_that_no_branch_holds_is_fetched(workspace: Workspace) -> None:
@@ -270,7 +270,7 @@ def test_no_path_and_no_target_leads_out(names: list[str], target: bytes) -> Non
         return
     for entry in entries:
         assert os.path.normpath(f"/x/{entry.path}").startswith("/x/")
-    link = Entry("120000", "a" * 40, 1, "folder/link")
+    link = TreeEntry("120000", "a" * 40, 1, "folder/link")
     try:
         trees.check_target(link, target, "here")
     except FetchError:

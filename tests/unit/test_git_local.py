@@ -47,7 +47,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def members(archive: git.Archive, store: Store) -> dict[str, tuple[int, str]]:
+def members(archive: git.PackedTree, store: Store) -> dict[str, tuple[int, str]]:
     with tarfile.open(fileobj=io.BytesIO(store.read(archive.digest))) as tar:
         return {member.name: (member.mode, member.linkname) for member in tar}
 
@@ -149,7 +149,7 @@ def test_nothing_that_a_repository_says_is_run(folder: Path, store: Store, tmp_p
 def test_an_sdist_is_taken_as_it_is(store: Store, tmp_path: Path) -> None:
     sdist = tmp_path / "x-1.tar.gz"
     sdist.write_bytes(b"bytes")
-    assert git.pack(sdist, "x-1", store) == git.Archive(digest_of(b"bytes"), 5)
+    assert git.pack(sdist, "x-1", store) == git.PackedTree(digest_of(b"bytes"), 5)
 
 
 def test_a_pointer_of_git_lfs_is_reported(folder: Path, store: Store) -> None:

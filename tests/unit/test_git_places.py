@@ -29,7 +29,7 @@ def settings(**env: str) -> Settings:
     return Settings.from_environment(basic | env)
 
 
-def asked(url: str = APEX, **env: str) -> list[str]:
+def requested(url: str = APEX, **env: str) -> list[str]:
     return [place.url for place in places(url, settings(**env))]
 
 
@@ -39,25 +39,28 @@ def configured(tmp_path: Path, text: str) -> dict[str, str]:
 
 
 def test_a_repository_is_asked_for_where_the_matrix_says() -> None:
-    assert asked() == [APEX]
+    assert requested() == [APEX]
 
 
 def test_one_mirror_for_all_hosts_has_it_by_host_and_path_or_by_path() -> None:
     below = ["https://m.test/git/github.com/NVIDIA/apex", "https://m.test/git/NVIDIA/apex"]
-    assert asked(IMAGEGEN_GIT_MIRROR="https://m.test/git/") == below
-    assert asked(IMAGEGEN_GIT_MIRROR="/srv/git") == ["/srv/git/github.com/NVIDIA/apex", "/srv/git/NVIDIA/apex"]
-    assert asked(IMAGEGEN_GIT_MIRROR="file:///srv/a%20b") == ["/srv/a b/github.com/NVIDIA/apex", "/srv/a b/NVIDIA/apex"]
-    assert asked("https://github.com/../../etc", IMAGEGEN_GIT_MIRROR="/srv/git")[1] == "/srv/git/etc"
+    assert requested(IMAGEGEN_GIT_MIRROR="https://m.test/git/") == below
+    assert requested(IMAGEGEN_GIT_MIRROR="/srv/git") == ["/srv/git/github.com/NVIDIA/apex", "/srv/git/NVIDIA/apex"]
+    assert requested(IMAGEGEN_GIT_MIRROR="file:///srv/a%20b") == [
+        "/srv/a b/github.com/NVIDIA/apex",
+        "/srv/a b/NVIDIA/apex",
+    ]
+    assert requested("https://github.com/../../etc", IMAGEGEN_GIT_MIRROR="/srv/git")[1] == "/srv/git/etc"
 
 
 def test_the_narrower_word_wins(tmp_path: Path) -> None:
     env = configured(tmp_path, f'[url "https://three.test/"]\n\tinsteadOf = {APEX}\n')
-    assert asked(**env) == ["https://three.test/"]
+    assert requested(**env) == ["https://three.test/"]
     env["IMAGEGEN_GIT_MIRROR"] = "https://two.test"
-    assert asked(**env)[1] == "https://two.test/NVIDIA/apex"
+    assert requested(**env)[1] == "https://two.test/NVIDIA/apex"
     env["IMAGEGEN_GIT_GITHUB_COM"] = "https://one.test/gh"
-    assert asked(**env) == ["https://one.test/gh/NVIDIA/apex"]
-    assert asked("https://gitlab.com/a/b", **env)[1] == "https://two.test/a/b"
+    assert requested(**env) == ["https://one.test/gh/NVIDIA/apex"]
+    assert requested("https://gitlab.com/a/b", **env)[1] == "https://two.test/a/b"
 
 
 def test_the_longest_rule_of_gits_configuration_is_taken(tmp_path: Path) -> None:
@@ -68,10 +71,10 @@ def test_the_longest_rule_of_gits_configuration_is_taken(tmp_path: Path) -> None
         '[url "/srv/a b/"]\n\tinsteadOf = https://github.com/a/\n[url "https://empty.test"]\n\tinsteadOf\n'
     )
     env = configured(tmp_path, text)
-    assert asked(**env) == ["https://m.test/all/NVIDIA/apex"]
-    assert asked("https://gitlab.com/x/y", **env) == ["https://m.test/all/x/y"]
-    assert asked("https://github.com/a/b", **env) == ["/srv/a b/b"]
-    assert asked("https://github.org/a/b", **env) == ["https://github.org/a/b"]
+    assert requested(**env) == ["https://m.test/all/NVIDIA/apex"]
+    assert requested("https://gitlab.com/x/y", **env) == ["https://m.test/all/x/y"]
+    assert requested("https://github.com/a/b", **env) == ["/srv/a b/b"]
+    assert requested("https://github.org/a/b", **env) == ["https://github.org/a/b"]
 
 
 def test_gits_configuration_is_found_as_git_finds_it(tmp_path: Path) -> None:
@@ -79,25 +82,27 @@ def test_gits_configuration_is_found_as_git_finds_it(tmp_path: Path) -> None:
     (tmp_path / "git").mkdir()
     (tmp_path / "git" / "config").write_text(rule)
     (tmp_path / "other").write_text(f"[include]\n\tpath = {tmp_path}/git/config\n")
-    assert asked(XDG_CONFIG_HOME=str(tmp_path)) == ["https://m.test/NVIDIA/apex"]
-    assert asked(GIT_CONFIG_GLOBAL=str(tmp_path / "other")) == ["https://m.test/NVIDIA/apex"]
+    assert requested(XDG_CONFIG_HOME=str(tmp_path)) == ["https://m.test/NVIDIA/apex"]
+    assert requested(GIT_CONFIG_GLOBAL=str(tmp_path / "other")) == ["https://m.test/NVIDIA/apex"]
     variables = {"KEY_0": "url.https://v.test/.insteadOf", "VALUE_0": "https://github.com/", "COUNT": "1"}
-    assert asked(**{f"GIT_CONFIG_{name}": value for name, value in variables.items()}) == ["https://v.test/NVIDIA/apex"]
+    assert requested(**{f"GIT_CONFIG_{name}": value for name, value in variables.items()}) == [
+        "https://v.test/NVIDIA/apex"
+    ]
 
 
 def test_a_setting_that_names_no_address_is_reported_by_its_name(tmp_path: Path) -> None:
     with raises("fetch-git-address-invalid"):
-        asked(IMAGEGEN_GIT_MIRROR="srv/git")
+        requested(IMAGEGEN_GIT_MIRROR="srv/git")
     with raises("fetch-git-address-invalid"):
-        asked(IMAGEGEN_GIT_GITHUB_COM="file://elsewhere/srv")
+        requested(IMAGEGEN_GIT_GITHUB_COM="file://elsewhere/srv")
     with raises("fetch-git-configuration") as caught:
-        asked(**configured(tmp_path, "[url\n"))
+        requested(**configured(tmp_path, "[url\n"))
     assert "bad config line 1" in str(caught.value)
 
 
 @given(st.text(st.characters(codec="ascii", categories=["L", "N"], include_characters="/._-~+"), max_size=40))
 def test_no_path_leads_out_of_a_directory(path: str) -> None:
-    for url in asked(f"https://github.com/{path}", IMAGEGEN_GIT_MIRROR="/srv/git"):
+    for url in requested(f"https://github.com/{path}", IMAGEGEN_GIT_MIRROR="/srv/git"):
         assert os.path.normpath(url) == "/srv/git" or os.path.normpath(url).startswith("/srv/git/")
 
 
@@ -111,8 +116,8 @@ class Mirror:
         self.tree = self.bare.tree(FILES)
         self.commit = self.bare.commit(self.tree)
 
-    def archive(self, env: dict[str, str], tree: str | None = None) -> git.Archive:
-        source = git.Source(APEX, self.commit, tree or self.tree)
+    def archive(self, env: dict[str, str], tree: str | None = None) -> git.PackedTree:
+        source = git.TreeSource(APEX, self.commit, tree or self.tree)
         return git.archive(source, "apex-1", Store(self.root / "store"), settings(**env), Quiet())
 
 
@@ -178,6 +183,6 @@ def test_a_directory_is_for_the_user_to_name(tmp_path: Path) -> None:
     mirror = Mirror(tmp_path, "NVIDIA/apex")
     with pytest.raises(FetchError):
         git.archive(
-            git.Source(f"file://{tmp_path}/NVIDIA/apex", mirror.commit, mirror.tree),
+            git.TreeSource(f"file://{tmp_path}/NVIDIA/apex", mirror.commit, mirror.tree),
             "apex-1", Store(tmp_path / "store"), settings(), Quiet(),
         )  # fmt: skip

@@ -32,31 +32,31 @@ class Saying:
 
 
 @pytest.fixture
-def source(workspace: Workspace) -> git.Source:
+def source(workspace: Workspace) -> git.TreeSource:
     """A commit under the annotated tag v1 and the branch main."""
     tree = workspace.bare.tree(FILES)
     commit = workspace.bare.commit(tree)
     workspace.bare.git("tag", "-a", "-m", "x", "v1", commit)
-    return git.Source(workspace.url, commit, tree)
+    return git.TreeSource(workspace.url, commit, tree)
 
 
-def archive(workspace: Workspace, source: git.Source) -> git.Archive:
+def archive(workspace: Workspace, source: git.TreeSource) -> git.PackedTree:
     return git.archive(source, "x-1", workspace.store, Settings.from_environment(workspace.env), Saying())  # type: ignore[arg-type]
 
 
-def test_a_name_that_leads_to_the_commit(workspace: Workspace, source: git.Source) -> None:
+def test_a_name_that_leads_to_the_commit(workspace: Workspace, source: git.TreeSource) -> None:
     plain = archive(workspace, source)
     for ref in ("v1", "main", "refs/tags/v1", "refs/heads/main"):
         assert archive(workspace, replace(source, ref=ref)) == plain
 
 
-def test_a_tag_goes_before_a_branch_of_its_name(workspace: Workspace, source: git.Source) -> None:
+def test_a_tag_goes_before_a_branch_of_its_name(workspace: Workspace, source: git.TreeSource) -> None:
     workspace.bare.commit(workspace.bare.tree({"other": b""}), branch="v1")
     assert archive(workspace, replace(source, ref="v1"))
 
 
 @pytest.mark.fault("Network", "a tag or branch of a git server leads to another commit", "refused: from what to what")
-def test_a_name_that_moved(workspace: Workspace, source: git.Source) -> None:
+def test_a_name_that_moved(workspace: Workspace, source: git.TreeSource) -> None:
     """Though the commit is still there, and here."""
     archive(workspace, source)
     moved = workspace.bare.commit(workspace.bare.tree({"other": b""}))
@@ -68,13 +68,13 @@ def test_a_name_that_moved(workspace: Workspace, source: git.Source) -> None:
     assert archive(workspace, source)
 
 
-def test_a_name_that_is_gone(workspace: Workspace, source: git.Source) -> None:
+def test_a_name_that_is_gone(workspace: Workspace, source: git.TreeSource) -> None:
     for ref in ("v2", "1", "*"):
         with raises("fetch-git-no-ref"):
             archive(workspace, replace(source, ref=ref))
 
 
-def test_a_ref_of_an_unreachable_server(workspace: Workspace, source: git.Source) -> None:
+def test_a_ref_of_an_unreachable_server(workspace: Workspace, source: git.TreeSource) -> None:
     """Unknown is not moved: what was fetched before is taken, and that is said."""
     away = replace(source, url=NOWHERE, ref="v1")
     with pytest.raises(UnreachableError):
@@ -97,17 +97,17 @@ class Nested:
         submodules = {"lib/a": (SUBMODULE, a.commit.encode()), "b": (SUBMODULE, b.commit.encode())}
         tree = workspace.bare.tree({"top": b"0", "lib/z": b"", **submodules})
         self.a, self.b, self.deep = replace(a, path="lib/a"), replace(b, path="b"), replace(deep, path="lib/a/deep")
-        self.plain = git.Source(workspace.url, workspace.bare.commit(tree), tree)
+        self.plain = git.TreeSource(workspace.url, workspace.bare.commit(tree), tree)
 
     def _repository(self, name: str, files: dict[str, bytes | tuple[str, bytes]]) -> git.Submodule:
         bare = Bare(self.workspace.root / f"{name}.git")
         tree = bare.tree(files)
         return git.Submodule(name, f"{self.workspace.server.url}/{name}.git", bare.commit(tree), tree)
 
-    def archive(self, *submodules: git.Submodule) -> git.Archive:
+    def archive(self, *submodules: git.Submodule) -> git.PackedTree:
         return archive(self.workspace, replace(self.plain, submodules=submodules))
 
-    def names(self, archive: git.Archive) -> list[str]:
+    def names(self, archive: git.PackedTree) -> list[str]:
         return [member.name.removeprefix("x-1/") for member in self.workspace.members(archive)]
 
 
@@ -163,6 +163,6 @@ def test_what_is_refused_before_a_submodule_is_fetched(nested: Nested) -> None:
 def test_archives_without_submodules_are_what_they_were(workspace: Workspace) -> None:
     """Locks hold this digest: another one means that `_FORMAT` was forgotten, and all of them to be made anew."""
     made = archive(
-        workspace, git.Source(workspace.url, workspace.bare.commit(tree := workspace.bare.tree(FILES)), tree)
+        workspace, git.TreeSource(workspace.url, workspace.bare.commit(tree := workspace.bare.tree(FILES)), tree)
     )
     assert made.digest == "sha256:2074b964c44a6efe6f5640eb005174adb02a5c4fa1c0d070e2c5c6d47d8e9f06"

@@ -16,8 +16,8 @@ from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, NotFoundError
 from imagegen.plan.harvest import HarvestErrors, harvest, wheel_metadata
 from imagegen.plan.harvest.releases import cuda_of
-from imagegen.plan.lock.indexes import Link
-from imagegen.plan.matrix.metadata import Package, Release
+from imagegen.plan.lock.indexes import IndexLink
+from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata
 from tests.wheel_index import Index, Offer, archive, metadata
 
 TODAY = "2026-11-21"
@@ -36,16 +36,16 @@ def settings(index: Index, tmp_path: Path) -> Settings:
     return Settings.from_environment({"HOME": str(tmp_path), "PIP_INDEX_URL": index.url})
 
 
-def asked(name: str = "pack", since: str | None = None, *extras: str) -> Package:
-    return Package(name, "pypi", None, since, extras, {})
+def requested(name: str = "pack", since: str | None = None, *extras: str) -> PackageReleases:
+    return PackageReleases(name, "pypi", None, since, extras, {})
 
 
-def one(settings: Settings, package: Package) -> Package:
+def one(settings: Settings, package: PackageReleases) -> PackageReleases:
     (found,) = harvest([package], settings, TODAY)
     return found
 
 
-def why(settings: Settings, package: Package) -> str:
+def why(settings: Settings, package: PackageReleases) -> str:
     with pytest.raises(HarvestErrors) as caught:
         list(harvest([package], settings, TODAY))
     assert f"{package.name} is not harvested" in str(caught.value)
@@ -69,15 +69,15 @@ def test_a_release_is_what_page_and_metadata_say(index: Index, settings: Setting
     aarch64 = Offer(wheel.filename.replace("x86_64", "aarch64"), uploaded="2026-11-19T00:00:00Z")
     old = offer(index, "1.1", yanked="broken")
     index.page("pack", wheel, aarch64, old, Offer("pack-1.2.tar.gz"), Offer("pack-1.0.zip"), as_json=as_json)
-    found = one(settings, asked("pack", "1.1", "serve-all"))
-    assert found == Package(
+    found = one(settings, requested("pack", "1.1", "serve-all"))
+    assert found == PackageReleases(
         "pack",
         "pypi",
         TODAY,
         "1.1",
         ("serve-all",),
         {
-            "1.2": Release(
+            "1.2": ReleaseMetadata(
                 "1.2",
                 "2026-11-19",
                 ">=3.10",
@@ -85,7 +85,7 @@ def test_a_release_is_what_page_and_metadata_say(index: Index, settings: Setting
                 ("cp312-cp312-manylinux_2_28_aarch64", LINUX),
                 {"serve-all": ('ray[cgraph]>=2.48; extra == "serve-all"',)},
             ),
-            "1.1": Release("1.1", "2026-11-20", ">=3.10", (), (LINUX,), yanked=True),
+            "1.1": ReleaseMetadata("1.1", "2026-11-20", ">=3.10", (), (LINUX,), yanked=True),
         },
     )
     assert list(found.releases) == ["1.2", "1.1"]
@@ -93,14 +93,14 @@ def test_a_release_is_what_page_and_metadata_say(index: Index, settings: Setting
 
 def test_a_release_with_a_file_that_is_not_yanked_is_not(index: Index, settings: Settings) -> None:
     index.page("pack", offer(index, "1.0", yanked=""), Offer("pack-1.0.tar.gz"))
-    assert not one(settings, asked()).releases["1.0"].yanked
+    assert not one(settings, requested()).releases["1.0"].yanked
 
 
 def test_what_an_sdist_needs_is_not_known(index: Index, settings: Settings) -> None:
     index.page("pack", Offer("pack-1.0.tar.gz", python=">=3.9"), Offer("pack-1.0-cp312-cp312-win_amd64.whl"))
-    found = one(settings, asked()).releases["1.0"]
+    found = one(settings, requested()).releases["1.0"]
     assert (found.requires, found.python, found.wheels) == (None, ">=3.9", ())
-    assert not [path for _, path, _ in index.asked if path.startswith("/files/")]
+    assert not [path for _, path, _ in index.requested if path.startswith("/files/")]
 
 
 def test_what_linux_cannot_install_is_left_out(index: Index, settings: Settings) -> None:
@@ -109,23 +109,23 @@ def test_what_linux_cannot_install_is_left_out(index: Index, settings: Settings)
     names = [f"pack-2.0-{tags}.whl" for tags in (*elsewhere, *none)]
     foreign = [Offer("other-3.0-py3-none-any.whl"), Offer("pack-3.0.exe"), Offer("pack-3.0-py3.12.egg")]
     index.page("pack", offer(index, "1.0"), *map(Offer, names), *foreign)
-    assert list(one(settings, asked()).releases) == ["1.0"]
+    assert list(one(settings, requested()).releases) == ["1.0"]
 
 
 def test_pre_releases_count_only_where_there_is_nothing_else(index: Index, settings: Settings) -> None:
     all_of_it = [offer(index, version) for version in ("0.0.1", "4.0.0b1", "4.0.0b2.dev1", "4.0.0.post1", "4.0.0")]
     index.page("pack", *all_of_it)
-    assert list(one(settings, asked()).releases) == ["4.0.0.post1", "4.0.0", "0.0.1"]
+    assert list(one(settings, requested()).releases) == ["4.0.0.post1", "4.0.0", "0.0.1"]
     index.page("pack", *all_of_it[:3])
-    assert list(one(settings, asked()).releases) == ["0.0.1"]
-    assert list(one(settings, asked("pack", "4.0.0b1")).releases) == ["4.0.0b2.dev1", "4.0.0b1"]
+    assert list(one(settings, requested()).releases) == ["0.0.1"]
+    assert list(one(settings, requested("pack", "4.0.0b1")).releases) == ["4.0.0b2.dev1", "4.0.0b1"]
 
 
 def test_an_index_without_the_release_empties_no_file(index: Index, settings: Settings) -> None:
     index.page("pack", Offer("pack-1.0-cp312-cp312-win_amd64.whl"))
-    assert "no release of pack for Linux" in why(settings, asked())
+    assert "no release of pack for Linux" in why(settings, requested())
     index.page("pack", offer(index, "1.0"))
-    assert "no release of pack since 2 for Linux" in why(settings, asked("pack", "2"))
+    assert "no release of pack since 2 for Linux" in why(settings, requested("pack", "2"))
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ def test_an_index_without_the_release_empties_no_file(index: Index, settings: Se
 def test_one_wheel_of_a_release_is_asked(index: Index, settings: Settings, best: str, others: list[str]) -> None:
     offers = [offer(index, "1.0", "wrong", tags=tags) for tags in others] + [offer(index, "1.0", "right", tags=best)]
     index.page("pack", *offers)
-    assert one(settings, asked()).releases["1.0"].requires == ("right",)
-    assert [path for _, path, _ in index.asked if path.endswith(".metadata")] == [
+    assert one(settings, requested()).releases["1.0"].requires == ("right",)
+    assert [path for _, path, _ in index.requested if path.endswith(".metadata")] == [
         f"/files/pack-1.0-{best}.whl.metadata"
     ]
 
@@ -167,11 +167,11 @@ def test_metadata_is_read_off_a_wheel_in_pieces(index: Index, settings: Settings
     filename = f"pack-1.0-{LINUX}.whl"
     index.wheel(filename, archive("pack", "1.0", metadata("pack", "1.0", "torch==2.11.0"), before=2_000_000))
     index.page("pack", Offer(filename))
-    assert one(settings, asked()).releases["1.0"].requires == ("torch==2.11.0",)
-    gets = [wanted for method, path, wanted in index.asked if method == "GET" and path.endswith(".whl")]
+    assert one(settings, requested()).releases["1.0"].requires == ("torch==2.11.0",)
+    gets = [required for method, path, required in index.requested if method == "GET" and path.endswith(".whl")]
     assert gets
-    assert all(wanted.startswith("bytes=") for wanted in gets)
-    assert sum(int(end) - int(start) for start, end in (wanted[6:].split("-") for wanted in gets)) < 200_000
+    assert all(required.startswith("bytes=") for required in gets)
+    assert sum(int(end) - int(start) for start, end in (required[6:].split("-") for required in gets)) < 200_000
 
 
 def test_a_server_without_ranges_does_not_send_gigabytes(index: Index, settings: Settings) -> None:
@@ -179,7 +179,7 @@ def test_a_server_without_ranges_does_not_send_gigabytes(index: Index, settings:
     index.wheel(filename, archive("pack", "1.0", metadata("pack", "1.0"), before=100_000))
     index.page("pack", Offer(filename))
     index.ranges = False
-    assert "the server does not give ranges" in why(settings, asked())
+    assert "the server does not give ranges" in why(settings, requested())
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_an_archive_that_is_none_is_an_error(index: Index, settings: Settings, d
     filename = f"pack-1.0-{LINUX}.whl"
     index.wheel(filename, data)
     index.page("pack", Offer(filename))
-    text = why(settings, asked())
+    text = why(settings, requested())
     assert filename in text
     assert said in text
 
@@ -230,7 +230,7 @@ def test_a_damaged_archive_is_read_right_or_refused(chance: random.Random, chang
     data = bytearray(WHEEL)
     for _ in range(changes):  # most of all near the end, where its directory is
         data[len(data) - 1 - int(chance.random() ** 3 * (len(data) - 1))] = chance.randrange(256)
-    link = Link(f"pack-1.0-{LINUX}.whl", "https://files.example/pack.whl", None)
+    link = IndexLink(f"pack-1.0-{LINUX}.whl", "https://files.example/pack.whl", None)
     try:
         found = wheel_metadata.fetch(Bytes(bytes(data)), link, "pack", "1.0")
     except FetchError:
@@ -283,7 +283,9 @@ def test_metadata_that_is_none_is_an_error_and_others_go_on(
     index.page("good", Offer("good-1.0-py3-none-any.whl"))
     found: list[str] = []
     with pytest.raises(HarvestErrors) as caught:
-        found.extend(each.name for each in harvest([asked("pack"), asked("good"), asked("absent")], settings, TODAY))
+        found.extend(
+            each.name for each in harvest([requested("pack"), requested("good"), requested("absent")], settings, TODAY)
+        )
     assert found == ["good"]
     assert [str(each).partition("\n")[0] for each in caught.value.errors] == [
         "absent is not harvested",
@@ -298,16 +300,16 @@ def test_latin_1_in_an_unread_field_is_no_fault(index: Index, settings: Settings
     filename = f"pack-1.0-{LINUX}.whl"
     index.beside(filename, metadata("pack", "1.0", "numpy", more="Author: J\u00fcrgen").decode().encode("latin-1"))
     index.page("pack", Offer(filename))
-    assert one(settings, asked()).releases["1.0"].requires == ("numpy",)
+    assert one(settings, requested()).releases["1.0"].requires == ("numpy",)
 
 
 def test_a_file_beside_the_wheel_is_the_one_that_the_index_names(index: Index, settings: Settings) -> None:
     filename = f"pack-1.0-{LINUX}.whl"
     sha256 = index.beside(filename, metadata("pack", "1.0"))
     index.page("pack", Offer(filename, metadata_sha256=sha256))
-    assert one(settings, asked()).releases["1.0"].requires == ()
+    assert one(settings, requested()).releases["1.0"].requires == ()
     index.page("pack", Offer(filename, metadata_sha256="0" * 64))
-    assert "not the file whose sha256 the index tells" in why(settings, asked())
+    assert "not the file whose sha256 the index tells" in why(settings, requested())
 
 
 @pytest.mark.parametrize(
@@ -316,22 +318,22 @@ def test_a_file_beside_the_wheel_is_the_one_that_the_index_names(index: Index, s
 )
 def test_a_page_that_is_none_is_an_error(index: Index, settings: Settings, page: bytes) -> None:
     index.pages["/simple/pack/"] = page
-    assert "pack" in why(settings, asked())
+    assert "pack" in why(settings, requested())
 
 
 def test_upload_times_that_are_none_are_not_known(index: Index, settings: Settings) -> None:
     times = ("", "yesterday", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59")
     index.page("pack", *(offer(index, f"1.{n}", uploaded=time) for n, time in enumerate(times)))
-    assert {each.uploaded for each in one(settings, asked()).releases.values()} == {None}
+    assert {each.uploaded for each in one(settings, requested()).releases.values()} == {None}
 
 
 def test_names_whose_tags_would_fill_the_memory_are_no_files(index: Index, settings: Settings) -> None:
     many = ".".join(f"p{n}" for n in range(400))
     index.page("pack", offer(index, "1.0"), Offer(f"pack-2.0-{many}-{many}-{many}.whl"))
-    assert list(one(settings, asked()).releases) == ["1.0"]
+    assert list(one(settings, requested()).releases) == ["1.0"]
 
 
 def test_an_index_without_an_address_is_an_error(settings: Settings) -> None:
-    text = why(settings, replace(asked(), index="nowhere"))
+    text = why(settings, replace(requested(), index="nowhere"))
     assert "no address is known for the index nowhere" in text
     assert "IMAGEGEN_INDEX_NOWHERE" in text

@@ -12,7 +12,7 @@ import pytest
 
 from imagegen.cli import main
 from imagegen.plan.matrix import metadata
-from imagegen.plan.matrix.metadata import Package, load, names, path_of, write
+from imagegen.plan.matrix.metadata import PackageReleases, load, names, path_of, write
 from tests.wheel_index import Index, Offer
 from tests.wheel_index import metadata as metadata_of
 
@@ -76,7 +76,7 @@ def test_a_harvest_writes_a_file_that_the_matrix_lives_with(run: Run, index: Ind
 def test_a_file_moves_only_when_the_index_says_something_new(run: Run, index: Index, tmp_path: Path) -> None:
     offer(index, "pack", "0.9", "1.0")
     path = path_of(tmp_path / "matrices", "pack")
-    write(Package("pack", "pypi", None, "1.0", (), {}), path)
+    write(PackageReleases("pack", "pypi", None, "1.0", (), {}), path)
     run("harvest", "pack")
     first = load([tmp_path / "matrices"], "pack")
     assert first
@@ -100,7 +100,7 @@ def test_one_package_that_cannot_be_had_keeps_none_of_the_others(run: Run, index
     offer(index, "good", "1.0")
     index.page("bad", Offer("bad-1.0-py3-none-any.whl"))
     index.beside("bad-1.0-py3-none-any.whl", b"<html>")
-    before = Package("bad", "pypi", "2026-01-01", None, (), {})
+    before = PackageReleases("bad", "pypi", "2026-01-01", None, (), {})
     write(before, path_of(tmp_path / "matrices", "bad"))
     ended = run("harvest", "good", "bad", "absent", "--json")
     assert ended.code == 68
@@ -119,19 +119,19 @@ def test_without_names_only_packages_with_a_file_are_asked_for(
     # PyPI's apex is not NVIDIA's: a component's name alone is no reason to take what an index has under it.
     monkeypatch.setattr(metadata, "names", lambda directories: names(directories[1:]))  # but for the shipped ones
     offer(index, "pack", "1.0")
-    write(Package("pack", "pypi", None, None, (), {}), path_of(tmp_path / "matrices", "pack"))
+    write(PackageReleases("pack", "pypi", None, None, (), {}), path_of(tmp_path / "matrices", "pack"))
     ended = run("harvest")
     assert ended.code == 0
     assert "without a file, and so not asked for:" in ended.err
     assert "apex" in ended.err
-    assert {path for _, path, _ in index.asked} == {"/simple/pack/", "/files/pack-1.0-py3-none-any.whl.metadata"}
+    assert {path for _, path, _ in index.requested} == {"/simple/pack/", "/files/pack-1.0-py3-none-any.whl.metadata"}
     assert names([tmp_path / "matrices"]) == ["pack"]
 
 
 @pytest.mark.parametrize("typed", ["mcore", "MCore", "Megatron_Core", "megatron-core"])
 def test_components_go_by_what_people_type(run: Run, index: Index, typed: str) -> None:
     assert run("harvest", typed).code == 68
-    assert [path for _, path, _ in index.asked] == ["/simple/megatron-core/"]
+    assert [path for _, path, _ in index.requested] == ["/simple/megatron-core/"]
 
 
 def test_what_is_no_name_or_no_file_is_an_error(run: Run, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.audit.torch_exports import Index as Exports
+from imagegen.audit.torch_exports import ExportIndex as Exports
 from imagegen.audit.torch_exports import dumps, loads
 from imagegen.cli import main
 from imagegen.core.config import Settings
@@ -62,8 +62,8 @@ def settings(index: Index, tmp_path: Path) -> Settings:
     return Settings.from_environment({"HOME": str(tmp_path), "PIP_INDEX_URL": index.url})
 
 
-def add(asked: str, settings: Settings, path: Path) -> torch_exports.Added:
-    return torch_exports.add(asked, settings, Store(settings.store), Quiet(), path)
+def add(requested: str, settings: Settings, path: Path) -> torch_exports.Added:
+    return torch_exports.add(requested, settings, Store(settings.store), Quiet(), path)
 
 
 def saved(folder: Path, content: bytes, name: str = NAME) -> str:
@@ -79,15 +79,15 @@ def offer(index: Index, content: bytes, *names: str) -> None:
 
 
 def test_a_wheels_exports_become_a_release_once(settings: Settings, path: Path, tmp_path: Path) -> None:
-    asked = saved(tmp_path, wheel())
-    added = add(asked, settings, path)
+    requested = saved(tmp_path, wheel())
+    added = add(requested, settings, path)
     assert (added.release, added.names, added.written) == ("2.16.0", 3, True)
     after = loads(path.read_bytes())
     assert after.releases == ("2.15.0", "2.16.0")
     assert after.of_release("2.16.0") == set(NAMES[:3])
     assert after.of_release("2.15.0") == set(BEFORE.names)
     once = path.stat()
-    assert not add(asked, settings, path).written
+    assert not add(requested, settings, path).written
     assert path.stat() == once
 
 
@@ -102,7 +102,7 @@ def test_the_release_of_an_index(settings: Settings, index: Index, path: Path) -
     ]
     offer(index, wheel(), *others, NAME)
     assert add("2.16.0", settings, path).written
-    assert {asked for _, asked, _ in index.asked} == {"/simple/torch/", f"/files/{NAME}"}
+    assert {requested for _, requested, _ in index.requested} == {"/simple/torch/", f"/files/{NAME}"}
     with raises("fetch-no-release"):
         add("2.17.0", settings, path)
     index.files[f"/files/{NAME}"] = wheel() + b"x"
@@ -165,12 +165,12 @@ def test_on_the_command_line(
             main()
         return ended.value.code
 
-    asked = saved(tmp_path, wheel())
-    assert run(asked, "--json") == 0
+    requested = saved(tmp_path, wheel())
+    assert run(requested, "--json") == 0
     lines = capsys.readouterr()
     assert json.loads(lines.out) == {"release": "2.16.0", "path": str(path), "names": 3, "written": True}
     assert lines.err == f"torch 2.16.0: 3 names, added ({path})\n"
-    assert run(asked) == 0
+    assert run(requested) == 0
     assert capsys.readouterr().err == f"torch 2.16.0: 3 names, nothing new ({path})\n"
-    assert run(asked, "torch") == 64
+    assert run(requested, "torch") == 64
     assert "--torch-exports is asked for alone" in capsys.readouterr().err

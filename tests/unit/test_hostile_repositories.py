@@ -22,7 +22,7 @@ from imagegen.core.git.local import ForeignRepositoryError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.plan import lock
-from imagegen.plan.lock.model import LOCAL, Deb
+from imagegen.plan.lock.model import LOCAL, LockedDeb
 from imagegen.run.engine.buildx import Buildx, run_buildx
 from imagegen.supply.compare import revision
 from imagegen.supply.trust import documents
@@ -49,7 +49,7 @@ recipes:
 def compiling(root: Path) -> Project:
     """A project whose image has a component that is compiled from the project's directory `kernels`."""
     compiler, headers = (
-        Deb(name, "1", "amd64", 1, "a" * 64, "debian", f"pool/{name}.deb") for name in ("g++", "python3.11-dev")
+        LockedDeb(name, "1", "amd64", 1, "a" * 64, "debian", f"pool/{name}.deb") for name in ("g++", "python3.11-dev")
     )
     project = Project(root, base=replace(BASE, debs=(compiler, *BASE.debs, headers)))
     demo = project.root / "matrices/demo.yaml"

@@ -68,18 +68,18 @@ def test_equal_knowledge_is_equal_bytes(lock: Lock, facts: dict[str, bytes], emp
 
 def test_only_what_is_named_and_lacks_is_asked_for(lock: Lock, facts: dict[str, bytes], empty: Store) -> None:
     one, two = (watch.key(wheel, lock.python) for wheel in lock.wheels)
-    asked: list[str] = []
+    requested: list[str] = []
 
     def bring(key: str) -> bytes | None:
-        asked.append(key)
+        requested.append(key)
         return facts[key]
 
     import_scans(replace(lock, wheels=lock.wheels[:1]), empty, {one, two}, bring)
-    assert asked == [one]
+    assert requested == [one]
     import_scans(lock, empty, facts, bring)
-    assert sorted(asked) == sorted(facts)
+    assert sorted(requested) == sorted(facts)
     import_scans(lock, empty, facts, bring)
-    assert len(asked) == len(facts)
+    assert len(requested) == len(facts)
 
 
 def test_a_missing_scan_is_skipped_and_what_came_before_an_error_stays(

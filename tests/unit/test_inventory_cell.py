@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from imagegen.audit.model import Deb, Release
+from imagegen.audit.model import InstalledDeb, OsRelease
 from imagegen.core.config import Settings
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
@@ -109,5 +109,5 @@ def test_what_dpkg_says_of_a_base_is_known(store: Store, tmp_path: Path, setting
     for _ in range(2):  # read, and remembered
         system = cells.subject(lock, cell_of(None), store, settings, Quiet()).system
         assert system
-        assert system.debs == {"cpp": Deb("4:12", "amd64", "gcc-defaults", "1.2", None)}
-        assert system.release == Release("ubuntu", "22.04", "jammy")
+        assert system.debs == {"cpp": InstalledDeb("4:12", "amd64", "gcc-defaults", "1.2", None)}
+        assert system.release == OsRelease("ubuntu", "22.04", "jammy")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.audit.model import Deb, Release
+from imagegen.audit.model import InstalledDeb, OsRelease
 from imagegen.image.inventory import system
 from imagegen.image.inventory.disk import Disk
 from tests.trees import To, on_disk
@@ -64,9 +64,11 @@ def test_what_dpkg_has_is_reported_with_its_source(tmp_path: Path) -> None:
         "usr/share/doc/zlib1g/copyright": b"This is zlib.\n",
     }
     assert system.installed(Disk(on_disk(tmp_path, root))) == {
-        "libc6": Deb("2.36-9+deb12u14", "amd64", "glibc", "2.36-9+deb12u14", ("Expat", "GPL-2+ or", "LGPL-2.1+")),
-        "cpp": Deb("4:12.2.0-3", "amd64", "gcc-defaults", "1.203", ("Expat", "GPL-2+ or", "LGPL-2.1+")),
-        "zlib1g": Deb("1:1.2.13.dfsg-1", "amd64", "zlib1g", "1:1.2.13.dfsg-1", ()),
+        "libc6": InstalledDeb(
+            "2.36-9+deb12u14", "amd64", "glibc", "2.36-9+deb12u14", ("Expat", "GPL-2+ or", "LGPL-2.1+")
+        ),
+        "cpp": InstalledDeb("4:12.2.0-3", "amd64", "gcc-defaults", "1.203", ("Expat", "GPL-2+ or", "LGPL-2.1+")),
+        "zlib1g": InstalledDeb("1:1.2.13.dfsg-1", "amd64", "zlib1g", "1:1.2.13.dfsg-1", ()),
     }
 
 
@@ -78,13 +80,13 @@ def test_a_package_without_a_copyright_file_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (b'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n', Release("debian", "12", "bookworm")),
-        (b"NAME='Wolfi'\nID=wolfi\n", Release("wolfi", "", "")),
+        (b'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n', OsRelease("debian", "12", "bookworm")),
+        (b"NAME='Wolfi'\nID=wolfi\n", OsRelease("wolfi", "", "")),
         (b"VERSION_ID=3\n", None),
         (b"\xff=", None),
     ],
 )
-def test_a_system_says_what_it_is(text: bytes, expected: Release | None, tmp_path: Path) -> None:
+def test_a_system_says_what_it_is(text: bytes, expected: OsRelease | None, tmp_path: Path) -> None:
     tree = Disk(on_disk(tmp_path, {"usr/lib/os-release": text, "etc/os-release": To("../usr/lib/os-release")}))
     assert system.release(tree) == expected
 

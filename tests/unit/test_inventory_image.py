@@ -247,7 +247,7 @@ def test_a_large_library_of_another_layout_is_a_warning(tmp_path: Path, monkeypa
     large = make_elf(exported=["own"], soname="liblarge.so")
     user = make_elf(["liblarge.so"], ["own"], ["PyInit__c"], runpath="$ORIGIN")
     stack = {**STACK, **below(SITE, site_of(demo={"demo/_c.so": user, "demo/liblarge.so": large}))}
-    parts = [sparse.Part(64, len(large) - 600, searched=False)]
+    parts = [sparse.FileRange(64, len(large) - 600, searched=False)]
     monkeypatch.setattr(layers, "_WHOLE", 0)
     monkeypatch.setattr(collect, "IN_MEMORY", 0)
     monkeypatch.setattr(collect, "left_out", lambda _, size: parts if size == len(large) else [])
@@ -315,8 +315,8 @@ def test_an_image_of_a_registry_is_what_its_layers_say_together(registry: StandI
     assert found.system is not None and found.system.interpreter is not None
     assert (set(found.system.libraries), found.system.preloaded) == ({"libc.so.6"}, ("/opt/lib",))
     assert any("not audited" in line and "/usr/lib/python3/dist-packages" in line for line in said.lines)
-    asked = audited(f"{registry.host}/a/b:1", tmp_path, gpus=GPUS[:1])
-    assert asked.gpus == GPUS[:1]
+    requested = audited(f"{registry.host}/a/b:1", tmp_path, gpus=GPUS[:1])
+    assert requested.gpus == GPUS[:1]
 
 
 def test_a_layout_is_a_directory(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.audit.model import Target
+from imagegen.audit.model import CodeTarget
 from imagegen.core.errors import WheelError
 from imagegen.core.types import Gpu
 from imagegen.image.inventory import site
@@ -14,7 +14,7 @@ from tests.elf_samples import make_elf, make_fatbin
 from tests.support.errors import raises
 from tests.wheels import make_wheel
 
-SM_90 = Target("sass", 90)
+SM_90 = CodeTarget("sass", 90)
 GPU = Gpu("sm_90", "9.0", "hopper", ())
 WHEEL = "Wheel-Version: 1.0\nTag: {0}-{1}-linux_x86_64\nTag: {0}-{1}-manylinux_2_28_x86_64\n"
 

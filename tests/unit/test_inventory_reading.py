@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imagegen.audit.model import Target
+from imagegen.audit.model import CodeTarget
 from imagegen.image.inventory import layers
 from imagegen.image.inventory.tree import Regular
 from tests.elf_samples import make_elf
@@ -22,6 +22,6 @@ def test_each_file_is_scanned_for_itself(tmp_path: Path) -> None:
     assert library.elf is not None
     assert (library.elf.undefined, library.elf.exported) == ({"f"}, {"g"})
     assert cubin.unreadable is not None
-    assert [group.targets for group in text_code.code] == [(Target("ptx", 90, "a", (8, 7)),)]
+    assert [group.targets for group in text_code.code] == [(CodeTarget("ptx", 90, "a", (8, 7)),)]
     assert (text.executable, text.elf, text.unreadable) == (True, None, None)
     assert gone.unreadable == "it cannot be opened: No such file or directory"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.audit.model import System
+from imagegen.audit.model import SystemLibraries
 from imagegen.image.inventory import system
 from imagegen.image.inventory.disk import Disk
 from imagegen.image.inventory.tree import Directory, place, walk
@@ -24,14 +24,14 @@ def library(name: str, **more: object) -> bytes:
     return make_elf(soname=name, **more)  # type: ignore[arg-type]
 
 
-def systems(tmp_path: Path, tree: Things, interpreter: str | None = None, **environment: str) -> System:
+def systems(tmp_path: Path, tree: Things, interpreter: str | None = None, **environment: str) -> SystemLibraries:
     """Return what is found on disk, and check that the tar gives the same."""
     found = system.from_directories(on_disk(tmp_path / "root", tree), environment=environment, interpreter=interpreter)
     assert system.of(layered(tmp_path, tree), environment=environment, interpreter=interpreter) == found
     return found
 
 
-def sonames(found: System) -> dict[str, str | None]:
+def sonames(found: SystemLibraries) -> dict[str, str | None]:
     return {name: file.elf.soname for name, file in found.libraries.items() if file.elf}
 
 
@@ -139,17 +139,19 @@ def trees(draw: st.DrawFn) -> Things:
 
 
 @given(trees(), st.lists(PATHS | TARGETS, min_size=5, max_size=5), st.lists(PATHS, max_size=2))
-def test_a_tar_and_a_disk_with_the_same_tree_are_one(tree: Things, asked: list[str], directories: list[str]) -> None:
+def test_a_tar_and_a_disk_with_the_same_tree_are_one(
+    tree: Things, requested: list[str], directories: list[str]
+) -> None:
     tree = {**tree, "etc/ld.so.conf": "\n".join(f"/{each}" for each in directories).encode()}
     with tempfile.TemporaryDirectory() as scratch:
         disk = Disk(on_disk(Path(scratch, "root"), tree))
         tar = layered(Path(scratch), tree)
         assert dict(walk(disk, "/")) == dict(walk(tar, "/"))
-        for path in asked:
+        for path in requested:
             found = place(disk, path)
             assert found == place(tar, path)
             if found is not None:
                 assert disk.look(found) == tar.look(found)
                 assert isinstance(disk.look(found), Directory) == Path(f"{scratch}/root{found}").is_dir()
-        environment = {"LD_LIBRARY_PATH": ":".join(f"/{each}" for each in asked)}
+        environment = {"LD_LIBRARY_PATH": ":".join(f"/{each}" for each in requested)}
         assert system.of(disk, environment=environment) == system.of(tar, environment=environment)

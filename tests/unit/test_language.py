@@ -20,7 +20,8 @@ RETIRED = re.compile(
 )
 # A relative clause without the noun that it belongs to: "What a layer holds."
 HEADLESS = re.compile(r"(What|Those|Of|Who|Whose|Whether|Where|As|That|Which|How|When)\b")
-BUDGET = {"docstrings": 0, "pages": 0, "headless docstrings": 12, "class names used twice": 57}
+# The one left is in the startup checks, whose bytes are part of every recorded image.
+BUDGET = {"docstrings": 0, "pages": 0, "headless docstrings": 1, "class names used twice": 0}
 
 
 def modules() -> list[ast.Module]:
@@ -34,9 +35,11 @@ def docstrings() -> Iterator[str]:
 
 
 def test_counts_do_not_rise() -> None:
+    # Programs in containers import nothing of imagegen, so their names cannot be confused with its own.
+    own = [path for path in sorted((ROOT / "imagegen").rglob("*.py")) if "incontainer" not in path.parts]
     names = Counter(
         node.name
-        for module in modules()
+        for module in map(ast.parse, (path.read_text() for path in own))
         for node in ast.walk(module)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )

@@ -29,7 +29,7 @@ from imagegen.image.layers.bytecode import Compiler
 from imagegen.image.layers.ownership import OwnershipErrors
 from imagegen.image.layers.plan import plan
 from imagegen.image.layers.recorded import layer_sizes, package_sizes, shared
-from imagegen.plan.lock.model import File, FileConflict, Lock, LockedBase, LockedWheel
+from imagegen.plan.lock.model import FileConflict, Lock, LockedBase, LockedFile, LockedWheel
 from tests.interpreters import LOCKED
 from tests.support.errors import raises
 from tests.wheels import make_wheel
@@ -69,13 +69,13 @@ def locked(
     filename, info = f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
     data = make_wheel(tmp_path, files, filename=filename, info=info, metadata=metadata).read_bytes()
     digest = store.write(data).removeprefix("sha256:")
-    return LockedWheel(name, "1.0", File(filename, len(data), digest, "pypi"), via=())
+    return LockedWheel(name, "1.0", LockedFile(filename, len(data), digest, "pypi"), via=())
 
 
 def lock_of(*wheels: LockedWheel) -> Lock:
     base = LockedBase("debian12", "debian", "bookworm", {}, ())
     axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
-    uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
+    uv = LockedWheel("uv", "1.0", LockedFile("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
     wheels = tuple(sorted(wheels, key=lambda wheel: wheel.name))
     return Lock(
         cell="demo-cpu-py311",

@@ -11,7 +11,7 @@ from imagegen.core.errors import LockError
 from imagegen.image.layers.ownership import OwnershipErrors, left_out, losers
 from imagegen.plan.lock import file as lock_file
 from imagegen.plan.lock import freshness
-from imagegen.plan.lock.model import File, FileConflict, Lock, LockedBase, LockedWheel, file_conflicts_among
+from imagegen.plan.lock.model import FileConflict, Lock, LockedBase, LockedFile, LockedWheel, file_conflicts_among
 from imagegen.plan.matrix.model import FileConflictRule
 from tests.interpreters import LOCKED
 from tests.unit.matrix_samples import SMALL, complaint, load
@@ -35,7 +35,7 @@ def lock_of(*names: str, file_conflicts: tuple[FileConflict, ...] = ()) -> Lock:
     base = LockedBase("debian12", "debian", "bookworm", {}, ())
     axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
     uv, *wheels = (
-        LockedWheel(name, "1.0", File(f"{name}-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
+        LockedWheel(name, "1.0", LockedFile(f"{name}-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
         for name in ("uv", *sorted(names))
     )
     return Lock(

@@ -197,10 +197,12 @@ def test_what_this_store_made_is_remembered_when_its_blobs_are_gone(
 
 def on_a_registrys_image(*wheels: LockedWheel) -> Lock:
     layers = tuple(
-        registry.Layer("application/vnd.oci.image.layer.v1.tar+gzip", f"sha256:{n * 64}", 1, f"sha256:{n * 64}")
+        registry.RemoteLayer("application/vnd.oci.image.layer.v1.tar+gzip", f"sha256:{n * 64}", 1, f"sha256:{n * 64}")
         for n in "12"
     )
-    content = registry.Image(f"sha256:{'3' * 64}", f"sha256:{'4' * 64}", registry.Config((), (), (), "", ""), layers)
+    content = registry.RemoteImage(
+        f"sha256:{'3' * 64}", f"sha256:{'4' * 64}", registry.Config((), (), (), "", ""), layers
+    )
     lock = lock_of(*wheels)
     return replace(lock, base=replace(lock.base, kind="registry", image="x/y:1", content=content))
 
@@ -253,7 +255,7 @@ def test_the_bases_tree_comes_from_its_layer(
     build(lock, empty, settings, replace(elsewhere, repository=cast("registry.Repository", source)))
     base = published.layers[0]
     (only,) = made
-    assert only.layers == (registry.Layer(base.media_type, base.digest, base.size, base.diff_id),)
+    assert only.layers == (registry.RemoteLayer(base.media_type, base.digest, base.size, base.diff_id),)
     assert only.fetch(empty, Quiet()) == only.layers
     assert source.downloaded == [base.digest]
 

@@ -11,13 +11,13 @@ import pytest
 
 from imagegen.audit import collect, sparse
 from imagegen.audit.examine import examine
-from imagegen.audit.model import Target
+from imagegen.audit.model import CodeTarget
 from imagegen.core.config import Settings
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, upkeep
 from imagegen.image.inventory.cell import blobs
 from imagegen.image.layers import layer, watch
-from imagegen.image.layers.archive import Archive, Entry
+from imagegen.image.layers.archive import ZipArchive, ZipEntry
 from imagegen.plan.lock.model import FileConflict, Lock, LockedWheel
 from tests.elf_samples import make_elf, make_fatbin
 from tests.unit import test_layers_assemble as assembled
@@ -25,20 +25,20 @@ from tests.unit.test_layers_assemble import lock_of, locked
 
 settings, store, _a_base, _on_the_host = assembled.settings, assembled.store, assembled._a_base, assembled._on_the_host
 assemble = assembled.assembling.assemble
-LIBRARY = make_elf(needed=["libc.so.6"], exported=["name"], fatbin=make_fatbin([[Target("sass", 90)]]))
+LIBRARY = make_elf(needed=["libc.so.6"], exported=["name"], fatbin=make_fatbin([[CodeTarget("sass", 90)]]))
 
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The members that were unpacked, each time that one was."""
     names: list[str] = []
-    chunks = Archive.chunks
+    chunks = ZipArchive.chunks
 
-    def counted(self: Archive, entry: Entry) -> Iterator[bytes]:
+    def counted(self: ZipArchive, entry: ZipEntry) -> Iterator[bytes]:
         names.append(entry.name)
         return chunks(self, entry)
 
-    monkeypatch.setattr(Archive, "chunks", counted)
+    monkeypatch.setattr(ZipArchive, "chunks", counted)
     return names
 
 
@@ -114,7 +114,7 @@ def test_a_large_file_made_in_another_way_is_read_twice(
 ) -> None:
     """The tables that a loader reads lie where the copy leaves bytes out as machine code."""
     monkeypatch.setattr(collect, "IN_MEMORY", 0)
-    monkeypatch.setattr(collect, "left_out", lambda *_: [sparse.Part(64, 500, searched=False)])
+    monkeypatch.setattr(collect, "left_out", lambda *_: [sparse.FileRange(64, 500, searched=False)])
     lock, wheel = demo(store, tmp_path)
     assemble(lock, store, settings, Quiet())
     assert read.count("one/lib.so") == 2

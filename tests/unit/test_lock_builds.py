@@ -22,9 +22,9 @@ from imagegen.plan.lock.model import (
     LINKS,
     LOCAL,
     URL,
-    File,
     Lock,
     LockedBuild,
+    LockedFile,
     LockedGit,
     LockedPatch,
     LockedWheel,
@@ -34,7 +34,7 @@ from tests.support.errors import raises
 from tests.unit.test_lock_file import LOCK, A, B, C, deb, hashes, names, sizes, texts, versions, wheel
 
 ADDRESS = "https://github.com/x/y/releases/download/v2/fast-1.0%2Bcu130-py3-none-any.whl"
-SOURCE = File("fast-1.0.tar.gz", 5, C, "pypi")
+SOURCE = LockedFile("fast-1.0.tar.gz", 5, C, "pypi")
 COMMIT = LockedGit("release/v1", "https://github.com/x/fast", "1" * 40, "2" * 40)
 SUBMODULE = Submodule("third/cutlass", "https://github.com/x/cutlass", "3" * 40, "4" * 40)
 BUILD = LockedBuild(
@@ -77,11 +77,11 @@ def test_a_build_is_written_and_read() -> None:
     assert text == dumps(loads(text))
     assert '[build.env]\nFAST_ARCHS = "90;120"\n' in text
     from_commit = with_build(
-        PLAIN, source=File("fast-1.0.tar", 5, C, GIT), git=COMMIT, submodules=(SUBMODULE,), because=None
+        PLAIN, source=LockedFile("fast-1.0.tar", 5, C, GIT), git=COMMIT, submodules=(SUBMODULE,), because=None
     )
     local = [
         with_build(PLAIN, source=replace(SOURCE, index=LOCAL)),
-        with_build(PLAIN, source=File("fast-1.0.tar", 5, C, LOCAL)),
+        with_build(PLAIN, source=LockedFile("fast-1.0.tar", 5, C, LOCAL)),
     ]
     bare = with_build(PLAIN, via=(), patches=(), env={}, architectures=(), requires=(), build_requires=(), against=())
     for lock in (from_commit, *local, bare):
@@ -94,7 +94,7 @@ def test_a_lock_without_builds_is_as_it_was() -> None:
 
 
 def test_a_wheel_that_was_chosen_keeps_its_address_and_the_reason() -> None:
-    file = File("fast-1.0+cu130-py3-none-any.whl", 9, A, URL, url=ADDRESS)
+    file = LockedFile("fast-1.0+cu130-py3-none-any.whl", 9, A, URL, url=ADDRESS)
     fast = replace(wheel("fast", "1.0+cu130"), file=file, choice="catalogue: its name says CUDA 13")
     links = replace(wheel("fast"), file=replace(wheel("fast").file, index=LINKS, path=None), choice="find-links: fits")
     for chosen in (fast, links):
@@ -114,14 +114,14 @@ addresses = [
 
 @pytest.mark.parametrize("address", addresses)
 def test_addresses_of_another_kind_are_refused(address: str) -> None:
-    file = File("fast-1.0+cu130-py3-none-any.whl", 9, A, URL, url=address)
+    file = LockedFile("fast-1.0+cu130-py3-none-any.whl", 9, A, URL, url=address)
     lock = replace(LOCK, wheels=(replace(wheel("fast", "1.0+cu130"), file=file, choice="x"), *LOCK.wheels[1:]))
     with pytest.raises(LockErrors, match="url"):
         dumps(lock)
 
 
 def test_this_machine_may_serve_files_without_https() -> None:
-    file = File("fast-1.0-py3-none-any.whl", 9, A, URL, url="http://127.0.0.1:8000/fast-1.0-py3-none-any.whl")
+    file = LockedFile("fast-1.0-py3-none-any.whl", 9, A, URL, url="http://127.0.0.1:8000/fast-1.0-py3-none-any.whl")
     lock = replace(LOCK, wheels=(replace(wheel("fast"), file=file, choice="x"), *LOCK.wheels[1:]))
     assert loads(dumps(lock)) == lock
 
@@ -136,7 +136,7 @@ def test_this_machine_may_serve_files_without_https() -> None:
     ],
 )
 def test_what_an_index_does_not_have_says_where_it_is(old: str, new: str, why: str) -> None:
-    file = File("fast-1.0+cu130-py3-none-any.whl", 9, A, URL, url=ADDRESS)
+    file = LockedFile("fast-1.0+cu130-py3-none-any.whl", 9, A, URL, url=ADDRESS)
     lock = replace(LOCK, wheels=(replace(wheel("fast", "1.0+cu130"), file=file, choice="x"), *LOCK.wheels[1:]))
     text = dumps(lock)
     assert old in text
@@ -298,7 +298,7 @@ builds = st.builds(
         version=version,
         because=because,
         choice=choice,
-        source=File(f"{name}-{version}.tar", size, sha256, GIT if commit else LOCAL),
+        source=LockedFile(f"{name}-{version}.tar", size, sha256, GIT if commit else LOCAL),
         git=COMMIT if commit else None,
         submodules=(SUBMODULE,) if commit else (),
         patches=tuple(LockedPatch(f"{each}.patch", sha256) for each in patches),

@@ -8,7 +8,7 @@ import pytest
 
 from imagegen.core.data import shipped
 from imagegen.plan import lock, matrix
-from imagegen.plan.lock.model import File, LockedBuild
+from imagegen.plan.lock.model import LockedBuild, LockedFile
 from imagegen.plan.matrix.recipe import Commit, LocalSource
 from imagegen.wheels import catalogue
 from imagegen.wheels.resolve import candidates
@@ -21,7 +21,7 @@ BUILD = LockedBuild(
     because=None,
     via=(),
     choice="",
-    source=File("flash_attn-2.8.3.tar.gz", 1, "2" * 64, "pypi"),
+    source=LockedFile("flash_attn-2.8.3.tar.gz", 1, "2" * 64, "pypi"),
     git=None,
     submodules=(),
     patches=(),

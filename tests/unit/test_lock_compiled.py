@@ -19,14 +19,14 @@ from imagegen.core.progress import Quiet
 from imagegen.core.types import Gpu
 from imagegen.plan.lock import contradictions, dumps, fetch_sources, stale
 from imagegen.plan.lock.file import loads
-from imagegen.plan.lock.model import Deb, LockedBase, LockedGit
+from imagegen.plan.lock.model import LockedBase, LockedDeb, LockedGit
 from imagegen.plan.lock.recipes import Compiled, against, environment, released, require_tools
 from imagegen.plan.matrix.model import Component, EnvVar, InterpreterFile, Requirement, Rule
 from imagegen.plan.matrix.recipe import Architectures, Commit, LocalSource, Patch, Recipe, SdistFile
-from imagegen.wheels.catalogue import Catalogue, KnownFile, Release
+from imagegen.wheels.catalogue import Catalogue, CatalogueRelease, KnownFile
 from imagegen.wheels.resolve import uncatalogued
 from imagegen.wheels.resolve.candidates import wheel_of
-from imagegen.wheels.wheelhouse import Candidate, Offer, Place
+from imagegen.wheels.wheelhouse import Candidate, Offer, WheelSource
 from tests.gitserver import SUBMODULE, Bare, GitServer
 from tests.support.errors import raises
 from tests.unit.test_lock_builds import wheel
@@ -65,17 +65,17 @@ class Works(Workspace):
         self.index.wheel("einops", "0.8")
         self.index.wheel("nvidia-cuda-nvcc", "13.0.88")
         self.index.wheel("backend", "1.0")
-        debs = tuple(Deb(name, "1", "amd64", 1, "a" * 64, "debian", f"pool/{name}.deb") for name in TOOLS)
+        debs = tuple(LockedDeb(name, "1", "amd64", 1, "a" * 64, "debian", f"pool/{name}.deb") for name in TOOLS)
         self.first = replace(self.first, base=replace(self.first.base, debs=(debs[0], *self.first.base.debs, debs[1])))
         nvcc = Requirement(Component("nvcc", "nvidia-cuda-nvcc", "", ()), "", "it compiles", "pypi")
-        wanted = tuple(replace(each, index="pypi") for each in self.cell.requirements)
+        required = tuple(replace(each, index="pypi") for each in self.cell.requirements)
         axes = {**self.cell.axes, "cuda": "cu130"}
-        self.cell = replace(self.cell, axes=axes, gpus=(GPUS["90"],), requirements=(*wanted, nvcc, ASKS))
+        self.cell = replace(self.cell, axes=axes, gpus=(GPUS["90"],), requirements=(*required, nvcc, ASKS))
         self.recipe(RECIPE)
 
-    def recipe(self, recipe: Recipe, **asked: object) -> None:
+    def recipe(self, recipe: Recipe, **requested: object) -> None:
         others = [each for each in self.cell.requirements if each.component != FAST]
-        mine = replace(ASKS, **asked)  # type: ignore[arg-type]
+        mine = replace(ASKS, **requested)  # type: ignore[arg-type]
         self.cell = replace(self.cell, recipes={"fast": recipe}, requirements=(*others, mine))
 
 
@@ -100,13 +100,13 @@ def test_what_no_wheel_serves_becomes_a_build(works: Works) -> None:
     names = {each.name: each.via for each in lock.wheels}
     assert names["einops"] == ("fast",), "what the wheel will require is resolved along"
     assert "backend" not in names, "what a build needs is no part of the image"
-    ((need, index),) = works.chooser.asked
+    ((need, index),) = works.chooser.requested
     assert (need.key, need.source, need.torch, need.cuda) == (build.key, "fast-1.10.tar.gz", "2.13.0", "13.0")
     assert (index, need.version) == ("pypi", "1.10")
 
     assert loads(dumps(lock)) == lock
     assert (stale(lock, works.cell), contradictions(lock, works.cell)) == ((), ())
-    works.chooser.answer = replace(works.chooser.answer, place=Place.WHEELHOUSE, reason="built meanwhile")
+    works.chooser.answer = replace(works.chooser.answer, place=WheelSource.WHEELHOUSE, reason="built meanwhile")
     assert works.make(lock) is lock, "a build that is the same stays, whatever this machine has"
     assert stale(replace(lock, inputs={**lock.inputs, "builder": SHA}), works.cell) == ("builder",)
 
@@ -126,14 +126,14 @@ def test_a_wheel_that_fits_is_locked_with_the_reason(works: Works) -> None:
     works.chooser.known = ("1.10", "1.11")
     name = "fast-1.11+cu130-cp311-cp311-linux_x86_64.whl"
     address = ADDRESS.replace("1.10", "1.11")
-    works.chooser.answer = Candidate(Place.CATALOGUE, name, address, True, "its name says CUDA 13", SHA, 7)
+    works.chooser.answer = Candidate(WheelSource.CATALOGUE, name, address, True, "its name says CUDA 13", SHA, 7)
     lock = works.make()
     fast = next(each for each in lock.wheels if each.name == "fast")
     assert (fast.version, fast.file.url, fast.choice) == ("1.11+cu130", address, "catalogue: its name says CUDA 13")
-    assert (lock.builds, works.chooser.asked[0][0].key) == ((), None)
+    assert (lock.builds, works.chooser.requested[0][0].key) == ((), None)
     assert loads(dumps(lock)) == lock
     assert (stale(lock, works.cell), contradictions(lock, works.cell)) == ((), ())
-    works.chooser.answer = Candidate(Place.SOURCE, "", "", fits=True, reason="no host can be reached")
+    works.chooser.answer = Candidate(WheelSource.SOURCE, "", "", fits=True, reason="no host can be reached")
     assert works.make(lock) is lock
     with raises("lock-no-recipe"):
         works.make(lock, upgrade_packages=("fast",))
@@ -147,23 +147,28 @@ def test_a_wheel_that_fits_is_locked_with_the_reason(works: Works) -> None:
         (Catalogue(files=(KnownFile("fast", "1.10", Offer(NAME, ADDRESS, SHA), ""),)), True),
         (Catalogue(files=(KnownFile("fast", "1.10", Offer(NAME, ADDRESS, "e" * 64), ""),)), False),
         (Catalogue(files=(KnownFile("fast", "1.10", Offer(NAME, ADDRESS.replace("/x/", "/y/"), SHA), ""),)), False),
-        (Catalogue(releases=(Release("fast", "1.10", ADDRESS.replace("cu130", "cu{cuda}0"), (), (), (), ""),)), True),
-        (Catalogue(releases=(Release("fast", "1.10", ADDRESS, (), ("12",), (), ""),)), False),
+        (
+            Catalogue(
+                releases=(CatalogueRelease("fast", "1.10", ADDRESS.replace("cu130", "cu{cuda}0"), (), (), (), ""),)
+            ),
+            True,
+        ),
+        (Catalogue(releases=(CatalogueRelease("fast", "1.10", ADDRESS, (), ("12",), (), ""),)), False),
         (Catalogue(), False),
     ],
 )
 def test_a_direct_download_is_one_that_the_catalogue_lists(works: Works, catalogue: Catalogue, listed: bool) -> None:
-    works.chooser.answer = Candidate(Place.CATALOGUE, NAME, ADDRESS, True, "it fits", SHA, 7)
+    works.chooser.answer = Candidate(WheelSource.CATALOGUE, NAME, ADDRESS, True, "it fits", SHA, 7)
     lock = works.make()
     assert uncatalogued(lock, works.cell, catalogue) == (() if listed else (NAME,))
 
 
 def test_a_wheel_is_not_kept_on_a_base_that_is_too_old_for_it(works: Works) -> None:
     name = "fast-1.10-cp311-cp311-manylinux_2_36_x86_64.whl"
-    works.chooser.answer = Candidate(Place.CATALOGUE, name, f"https://example.org/{name}", True, "fits", SHA, 7)
+    works.chooser.answer = Candidate(WheelSource.CATALOGUE, name, f"https://example.org/{name}", True, "fits", SHA, 7)
     lock = works.make()
     assert next(each for each in lock.wheels if each.name == "fast").file.filename == name
-    works.chooser.answer = Candidate(Place.SOURCE, "", "", fits=True, reason="no wheel fits")
+    works.chooser.answer = Candidate(WheelSource.SOURCE, "", "", fits=True, reason="no wheel fits")
     works.cell = replace(works.cell, base=replace(works.cell.base, glibc="2.31"))
     assert [each.name for each in works.make(lock).builds] == ["fast"]
 
@@ -171,12 +176,12 @@ def test_a_wheel_is_not_kept_on_a_base_that_is_too_old_for_it(works: Works) -> N
 @pytest.mark.parametrize(
     ("place", "index", "url", "path"),
     [
-        (Place.CATALOGUE, "url", ADDRESS, None),
-        (Place.LINKS, "find-links", None, None),
-        (Place.INDEX, "pypi", None, ADDRESS.removeprefix("https://github.com/")),
+        (WheelSource.CATALOGUE, "url", ADDRESS, None),
+        (WheelSource.LINKS, "find-links", None, None),
+        (WheelSource.INDEX, "pypi", None, ADDRESS.removeprefix("https://github.com/")),
     ],
 )
-def test_where_a_wheel_comes_from_is_locked(place: Place, index: str, url: str | None, path: str | None) -> None:
+def test_where_a_wheel_comes_from_is_locked(place: WheelSource, index: str, url: str | None, path: str | None) -> None:
     name = "fast-1.10+cu130-cp311-cp311-linux_x86_64.whl"
     found = wheel_of(compiled(), Candidate(place, name, ADDRESS, True, "it fits", SHA, 7), ("torch",))
     assert (found.file.index, found.file.url, found.file.path) == (index, url, path)
@@ -187,25 +192,25 @@ def test_what_shall_come_from_source_does(works: Works) -> None:
     works.chooser.known = ("1.11",)
     works.recipe(RECIPE, from_source=True)
     (build,) = works.make().builds
-    assert (build.version, works.chooser.asked) == ("1.10", [])
+    assert (build.version, works.chooser.requested) == ("1.10", [])
 
 
 def test_a_wheel_makes_a_build_unnecessary_that_could_not_be(works: Works) -> None:
     works.cell = replace(works.cell, gpus=(Gpu("sm_75", "7.5", "turing", ()),))
     with raises("source-build-unsupported"):
         works.make()
-    obstacle = works.chooser.asked[0][0].obstacle
+    obstacle = works.chooser.requested[0][0].obstacle
     assert obstacle
     assert obstacle.startswith("fast 1.10 cannot be compiled for 7.5: its recipe knows")
     name = "fast-1.10-cp311-cp311-linux_x86_64.whl"
-    works.chooser.answer = Candidate(Place.LINKS, name, "/x", fits=True, reason="it fits", sha256=SHA, size=7)
+    works.chooser.answer = Candidate(WheelSource.LINKS, name, "/x", fits=True, reason="it fits", sha256=SHA, size=7)
     assert next(each for each in works.make().wheels if each.name == "fast").file.index == "find-links"
 
 
 def test_the_release_is_the_newest_that_is_known(works: Works) -> None:
     def version(specifier: str, kept: str | None = None, *, source: bool = False) -> str:
-        asked = replace(ASKS, specifier=specifier, from_source=source)
-        return released(asked, RECIPE, ("1.3", "1.11"), kept).version
+        requested = replace(ASKS, specifier=specifier, from_source=source)
+        return released(requested, RECIPE, ("1.3", "1.11"), kept).version
 
     assert version("") == "1.11"
     assert version("", source=True) == "1.10"
@@ -223,9 +228,9 @@ def test_the_release_is_the_newest_that_is_known(works: Works) -> None:
 def test_a_release_that_a_recipe_lacks_is_added_where_that_works(shipped: bool) -> None:
     """A second recipe of a name has to replace the shipped one openly, and as a whole."""
     file = data.shipped("wheels") / "fast.yaml" if shipped else Path("wheels/fast.yaml")
-    asked = replace(ASKS, specifier="==1.3", from_source=True)
+    requested = replace(ASKS, specifier="==1.3", from_source=True)
     with pytest.raises(LockError) as caught:
-        released(asked, replace(RECIPE, where=Location(file, 3, 3)), (), None)
+        released(requested, replace(RECIPE, where=Location(file, 3, 3)), (), None)
     steps = (
         f"{file}:3:3, with its patches, under `recipes:` in a file below wheels/",
         "`override: true` and that release",
@@ -310,7 +315,7 @@ def test_tools_that_will_do_are_not_refused(works: Works) -> None:
 
 
 def image(name: str, *env: str) -> LockedBase:
-    content = registry.Image("sha256:" + SHA, "sha256:" + SHA, registry.Config(env, (), (), "", ""), ())
+    content = registry.RemoteImage("sha256:" + SHA, "sha256:" + SHA, registry.Config(env, (), (), "", ""), ())
     return LockedBase("cuda", "registry", None, {}, (), image=name, content=content)
 
 

@@ -16,10 +16,10 @@ from imagegen.core.errors import LockError
 from imagegen.plan.lock import dumps, inputs_hash, read, stale, write
 from imagegen.plan.lock.file import LockErrors, loads
 from imagegen.plan.lock.model import (
-    Deb,
-    File,
     Lock,
     LockedBase,
+    LockedDeb,
+    LockedFile,
     LockedGpus,
     LockedSdist,
     LockedWheel,
@@ -36,12 +36,12 @@ A, B, C = "a" * 64, "b" * 64, "c" * 64
 
 def wheel(name: str, version: str = "1.0", **more: object) -> LockedWheel:
     filename = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
-    file = File(filename, 1000, A, "pypi", f"packages/a/{filename}")
+    file = LockedFile(filename, 1000, A, "pypi", f"packages/a/{filename}")
     return replace(LockedWheel(name, version, file, via=()), **more)  # type: ignore[arg-type]
 
 
-def deb(name: str) -> Deb:
-    return Deb(name, "1:2.3+dfsg-4~deb12u1", "amd64", 10, B, "debian", f"pool/main/x/{name}_2.3_amd64.deb")
+def deb(name: str) -> LockedDeb:
+    return LockedDeb(name, "1:2.3+dfsg-4~deb12u1", "amd64", 10, B, "debian", f"pool/main/x/{name}_2.3_amd64.deb")
 
 
 LOCK = Lock(
@@ -63,7 +63,9 @@ LOCK = Lock(
         wheel(
             "antlr4-python3-runtime",
             sdist=LockedSdist(
-                File("antlr4-python3-runtime-1.0.tar.gz", 5, C, "pypi", "packages/b/antlr4-python3-runtime-1.0.tar.gz"),
+                LockedFile(
+                    "antlr4-python3-runtime-1.0.tar.gz", 5, C, "pypi", "packages/b/antlr4-python3-runtime-1.0.tar.gz"
+                ),
                 (wheel("setuptools"), wheel("wheel", via=("setuptools",))),
             ),
         ),
@@ -109,7 +111,7 @@ versions = st.from_regex(r"(0|[1-9][0-9]?)(\.(0|[1-9][0-9]?)){0,2}(\+[a-z0-9]{1,
 wheels = st.builds(
     lambda name, version, because, via, sha256, size: replace(
         wheel(name, version, because=because, via=tuple(via)),
-        file=File(f"{name.replace('-', '_')}-{version}-py3-none-any.whl", size, sha256, "pypi"),
+        file=LockedFile(f"{name.replace('-', '_')}-{version}-py3-none-any.whl", size, sha256, "pypi"),
     ),
     names, versions, st.none() | texts, st.lists(names, max_size=3), hashes, sizes,
 )  # fmt: skip

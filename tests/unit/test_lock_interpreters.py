@@ -24,7 +24,7 @@ from imagegen.plan import lock
 from imagegen.plan.lock import interpreters
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.interpreters import InterpreterArchive, LockedInterpreter, lock_interpreter, own_python
-from imagegen.plan.lock.model import Deb, Foundation, Lock
+from imagegen.plan.lock.model import Foundation, Lock, LockedDeb
 from imagegen.plan.matrix.model import Interpreter, InterpreterFile
 from imagegen.supply import mirror
 from tests.interpreters import ARCHIVE, LOCKED, STANDALONE
@@ -78,13 +78,13 @@ def test_an_edited_table_is_refused(old: str, new: str) -> None:
 
 def test_a_lock_repeats_the_matrix() -> None:
     files = {"linux/amd64": InterpreterFile(PATH, "c" * 64)}
-    asked = Interpreter("standalone-3.12", "3.12", STANDALONE.path, (), "3.12.14", "20260814", files)
-    found = lock_interpreter(asked, "linux/amd64", ())
+    requested = Interpreter("standalone-3.12", "3.12", STANDALONE.path, (), "3.12.14", "20260814", files)
+    found = lock_interpreter(requested, "linux/amd64", ())
     assert found.file and (found.file.filename, found.file.sha256) == ("cpython-3.12.14+20260814-x.tar.gz", "c" * 64)
     assert found.file.url.endswith(f"/releases/download/{PATH}")
     own = Interpreter("debian12-3.11", "3.11", "/usr/bin/python3.11", ("debian12",))
     assert lock_interpreter(own, "linux/amd64", ()) == LockedInterpreter("debian12-3.11", "3.11", own.path)
-    deb = Deb("python3.11", "3.11.2-6+deb12u6", "amd64", 1, "a" * 64, "debian", "pool/x.deb")
+    deb = LockedDeb("python3.11", "3.11.2-6+deb12u6", "amd64", 1, "a" * 64, "debian", "pool/x.deb")
     assert lock_interpreter(own, "linux/amd64", [deb]).version == "3.11.2"
 
 
@@ -192,7 +192,7 @@ def test_a_base_that_has_something_in_its_place_is_refused(
 
 def test_sdists_are_built_by_the_bases_own_python(tmp_path: Path) -> None:
     store, settings = Store(tmp_path / "store"), settings_of(tmp_path)
-    deb = Deb("python3.11", "3.11.2-6", "amd64", 1, "a" * 64, "debian", "pool/x.deb")
+    deb = LockedDeb("python3.11", "3.11.2-6", "amd64", 1, "a" * 64, "debian", "pool/x.deb")
     others = [replace(deb, name=name) for name in ("libpython3.11-stdlib", "python3.11-minimal", "python3")]
     bare = replace(OF_312.base, debs=())
     with_python = replace(bare, debs=(*others, deb))

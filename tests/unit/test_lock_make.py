@@ -17,26 +17,26 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu
 from imagegen.plan.lock import contradictions, dumps
-from imagegen.plan.lock.model import Deb, File, Lock, LockedBase, LockedGpus, LockedSdist, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedGpus, LockedSdist, LockedWheel
 from imagegen.plan.lock.sdist import SdistBuilder, build
 from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement, Rule, Sdist
 from imagegen.wheels.find import WheelRequirement
 from imagegen.wheels.resolve import make
-from imagegen.wheels.wheelhouse import Candidate, Place
+from imagegen.wheels.wheelhouse import Candidate, WheelSource
 from tests.interpreters import DEBIAN, LOCKED
 from tests.loopback import Behaviour, Server, raw, status
 from tests.support.errors import raises
 from tests.unit.test_lock_resolve import NEW, PackageIndex
 
 LATER = "2026-11-20T00:00:00Z"
-DEB = Deb("python3.11", "3.11.2-6", "amd64", 1, "a" * 64, "debian", "pool/main/p/python3.11.deb")
+DEB = LockedDeb("python3.11", "3.11.2-6", "amd64", 1, "a" * 64, "debian", "pool/main/p/python3.11.deb")
 TORCH = Component("torch", "torch", "", (), index={"cpu": "pytorch-cpu"}, local={"cpu": "cpu"})
 PEFT = Component("peft", "peft", "", ())
 
 UV = LockedWheel(
     "uv",
     importlib.metadata.version("uv"),
-    File(f"uv-{importlib.metadata.version('uv')}-py3-none-any.whl", 1, "0" * 64, "pypi"),
+    LockedFile(f"uv-{importlib.metadata.version('uv')}-py3-none-any.whl", 1, "0" * 64, "pypi"),
     via=(),
 )  # the uv that runs here: a lock keeps it rather than asking an index again
 
@@ -46,14 +46,14 @@ class Chooser:
 
     def __init__(self) -> None:
         self.known: tuple[str, ...] = ()
-        self.answer = Candidate(Place.SOURCE, "", "", fits=True, reason="no wheel fits")
-        self.asked: list[tuple[WheelRequirement, str]] = []
+        self.answer = Candidate(WheelSource.SOURCE, "", "", fits=True, reason="no wheel fits")
+        self.requested: list[tuple[WheelRequirement, str]] = []
 
     def versions(self, package: str) -> tuple[str, ...]:
         return self.known
 
     def choose(self, need: WheelRequirement, index: str) -> Candidate:
-        self.asked.append((need, index))
+        self.requested.append((need, index))
         return self.answer
 
 
@@ -77,9 +77,9 @@ class Workspace:
         self.chooser = Chooser()
         base = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", {}, "")
         indexes = {"pypi": Index("pypi", None, ""), "pytorch-cpu": Index("pytorch-cpu", "https://unused.invalid", "")}
-        wanted = (Requirement(PEFT, "", "tuning", "pypi"), Requirement(TORCH, "==2.13.0", "tensors", "pytorch-cpu"))
+        required = (Requirement(PEFT, "", "tuning", "pypi"), Requirement(TORCH, "==2.13.0", "tensors", "pytorch-cpu"))
         axes = {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
-        self.cell = Cell("x-cpu-py311", "x", "", "", axes, base, DEBIAN, wanted, (), indexes, (), {"base": "b" * 64})
+        self.cell = Cell("x-cpu-py311", "x", "", "", axes, base, DEBIAN, required, (), indexes, (), {"base": "b" * 64})
         locked = LockedBase("debian12", "debian", "bookworm", {"debian/bookworm": LATER}, (DEB,))
         self.first = Lock(
             cell="x-cpu-py311",
@@ -137,10 +137,10 @@ def test_a_lock_for_gpus_says_which_and_from_which_driver_on(workspace: Workspac
     rules = (plain, replace(plain, id="maybe", then={"driver": ">=999"}, evidence="remembered"))
     assert workspace.make(rules=rules).gpu is None
     gpus = (Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "blackwell", ()))
-    wanted = tuple(replace(each, index="pypi") for each in workspace.cell.requirements)
+    required = tuple(replace(each, index="pypi") for each in workspace.cell.requirements)
     workspace.index.wheel("torch", "2.13.0")
     workspace.cell = replace(
-        workspace.cell, axes={**workspace.cell.axes, "cuda": "cu130"}, gpus=gpus, requirements=wanted
+        workspace.cell, axes={**workspace.cell.axes, "cuda": "cu130"}, gpus=gpus, requirements=required
     )
     lock = workspace.make(rules=rules)
     assert lock.gpu == LockedGpus(("9.0", "12.0"), "580")
@@ -330,7 +330,7 @@ def test_a_built_wheel_whose_files_cannot_be_read_is_no_wheel(
             return b"demo-1.0-py3-none-any.whl\n" + wheel
 
     monkeypatch.setattr("imagegen.plan.lock.sdist.Sandbox", StandInSandbox)
-    source = LockedSdist(File("demo-1.0.tar.gz", 1, "0" * 64, "pypi"), ())
+    source = LockedSdist(LockedFile("demo-1.0.tar.gz", 1, "0" * 64, "pypi"), ())
     workshop = SdistBuilder("sha256:1", "/usr/bin/python3", lambda: tmp_path, workspace.store, Quiet())
     with raises("wheel-invalid"):
         build("demo", "1.0", source, workshop)

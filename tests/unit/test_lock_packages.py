@@ -20,7 +20,7 @@ from imagegen.image.layers import sources
 from imagegen.plan.lock import contradictions, dumps, stale
 from imagegen.plan.lock.base import LockedArchive
 from imagegen.plan.lock.file import loads
-from imagegen.plan.lock.model import Deb, LockedPackages
+from imagegen.plan.lock.model import LockedDeb, LockedPackages
 from imagegen.supply.compare.difference import difference
 from imagegen.supply.compare.sides import of_lock
 from imagegen.supply.mirror.fill import listings
@@ -30,7 +30,7 @@ from tests.unit.test_lock_file import LOCK, deb
 
 CUDA = "developer.download.nvidia.com/compute/cuda/repos/ubuntu2204/x86_64"
 DATE = "2026-11-20T08:13:05Z"
-FLAT = Deb("libnccl2", "2.27.3-1+cuda12.9", "amd64", 9, "e" * 64, CUDA, "libnccl2_2.27.3-1+cuda12.9_amd64.deb")
+FLAT = LockedDeb("libnccl2", "2.27.3-1+cuda12.9", "amd64", 9, "e" * 64, CUDA, "libnccl2_2.27.3-1+cuda12.9_amd64.deb")
 NEWER = replace(deb("libc6"), version="1:2.3-5", sha256="d" * 64)
 ADDED = LockedPackages(
     {"libnccl2": "Collectives.", "libc6": 'A "reason".'},

@@ -95,9 +95,9 @@ def test_base_and_commit_are_locked_by_hash(workspace: Wider) -> None:
     lock = workspace.lock()
     assert lock.base.content
     assert lock.base.content.config.env == ("PATH=/cuda/bin:/usr/bin",)
-    asked = workspace.cell.requirements[0].git
-    assert asked
-    assert source_of(lock) == LockedGit("fixed", asked.url, asked.commit, asked.tree)
+    requested = workspace.cell.requirements[0].git
+    assert requested
+    assert source_of(lock) == LockedGit("fixed", requested.url, requested.commit, requested.tree)
     assert {wheel.name: wheel.version for wheel in lock.wheels} == {
         "mbridge": "0.15.1", "peft": "1.0", "torch": "2.13.0+cpu"
     }  # fmt: skip

@@ -22,13 +22,13 @@ from packaging.tags import Tag
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
 from imagegen.plan.lock import guard, indexes
-from imagegen.plan.lock.resolve import Question, Site, resolve
-from imagegen.plan.lock.target import Target
+from imagegen.plan.lock.resolve import ResolveRequest, Site, resolve
+from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Base, Component, Sdist
 from tests.loopback import Behaviour, Server, drip, raw, status
 from tests.support.errors import raises
 
-TARGET = Target("3.11.2", "x86_64", 36)
+TARGET = WheelTarget("3.11.2", "x86_64", 36)
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-06-01T00:00:00Z"
 
 
@@ -92,7 +92,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def ask(settings: Settings, index: PackageIndex, *requirements: str, **more: object) -> dict[str, str]:
-    question = Question(requirements, TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": index.site})
+    question = ResolveRequest(requirements, TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": index.site})
     return {each.name: each.version for each in resolve(replace(question, **more), settings)}  # type: ignore[arg-type]
 
 
@@ -183,7 +183,9 @@ def test_via_names_who_asks(index: PackageIndex, settings: Settings) -> None:
     index.wheel("peft", "1.0", "helper", "tool[extra]")
     index.wheel("tool", "1.0", 'helper; extra == "extra"')
     index.wheel("helper", "1.0")
-    question = Question(("peft", "helper<2"), TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": index.site}, ("helper>=1",))
+    question = ResolveRequest(
+        ("peft", "helper<2"), TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": index.site}, ("helper>=1",)
+    )
     via = {each.name: each.via for each in resolve(question, settings)}
     assert via == {"peft": (), "helper": ("peft", "tool"), "tool": ("peft",)}
 
@@ -253,7 +255,7 @@ def test_an_index_that_fails_is_named(kind: str, settings: Settings, server: Ser
     settings = replace(settings, env={**settings.env, "UV_HTTP_RETRIES": "0"})
     site = Site(f"http://me:secret@{server.host}/simple")
     with raises("fetch-index-invalid") as caught:
-        resolve(Question(("torch",), TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": site}), settings)
+        resolve(ResolveRequest(("torch",), TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": site}), settings)
     assert server.host in str(caught.value)
     assert said in str(caught.value)
     assert "UV_DEFAULT_INDEX" in str(caught.value)
@@ -267,7 +269,7 @@ def test_an_index_that_drips_ends(settings: Settings, server: Server, monkeypatc
     server.behaviours = [drip(PAGE + b"Content-Length: 10000\r\n\r\n" + bytes(10_000), 0.01)]
     site = Site(f"http://{server.host}/simple")
     with raises("fetch-resolution-timeout"):
-        resolve(Question(("torch",), TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": site}), settings)
+        resolve(ResolveRequest(("torch",), TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": site}), settings)
 
 
 @pytest.mark.parametrize("text", ["torch @ file:///tmp/x.whl", "torch==", "x\n--find-links /tmp"])
@@ -288,11 +290,11 @@ def test_uv_reads_nothing_of_the_users(index: PackageIndex, settings: Settings, 
 
 def test_target_of_a_base() -> None:
     base = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", {}, "")
-    assert Target.of("linux/amd64", base, "3.11.2") == TARGET
-    assert Target.of("linux/arm64", base, "3.11") == Target("3.11", "aarch64", 36)
-    assert Target.of("linux/amd64", replace(base, glibc="2.41"), "3.11.2").uv_platform == "x86_64-manylinux_2_40"
+    assert WheelTarget.of("linux/amd64", base, "3.11.2") == TARGET
+    assert WheelTarget.of("linux/arm64", base, "3.11") == WheelTarget("3.11", "aarch64", 36)
+    assert WheelTarget.of("linux/amd64", replace(base, glibc="2.41"), "3.11.2").uv_platform == "x86_64-manylinux_2_40"
     with raises("lock-glibc-unsupported"):
-        Target.of("linux/riscv64", base, "3.11")
+        WheelTarget.of("linux/riscv64", base, "3.11")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.inputs import complete, fetch, fetch_each
 from imagegen.plan.lock import indexes, with_indexes
-from imagegen.plan.lock.model import Deb, File, Lock, LockedBase, LockedSdist, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedSdist, LockedWheel
 from imagegen.plan.matrix.model import Index
 from tests.interpreters import LOCKED
 from tests.loopback import Loopback
@@ -77,7 +77,7 @@ def wheel(name: str, **more: str) -> LockedWheel:
     data = content(name)
     filename = f"{name}-1.0+cpu-py3-none-any.whl"
     return LockedWheel(
-        name, "1.0+cpu", File(filename, len(data), hashlib.sha256(data).hexdigest(), "pypi", **more), via=()
+        name, "1.0+cpu", LockedFile(filename, len(data), hashlib.sha256(data).hexdigest(), "pypi", **more), via=()
     )
 
 
@@ -214,10 +214,10 @@ def test_everything_missing_is_reported_at_once_with_every_source(host: Host, st
 def test_one_error_names_all_that_a_store_lacks(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[fetch.__module__], "Client", partial(Client, attempts=2, backoff=0.01))
     built, backend, plain = wheel("built"), wheel("backend"), wheel("plain")
-    source = File("built-1.0.tar.gz", 10, "a" * 64, "pypi")
+    source = LockedFile("built-1.0.tar.gz", 10, "a" * 64, "pypi")
     built = replace(built, sdist=LockedSdist(source, (backend,)))
     lock = lock_of(built, plain)
-    deb = Deb("libc6", "2.36", "amd64", 10, "b" * 64, "debian", "pool/main/g/glibc/libc6_2.36_amd64.deb")
+    deb = LockedDeb("libc6", "2.36", "amd64", 10, "b" * 64, "debian", "pool/main/g/glibc/libc6_2.36_amd64.deb")
     lock = replace(lock, base=replace(lock.base, debs=(deb,)))
     with raises("fetch-files-missing") as caught:
         fetch(lock, store, settings_of(tmp_path, "http://127.0.0.1:1/simple"), Quiet())
@@ -231,17 +231,17 @@ def test_one_error_names_all_that_a_store_lacks(store: Store, tmp_path: Path, mo
 
 
 def test_an_index_out_of_reach_is_asked_once(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def page(client: Client, url: str, *, accept: str | None = None) -> Page:
-        asked.append(url)
+        requested.append(url)
         raise UnreachableError(f"{url} cannot be fetched")
 
     monkeypatch.setattr(Client, "page", page)
     wheels = [wheel(name, path=f"files/{name}.whl") for name in ("a", "b", "c", "d", "e", "f", "g", "h")]
     with raises("fetch-files-missing"):
         fetch(lock_of(*wheels), store, settings_of(tmp_path, "http://127.0.0.1:1/simple"), Quiet())
-    assert len(asked) == 1
+    assert len(requested) == 1
 
 
 def test_a_consumer_that_stops_ends_the_downloads(host: Host, store: Store, tmp_path: Path) -> None:

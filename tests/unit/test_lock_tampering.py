@@ -21,7 +21,7 @@ from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan import lock, matrix
 from imagegen.plan.lock.file import _render, loads
-from imagegen.plan.lock.model import URL, File, Lock, LockedSdist, LockedWheel, Record
+from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedSdist, LockedWheel, Record
 from tests.project import Project
 from tests.unit.shipped_locks import shipped_lock
 
@@ -146,7 +146,7 @@ def required(locked: Lock, **changes: Any) -> Lock:
     return replace(locked, wheels=tuple(replace(wheel, **changes) if each is wheel else each for each in locked.wheels))
 
 
-def direct(name: str, locked: Lock) -> File:
+def direct(name: str, locked: Lock) -> LockedFile:
     """The same file name, from the attacker's host."""
     file = next(each.file for each in locked.wheels if each.name == name)
     where = f"https://attacker.example/{file.filename.replace('+', '%2B')}"
@@ -155,7 +155,7 @@ def direct(name: str, locked: Lock) -> File:
 
 def from_sdist(locked: Lock) -> LockedSdist:
     version = next(each.version for each in locked.wheels if each.name == "sympy")
-    return LockedSdist(File(f"sympy-{version}.tar.gz", 9, "e" * 64, "pypi"), ())
+    return LockedSdist(LockedFile(f"sympy-{version}.tar.gz", 9, "e" * 64, "pypi"), ())
 
 
 def elsewhere(wheel: LockedWheel, index: str) -> LockedWheel:
@@ -248,7 +248,9 @@ def test_every_command_refuses_it(tmp_path: Path) -> None:
     env = {"PIP_INDEX_URL": (project.root / "index").as_uri()}
     assert project.run("lock", "demo", env=env).returncode == 0
     sound = lock.read(project.lock)
-    file = File("extra-1.0-py3-none-any.whl", 9, "e" * 64, URL, url="http://127.0.0.1:9/extra-1.0-py3-none-any.whl")
+    file = LockedFile(
+        "extra-1.0-py3-none-any.whl", 9, "e" * 64, URL, url="http://127.0.0.1:9/extra-1.0-py3-none-any.whl"
+    )
     extra = LockedWheel("extra", "1.0", file, via=("demo",), choice="catalogue: it fits")
     lock.write(replace(sound, wheels=(*sound.wheels, extra)), project.lock)
     for arguments in (
@@ -299,7 +301,9 @@ def test_a_lock_of_5000_packages(tmp_path: Path) -> None:
     seconds = {}
     for count in (500, 5000):
         more = [
-            LockedWheel(name, "1.0", File(f"{name}-1.0-py3-none-any.whl", 9, f"{number:064x}", "pypi"), via=("torch",))
+            LockedWheel(
+                name, "1.0", LockedFile(f"{name}-1.0-py3-none-any.whl", 9, f"{number:064x}", "pypi"), via=("torch",)
+            )
             for number, name in enumerate(f"pkg{number:04}" for number in range(count))
         ]
         sound = shipped_lock(CPU)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.config import Settings
-from imagegen.plan.lock.resolve import Question, resolve
+from imagegen.plan.lock.resolve import ResolveRequest, resolve
 from imagegen.plan.lock.uv_errors import is_limited_by_cutoff, packages_without_upload_time
 from tests.support.errors import raises
 from tests.unit.test_lock_resolve import TARGET, PackageIndex
@@ -34,14 +34,14 @@ CASES: dict[str, tuple[list[tuple[str, ...]], list[str], list[str]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_uvs_explanation_is_passed_on(name: str, tmp_path: Path) -> None:
-    releases, asked, parts = CASES[name]
+    releases, requested, parts = CASES[name]
     index = PackageIndex(tmp_path / "shelf")
     for package, version, *requires in releases:
         number, _, tag = version.partition("|")
         index.wheel(package, number, *requires, tag=tag or "py3-none-any")
     sites = Settings.from_environment({"HOME": str(tmp_path), "PATH": os.defpath})
     with raises("lock-unresolvable") as caught:
-        resolve(Question(tuple(asked), TARGET, AS_OF, {}, {"pypi": index.site}), sites)
+        resolve(ResolveRequest(tuple(requested), TARGET, AS_OF, {}, {"pypi": index.site}), sites)
     why = " ".join(str(caught.value.why).split())
     assert [part for part in parts if part not in why] == []
 

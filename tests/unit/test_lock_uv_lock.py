@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from packaging.markers import Marker
 
 from imagegen.core.errors import LockError
-from imagegen.plan.lock.uv_lock import DistributionFile, GitCommit, Package, Root, Source, parse, select, sha256_of
+from imagegen.plan.lock.uv_lock import DistributionFile, GitCommit, Root, UvPackage, UvSource, parse, select, sha256_of
 
 HEAD = 'version = 1\nrevision = 3\nrequires-python = ">=3.10"\n'
 X86 = "platform_machine == 'x86_64'"
@@ -125,10 +125,10 @@ def test_conflicting_extras_are_chosen_by_markers() -> None:
 
 
 def test_the_sources_of_a_package() -> None:
-    git = Source(git="https://e.org/k.git?subdirectory=a%2Fb&rev=main#" + "0" * 40)
+    git = UvSource(git="https://e.org/k.git?subdirectory=a%2Fb&rev=main#" + "0" * 40)
     assert git.commit == GitCommit("https://e.org/k.git", "0" * 40, "a/b")
-    assert Source(git="https://e.org/k#" + "1" * 40).commit == GitCommit("https://e.org/k", "1" * 40)
-    assert (git.member, Source(editable=".").member, Source(directory="a").member) == (None, ".", "a")
+    assert UvSource(git="https://e.org/k#" + "1" * 40).commit == GitCommit("https://e.org/k", "1" * 40)
+    assert (git.member, UvSource(editable=".").member, UvSource(directory="a").member) == (None, ".", "a")
     assert DistributionFile(url="https://e.org/a-1%2Bcu128-py3-none-any.whl").name == "a-1+cu128-py3-none-any.whl"
 
 
@@ -136,7 +136,7 @@ def test_the_sources_of_a_package() -> None:
 def test_a_file_without_sha256(written: str | None) -> None:
     with pytest.raises(LockError):
         sha256_of(
-            DistributionFile(url="https://e.org/a.whl", hash=written), Package(name="a", source=Source()), "uv.lock"
+            DistributionFile(url="https://e.org/a.whl", hash=written), UvPackage(name="a", source=UvSource()), "uv.lock"
         )
 
 

@@ -17,7 +17,7 @@ from imagegen.core.store import Store
 from imagegen.plan.lock import contradictions, dumps, stale
 from imagegen.plan.lock import sdist as sdists
 from imagegen.plan.lock.file import LockErrors, loads
-from imagegen.plan.lock.model import URL, File, Lock, LockedSdist
+from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedSdist
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels.resolve import make
 from tests.gitserver import SUBMODULE, Bare
@@ -122,9 +122,9 @@ class Mirror:
 
 @pytest.fixture
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mirror:
-    def build(name: str, version: str, sdist: LockedSdist, workshop: sdists.SdistBuilder) -> File:
+    def build(name: str, version: str, sdist: LockedSdist, workshop: sdists.SdistBuilder) -> LockedFile:
         filename = f"{name}-{version}-py3-none-any.whl"
-        return File(filename, 1, sdist.file.sha256, sdist.file.index)
+        return LockedFile(filename, 1, sdist.file.sha256, sdist.file.index)
 
     monkeypatch.setattr(sdists, "build", build)
     return Mirror(tmp_path)
@@ -140,9 +140,11 @@ def test_the_lock_holds_what_the_file_says(mirror: Mirror) -> None:
     torch, tool = found["torch"], found["tool"]
     filename = "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl"
     url = "https://files.example.org/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl"
-    assert torch.file == File(filename, None, "1" * 64, URL, url=url)
+    assert torch.file == LockedFile(filename, None, "1" * 64, URL, url=url)
     assert torch.choice and (torch.because, torch.via) == ("t", ("app",))
-    assert tool.file == File("tool-2.0-py3-none-any.whl", 7, "2" * 64, "pypi", "packages/tool-2.0-py3-none-any.whl")
+    assert tool.file == LockedFile(
+        "tool-2.0-py3-none-any.whl", 7, "2" * 64, "pypi", "packages/tool-2.0-py3-none-any.whl"
+    )
     assert (tool.choice, tool.via) == (None, ("app",))
     assert loads(dumps(lock)) == lock
     assert (stale(lock, cell), contradictions(lock, cell)) == ((), ())

@@ -17,7 +17,7 @@ from packaging.version import Version
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixError
 from imagegen.plan.matrix import metadata
-from imagegen.plan.matrix.metadata import Package, Release, dumps, load, parse
+from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, dumps, load, parse
 from tests.support.errors import raises
 
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,6}(-[a-z0-9]{1,4})?", fullmatch=True)
@@ -35,7 +35,7 @@ TAGS = st.sampled_from(
     ["py3-none-any", "cp38-abi3-manylinux_2_28_x86_64", "cp310-cp310-manylinux1_x86_64.linux_x86_64"]
 )
 RELEASES = st.builds(
-    Release,
+    ReleaseMetadata,
     version=VERSIONS,
     uploaded=st.none() | DAYS,
     python=st.just("") | SPECIFIERS,
@@ -46,7 +46,7 @@ RELEASES = st.builds(
     yanked=st.booleans(),
 )
 PACKAGES = st.builds(
-    Package,
+    PackageReleases,
     name=NAMES,
     index=st.sampled_from(["pypi", "pytorch-cu128"]),
     read=st.none() | DAYS,
@@ -59,7 +59,7 @@ PACKAGES = st.builds(
 SMALL = {"package": "torch", "index": "pypi", "versions": {"2.11.0": {"requires": ["sympy>=1"], "wheels": []}}}
 
 
-def mixed(package: Package, chance: random.Random) -> Package:
+def mixed(package: PackageReleases, chance: random.Random) -> PackageReleases:
     """The same facts in another order."""
 
     def mix(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -78,7 +78,9 @@ def mixed(package: Package, chance: random.Random) -> Package:
 
 
 @given(PACKAGES, st.randoms(use_true_random=False))
-def test_the_same_facts_give_the_same_bytes_and_the_bytes_the_facts(package: Package, chance: random.Random) -> None:
+def test_the_same_facts_give_the_same_bytes_and_the_bytes_the_facts(
+    package: PackageReleases, chance: random.Random
+) -> None:
     raw = dumps(package)
     read = parse(raw)
     assert dumps(read) == raw
@@ -94,7 +96,7 @@ def test_the_same_facts_give_the_same_bytes_and_the_bytes_the_facts(package: Pac
 
 
 @given(PACKAGES)
-def test_a_release_is_a_line_and_the_newest_comes_first(package: Package) -> None:
+def test_a_release_is_a_line_and_the_newest_comes_first(package: PackageReleases) -> None:
     lines = dumps(package).decode().splitlines()
     keys = [line.split('"')[1] for line in lines if line.startswith("    ")]
     assert keys == [str(each) for each in sorted(map(Version, package.releases), reverse=True)]
@@ -102,8 +104,8 @@ def test_a_release_is_a_line_and_the_newest_comes_first(package: Package) -> Non
 
 
 def test_a_new_release_is_one_new_line() -> None:
-    release = Release("2.11.0", "2026-03-23", ">=3.10", ("sympy>=1.13.3",), ("py3-none-any",), cuda="13.0")
-    old = Package("torch", "pypi", "2026-11-21", "2.4", (), {"2.11.0": release})
+    release = ReleaseMetadata("2.11.0", "2026-03-23", ">=3.10", ("sympy>=1.13.3",), ("py3-none-any",), cuda="13.0")
+    old = PackageReleases("torch", "pypi", "2026-11-21", "2.4", (), {"2.11.0": release})
     new = replace(old, releases={**old.releases, "2.12.0": replace(release, version="2.12.0")})
     before, after = dumps(old).splitlines(), dumps(new).splitlines()
     assert [line for line in before if line not in after] == []
@@ -188,7 +190,7 @@ def test_a_value_that_is_none_is_named(key: str, value: object, said: str) -> No
 
 
 def test_the_projects_file_counts_before_the_shipped_one(tmp_path: Path) -> None:
-    ours = Package("torch", "pypi", "2026-11-21", None, (), {})
+    ours = PackageReleases("torch", "pypi", "2026-11-21", None, (), {})
     theirs = replace(ours, read="2026-01-01")
     metadata.write(theirs, metadata.path_of(tmp_path / "shipped", "torch"))
     directories = [tmp_path / "shipped", tmp_path / "own"]
@@ -207,7 +209,7 @@ def test_what_cannot_be_read_or_written_is_an_error(tmp_path: Path) -> None:
     with raises("matrix-unreadable"):
         load([tmp_path], "torch")
     with raises("matrix-unwritable"):
-        metadata.write(Package("torch", "pypi", None, None, (), {}), path / "torch.json")
+        metadata.write(PackageReleases("torch", "pypi", None, None, (), {}), path / "torch.json")
 
 
 SHIPPED = metadata.names([shipped("matrices")])

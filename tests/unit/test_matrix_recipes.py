@@ -326,9 +326,9 @@ def test_the_shipped_recipes_are_those_of_the_field() -> None:
     ]
     for cell in SHIPPED.cells():
         for package, recipe in cell.recipes.items():
-            (asked,) = (each for each in cell.requirements if each.component.package == package)
-            versions = [each for each in recipe.releases if Requirement(asked.pep508).specifier.contains(each)]
-            assert versions, f"{cell.id} asks for {asked.pep508}"
+            (requested,) = (each for each in cell.requirements if each.component.package == package)
+            versions = [each for each in recipe.releases if Requirement(requested.pep508).specifier.contains(each)]
+            assert versions, f"{cell.id} asks for {requested.pep508}"
     source = {cell.id for cell in SHIPPED.cells() if any(each.from_source for each in cell.requirements)}
     assert source == {cell.id for cell in SHIPPED.cells() if cell.axes["attention"] == "flash-attn-source"}
 

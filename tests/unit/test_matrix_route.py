@@ -65,10 +65,10 @@ def test_the_route_follows_from_the_builds_that_are_on_pypi(
     torch: str, cuda: str, index: str, label: str | None, tmp_path: Path
 ) -> None:
     cell = routed(tmp_path / "m", f'version: "{torch}"', cuda)
-    asked = {each.component.name: each for each in cell.requirements}
-    assert (asked["torch"].index, asked["torch"].label) == (index, label)
-    assert (asked["vision"].index, asked["vision"].label) == (index, label)
-    assert pep508(asked["vision"]) == ("vision==0.1" if label is None else f"vision==0.1+{label}")
+    requested = {each.component.name: each for each in cell.requirements}
+    assert (requested["torch"].index, requested["torch"].label) == (index, label)
+    assert (requested["vision"].index, requested["vision"].label) == (index, label)
+    assert pep508(requested["vision"]) == ("vision==0.1" if label is None else f"vision==0.1+{label}")
     assert set(cell.indexes) == {"pypi", index}
 
 

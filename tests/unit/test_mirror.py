@@ -18,8 +18,8 @@ from imagegen.core.progress import Quiet
 from imagegen.core.registry.mirror import Mirror, place
 from imagegen.core.store import Store
 from imagegen.image.base import fetch
-from imagegen.plan.lock.model import URL, File, Lock, LockedWheel
-from imagegen.plan.lock.sources import Finder, Wanted
+from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedWheel
+from imagegen.plan.lock.sources import Finder, RequiredFile
 from imagegen.supply import mirror
 from tests.registry_writes import Writable
 from tests.support.errors import raises
@@ -29,8 +29,8 @@ from tests.unit.test_recipe import LOCK
 WHEEL, PACKAGE = b"a wheel's bytes", b"a package's bytes"
 
 
-def file_of(data: bytes, name: str) -> File:
-    return File(name, len(data), hashlib.sha256(data).hexdigest(), "pypi")
+def file_of(data: bytes, name: str) -> LockedFile:
+    return LockedFile(name, len(data), hashlib.sha256(data).hexdigest(), "pypi")
 
 
 def lock_of(*debs: bytes) -> Lock:
@@ -66,7 +66,7 @@ def filled(at: str, lock: Lock, store: Store) -> mirror.Filled:
 def wheel_from(at: str, store: Store, size: int | None = len(WHEEL)) -> None:
     settings = replace(settings_of(at), index_urls={"pypi": "http://127.0.0.1:9/simple"})
     with Client(settings, attempts=1, timeout=(1.0, 1.0)) as client, Quiet().meter("", 1) as meter:
-        Finder(client, store, settings, meter).fetch(Wanted("demo", replace(ONE.wheels[0].file, size=size)))
+        Finder(client, store, settings, meter).fetch(RequiredFile("demo", replace(ONE.wheels[0].file, size=size)))
 
 
 def debs_from(at: str, lock: Lock, store: Store) -> None:

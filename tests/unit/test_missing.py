@@ -16,7 +16,7 @@ from imagegen.core.data import shipped
 from imagegen.core.store import Store
 from imagegen.plan import matrix
 from imagegen.plan.lock.interpreters import InterpreterArchive, LockedInterpreter
-from imagegen.plan.lock.model import URL, File, Lock
+from imagegen.plan.lock.model import URL, Lock, LockedFile
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels import catalogue
 from tests.unit.shipped_locks import shipped_lock
@@ -70,14 +70,17 @@ def test_a_standalone_interpreter_is_taken_from_store_links_or_mirror(tmp_path: 
 @pytest.mark.parametrize(
     ("file", "needed"),
     [
-        (File("a-1-py3-none-any.whl", 1, "1" * 64, URL, url="https://example.org/a.whl"), "https://example.org/a.whl"),
         (
-            File("a-1+cu128-py3-none-any.whl", 1, "2" * 64, "pytorch-cu128"),
+            LockedFile("a-1-py3-none-any.whl", 1, "1" * 64, URL, url="https://example.org/a.whl"),
+            "https://example.org/a.whl",
+        ),
+        (
+            LockedFile("a-1+cu128-py3-none-any.whl", 1, "2" * 64, "pytorch-cu128"),
             "index pytorch-cu128: a-1+cu128-py3-none-any.whl",
         ),
     ],
 )
-def test_a_wheel_of_another_host_is_one_address(file: File, needed: str, tmp_path: Path) -> None:
+def test_a_wheel_of_another_host_is_one_address(file: LockedFile, needed: str, tmp_path: Path) -> None:
     wheel = replace(LOCK.wheels[0], file=file)
     assert of_lock(replace(LOCK, wheels=(wheel, *LOCK.wheels)), tmp_path) == (needed,)
     named = of_lock(replace(LOCK, wheels=(wheel,)), tmp_path, IMAGEGEN_INDEX_PYTORCH_CU128="https://mirror.example.org")

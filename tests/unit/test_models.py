@@ -19,7 +19,7 @@ from imagegen.core.errors import FetchError, MatrixError, UsageError
 from imagegen.plan.harvest import model_types as harvested
 from imagegen.plan.matrix import interpreters
 from imagegen.plan.matrix.interpreters import Models
-from imagegen.plan.matrix.metadata import Package, Release
+from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata
 from imagegen.plan.rules import why as model_types
 from tests.wheel_index import Index, Offer
 
@@ -101,8 +101,8 @@ def index() -> Iterator[Index]:
     index.close()
 
 
-def release(version: str) -> Release:
-    return Release(version, None, "", (), ())
+def release(version: str) -> ReleaseMetadata:
+    return ReleaseMetadata(version, None, "", (), ())
 
 
 def test_the_first_releases_are_read_in_the_wheels(index: Index, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_the_first_releases_are_read_in_the_wheels(index: Index, tmp_path: Path)
     for name, lines in offers.items():
         index.page(name, *lines)
     packages = {
-        name: Package(name, "pypi", None, None, (), {each: release(each) for each in versions})
+        name: PackageReleases(name, "pypi", None, None, (), {each: release(each) for each in versions})
         for name, versions in (("transformers", TYPES), ("vllm", REGISTRY))
     }
     settings = Settings.from_environment({"HOME": str(tmp_path), "PIP_INDEX_URL": index.url})
@@ -139,8 +139,8 @@ def test_a_wheel_that_is_none_is_an_error(index: Index, tmp_path: Path) -> None:
     index.wheel("vllm-0.8.5-py3-none-any.whl", b"no archive")
     index.page("vllm", Offer("vllm-0.8.5-py3-none-any.whl"))
     index.page("transformers")
-    packages = {"transformers": Package("transformers", "pypi", None, None, (), {})}
-    packages["vllm"] = Package("vllm", "pypi", None, None, (), {"0.8.5": release("0.8.5")})
+    packages = {"transformers": PackageReleases("transformers", "pypi", None, None, (), {})}
+    packages["vllm"] = PackageReleases("vllm", "pypi", None, None, (), {"0.8.5": release("0.8.5")})
     settings = Settings.from_environment({"HOME": str(tmp_path), "PIP_INDEX_URL": index.url})
     with pytest.raises(FetchError):
         harvested.read(packages, settings, "", lambda _: None)

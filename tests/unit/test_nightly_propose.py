@@ -12,10 +12,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagegen.app.nightly.propose import Proposal, propose
-from imagegen.app.nightly.releases import Release, ReleaseIndex
+from imagegen.app.nightly.releases import NewerRelease, ReleaseIndex
 from imagegen.core.errors import BaseError, LockError
 from imagegen.core.progress import Quiet
-from imagegen.plan.lock.model import File, Lock, LockedWheel, Record
+from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel, Record
 from imagegen.plan.matrix.model import Cell, Requirement
 from tests.interpreters import LOCKED
 from tests.nightly_week import BASE, Week, day, rule, versions, with_deb
@@ -27,20 +27,20 @@ RECORD = Record(1, "zstd", "sha256:" + "0" * 64, ())
 
 def _wheel(name: str, version: str) -> LockedWheel:
     digest = hashlib.sha256(f"{name} {version}".encode()).hexdigest()
-    file = File(f"{name}-{version}-py3-none-any.whl", 1, digest, "pypi")
+    file = LockedFile(f"{name}-{version}-py3-none-any.whl", 1, digest, "pypi")
     return LockedWheel(name, version, file, via=(), because=f"we need {name}")
 
 
 class Toy:
     """Releases by package; `broken` are (package, version) that have no wheel."""
 
-    def __init__(self, root: Path, **wanted: str) -> None:
-        self.cell = replace(Week(root, wanted).cell)
-        self.releases: dict[str, list[str]] = {name: ["1"] for name in wanted}
+    def __init__(self, root: Path, **required: str) -> None:
+        self.cell = replace(Week(root, required).cell)
+        self.releases: dict[str, list[str]] = {name: ["1"] for name in required}
         self.broken: set[tuple[str, str]] = set()
         self.rules: tuple[object, ...] = ()
         self.base = BASE
-        self.asked = 0
+        self.requested = 0
         start = Lock(
             cell=self.cell.id,
             image="x",
@@ -53,27 +53,29 @@ class Toy:
             wheels=(),
             env=(),
         )
-        self.first = replace(self.resolve(start, sorted(wanted), {}), record=RECORD)
+        self.first = replace(self.resolve(start, sorted(required), {}), record=RECORD)
 
     def resolve(self, previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
         assert previous
-        self.asked += 1
+        self.requested += 1
         kept = {name: version for name, version in versions(previous).items() if name not in upgraded}
-        wanted = {each.component.package: each.specifier for each in self.cell.requirements}
+        required = {each.component.package: each.specifier for each in self.cell.requirements}
         chosen = {}
         for name, known in self.releases.items():
-            asked = SpecifierSet(",".join(filter(None, [wanted.get(name), bounds.get(name)])))
-            allowed = sorted((version for version in known if version in asked), key=Version)
+            requested = SpecifierSet(",".join(filter(None, [required.get(name), bounds.get(name)])))
+            allowed = sorted((version for version in known if version in requested), key=Version)
             if not allowed:
-                raise LockError(f"there is no {name}{asked}")
+                raise LockError(f"there is no {name}{requested}")
             chosen[name] = kept[name] if kept.get(name) in allowed else allowed[-1]
             if (name, chosen[name]) in self.broken:
                 raise LockError(f"{name} {chosen[name]} has no wheel", why="its index offers only an sdist")
         wheels = tuple(_wheel(name, version) for name, version in sorted(chosen.items()))
         return replace(previous, wheels=wheels, as_of=day(9), record=None)
 
-    def list_releases(self, asked: Requirement, cell: Cell, target: object) -> list[Release]:
-        return [Release(version) for version in sorted(self.releases[asked.component.package], key=Version)[::-1]]
+    def list_releases(self, requested: Requirement, cell: Cell, target: object) -> list[NewerRelease]:
+        return [
+            NewerRelease(version) for version in sorted(self.releases[requested.component.package], key=Version)[::-1]
+        ]
 
     def propose(self, before: Lock | None = None) -> Proposal:
         return propose(
@@ -91,9 +93,9 @@ def toy(tmp_path: Path) -> Toy:
 
 
 def test_nothing_new_is_no_other_lock_and_one_resolution(toy: Toy) -> None:
-    toy.asked = 0
+    toy.requested = 0
     proposal = toy.propose()
-    assert (proposal.changed, proposal.after, proposal.held, toy.asked) == (False, toy.first, (), 1)
+    assert (proposal.changed, proposal.after, proposal.held, toy.requested) == (False, toy.first, (), 1)
 
 
 def test_the_base_moves_alone_but_not_for_a_new_signature(toy: Toy) -> None:
@@ -180,13 +182,18 @@ def test_releases_of_an_index_as_of_a_time(tmp_path: Path) -> None:
     week.wheel("peft", "2.0rc1")
     week.wheel("peft", "3.0", tag="cp311-cp311-win_amd64")
     week.wheel("pefter", "9.0")
-    (asked,) = week.cell.requirements
-    from imagegen.plan.lock.target import Target
+    (requested,) = week.cell.requirements
+    from imagegen.plan.lock.target import WheelTarget
 
-    target = Target("3.11.2", "x86_64", 36)
-    found = ReleaseIndex(day(3), week.settings, Chooser(), Quiet()).of(asked, week.cell, target)
+    target = WheelTarget("3.11.2", "x86_64", 36)
+    found = ReleaseIndex(day(3), week.settings, Chooser(), Quiet()).of(requested, week.cell, target)
     lacks = "it has no wheel for Python 3.11.2 on x86_64-manylinux_2_36"
-    assert found == (Release("3.0", lacks), Release("1.2", today=True), Release("1.1"), Release("1.0"))
+    assert found == (
+        NewerRelease("3.0", lacks),
+        NewerRelease("1.2", today=True),
+        NewerRelease("1.1"),
+        NewerRelease("1.0"),
+    )
 
 
 def test_an_index_that_does_not_answer_is_reported(tmp_path: Path) -> None:
@@ -196,11 +203,13 @@ def test_an_index_that_does_not_answer_is_reported(tmp_path: Path) -> None:
     class Recorder(Quiet):
         say = staticmethod(said.append)
 
-    from imagegen.plan.lock.target import Target
+    from imagegen.plan.lock.target import WheelTarget
 
-    (asked,) = week.cell.requirements
+    (requested,) = week.cell.requirements
     assert (
-        ReleaseIndex(day(3), week.settings, Chooser(), Recorder()).of(asked, week.cell, Target("3.11.2", "x86_64", 36))
+        ReleaseIndex(day(3), week.settings, Chooser(), Recorder()).of(
+            requested, week.cell, WheelTarget("3.11.2", "x86_64", 36)
+        )
         == ()
     )
     assert said[0].startswith("whether there is a newer peft is not known: ")

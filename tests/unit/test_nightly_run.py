@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from imagegen.app.nightly import changes
-from imagegen.app.nightly.changes import Section
+from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.nightly.propose import Proposal, RejectedUpdate
-from imagegen.app.nightly.run import LockRepository, Outcome, Steps, run
+from imagegen.app.nightly.run import CellOutcome, LockRepository, Steps, run
 from imagegen.core.errors import SmokeError
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock, Record
@@ -66,7 +66,7 @@ class NightlyRun:
         if self.fails.get(cell.id) == step:
             raise SmokeError(f"{step} of {cell.id} failed", fix="look at it")
 
-    def run(self, *, propose_only: bool = False) -> dict[str, Outcome]:
+    def run(self, *, propose_only: bool = False) -> dict[str, CellOutcome]:
         self.did.clear()
         steps = Steps(self.propose, self.published, self.publish)
         found = run(self.cells.values(), steps, self.lock_files, propose_only=propose_only)
@@ -78,7 +78,7 @@ def nightly(tmp_path: Path) -> NightlyRun:
     return NightlyRun(tmp_path)
 
 
-def results(found: dict[str, Outcome]) -> dict[str, str]:
+def results(found: dict[str, CellOutcome]) -> dict[str, str]:
     return {name: each.result for name, each in found.items()}
 
 
@@ -151,8 +151,8 @@ def test_a_bug_is_not_taken_for_a_failed_cell(nightly: NightlyRun) -> None:
         nightly.run()
 
 
-def step(start: str, end: str, *lines: str, date: str = "2026-06-02", cell: str = "x") -> Section:
-    return Section(date, cell, start, end, lines)
+def step(start: str, end: str, *lines: str, date: str = "2026-06-02", cell: str = "x") -> ChangelogSection:
+    return ChangelogSection(date, cell, start, end, lines)
 
 
 def test_a_run_of_the_same_day_replaces_its_section_and_a_further_step_keeps_it(tmp_path: Path) -> None:

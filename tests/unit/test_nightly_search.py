@@ -27,13 +27,13 @@ def worlds(draw: st.DrawFn) -> tuple[list[frozenset[str]], list[tuple[str, str]]
     return clashes, needs
 
 
-def refusal(world: tuple[list[frozenset[str]], list[tuple[str, str]]], wanted: frozenset[str]) -> Refusal | None:
+def refusal(world: tuple[list[frozenset[str]], list[tuple[str, str]]], required: frozenset[str]) -> Refusal | None:
     clashes, needs = world
     for first, second in needs:
-        if first in wanted and second not in wanted:
+        if first in required and second not in required:
             return Refusal(f"{first} needs {second}", frozenset({first, second}))
     for clash in clashes:
-        if clash <= wanted:
+        if clash <= required:
             return Refusal(f"{'+'.join(sorted(clash))} clash", clash)
     return None
 
@@ -43,8 +43,8 @@ def refusal(world: tuple[list[frozenset[str]], list[tuple[str, str]]], wanted: f
 def test_the_answer_is_the_best_of_all_sets_by_the_stated_order(
     world: tuple[list[frozenset[str]], list[tuple[str, str]]], units: list[Unit]
 ) -> None:
-    def attempt(wanted: Mapping[str, str]) -> frozenset[str] | Refusal:
-        moving = frozenset(wanted)
+    def attempt(required: Mapping[str, str]) -> frozenset[str] | Refusal:
+        moving = frozenset(required)
         return refusal(world, moving) or moving
 
     answer = largest(units, attempt)
@@ -59,8 +59,8 @@ def test_the_answer_is_the_best_of_all_sets_by_the_stated_order(
 def test_whatever_is_accepted_none_is_held_that_could_move(
     accepted: set[frozenset[str]], units: list[Unit], seed: int
 ) -> None:
-    def attempt(wanted: Mapping[str, str]) -> frozenset[str] | Refusal:
-        moving = frozenset(wanted)
+    def attempt(required: Mapping[str, str]) -> frozenset[str] | Refusal:
+        moving = frozenset(required)
         chance = random.Random(f"{seed} {sorted(moving)}")
         return moving if moving in accepted else Refusal("no", frozenset(chance.sample(NAMES, chance.randrange(3))))
 
@@ -73,21 +73,21 @@ def test_whatever_is_accepted_none_is_held_that_could_move(
 
 
 def test_it_goes_a_shorter_way_where_the_farthest_is_refused() -> None:
-    asked = []
+    requested = []
 
-    def attempt(wanted: Mapping[str, str]) -> str | Refusal:
-        asked.append(dict(wanted))
-        return Refusal("b 3 has no wheel", frozenset({"b"})) if wanted.get("b") == "" else str(wanted)
+    def attempt(required: Mapping[str, str]) -> str | Refusal:
+        requested.append(dict(required))
+        return Refusal("b 3 has no wheel", frozenset({"b"})) if required.get("b") == "" else str(required)
 
     units = [Unit("a", 0, ("",)), Unit("b", 1, ("", "<3", "<2")), Unit("c", 1, ("",))]
     answer = largest(units, attempt)
     assert answer.taken == {"a": "", "b": "<3", "c": ""}
     assert {name: each.reason for name, each in answer.held.items()} == {"b": "b 3 has no wheel"}
-    assert len(asked) == 4  # all; all but b; b, and less far
+    assert len(requested) == 4  # all; all but b; b, and less far
 
 
 def test_all_at_once_is_one_attempt() -> None:
-    asked = []
-    answer = largest(UNITS, lambda wanted: asked.append(wanted) or len(wanted))
-    assert (answer.value, len(asked), answer.held) == (len(NAMES), 1, {})
+    requested = []
+    answer = largest(UNITS, lambda required: requested.append(required) or len(required))
+    assert (answer.value, len(requested), answer.held) == (len(NAMES), 1, {})
     assert largest([], lambda _: 0).value is None

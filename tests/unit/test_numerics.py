@@ -19,13 +19,13 @@ from imagegen.cli.report_command import print_lines
 from imagegen.core.store import Store
 from imagegen.run import smoke
 from imagegen.run.smoke import numerics
-from imagegen.run.smoke.numerics import Fingerprint, Result
+from imagegen.run.smoke.numerics import Fingerprint, NumericResult
 from imagegen.supply.compare import numerics as comparison
 
 CUDNN = ("attention", "sdpa cudnn_attention", "bfloat16")
 SAMPLE = st.none() | st.floats(-1e6, 1e6)
 RESULTS = st.builds(
-    Result, st.sampled_from("abc"), st.lists(SAMPLE, min_size=4, max_size=4).map(tuple), st.booleans()
+    NumericResult, st.sampled_from("abc"), st.lists(SAMPLE, min_size=4, max_size=4).map(tuple), st.booleans()
 )  # fmt: skip
 VERSIONS = st.dictionaries(st.sampled_from(["cuDNN", "torch", "vllm"]), st.sampled_from(["1", "2"]))
 KEYS = st.sampled_from([CUDNN, ("matmul", "torch", "float32"), ("decoder", "vllm", "bfloat16"), ("softmax", "x", "y")])
@@ -51,10 +51,10 @@ def details(device: str = "NVIDIA H200", sha256: str = "0" * 64, **changes: Any)
     }  # fmt: skip
 
 
-def report(*given: dict[str, Any]) -> smoke.Report:
+def report(*given: dict[str, Any]) -> smoke.SmokeReport:
     names = ("numerics", "numerics-cuda")
-    results = (smoke.Result(name, "pass", 1.0, "", each) for name, each in zip(names, given, strict=False))
-    return smoke.Report("image", "cell", tuple(results))
+    results = (smoke.CheckResult(name, "pass", 1.0, "", each) for name, each in zip(names, given, strict=False))
+    return smoke.SmokeReport("image", "cell", tuple(results))
 
 
 # ---- reading and keeping
@@ -63,7 +63,7 @@ def report(*given: dict[str, Any]) -> smoke.Report:
 def test_the_details_of_a_check_are_a_fingerprint() -> None:
     read = numerics.read(json.loads(json.dumps(details())))
     assert read == Fingerprint(
-        "NVIDIA H200", "580.159.04", {"cuDNN": "9.19.0"}, {CUDNN: Result("0" * 64, (0.5, None, -1.25), True)}
+        "NVIDIA H200", "580.159.04", {"cuDNN": "9.19.0"}, {CUDNN: NumericResult("0" * 64, (0.5, None, -1.25), True)}
     )
 
 
@@ -120,7 +120,7 @@ def test_whatever_is_attached_is_read_or_refused(value: Any) -> None:
 
 
 @given(RESULTS, RESULTS)
-def test_a_distance_is_symmetric_and_zero_for_equal_bytes(one: Result, other: Result) -> None:
+def test_a_distance_is_symmetric_and_zero_for_equal_bytes(one: NumericResult, other: NumericResult) -> None:
     distance = comparison.distance(one, other)
     assert distance == comparison.distance(other, one)
     assert comparison.distance(one, one) == 0
@@ -131,7 +131,7 @@ def test_a_distance_is_symmetric_and_zero_for_equal_bytes(one: Result, other: Re
 
 @given(st.lists(st.lists(st.integers(-100, 100), min_size=4, max_size=4), min_size=3, max_size=3))
 def test_distances_keep_the_triangle_inequality(samples: list[list[int]]) -> None:
-    one, other, third = (Result(str(n), tuple(map(float, each)), True) for n, each in enumerate(samples))
+    one, other, third = (NumericResult(str(n), tuple(map(float, each)), True) for n, each in enumerate(samples))
     whole, first, second = (
         comparison.distance(*pair) or 0.0 for pair in ((one, third), (one, other), (other, third))
     )  # fmt: skip
@@ -139,7 +139,7 @@ def test_distances_keep_the_triangle_inequality(samples: list[list[int]]) -> Non
 
 
 def test_a_value_that_became_infinite_has_no_distance() -> None:
-    one, other = Result("a", (1.0, None), True), Result("b", (None, None), True)
+    one, other = NumericResult("a", (1.0, None), True), NumericResult("b", (None, None), True)
     assert comparison.distance(one, other) is None
     assert comparison.distance(replace(one, samples=(1.0,)), replace(other, samples=(1.5, None))) == 0.5
 
@@ -171,8 +171,8 @@ def test_a_difference_is_the_same_from_both_ends(one: Fingerprint, other: Finger
 def test_only_libraries_that_compute_an_operation_are_its_causes() -> None:
     keys = [CUDNN, ("softmax", "torch", "float32"), ("decoder", "vllm", "bfloat16"), ("rms_norm", "vllm", "float32")]
     old, new = {"cuDNN": "9.19.0", "vllm": "0.24.0", "triton": "3.6"}, {"cuDNN": "9.22.0", "vllm": "0.25.0"}
-    before = Fingerprint("GPU", "580", old, dict.fromkeys(keys, Result("a", (1.0,), True)))
-    after = Fingerprint("GPU", "580", new, dict.fromkeys(keys, Result("b", (1.5,), True)))
+    before = Fingerprint("GPU", "580", old, dict.fromkeys(keys, NumericResult("a", (1.0,), True)))
+    after = Fingerprint("GPU", "580", new, dict.fromkeys(keys, NumericResult("b", (1.5,), True)))
     causes = [{cause.name for cause in each.causes} for each in comparison.difference(before, after).changes]
     assert causes == [{"cuDNN"}, set(), {"cuDNN", "vllm", "triton"}, {"vllm"}]
     moved = comparison.difference(before, replace(after, driver="590"))
@@ -180,7 +180,7 @@ def test_only_libraries_that_compute_an_operation_are_its_causes() -> None:
 
 
 def test_other_devices_are_not_compared() -> None:
-    h200, b200 = (Fingerprint(name, None, {}, {CUDNN: Result("a", (), True)}) for name in ("H200", "B200"))
+    h200, b200 = (Fingerprint(name, None, {}, {CUDNN: NumericResult("a", (), True)}) for name in ("H200", "B200"))
     assert comparison.compare((), ()) is None
     with pytest.raises(ValueError, match="H200 and B200"):
         comparison.difference(h200, b200)
@@ -200,8 +200,10 @@ def test_other_devices_are_not_compared() -> None:
 
 def test_the_summary_begins_with_the_largest_difference() -> None:
     sizes = {"a": 0.0, "b": 1e-3, "c": None, "d": 2e-3, "e": 5e-4}
-    before = Fingerprint("GPU", None, {}, {(name, "torch", "y"): Result("1", (0.0,), True) for name in sizes})
-    after = replace(before, results={(name, "torch", "y"): Result("2", (size,), True) for name, size in sizes.items()})
+    before = Fingerprint("GPU", None, {}, {(name, "torch", "y"): NumericResult("1", (0.0,), True) for name in sizes})
+    after = replace(
+        before, results={(name, "torch", "y"): NumericResult("2", (size,), True) for name, size in sizes.items()}
+    )
     found = comparison.compare([before], [after])
     assert found is not None
     (sentence,) = comparison.sentences(found)
@@ -236,8 +238,8 @@ def test_a_table_can_be_made_of_whatever_a_container_answers(value: Any, key: st
 
 
 def test_the_table_of_a_difference_names_causes_and_what_is_not_repeatable() -> None:
-    before = Fingerprint("GPU", "580", {"cuDNN": "9.19.0"}, {CUDNN: Result("a", (1.0,), True)})
-    after = Fingerprint("GPU", "580", {"cuDNN": "9.22.0"}, {CUDNN: Result("b", (1.002,), False)})
+    before = Fingerprint("GPU", "580", {"cuDNN": "9.19.0"}, {CUDNN: NumericResult("a", (1.0,), True)})
+    after = Fingerprint("GPU", "580", {"cuDNN": "9.22.0"}, {CUDNN: NumericResult("b", (1.002,), False)})
     found = comparison.compare([before], [after])
     assert found is not None
     text = printed(numerics_table.changed(found))

@@ -19,12 +19,12 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from imagegen.app.publish import Published
+from imagegen.app.publish import PublishedImage
 from imagegen.app.publisher import Publisher, PublishOptions, parse_destination
 from imagegen.cli import publish_command
 from imagegen.cli.app import App
 from imagegen.core.errors import TrustError, UsageError
-from imagegen.core.registry.push import Amount, Moved
+from imagegen.core.registry.push import BlobTotals, Moved
 from imagegen.plan.lock import read
 from imagegen.plan.matrix import Matrix
 from imagegen.plan.matrix.model import Cell, Declarations
@@ -168,7 +168,7 @@ def test_a_dry_run_asks_the_registry_and_changes_nothing(app: App, registry: Wri
     assert f"1 layer, {venv.size} B: there already" in out
     assert "(new)" in out
     assert "  moves" not in out
-    assert {method for method, _ in registry.asked} == {"GET", "HEAD"}
+    assert {method for method, _ in registry.requested} == {"GET", "HEAD"}
 
 
 def test_a_dry_run_with_gzip_does_not_blame_the_lock(app: App) -> None:
@@ -179,12 +179,12 @@ def test_a_dry_run_with_gzip_does_not_blame_the_lock(app: App) -> None:
 
 
 def test_the_last_line_is_the_digest_alone(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    def publish(*_: Any) -> Published:
-        none = Amount()
-        moved = Moved(none, none, Amount(3, 100))
+    def publish(*_: Any) -> PublishedImage:
+        none = BlobTotals()
+        moved = Moved(none, none, BlobTotals(3, 100))
         assert LOCK.record
         digest, name = "sha256:1", "ghcr.io/acme/rl/demo"
-        return Published(LOCK.cell, name, digest, LOCK.record, "fixed", {"latest": None}, moved, None, "")
+        return PublishedImage(LOCK.cell, name, digest, LOCK.record, "fixed", {"latest": None}, moved, None, "")
 
     monkeypatch.setattr("imagegen.cli.publish_command.publish_image", publish)
     out, err = run(app, LOCK.image, "--to", "ghcr.io/acme/rl")

@@ -11,11 +11,11 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
-from imagegen.core.registry import Repository, Target, parse
+from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.store import Store
 from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.supply.publish import journal
-from imagegen.supply.publish.journal import Manifest, RemoteRepository
+from imagegen.supply.publish.journal import RemoteRepository, TaggedManifest
 from tests.environment import environment
 from tests.registry_writes import Writable, answering
 from tests.support.errors import raises
@@ -31,7 +31,7 @@ class Scene:
         self.progress = Quiet()
         self.progress.say = self.said.append  # type: ignore[method-assign]
         name = parse(f"{registry.host}/acme/rl/demo")
-        self.place = RemoteRepository(name, Target(name, client, settings), Repository(name, client, settings))
+        self.place = RemoteRepository(name, PushTarget(name, client, settings), Repository(name, client, settings))
         config = registry.blob("acme/rl/demo", b"{}", "c")
         self.old, self.new, self.theirs = (
             str(registry.put("acme/rl/demo", self.manifest(config, name))["digest"])
@@ -40,7 +40,7 @@ class Scene:
         for tag in TAGS:
             self.name(tag, self.old)
         self.store.write(registry.documents[f"/v2/acme/rl/demo/manifests/{self.new}"][1])
-        self.to = Manifest(self.new, MANIFEST_TYPE)
+        self.to = TaggedManifest(self.new, MANIFEST_TYPE)
 
     @staticmethod
     def manifest(config: dict[str, object], name: str) -> dict[str, object]:
@@ -62,7 +62,7 @@ class Scene:
 
     def killed(self, *moved: str) -> None:
         """Leave what a run leaves that was killed after it had moved these."""
-        before = {tag: Manifest(self.old, MANIFEST_TYPE) for tag in TAGS}
+        before = {tag: TaggedManifest(self.old, MANIFEST_TYPE) for tag in TAGS}
         journal._write(self.store, journal.Move(self.place.name, self.new, before))
         for tag in moved:
             self.name(tag, self.new)

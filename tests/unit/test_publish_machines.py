@@ -19,7 +19,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imagegen.app.publish import Published, publish_image
+from imagegen.app.publish import PublishedImage, publish_image
 from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App
 from imagegen.core.net import Client
@@ -28,7 +28,7 @@ from imagegen.core.store import Store, digest_of
 from imagegen.image.base import BaseLayer
 from imagegen.image.inventory import cell
 from imagegen.image.layers import bytecode, watch
-from imagegen.plan.lock.model import File, Lock, LockedBase, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run import smoke
 from imagegen.supply.trust.attach import attached
@@ -71,8 +71,8 @@ class Engines:
         self.got.append((name, digest))
         self.logins.append(login)
 
-    def run(self, _: object, ref: str, *args: object, **more: object) -> smoke.Report:
-        return smoke.Report(ref, CELL.id, (smoke.Result("imports", "pass", 0.1),))
+    def run(self, _: object, ref: str, *args: object, **more: object) -> smoke.SmokeReport:
+        return smoke.SmokeReport(ref, CELL.id, (smoke.CheckResult("imports", "pass", 0.1),))
 
 
 @pytest.fixture
@@ -138,8 +138,8 @@ class Team:
             )
             data = path.read_bytes()
             sha256 = Store(self.root / "files").write(data).removeprefix("sha256:")
-            wheels.append(LockedWheel(name, "1.0", File(path.name, len(data), sha256, "pypi"), via=()))
-        uv = LockedWheel("uv", "1.0", File("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
+            wheels.append(LockedWheel(name, "1.0", LockedFile(path.name, len(data), sha256, "pypi"), via=()))
+        uv = LockedWheel("uv", "1.0", LockedFile("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
         base = LockedBase("debian12", "debian", "bookworm", {}, ())
         return Lock(
             cell=CELL.id,
@@ -156,12 +156,12 @@ class Team:
 
     def sent(self) -> set[str]:
         """Digests of the blobs that the registry was given."""
-        ends = [urlsplit(path) for method, path in self.registry.asked if method == "PUT" and "/uploads/" in path]
+        ends = [urlsplit(path) for method, path in self.registry.requested if method == "PUT" and "/uploads/" in path]
         return {parse_qs(end.query)["digest"][0] for end in ends}
 
     def got(self) -> set[str]:
         """Digests of what the registry was asked for."""
-        return {path.rpartition("/")[2] for method, path in self.registry.asked if method == "GET"}
+        return {path.rpartition("/")[2] for method, path in self.registry.requested if method == "GET"}
 
     def machine(self, name: str, *locks: Lock) -> Machine:
         """With an empty store, but for the wheels of these locks."""
@@ -189,9 +189,9 @@ class Machine:
             sources=lambda _: real.settings,
         )  # fmt: skip
 
-    def publish(self, lock: Lock, *, key: bool = True, to: str = "acme/rl", **wishes: Any) -> Published:
-        asked = PublishOptions(key=self.team.key if key else None, **wishes)
-        publisher = Publisher(cast("App", self.app), f"{self.team.registry.host}/{to}", asked)
+    def publish(self, lock: Lock, *, key: bool = True, to: str = "acme/rl", **wishes: Any) -> PublishedImage:
+        requested = PublishOptions(key=self.team.key if key else None, **wishes)
+        publisher = Publisher(cast("App", self.app), f"{self.team.registry.host}/{to}", requested)
         return publish_image(publisher, CELL, lock)
 
     def kinds(self, digest: str) -> dict[str, str | None]:
@@ -217,22 +217,22 @@ def test_all_that_is_said_of_an_image_is_signed(team: Team, engines: Engines) ->
     other.publish(lock)
     assert len(other.kinds(published.digest)) == len(SIGNED), "nothing is said twice"
     assert len(engines.got) == 1, "and no check runs twice, since somebody trusted attests the report"
-    team.registry.asked.clear()
+    team.registry.requested.clear()
     machine.publish(lock)
-    written = [path for method, path in team.registry.asked if method in ("PUT", "PATCH")]
+    written = [path for method, path in team.registry.requested if method in ("PUT", "PATCH")]
     assert [path.rpartition("/")[2] for path in written] == [published.digest], "the manifest alone, once more"
 
 
 def test_an_empty_store_makes_nothing_of_what_the_registry_has(team: Team, engines: Engines) -> None:
     lock = team.lock(b"x = 1\n", b"y = 1\n")
     first = team.machine("one", lock).publish(lock)
-    bases, asked = len(team.bases), len(team.registry.asked)
+    bases, requested = len(team.bases), len(team.registry.requested)
     empty = team.machine("two")
     again = empty.publish(replace(lock, record=None), test=False)
     assert again.digest == first.digest
     assert len(team.bases) == bases, "no base was made, and no wheel was there to make anything of"
     assert (again.pushed.sent.blobs, again.moved) == (0, {})
-    changing = [request for request in team.registry.asked[asked:] if request[0] in ("PUT", "PATCH")]
+    changing = [request for request in team.registry.requested[requested:] if request[0] in ("PUT", "PATCH")]
     assert [path.rpartition("/")[2] for _, path in changing] == [first.digest], "the manifest, once more"
 
 
@@ -266,13 +266,13 @@ def test_facts_travel_one_by_one_and_only_to_whom_lacks_them(team: Team, engines
     assert not team.got() & first, "to look at what is attached takes none of them"
     wheels = (old.wheels[0], team.lock(b"", b"y = 2\n").wheels[1])
     new = replace(old, wheels=wheels, as_of="2026-11-21T00:00:00Z")
-    team.registry.asked.clear()
+    team.registry.requested.clear()
     two = team.machine("two", new)
     two.publish(new, test=False)
     (fresh,) = facts(two, new) - first
     assert team.sent() & (first | {fresh}) == {fresh}
     assert team.got() & first == first & facts(two, new)
-    team.registry.asked.clear()
+    team.registry.requested.clear()
     two.publish(old)
     assert team.got() & first == first - facts(two, new), "what it has is not asked for again"
     assert not team.sent() & first
@@ -317,7 +317,7 @@ def test_an_untrusted_signer_is_ignored(team: Team, engines: Engines) -> None:
 def test_a_key_that_the_project_does_not_name_is_refused_first(team: Team, engines: Engines) -> None:
     lock = team.lock(b"x = 1\n")
     team.machine("one", lock).publish(lock)
-    team.registry.asked.clear()
+    team.registry.requested.clear()
     named = (team.root / FILE).read_text()
     untrusted = ec.generate_private_key(ec.SECP256R1()).public_key()
     (team.root / "new.pub").write_bytes(
@@ -327,7 +327,7 @@ def test_a_key_that_the_project_does_not_name_is_refused_first(team: Team, engin
     two = team.machine("two", lock)
     with raises("trust-signer-untrusted") as refused:
         two.publish(lock)
-    assert not team.registry.asked
+    assert not team.registry.requested
     assert refused.value.where == str(team.key)
     assert "names the key new" in str(refused.value)
     assert "under `keys`" in str(refused.value)

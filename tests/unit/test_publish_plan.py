@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imagegen.supply.publish.plan import Plan, RegistryState, RequiredLayer, lines, plan
+from imagegen.supply.publish.plan import PublishPlan, RegistryState, RequiredLayer, lines, plan
 from imagegen.supply.publish.tags import Tags
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "publish-plan.txt"
@@ -25,15 +25,15 @@ STEPS = ("attached: lock, sbom; signed by release.key",)
 
 
 def planned(
-    wanted: tuple[RequiredLayer, ...] = WANTED,
+    required: tuple[RequiredLayer, ...] = WANTED,
     digest: str | None = NEW,
     seen: RegistryState | None = SEEN,
     *,
     moves: bool = True,
-) -> Plan:
-    held = {each.digest or "" for each in wanted[1:3]}
+) -> PublishPlan:
+    held = {each.digest or "" for each in required[1:3]}
     name = "ghcr.io/acme/rl/demo"
-    return plan("demo-cu130-py311", name, digest, wanted, TAGS, held=held, seen=seen, moves=moves, steps=STEPS)
+    return plan("demo-cu130-py311", name, digest, required, TAGS, held=held, seen=seen, moves=moves, steps=STEPS)
 
 
 def test_how_it_reads() -> None:

@@ -12,7 +12,7 @@ from imagegen.core.store import Store
 from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import read
 from imagegen.plan.matrix.model import Declarations
-from imagegen.run.smoke import Report, Result
+from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.run.smoke.run import parts
 from imagegen.supply.publish import proof
 from imagegen.supply.publish.proof import SmokeAttestation, SmokeRequirement
@@ -23,76 +23,76 @@ GPU, CPU = read(LOCKS / "blackwell-vllm-cu130-py311.toml"), read(LOCKS / "cpu-gr
 IMAGE = "sha256:" + "1" * 64
 
 
-def report(*, gpu: bool) -> Report:
+def report(*, gpu: bool) -> SmokeReport:
     checks = applicable(parts(GPU))
-    results = (Result(each.name, "skip" if each.device == "cuda" and not gpu else "pass", 0.1) for each in checks)
-    return Report(IMAGE, GPU.cell, tuple(results))
+    results = (CheckResult(each.name, "skip" if each.device == "cuda" and not gpu else "pass", 0.1) for each in checks)
+    return SmokeReport(IMAGE, GPU.cell, tuple(results))
 
 
-def wanted(*, gpu: bool = False) -> SmokeRequirement:
+def required(*, gpu: bool = False) -> SmokeRequirement:
     return SmokeRequirement.of(IMAGE, GPU, Declarations(), require_gpu=gpu)
 
 
 def proven(*, gpu: bool) -> SmokeAttestation:
-    return proof.of(report(gpu=gpu), wanted(), GPU)
+    return proof.of(report(gpu=gpu), required(), GPU)
 
 
 def test_what_ran_with_a_gpu_proves_more(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     assert (proven(gpu=False).gpu, proven(gpu=True).gpu) == (False, True)
     proof.remember(store, proven(gpu=False))
-    assert proof.recall(store, wanted()) == proven(gpu=False)
-    assert proof.recall(store, wanted(gpu=True)) is None
+    assert proof.recall(store, required()) == proven(gpu=False)
+    assert proof.recall(store, required(gpu=True)) is None
     proof.remember(store, proven(gpu=True))
-    for each in (wanted(), wanted(gpu=True)):
+    for each in (required(), required(gpu=True)):
         assert proof.recall(store, each) == proven(gpu=True)
 
 
 def test_an_image_without_gpus_is_proven_without_one() -> None:
     assert not SmokeRequirement.of(IMAGE, CPU, Declarations(), require_gpu=True).gpu
-    assert wanted(gpu=True).gpu
+    assert required(gpu=True).gpu
 
 
 def test_the_inputs_of_the_checks_are_in_their_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store")
     proof.remember(store, proven(gpu=True))
-    assert proof.recall(store, replace(wanted(), image="sha256:" + "2" * 64)) is None
+    assert proof.recall(store, replace(required(), image="sha256:" + "2" * 64)) is None
     assert (
         proof.recall(store, SmokeRequirement.of(IMAGE, GPU, Declarations({"torch": ("torch",)}), require_gpu=False))
         is None
     )
     monkeypatch.setattr(proof, "files", lambda _: {"suite/x.py": b"changed"})
-    assert proof.recall(store, wanted()) is None
+    assert proof.recall(store, required()) is None
 
 
 def test_who_is_trusted_to_have_run_them() -> None:
     document = proof.document(proven(gpu=True))
 
-    def found(document: Document, signer: str | None, asked: SmokeRequirement) -> object:
-        return proof.attested([Attached(document, "sha256:0", signer)], asked)
+    def found(document: Document, signer: str | None, requested: SmokeRequirement) -> object:
+        return proof.attested([Attached(document, "sha256:0", signer)], requested)
 
-    assert found(document, "release", wanted(gpu=True)) == (proven(gpu=True), "release")
-    assert found(document, None, wanted()) is None
-    assert found(document, "release", replace(wanted(), image="sha256:" + "2" * 64)) is None
-    assert found(Document(AUDIT, document.content), "release", wanted()) is None
-    assert found(proof.document(proven(gpu=False)), "release", wanted(gpu=True)) is None
+    assert found(document, "release", required(gpu=True)) == (proven(gpu=True), "release")
+    assert found(document, None, required()) is None
+    assert found(document, "release", replace(required(), image="sha256:" + "2" * 64)) is None
+    assert found(Document(AUDIT, document.content), "release", required()) is None
+    assert found(proof.document(proven(gpu=False)), "release", required(gpu=True)) is None
     statement = json.loads(document.content)
     for wrong in ({**statement, "result": "FAILED"}, {"result": "PASSED"}, [], {**statement, "imagegen": None}):
-        assert found(Document(SMOKE, json.dumps(wrong).encode()), "release", wanted()) is None
-    assert found(Document(SMOKE, b"{"), "release", wanted()) is None
+        assert found(Document(SMOKE, json.dumps(wrong).encode()), "release", required()) is None
+    assert found(Document(SMOKE, b"{"), "release", required()) is None
 
 
 @pytest.mark.parametrize("report", [{"passed": True}, {"passed": True, "checks": [1]}, {"passed": True, "checks": 1}])
 def test_a_report_that_could_not_be_attached_again_is_ignored(report: object) -> None:
-    own = {"image": IMAGE, "suite": wanted().suite, "gpu": True, "report": report}
+    own = {"image": IMAGE, "suite": required().suite, "gpu": True, "report": report}
     content = json.dumps({"result": "PASSED", "imagegen": own}).encode()
-    assert proof.attested([Attached(Document(SMOKE, content), "sha256:a", "release")], wanted()) is None
+    assert proof.attested([Attached(Document(SMOKE, content), "sha256:a", "release")], required()) is None
 
 
 def test_the_document_is_a_test_result() -> None:
     """Its form is in-toto's test-result v0.1: result and configuration are required."""
     statement = json.loads(proof.document(proven(gpu=False)).content)
     assert statement["result"] == "PASSED"
-    assert statement["configuration"][0]["digest"] == {"sha256": wanted().suite.removeprefix("sha256:")}
+    assert statement["configuration"][0]["digest"] == {"sha256": required().suite.removeprefix("sha256:")}
     assert "imports" in statement["passedTests"]
     assert "cuda" not in statement["passedTests"], "it was skipped"

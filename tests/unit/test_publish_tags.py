@@ -13,7 +13,7 @@ from imagegen.core.data import shipped
 from imagegen.core.errors import PublishError
 from imagegen.plan import lock
 from imagegen.plan.matrix.cells import cell_id
-from imagegen.supply.publish.tags import CHANNELS, COMPRESSIONS, Subject, akin, tags
+from imagegen.supply.publish.tags import CHANNELS, COMPRESSIONS, TagInput, akin, tags
 from tests.support.errors import raises
 
 DEFAULTS = {"cuda": "cu130", "python": "3.11", "platform": "linux/amd64", "attention": "fa2"}
@@ -29,10 +29,10 @@ AXES = st.fixed_dictionaries(
 VERSION = st.from_regex(r"([0-9]!)?[0-9]{1,3}(\.[0-9]{1,3}){0,3}((a|b|rc)[0-9])?(\.dev[0-9]{1,8})?", fullmatch=True)
 
 
-def subject(axes: dict[str, str], version: str = "2.13.0", **more: str) -> Subject:
+def subject(axes: dict[str, str], version: str = "2.13.0", **more: str) -> TagInput:
     rest = cell_id("demo", axes, DEFAULTS).removeprefix("demo-")
     title = f"torch{version}-{axes['cuda']}-py{axes['python'].replace('.', '')}"
-    plain = Subject(
+    plain = TagInput(
         f"demo-{rest}", rest, axes, DEFAULTS, title, "2026-11-20T00:00:00Z", "sha256:" + "ab" * 32, "latest"
     )
     return replace(plain, **more)  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def test_what_never_moves_says_date_software_and_inputs() -> None:
 def test_a_committed_lock() -> None:
     found = lock.read(shipped("locks") / "blackwell-vllm-cu130-py311.toml")
     assert re.fullmatch(
-        r"20\d\d\.\d\d\.\d\d-torch[\d.]+-cu130-vllm[\d.]+-py311-[0-9a-f]{8}", tags(Subject.of(found, found.axes)).fixed
+        r"20\d\d\.\d\d\.\d\d-torch[\d.]+-cu130-vllm[\d.]+-py311-[0-9a-f]{8}", tags(TagInput.of(found, found.axes)).fixed
     )
 
 

@@ -75,7 +75,7 @@ def _row(image: str) -> str:
 def _standings() -> dict[str, Standing]:
     loaded = shipped_matrix()
     cells = [loaded.select(image)[0] for image in loaded.defaults]
-    library = compat.Library(lambda package: metadata.load([shipped("matrices")], package))
+    library = compat.MetadataCache(lambda package: metadata.load([shipped("matrices")], package))
     return compat.standings(cells, loaded.rules, library)
 
 

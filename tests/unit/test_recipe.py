@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 
 from imagegen.core.errors import LockError, MatrixErrors
 from imagegen.core.registry.image import Config
-from imagegen.core.registry.image import Image as RegistryImage
+from imagegen.core.registry.image import RemoteImage as RegistryImage
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import environment
 from imagegen.image.layers.image import image, labels, local_tags
 from imagegen.plan import matrix
 from imagegen.plan.lock import dumps
 from imagegen.plan.lock.file import _render, _value, loads, lock_table
-from imagegen.plan.lock.model import Deb, File, Lock, LockedBase, LockedSdist, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedSdist, LockedWheel
 from imagegen.plan.matrix.model import EnvVar
 from tests.dockerfile import Instruction, assignment, instructions
 from tests.interpreters import LOCKED
@@ -38,7 +38,7 @@ A, B, C, D = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
 
 
 def wheel(name: str, version: str, sha256: str, index: str = "pypi", **more: Any) -> LockedWheel:
-    file = File(f"{name.replace('-', '_')}-{version}-py3-none-any.whl", 1000, sha256, index)
+    file = LockedFile(f"{name.replace('-', '_')}-{version}-py3-none-any.whl", 1000, sha256, index)
     return LockedWheel(name, version, file, **{"via": (), **more})
 
 
@@ -55,7 +55,7 @@ LOCK = Lock(
         "debian",
         "bookworm",
         {"debian/bookworm": "2026-11-20T08:13:05Z", "debian-security/bookworm-security": "2026-11-20T08:13:05Z"},
-        (Deb("adduser", "3.134", "all", 10, B, "debian", "pool/main/a/adduser/adduser_3.134_all.deb"),),
+        (LockedDeb("adduser", "3.134", "all", 10, B, "debian", "pool/main/a/adduser/adduser_3.134_all.deb"),),
     ),
     wheels=(
         wheel(
@@ -63,7 +63,9 @@ LOCK = Lock(
             "4.9.3",
             A,
             via=("hydra-core",),
-            sdist=LockedSdist(File("antlr4-python3-runtime-4.9.3.tar.gz", 5, C, "pypi"), (wheel("wheel", "1.0", C),)),
+            sdist=LockedSdist(
+                LockedFile("antlr4-python3-runtime-4.9.3.tar.gz", 5, C, "pypi"), (wheel("wheel", "1.0", C),)
+            ),
         ),
         wheel("hydra-core", "1.3.2", B, because="The configuration of every example."),
         wheel("numpy", "2.4.6", B, via=("torch", "trl")),

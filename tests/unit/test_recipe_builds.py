@@ -24,7 +24,7 @@ from imagegen.image.dockerfile import folder
 from imagegen.image.layers import support
 from imagegen.image.layers.image import Image
 from imagegen.plan.lock.file import _render, loads, lock_table
-from imagegen.plan.lock.model import LOCAL, File, LockedPatch
+from imagegen.plan.lock.model import LOCAL, LockedFile, LockedPatch
 from imagegen.plan.matrix.recipe import LocalSource
 from tests.dockerfile import Instruction, instructions
 from tests.support.errors import raises
@@ -154,7 +154,7 @@ def test_a_folder_that_cannot_be_completed_leaves_nothing(
     sources.mkdir()
     (sources / "setup.py").touch()
     made = git.pack(sources, "demo-ext-1.0", store)
-    source = File("demo_ext-1.0.tar.gz", made.size, made.digest.removeprefix("sha256:"), LOCAL)
+    source = LockedFile("demo_ext-1.0.tar.gz", made.size, made.digest.removeprefix("sha256:"), LOCAL)
     lock = replace(WITH_BUILD, builds=(replace(BUILD, source=source, build_requires=()),))
     one = store.write(b"a wheel")
     small = replace(WITH_BUILD.uv, file=replace(WITH_BUILD.uv.file, sha256=one.removeprefix("sha256:"), size=7))

@@ -11,7 +11,7 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
-from imagegen.core.registry import Target, parse
+from imagegen.core.registry import PushTarget, parse
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.reference import engine_name
 from imagegen.core.store import digest_of
@@ -33,16 +33,16 @@ def registry() -> Iterator[Writable]:
 
 
 @pytest.fixture
-def target(registry: Writable, tmp_path: Path) -> Iterator[Target]:
+def target(registry: Writable, tmp_path: Path) -> Iterator[PushTarget]:
     settings = Settings.from_environment(environment(tmp_path))
     mounts = [parse(f"{registry.host}/acme/{name}") for name in ("one", "two")]
     with Client(settings, attempts=1) as client:
-        yield Target(parse(f"{registry.host}/acme/rl"), client, settings, mounts=mounts)
+        yield PushTarget(parse(f"{registry.host}/acme/rl"), client, settings, mounts=mounts)
 
 
-def test_a_probe_leaves_nothing(registry: Writable, target: Target) -> None:
+def test_a_probe_leaves_nothing(registry: Writable, target: PushTarget) -> None:
     target.require_writable()
-    assert [method for method, _ in registry.asked] == ["POST", "DELETE"]
+    assert [method for method, _ in registry.requested] == ["POST", "DELETE"]
     assert not registry.uploads
     registry.faults.append(answering(405, "DELETE"))
     target.require_writable()  # it ends by itself
@@ -51,26 +51,26 @@ def test_a_probe_leaves_nothing(registry: Writable, target: Target) -> None:
 @pytest.mark.parametrize(
     ("status", "why"), [(405, "it is read-only"), (404, "it has no such repository"), (403, "403")]
 )
-def test_a_probe_shows_missing_write_access(registry: Writable, target: Target, status: int, why: str) -> None:
+def test_a_probe_shows_missing_write_access(registry: Writable, target: PushTarget, status: int, why: str) -> None:
     registry.faults.append(answering(status, "POST"))
     with pytest.raises(PublishError, match=r"may not be written|cannot be written") as refused:
         target.require_writable()
     assert why in str(refused.value)
 
 
-def test_a_blob_is_linked_without_being_here(registry: Writable, target: Target) -> None:
+def test_a_blob_is_linked_without_being_here(registry: Writable, target: PushTarget) -> None:
     assert not target.link(BLOB)
     registry.blob("acme/two", DATA, LAYER)
     assert target.link(BLOB)
     assert registry.documents[f"/v2/acme/rl/blobs/{BLOB.digest}"][1] == DATA
-    registry.asked.clear()
+    registry.requested.clear()
     assert target.link(BLOB)
-    assert [method for method, _ in registry.asked] == ["HEAD"], "it is there"
+    assert [method for method, _ in registry.requested] == ["HEAD"], "it is there"
 
 
 @pytest.mark.parametrize("status", [None, 400, 403])
 def test_a_registry_that_links_nothing_keeps_nothing_begun(
-    registry: Writable, target: Target, status: int | None
+    registry: Writable, target: PushTarget, status: int | None
 ) -> None:
     registry.blob("acme/two", DATA, LAYER)
     registry.mounts = False
@@ -98,11 +98,11 @@ class Docker:
     """A stand-in for the engine's API, as far as a pull goes. tests/integration/test_publish.py has the real one."""
 
     def __init__(self, *events: dict[str, str]) -> None:
-        self.events, self.images, self.asked = events, dict[str, str](), list[dict[str, object]]()
+        self.events, self.images, self.requested = events, dict[str, str](), list[dict[str, object]]()
         self.api = self.images_api = self
 
     def pull(self, name: str, digest: str, **more: object) -> list[dict[str, str]]:
-        self.asked.append({"name": name, "digest": digest, **more})
+        self.requested.append({"name": name, "digest": digest, **more})
         if not any("error" in event for event in self.events):
             self.images[f"{name}@{digest}"] = digest
         return list(self.events)
@@ -120,11 +120,11 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Docker:
 def test_an_engine_pulls_with_the_users_credentials_and_keeps_one_name(engine: Docker) -> None:
     digest = digest_of(b"image")
     pulling.pull(engine, "ghcr.io/acme/rl", digest, "imagegen/demo:x", ("me", "secret"), _Quiet())  # type: ignore[arg-type]
-    assert engine.asked[0]["auth_config"] == {"username": "me", "password": "secret"}
+    assert engine.requested[0]["auth_config"] == {"username": "me", "password": "secret"}
     assert engine.images == {"imagegen/demo:x": digest}
     engine.images[digest] = digest
     pulling.pull(engine, "ghcr.io/acme/rl", digest, "imagegen/demo:y", None, _Quiet())  # type: ignore[arg-type]
-    assert len(engine.asked) == 1, "it has it"
+    assert len(engine.requested) == 1, "it has it"
 
 
 def test_what_an_engine_cannot_pull_is_reported_without_secrets(engine: Docker) -> None:

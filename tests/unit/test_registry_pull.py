@@ -13,7 +13,7 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
-from imagegen.core.registry import Image, Platform, Repository, parse, resolve
+from imagegen.core.registry import Platform, RemoteImage, Repository, parse, resolve
 from imagegen.core.registry.credentials import credentials_for, parse_challenges
 from imagegen.core.store import Store
 from tests.registry import CONFIG, INDEX, LAYER, MANIFEST, StandIn, basic, digest_of, send
@@ -39,7 +39,7 @@ def other() -> Iterator[StandIn]:
     server.close()
 
 
-def ask(registry: StandIn, name: str = "a/b:1", **env: str) -> Image:
+def ask(registry: StandIn, name: str = "a/b:1", **env: str) -> RemoteImage:
     settings = Settings.from_environment({"HOME": "/nonexistent", **env})
     client = Client(settings, attempts=2, timeout=(2.0, 1.0), backoff=0.01)
     return resolve(parse(f"{registry.host}/{name}"), AMD64, client, settings)
@@ -85,8 +85,8 @@ def test_a_token_is_fetched_without_credentials(registry: StandIn) -> None:
     registry.push("a/b:1", LAYERS)
     registry.token = "t0ken"
     ask(registry)
-    asked = [path for path, _ in registry.requests if path.startswith("/token")]
-    assert asked == ["/token?service=stand-in&scope=repository%3Aa%2Fb%3Apull"]
+    requested = [path for path, _ in registry.requests if path.startswith("/token")]
+    assert requested == ["/token?service=stand-in&scope=repository%3Aa%2Fb%3Apull"]
 
 
 def test_credentials_go_to_the_realm_alone(registry: StandIn, other: StandIn, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError, StoreError
 from imagegen.core.net import Client
 from imagegen.core.net.client import Reply, Sender
-from imagegen.core.registry import Amount, Moved, Repository, Target, parse, upload
+from imagegen.core.registry import BlobTotals, Moved, PushTarget, Repository, parse, upload
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.store import Store, digest_of
 from tests.loopback import DATA
@@ -51,11 +51,11 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
-def target(registry: StandIn, name: str = "a/b", mount: str | None = None, **env: str) -> Target:
+def target(registry: StandIn, name: str = "a/b", mount: str | None = None, **env: str) -> PushTarget:
     settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull, **env})
     client = Client(settings, attempts=3, timeout=(2.0, 2.0), backoff=0.01)
     source = parse(f"{registry.host}/{mount}") if mount else None
-    return Target(parse(f"{registry.host}/{name}"), client, settings, mounts=[source] if source else [])
+    return PushTarget(parse(f"{registry.host}/{name}"), client, settings, mounts=[source] if source else [])
 
 
 def login(home: Path, host: str, user: str = "me:secret") -> dict[str, str]:
@@ -74,7 +74,7 @@ def push(registry: Writable, store: Store, **env: str) -> Meter:
 
 
 def methods(registry: Writable) -> list[str]:
-    return [method for method, path in registry.asked if "/token" not in path]
+    return [method for method, path in registry.requested if "/token" not in path]
 
 
 def refused(registry: Writable, store: Store, **env: str) -> str:
@@ -89,7 +89,7 @@ def refused(registry: Writable, store: Store, **env: str) -> str:
 def test_a_large_blob_goes_in_pieces_and_a_small_one_at_once(registry: Writable, store: Store) -> None:
     push(registry, store)
     assert methods(registry) == ["HEAD", "POST", *["PATCH"] * (len(DATA) // PIECE), "PUT"]
-    registry.asked.clear()
+    registry.requested.clear()
     for data in (b"small", b""):
         small = Descriptor(LAYER, store.write(data), len(data))
         assert target(registry).upload(small, store, Meter()) == "sent"
@@ -99,7 +99,7 @@ def test_a_large_blob_goes_in_pieces_and_a_small_one_at_once(registry: Writable,
 
 def test_what_is_there_is_not_sent_again(registry: Writable, store: Store) -> None:
     push(registry, store)
-    registry.asked.clear()
+    registry.requested.clear()
     meter = Meter()
     assert target(registry).upload(BLOB, store, meter) == "there"
     assert methods(registry) == ["HEAD"]
@@ -114,7 +114,7 @@ def test_a_manifest_comes_last_and_can_be_read_again(registry: Writable, store: 
     with raises("publish-write-failed"):
         here.put(manifest, MANIFEST, "1")
     assert here.manifest("1") is None
-    assert here.upload_all([config, BLOB, BLOB], store, Meter()).sent == Amount(2, len(DATA) + 2)
+    assert here.upload_all([config, BLOB, BLOB], store, Meter()).sent == BlobTotals(2, len(DATA) + 2)
     assert here.put(manifest, MANIFEST, "1") == here.manifest("1") == digest_of(manifest)
     reference = parse(f"{registry.host}/a/b:1")
     settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull})
@@ -290,7 +290,7 @@ def test_credentials_that_are_wrong(registry: Writable, store: Store, tmp_path: 
 
 def test_a_registry_without_a_server(store: Store) -> None:
     settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull})
-    here = Target(parse("127.0.0.1:1/a/b"), Client(settings, attempts=1), settings)
+    here = PushTarget(parse("127.0.0.1:1/a/b"), Client(settings, attempts=1), settings)
     with raises("publish-write-failed"):
         here.reach()
     with raises("publish-write-failed"):
@@ -315,7 +315,7 @@ def test_a_digest_that_the_registry_finds_wrong(registry: Writable, store: Store
 def test_a_manifest_that_no_registry_takes(registry: Writable) -> None:
     with raises("publish-write-failed"):
         target(registry).put(b" " * (1 << 23), MANIFEST)
-    assert not registry.asked
+    assert not registry.requested
 
 
 @pytest.mark.fault(
@@ -441,9 +441,9 @@ def test_of_several_repositories_one_has_the_blob(registry: Writable, store: Sto
         f"{registry.host}/a/b",
     ]
     client = Client(settings, attempts=3, timeout=(2.0, 2.0), backoff=0.01)
-    here = Target(parse(f"{registry.host}/a/b"), client, settings, mounts=[parse(name) for name in names])
+    here = PushTarget(parse(f"{registry.host}/a/b"), client, settings, mounts=[parse(name) for name in names])
     assert [here.upload(blob, store, Meter()) for blob in (BLOB, other)] == ["mounted", "mounted"]
-    assert [path.split("/")[2:4] for method, path in registry.asked if method == "HEAD"] == [
+    assert [path.split("/")[2:4] for method, path in registry.requested if method == "HEAD"] == [
         ["a", "b"], ["people", "none"], ["people", "base"], ["a", "b"], ["people", "base"],
     ]  # fmt: skip
     assert methods(registry).count("POST") == 2
@@ -463,8 +463,8 @@ def test_a_registry_that_mounts_nothing_is_asked_once(status: int, registry: Wri
         registry.blob("people/base", DATA[n:], LAYER)
     here = target(registry, mount="people/base")
     assert [here.upload(blob, store, Meter()) for blob in blobs] == ["sent"] * 3
-    assert sum("mount=" in path for _, path in registry.asked) == 1
-    assert sum("people/base/blobs" in path for _, path in registry.asked) == 1
+    assert sum("mount=" in path for _, path in registry.requested) == 1
+    assert sum("people/base/blobs" in path for _, path in registry.requested) == 1
 
 
 def test_a_repository_that_may_not_be_read_is_asked_no_more(registry: Writable, store: Store, tmp_path: Path) -> None:
@@ -486,8 +486,8 @@ def test_a_repository_that_may_not_be_read_is_asked_no_more(registry: Writable, 
     other = Descriptor(LAYER, store.write(b"small"), 5)
     assert [here.upload(blob, store, Meter()) for blob in (BLOB, other)] == ["sent", "sent"]
     assert registry.scopes[:2] == [["refused"], ["repository:a/b:pull,push"]]
-    assert len({path for _, path in registry.asked if "people/base/blobs" in path}) == 1
-    assert not any("mount=" in path for _, path in registry.asked)
+    assert len({path for _, path in registry.requested if "people/base/blobs" in path}) == 1
+    assert not any("mount=" in path for _, path in registry.requested)
 
 
 def test_what_became_of_blobs(registry: Writable, store: Store) -> None:
@@ -497,7 +497,7 @@ def test_what_became_of_blobs(registry: Writable, store: Store) -> None:
     here = target(registry, mount="people/base")
     assert here.present([there, linked, mine]) == {there.digest}
     moved = here.upload_all([there, linked, mine, mine], store, Meter())
-    assert moved == Moved(Amount(1, 5), Amount(1, 6), Amount(1, len(DATA)))
+    assert moved == Moved(BlobTotals(1, 5), BlobTotals(1, 6), BlobTotals(1, len(DATA)))
     assert str(moved) == "1 of 3 blobs sent, 1.3 MB of 1.3 MB"
 
 
@@ -506,7 +506,7 @@ def test_a_tag_that_is_too_long(registry: Writable) -> None:
         target(registry).put(b"{}", MANIFEST, "x" * 129)
     with raises("publish-write-failed"):
         target(registry).put(b"{}", MANIFEST, "a+b")
-    assert not registry.asked
+    assert not registry.requested
 
 
 @pytest.mark.fault(
@@ -553,4 +553,4 @@ def test_a_registry_that_does_not_exist() -> None:
         ("127.0.0.1:1", "no server listens there"),
     ):
         with pytest.raises(PublishError, match=said):
-            Target(parse(f"{name}/a/b"), Client(settings, attempts=1), settings).reach()
+            PushTarget(parse(f"{name}/a/b"), Client(settings, attempts=1), settings).reach()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
-from imagegen.core.registry import Content, Referrer, Repository, Target, parse, session, upload
+from imagegen.core.registry import Content, PushTarget, Referrer, Repository, parse, session, upload
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.referrers import extended, fallback_tag, listed, referring
 from imagegen.core.registry.session import next_page
@@ -46,11 +46,11 @@ def either(request: pytest.FixtureRequest, registry: Writable) -> Writable:
     return registry
 
 
-def both(registry: Writable) -> tuple[Target, Repository]:
+def both(registry: Writable) -> tuple[PushTarget, Repository]:
     settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull})
     client = Client(settings, attempts=3, timeout=(2.0, 2.0), backoff=0.01)
     name = parse(f"{registry.host}/a/b")
-    return Target(name, client, settings), Repository(name, client, settings)
+    return PushTarget(name, client, settings), Repository(name, client, settings)
 
 
 def index_of(registry: Writable) -> list[str]:
@@ -77,9 +77,9 @@ def test_of_many_documents_those_are_sent_that_are_not_there(either: Writable) -
     target, repository = both(either)
     many = {f"{number}": b"%d" % (number // 2) for number in range(40)}  # two by two the same
     first = target.refer_all(SUBJECT, NOTE, many, NOTE, {})
-    either.asked.clear()
+    either.requested.clear()
     second = target.refer_all(SUBJECT, NOTE, many | {"40": b"new"}, NOTE, {})
-    assert len([path for method, path in either.asked if method == "PUT" and "/uploads/" in path]) == 1
+    assert len([path for method, path in either.requested if method == "PUT" and "/uploads/" in path]) == 1
     found = {each.digest: repository.artifact(each) for each in repository.referrers(SUBJECT.digest)}
     assert found.keys() == {first, second}
     assert {title: blob.digest for title, blob in found[first].parts} == {
@@ -106,11 +106,11 @@ def test_long_lists_come_in_pages_filtered_or_not(registry: Writable, *, filters
     target, repository = both(registry)
     digests = [target.refer(SUBJECT, kind, str(n).encode(), kind, {}) for n in range(5) for kind in (SBOM, NOTE)]
     assert {each.digest for each in repository.referrers(SUBJECT.digest)} == set(digests)
-    registry.asked.clear()
+    registry.requested.clear()
     assert {each.digest for each in repository.referrers(SUBJECT.digest, NOTE)} == set(digests[1::2])
-    asked = [path for _, path in registry.asked]
-    assert len(asked) == (3 if filters else 5)
-    assert all("artifactType=text%2Fplain" in path for path in asked)
+    requested = [path for _, path in registry.requested]
+    assert len(requested) == (3 if filters else 5)
+    assert all("artifactType=text%2Fplain" in path for path in requested)
 
 
 @pytest.mark.fault(
@@ -139,7 +139,7 @@ def test_a_registry_without_the_api(how: str, registry: Writable) -> None:
         target, repository = both(registry)
         digest = target.refer(SUBJECT, SBOM, b"{}", SBOM, {})
         assert [each.digest for each in repository.referrers(SUBJECT.digest)] == [digest] == index_of(registry)
-        assert not people.asked
+        assert not people.requested
     finally:
         people.close()
 
@@ -260,21 +260,21 @@ def test_a_list_that_goes_on_elsewhere_or_for_ever(registry: Writable) -> None:
 def test_a_list_of_gigabytes_ends(what: str, registry: Writable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_MAX_BYTES", 20_000, raising=False)
     registry.referrers = True
-    asked = 0
+    requested = 0
 
     def page(handler: BaseHTTPRequestHandler) -> bool:
-        nonlocal asked
-        asked += 1
-        fields = {"tags": [f"{asked}.{n}" for n in range(100)]} if what == "tags" else {"schemaVersion": 2}
+        nonlocal requested
+        requested += 1
+        fields = {"tags": [f"{requested}.{n}" for n in range(100)]} if what == "tags" else {"schemaVersion": 2}
         body = json.dumps({"mediaType": INDEX, "manifests": [], "padding": "x" * 1000, **fields}).encode()
-        send(handler, 200, body, Content_Type=INDEX, Link=f'<?page={asked}>; rel="next"')
+        send(handler, 200, body, Content_Type=INDEX, Link=f'<?page={requested}>; rel="next"')
         return True
 
     registry.faults[:] = [page]
     repository = both(registry)[1]
     with pytest.raises(FetchError):
         repository.tags() if what == "tags" else repository.referrers(SUBJECT.digest)
-    assert asked <= 20
+    assert requested <= 20
 
 
 def test_tags(registry: Writable) -> None:

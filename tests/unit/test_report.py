@@ -26,12 +26,12 @@ HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(1)">&lt;{
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> site.Report:
+def report(tmp_path_factory: pytest.TempPathFactory) -> site.SiteReport:
     return report_samples.report(tmp_path_factory.mktemp("matrix") / "m")
 
 
 @pytest.fixture(scope="module")
-def files(report: site.Report) -> dict[str, bytes]:
+def files(report: site.SiteReport) -> dict[str, bytes]:
     return site.render(report)
 
 
@@ -64,7 +64,9 @@ def test_the_pages(files: dict[str, bytes], golden: Callable[[str, str], None]) 
         ([], "", "They passed:"),
     ],
 )
-def test_gpu_and_driver_of_a_test_are_shown(report: site.Report, names: list[str], driver: str, expected: str) -> None:
+def test_gpu_and_driver_of_a_test_are_shown(
+    report: site.SiteReport, names: list[str], driver: str, expected: str
+) -> None:
     details = {"devices": [{"name": name} for name in names], "driver": driver}
     cuda = {"check": "cuda", "status": "pass", "seconds": 1.0, "reason": "", "details": details, "log": ""}
     tested = {**report_samples.SMOKE.as_dict(), "passed": True, "checks": [cuda]}
@@ -127,7 +129,7 @@ def _resolved(path: PurePosixPath) -> str:
 @example(HOSTILE)
 @example("\x1b[2J \u202egnihtyna \ud800 \0 https://user:secret@host/x")
 @given(st.text(max_size=60))
-def test_what_others_wrote_is_text_and_nothing_else(report: site.Report, words: str) -> None:
+def test_what_others_wrote_is_text_and_nothing_else(report: site.SiteReport, words: str) -> None:
     made, plain = (site.render(_saying(each, report)) for each in (words, "words"))
     for name, page in pages(made):
         assert _shape(page) == _shape(parsed(plain[name])), name
@@ -136,7 +138,7 @@ def test_what_others_wrote_is_text_and_nothing_else(report: site.Report, words: 
         assert text(parsed(made["index.html"])).count(HOSTILE) == 4
 
 
-def _saying(words: str, report: site.Report) -> site.Report:
+def _saying(words: str, report: site.SiteReport) -> site.SiteReport:
     """The report with these words wherever a matrix, a repository or a check has the word."""
     first = report.sheets[0]
     steps = tuple(replace(step, lines=(words,)) for step in first.history.steps)
@@ -165,7 +167,7 @@ def _shape(page: Element) -> list[str]:
     return [str(each.tag) for each in page.iter() if each.tag != "br" and each.get("class") != "reason"]
 
 
-def test_the_same_report_gives_the_same_bytes(report: site.Report, files: dict[str, bytes]) -> None:
+def test_the_same_report_gives_the_same_bytes(report: site.SiteReport, files: dict[str, bytes]) -> None:
     assert site.render(report) == files
 
 

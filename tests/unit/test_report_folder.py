@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from imagegen.app import site
 from imagegen.app.nightly import changes
-from imagegen.app.nightly.changes import Section
+from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.site import history, pages
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
@@ -116,7 +116,7 @@ def path(root: Path) -> Path:
     return root / "locks" / "tiny-cpu-py311.toml"
 
 
-def steps(root: Path, now: Lock, *sections: Section) -> list[tuple[str, bool, tuple[str, ...]]]:
+def steps(root: Path, now: Lock, *sections: ChangelogSection) -> list[tuple[str, bool, tuple[str, ...]]]:
     found = site.history_of(
         path(root), now, lambda old, new: [f"{old.as_of[:10]} {new.as_of[:10]}"], sections, os.environ
     )
@@ -132,7 +132,7 @@ def test_history_is_what_git_has_and_what_is_not_committed(committed: Commit, tm
     committed(NEXT, "2026-11-28")
     assert steps(tmp_path, NEXT) == [("2026-11-28", True, later), first]
     name = lock.inputs_hash(NEXT).removeprefix("sha256:")[:8]
-    section = Section("2026-11-27", "tiny-cpu-py311", "00000000", name, ("it \\<moved\\> \\*",))
+    section = ChangelogSection("2026-11-27", "tiny-cpu-py311", "00000000", name, ("it \\<moved\\> \\*",))
     assert steps(tmp_path, NEXT, section) == [("2026-11-28", True, ("it <moved\\> *",)), first]
 
 
@@ -164,7 +164,7 @@ def test_a_shallow_clone_does_not_know_what_was_first(committed: Commit, tmp_pat
 def test_no_repository_has_no_history(tmp_path: Path) -> None:
     (tmp_path / "locks").mkdir()
     assert steps(tmp_path, LOCK) == []
-    section = Section("2026-11-27", "tiny-cpu-py311", "00000000", "11111111", ("torch is newer",))
+    section = ChangelogSection("2026-11-27", "tiny-cpu-py311", "00000000", "11111111", ("torch is newer",))
     assert steps(tmp_path, LOCK, section) == [("2026-11-27", False, ("torch is newer",))]
 
 

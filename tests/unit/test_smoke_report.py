@@ -24,13 +24,13 @@ from imagegen.core.errors import ContainerError, EngineError, NoGpuError, Output
 from imagegen.core.progress import Quiet
 from imagegen.incontainer import SMOKE
 from imagegen.incontainer.smoke.table import CHECKS, applicable
-from imagegen.plan.lock.model import File, Lock, LockedBase, LockedGpus, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedGpus, LockedWheel
 from imagegen.plan.matrix.model import Declarations, EnvVar
 from imagegen.run import smoke
 from imagegen.run.smoke.run import GRACE, ROOT, files, judged, parse, spec
 from tests.interpreters import LOCKED
 
-FILE = File("x.whl", 1, "0" * 64, "pypi")
+FILE = LockedFile("x.whl", 1, "0" * 64, "pypi")
 
 
 def lock_of(versions: Mapping[str, str], env: tuple[EnvVar, ...] = ()) -> Lock:
@@ -64,13 +64,13 @@ class FakeEngine:
 
     def __init__(self, root: Path, answer: Ended | Exception | None = None, *, has_gpus: bool = True) -> None:
         self.root, self.answer, self.has_gpus = root, answer, has_gpus
-        self.asked: dict[str, object] = {}
+        self.requested: dict[str, object] = {}
 
     @contextmanager
     def container(self, ref: str, *, files: Mapping[str, bytes], gpus: bool, shm_size: int) -> Iterator[FakeEngine]:
         if gpus and not self.has_gpus:
             raise NoGpuError("none here")
-        self.asked = {"ref": ref, "gpus": gpus, "shm_size": shm_size}
+        self.requested = {"ref": ref, "gpus": gpus, "shm_size": shm_size}
         for name, content in files.items():
             path = self.root / name.lstrip("/")
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ def test_the_whole_run_without_an_image(tmp_path: Path) -> None:
     assert results["versions"].reason == "missing 1.0 is locked and not installed"
     assert {"WANDB_MODE", "prefix"} <= results["environment"].details["wrong"].keys()
     assert not report.passed
-    assert engine.asked["gpus"] is False
+    assert engine.requested["gpus"] is False
 
 
 def test_only_the_named_checks_run(tmp_path: Path) -> None:
@@ -164,19 +164,19 @@ def test_a_container_that_lies_about_the_form_is_a_failure(code: int, out: bytes
 )
 def test_only_the_runners_own_form_is_accepted(change: dict[str, object]) -> None:
     sound = {"check": "imports", "status": "pass", "reason": "", "details": {}, "seconds": 1.5}
-    assert parse("imports", Ended(0, json.dumps(sound).encode()), 9.0) == smoke.Result("imports", "pass", 1.5)
+    assert parse("imports", Ended(0, json.dumps(sound).encode()), 9.0) == smoke.CheckResult("imports", "pass", 1.5)
     assert parse("imports", Ended(1, json.dumps(sound).encode()), 9.0).failed
     assert parse("imports", Ended(0, json.dumps({**sound, **change}).encode()), 9.0).failed
 
 
 def test_a_required_gpu_turns_only_gpu_skips_into_failures() -> None:
     for check in CHECKS:
-        skipped = smoke.Result(check.name, "skip", 0.1, "no NVIDIA GPU in this container")
+        skipped = smoke.CheckResult(check.name, "skip", 0.1, "no NVIDIA GPU in this container")
         assert judged(skipped, check, require_gpu=False) == skipped
         strict = judged(skipped, check, require_gpu=True)
         assert strict.failed == (check.device == "cuda" and check.gpus == 1)
         assert "no NVIDIA GPU in this container" in strict.reason
-        passed = smoke.Result(check.name, "pass", 0.1)
+        passed = smoke.CheckResult(check.name, "pass", 0.1)
         assert judged(passed, check, require_gpu=True) == passed
     # These have no part that goes without a GPU.
     alone = {"cuda", "nccl", "fabric-cuda", "rollout-vllm", "rollout-sglang", "flash-attn-cuda", "conv1d-cuda"}
@@ -200,7 +200,7 @@ def test_a_gpu_image_gets_the_gpus_that_there_are(tmp_path: Path, cuda: str, has
     lock = lock_of({"torch": "2"})
     lock = replace(lock, axes={**lock.axes, "cuda": cuda})
     smoke.run(engine, "t", lock, Declarations(), require_gpu=False, progress=Quiet())
-    assert engine.asked["gpus"] is given
+    assert engine.requested["gpus"] is given
 
 
 def test_the_suite_travels_whole_and_alone() -> None:
@@ -229,12 +229,12 @@ def test_the_spec_has_the_gpus_that_the_lock_is_for() -> None:
     assert spec(lock, Declarations())["gpus"] == ["sm_90", "sm_121"]
 
 
-def report_of(*statuses: str, reason: str = "why", log: str = "") -> smoke.Report:
+def report_of(*statuses: str, reason: str = "why", log: str = "") -> smoke.SmokeReport:
     results = tuple(
-        smoke.Result(check.name, status, 1.5, reason, {"n": 1}, log)
+        smoke.CheckResult(check.name, status, 1.5, reason, {"n": 1}, log)
         for check, status in zip(applicable({"torch"}), statuses, strict=False)
     )
-    return smoke.Report("some:tag", "cell", results)
+    return smoke.SmokeReport("some:tag", "cell", results)
 
 
 @pytest.mark.parametrize(
@@ -267,14 +267,14 @@ def test_a_pass_that_left_something_out_says_so_everywhere(tmp_path: Path) -> No
     progress = Said()
     engine = FakeEngine(tmp_path, Ended(0, json.dumps(said).encode()))
     report = smoke.run(engine, "t", lock_of({}), Declarations(), require_gpu=False, progress=progress)
-    assert report.results[0].told == note
+    assert report.results[0].explanation == note
     assert progress.lines[0] == f"  imports: pass, 1.5 s ({note})"
     assert f"<system-out>{note}</system-out>" in report.junit("cell")
     out = Console(file=io.StringIO(), width=200)
     print_report(out, report)
     assert note in out.file.getvalue()  # type: ignore[attr-defined]
-    assert smoke.Result("imports", "fail", 1.0, "why", {"note": note}).told == "why"
-    assert smoke.Result("imports", "pass", 1.0, "", {"note": 7}).told == ""
+    assert smoke.CheckResult("imports", "fail", 1.0, "why", {"note": note}).explanation == "why"
+    assert smoke.CheckResult("imports", "pass", 1.0, "", {"note": 7}).explanation == ""
 
 
 def test_junit_is_what_the_readers_of_that_format_expect() -> None:

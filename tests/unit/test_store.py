@@ -199,13 +199,13 @@ import os, signal, sys
 from pathlib import Path
 from imagegen.core.store import Store
 store = Store(Path(sys.argv[1]))
-with store.writer() as writer, store.room("rootfs") as room:
+with store.writer() as writer, store.temporary_directory("rootfs") as room:
     writer.write(b"half")
     (room / "file").write_text("half")
     (store.root / "tmp" / "part-0").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    with store.writer() as writer, store.room("base") as room:
+    with store.writer() as writer, store.temporary_directory("base") as room:
         subprocess.run([sys.executable, "-c", program, str(store.root)], check=False)
         left = {path.name.partition("-")[0] for path in (store.root / "tmp").iterdir()}
         assert left == {"blob", "rootfs", "part", "base"}
@@ -392,7 +392,7 @@ def test_a_directory_that_is_swept_away_before_it_is_locked_is_made_again(
         return names[-1]
 
     monkeypatch.setattr(tempfile, "mkdtemp", swept)
-    with store.room("work") as path:
+    with store.temporary_directory("work") as path:
         assert path.is_dir()
     assert len(names) == 2
 

@@ -11,7 +11,7 @@ import pytest
 
 from imagegen.core.errors import FetchError, TrustError, UntrustedSignerError
 from imagegen.core.net import UnreachableError
-from imagegen.core.registry import Content, Referrer, Target
+from imagegen.core.registry import Content, PushTarget, Referrer
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.referrers import referring
 from imagegen.core.store.layout import digest_of
@@ -32,7 +32,7 @@ TESTED = Document(SMOKE, b'{"result": "PASSED", "seconds": 1.0}')
 
 @dataclass
 class Registry:
-    """A registry's lists and artifacts, in memory; both the lists and a Target as far as they are used here."""
+    """A registry's lists and artifacts, in memory; both the lists and a PushTarget as far as they are used here."""
 
     artifacts: dict[str, tuple[Referrer, Content | Exception]] = field(default_factory=dict)
     looked: list[int] = field(default_factory=list)  # how many artifacts there were when it looked again
@@ -104,7 +104,7 @@ RELEASE = By("release")
 def bring(
     registry: Registry, *documents: Document, signer: Any = RELEASE, trust: Trust = TRUST, **annotations: str
 ) -> None:
-    attach.attach(cast("Target", registry), registry, IMAGE, documents, signer, annotations, trust)
+    attach.attach(cast("PushTarget", registry), registry, IMAGE, documents, signer, annotations, trust)
 
 
 def gathered(registry: Registry, trust: Trust = TRUST, image: Descriptor = IMAGE) -> attach.VerificationResult:

@@ -77,11 +77,11 @@ def test_what_a_run_signs_is_trusted_offline_and_one_certificate_serves(
     statements = [STATEMENT, STATEMENT.replace(b',"name":"image"', b"")]  # in-toto lets a subject have no name
     bundles = [made.sign(each) for each in statements]
     assert made.name == "ci"
-    asked = list(sigstore.requests)
+    requested = list(sigstore.requests)
     names = Identities(project(sigstore).identities)
     assert [names.signer_of(bundle) for bundle in bundles] == [("ci", each) for each in statements]
     assert statements[0] != statements[1]
-    assert sigstore.requests == asked == [TOKEN, CERTIFICATE, STAMP, entries, STAMP, entries]
+    assert sigstore.requests == requested == [TOKEN, CERTIFICATE, STAMP, entries, STAMP, entries]
     material = json.loads(bundles[0])["verificationMaterial"]
     assert len(material["tlogEntries"]) == 1 and material["timestampVerificationData"]["rfc3161Timestamps"]
 

@@ -53,7 +53,7 @@ def test_what_the_store_has_read_needs_no_index(
     watch.facts_of(store, one, "3.11")
     found = known(lock_of(one), store, with_index, Quiet())
     assert found.wheels == {one.file.sha256: Licence(text="BSD")}
-    assert not index.asked
+    assert not index.requested
 
 
 def test_an_index_is_asked_once_for_what_it_says_of_the_very_file(
@@ -61,10 +61,10 @@ def test_an_index_is_asked_once_for_what_it_says_of_the_very_file(
 ) -> None:
     lock = lock_of(served(index))
     assert known(lock, store, with_index, Quiet()).wheels == {ON_INDEX: MIT}
-    asked = len(index.asked)
-    assert asked
+    requested = len(index.requested)
+    assert requested
     assert known(lock, store, with_index, Quiet()).wheels == {ON_INDEX: MIT}
-    assert len(index.asked) == asked
+    assert len(index.requested) == requested
     other = replace(lock.wheels[0], file=replace(lock.wheels[0].file, sha256="1" * 64))
     assert known(lock_of(other), store, with_index, Quiet()).wheels == {}
 
@@ -73,7 +73,7 @@ def test_what_is_made_here_is_no_indexs_to_say(store: Store, with_index: Setting
     made = served(index)
     lock: Lock = lock_of(replace(made, sdist=LockedSdist(made.file, ())))
     assert known(lock, store, with_index, Quiet()).wheels == {}
-    assert not index.asked
+    assert not index.requested
 
 
 def test_without_an_index_it_is_unknown(store: Store, with_index: Settings, index: Index) -> None:

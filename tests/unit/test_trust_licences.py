@@ -12,7 +12,7 @@ from imagegen.core import registry
 from imagegen.plan.lock.base import LockedBase
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.trust.licences import restricted
-from imagegen.supply.trust.sbom import Known
+from imagegen.supply.trust.sbom import KnownLicences
 from imagegen.supply.trust.shipped import data
 from tests.unit.shipped_locks import shipped_lock
 from tests.unit.test_lock_file import LOCK, wheel
@@ -24,12 +24,12 @@ def holding(*wheels: tuple[str, str]) -> Lock:
     return replace(LOCK, wheels=tuple(wheel(name, version) for name, version in wheels))
 
 
-def named(lock: Lock, known: Known | None = None) -> dict[str, tuple[str, ...]]:
-    return {each.licence: each.covers for each in restricted(lock, known or Known())}
+def named(lock: Lock, known: KnownLicences | None = None) -> dict[str, tuple[str, ...]]:
+    return {each.licence: each.covers for each in restricted(lock, known or KnownLicences())}
 
 
 def test_an_image_for_cpus_has_none() -> None:
-    assert restricted(shipped_lock("sb3-maskable-cpu-py311"), Known()) == ()
+    assert restricted(shipped_lock("sb3-maskable-cpu-py311"), KnownLicences()) == ()
 
 
 def test_all_of_nvidias_in_the_flagship_is_named_or_known_to_be_open() -> None:
@@ -41,7 +41,7 @@ def test_all_of_nvidias_in_the_flagship_is_named_or_known_to_be_open() -> None:
 
 
 def test_libraries_and_tools_of_the_toolkit_are_distinguished() -> None:
-    found = restricted(holding(("nvidia-cublas", "13.1.0.3"), ("nvidia-cuda-nvcc", "13.0.88")), Known())
+    found = restricted(holding(("nvidia-cublas", "13.1.0.3"), ("nvidia-cuda-nvcc", "13.0.88")), KnownLicences())
     assert [each.covers for each in found] == [("nvidia-cublas 13.1.0.3",), ("nvidia-cuda-nvcc 13.0.88",)]
     assert "internal use only" in str(found[1])
     assert "internal use only" not in str(found[0])
@@ -52,20 +52,20 @@ def test_libraries_and_tools_of_the_toolkit_are_distinguished() -> None:
 def test_a_licence_may_end_with_a_version(version: str, bound: bool) -> None:
     lock = holding(("nvidia-nvtx-cu12", version))
     assert bool(named(lock)) is bound
-    assert bool(named(lock, Known({lock.wheels[0].file.sha256: PROPRIETARY}))) is bound
+    assert bool(named(lock, KnownLicences({lock.wheels[0].file.sha256: PROPRIETARY}))) is bound
 
 
 def test_a_proprietary_licence_outside_the_data_is_reported() -> None:
     lock = holding(("new-sdk", "1.0"), ("nvidia-nccl-cu13", "2.29.7"))
     assert named(lock) == {}
-    known = Known({lock.wheels[0].file.sha256: PROPRIETARY})
+    known = KnownLicences({lock.wheels[0].file.sha256: PROPRIETARY})
     (found,) = restricted(replace(lock, wheels=lock.wheels[:1]), known)
     assert (found.licence, found.covers) == ("LicenseRef-NVIDIA-Proprietary", ("new-sdk 1.0",))
     assert "does not cover its terms" in str(found)
 
 
 def test_nvidias_base_images_are_named() -> None:
-    content = registry.Image("sha256:" + "1" * 64, "sha256:" + "2" * 64, registry.Config((), (), (), "", ""), ())
+    content = registry.RemoteImage("sha256:" + "1" * 64, "sha256:" + "2" * 64, registry.Config((), (), (), "", ""), ())
     base = LockedBase("cuda", "registry", None, {}, (), image="nvidia/cuda:13.0.1-base", content=content)
     assert named(replace(holding(), base=base)) == {
         "NVIDIA Deep Learning Container License": ("base image nvidia/cuda:13.0.1-base",)

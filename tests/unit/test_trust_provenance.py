@@ -19,13 +19,13 @@ from imagegen.core.git import Submodule
 from imagegen.core.store import digest_of
 from imagegen.plan.lock.model import Lock, LockedGit, LockedPatch
 from imagegen.supply.trust import documents
-from imagegen.supply.trust.documents import Source
+from imagegen.supply.trust.documents import SourceCommit
 from imagegen.supply.trust.provenance import Builder, builder, provenance
 from tests.unit.builds_samples import BUILD, BUILT_WHEEL, WITH_BUILD
 from tests.unit.shipped_locks import NAMES, shipped_lock
 
 LOCAL = Builder("https://github.com/imagegen/imagegen/attestations/builder/local")
-SOURCE = Source("https://example.org/acme/images", "a" * 40, dirty=True)
+SOURCE = SourceCommit("https://example.org/acme/images", "a" * 40, dirty=True)
 ACTIONS = {
     "GITHUB_ACTIONS": "true",
     "GITHUB_SERVER_URL": "https://github.com",
@@ -36,12 +36,12 @@ ACTIONS = {
 }
 
 
-def predicate(lock: Lock, source: Source | None = None, who: Builder = LOCAL) -> dict[str, Any]:
+def predicate(lock: Lock, source: SourceCommit | None = None, who: Builder = LOCAL) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(provenance(lock, b"the lock", source, who))
     return found
 
 
-def dependencies(lock: Lock, source: Source | None = None) -> list[dict[str, Any]]:
+def dependencies(lock: Lock, source: SourceCommit | None = None) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = predicate(lock, source)["buildDefinition"]["resolvedDependencies"]
     return found
 
@@ -50,15 +50,15 @@ def dependencies(lock: Lock, source: Source | None = None) -> list[dict[str, Any
 def test_all_that_a_shipped_lock_names_is_a_dependency(name: str) -> None:
     lock = shipped_lock(name)
     found = [each["digest"] for each in dependencies(lock)]
-    wanted = {each.sha256 for each in lock.debs}
-    wanted |= {lock.interpreter.file.sha256} if lock.interpreter.file else set()
+    required = {each.sha256 for each in lock.debs}
+    required |= {lock.interpreter.file.sha256} if lock.interpreter.file else set()
     sources = [(wheel.sdist and wheel.sdist.git, (wheel.sdist or wheel).file) for wheel in lock.wheels]
-    wanted |= {git.commit if git else file.sha256 for git, file in sources}
-    wanted |= {each.file.sha256 for wheel in lock.wheels if wheel.sdist for each in wheel.sdist.build_requires}
-    wanted |= {build.git.commit if build.git else build.source.sha256 for build in lock.builds}
-    wanted |= {each.file.sha256 for build in lock.builds for each in build.build_requires}
-    wanted |= {patch.sha256 for build in lock.builds for patch in build.patches}
-    assert {digest.get("sha256") or digest["gitCommit"] for digest in found} == wanted
+    required |= {git.commit if git else file.sha256 for git, file in sources}
+    required |= {each.file.sha256 for wheel in lock.wheels if wheel.sdist for each in wheel.sdist.build_requires}
+    required |= {build.git.commit if build.git else build.source.sha256 for build in lock.builds}
+    required |= {each.file.sha256 for build in lock.builds for each in build.build_requires}
+    required |= {patch.sha256 for build in lock.builds for patch in build.patches}
+    assert {digest.get("sha256") or digest["gitCommit"] for digest in found} == required
 
 
 def test_the_text(golden: Callable[[str, str], None]) -> None:
@@ -123,12 +123,12 @@ def test_a_projects_origin_is_its_commit(tmp_path: Path) -> None:
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "--quiet", "--message=one")
     commit = git(tmp_path, "rev-parse", "HEAD").strip()
-    assert documents.of(project, os.environ) == Source(None, commit, dirty=False)
+    assert documents.of(project, os.environ) == SourceCommit(None, commit, dirty=False)
     git(tmp_path, "remote", "add", "origin", "https://me:secret@example.org/acme/images.git")
     (tmp_path / "elsewhere").write_text("of no project\n")
-    assert documents.of(project, os.environ) == Source("https://example.org/acme/images.git", commit, dirty=False)
+    assert documents.of(project, os.environ) == SourceCommit("https://example.org/acme/images.git", commit, dirty=False)
     (project / "new.yaml").write_text("")
-    assert documents.of(project, os.environ, "https://example.org/said") == Source(
+    assert documents.of(project, os.environ, "https://example.org/said") == SourceCommit(
         "https://example.org/said", commit, dirty=True
     )
 

@@ -13,13 +13,12 @@ from cyclonedx.validation.json import JsonStrictValidator
 from hypothesis import given, settings
 from packageurl import PackageURL
 
-from imagegen.audit.model import Deb as InstalledDeb
-from imagegen.audit.model import Licence, Release
+from imagegen.audit.model import InstalledDeb, Licence, OsRelease
 from imagegen.core import registry
 from imagegen.core.git import Submodule
 from imagegen.plan.lock.base import LockedBase
-from imagegen.plan.lock.model import File, Lock, LockedGit, LockedPatch, LockedSdist
-from imagegen.supply.trust.sbom import Known, sbom
+from imagegen.plan.lock.model import Lock, LockedFile, LockedGit, LockedPatch, LockedSdist
+from imagegen.supply.trust.sbom import KnownLicences, sbom
 from tests.unit.builds_samples import BUILD, BUILT_WHEEL, WITH_BUILD
 from tests.unit.shipped_locks import NAMES, shipped_lock
 from tests.unit.test_lock_file import locks as any_lock
@@ -31,9 +30,9 @@ COMMIT = LockedGit("main", "https://user:secret@example.org/demo", "1" * 40, "2"
 MODULE = Submodule("third_party/cutlass", "https://example.org/cutlass", "3" * 40, "4" * 40)
 
 
-def document(lock: Lock, known: Known | None = None) -> dict[str, Any]:
+def document(lock: Lock, known: KnownLicences | None = None) -> dict[str, Any]:
     """Return the bill of materials as it is read back, valid as far as the schema goes."""
-    text = sbom(lock, DIGEST, known or Known()).decode()
+    text = sbom(lock, DIGEST, known or KnownLicences()).decode()
     assert VALIDATOR.validate_str(text) is None
     found: dict[str, Any] = json.loads(text)
     return found
@@ -52,8 +51,8 @@ def properties(found: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_all_of_a_shipped_lock_is_in_it(name: str) -> None:
     lock = shipped_lock(name)
-    text = sbom(lock, DIGEST, Known())
-    assert text == sbom(replace(lock), DIGEST, Known())
+    text = sbom(lock, DIGEST, KnownLicences())
+    assert text == sbom(replace(lock), DIGEST, KnownLicences())
     found = json.loads(text)
     hashes = {each["hashes"][0]["content"] for each in found["components"] if "hashes" in each}
     archive = lock.interpreter.file
@@ -62,11 +61,11 @@ def test_all_of_a_shipped_lock_is_in_it(name: str) -> None:
     root = found["metadata"]["component"]["bom-ref"]
     refs = [root, *(each["bom-ref"] for each in found["components"])]
     assert len(set(refs)) == len(refs)
-    asked = {each["ref"]: each["dependsOn"] for each in found["dependencies"]}
-    assert asked.keys() == set(refs)
+    requested = {each["ref"]: each["dependsOn"] for each in found["dependencies"]}
+    assert requested.keys() == set(refs)
     reached, waiting = {root}, [root]
     while waiting:
-        new = set(asked[waiting.pop()]) - reached
+        new = set(requested[waiting.pop()]) - reached
         reached |= new
         waiting += new
     assert reached == set(refs)
@@ -93,11 +92,11 @@ def test_any_lock_gives_a_valid_document(lock: Lock) -> None:
 
 
 def test_the_text(golden: Callable[[str, str], None]) -> None:
-    golden("tiny-cu130-py311.cdx.json", sbom(WITH_BUILD, DIGEST, Known()).decode())
+    golden("tiny-cu130-py311.cdx.json", sbom(WITH_BUILD, DIGEST, KnownLicences()).decode())
 
 
 def test_it_speaks_of_one_image_alone() -> None:
-    one, other = (json.loads(sbom(WITH_BUILD, f"sha256:{digit * 64}", Known())) for digit in "de")
+    one, other = (json.loads(sbom(WITH_BUILD, f"sha256:{digit * 64}", KnownLicences())) for digit in "de")
     assert one["serialNumber"] != other["serialNumber"]
     assert one["metadata"]["timestamp"] == WITH_BUILD.as_of
     assert one["metadata"]["component"]["version"] == "sha256:" + "d" * 64
@@ -121,7 +120,7 @@ def test_what_is_compiled_has_its_sources() -> None:
 
 def test_what_is_made_of_an_sdist_has_it() -> None:
     wheel = WITH_BUILD.wheels[0]
-    sdist = LockedSdist(File("demo-1.0.tar.gz", 9, "6" * 64, "pypi"), ())
+    sdist = LockedSdist(LockedFile("demo-1.0.tar.gz", 9, "6" * 64, "pypi"), ())
     lock = replace(WITH_BUILD, wheels=(replace(wheel, sdist=sdist), *WITH_BUILD.wheels[1:]))
     found = component(document(lock), wheel.name)
     assert "imagegen:index" not in properties(found)
@@ -132,13 +131,13 @@ def test_what_is_made_of_an_sdist_has_it() -> None:
 
 def test_licences_are_listed_and_unknown_ones_marked() -> None:
     one, two, *_ = WITH_BUILD.wheels
-    known = Known({one.file.sha256: Licence("MIT"), two.file.sha256: Licence(text="BSD\nBe kind")})
+    known = KnownLicences({one.file.sha256: Licence("MIT"), two.file.sha256: Licence(text="BSD\nBe kind")})
     found = document(WITH_BUILD, known)
     assert component(found, one.name)["licenses"] == [{"acknowledgement": "declared", "expression": "MIT"}]
     (named,) = component(found, two.name)["licenses"]
     assert named["license"]["name"] == "BSD"
     assert named["license"]["text"]["content"] == "BSD\nBe kind"
-    silent = document(WITH_BUILD, Known({one.file.sha256: Licence()}))
+    silent = document(WITH_BUILD, KnownLicences({one.file.sha256: Licence()}))
     assert properties(component(silent, one.name))["imagegen:licence"] == "unknown: its metadata states none"
     assert properties(component(silent, two.name))["imagegen:licence"] == "unknown: the wheel was not scanned"
 
@@ -155,17 +154,17 @@ def test_licences_are_listed_and_unknown_ones_marked() -> None:
 def test_debian_packages(licences: tuple[str, ...] | None, version: str, expected: str) -> None:
     deb = WITH_BUILD.base.debs[0]
     installed = InstalledDeb(deb.version + version, deb.architecture, "source", "1", licences)
-    found = component(document(WITH_BUILD, Known(debs={deb.name: installed})), deb.name)
+    found = component(document(WITH_BUILD, KnownLicences(debs={deb.name: installed})), deb.name)
     assert found["purl"].startswith(f"pkg:deb/debian/{deb.name}@")
     said = found["licenses"][0]["expression"] if "licenses" in found else properties(found)["imagegen:licence"]
     assert said == expected
 
 
 def test_a_registrys_base_is_listed_by_digest_and_its_packages_as_dpkg_has_them() -> None:
-    content = registry.Image("sha256:" + "7" * 64, DIGEST, registry.Config((), (), (), "", ""), ())
+    content = registry.RemoteImage("sha256:" + "7" * 64, DIGEST, registry.Config((), (), (), "", ""), ())
     base = LockedBase("cuda", "registry", None, {}, (), image="nvidia/cuda:13.0.1-base", content=content)
     lock = replace(WITH_BUILD, base=base)
-    found = document(lock, Known({}, {"zlib1g": ZLIB}, Release("ubuntu", "24.04", "noble")))
+    found = document(lock, KnownLicences({}, {"zlib1g": ZLIB}, OsRelease("ubuntu", "24.04", "noble")))
     image = component(found, "nvidia/cuda:13.0.1-base")
     assert PackageURL.from_string(image["purl"]).qualifiers == {
         "arch": "amd64",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from imagegen.core.errors import TrustError
 from imagegen.supply.trust import statement
 from imagegen.supply.trust.documents import SBOM, SIGNATURE
-from imagegen.supply.trust.statement import Statement
+from imagegen.supply.trust.statement import InTotoStatement
 from tests.support.errors import raises
 
 IMAGE = "sha256:" + "a1" * 32
@@ -33,7 +33,7 @@ def test_what_is_signed_of_an_image_alone() -> None:
         "predicateType": "https://sigstore.dev/cosign/sign/v1",
         "predicate": {},
     }
-    assert statement.read(written) == Statement((IMAGE,), SIGNATURE, b"{}")
+    assert statement.read(written) == InTotoStatement((IMAGE,), SIGNATURE, b"{}")
 
 
 @settings(max_examples=40)
@@ -87,7 +87,7 @@ def written(**changes: object) -> bytes:
 def test_cosigns_older_statements_are_read() -> None:
     names = [{"name": "ghcr.io/acme/rl", "digest": {"sha256": "b2" * 32}}, {"digest": {"sha256": "a1" * 32}}]
     found = statement.read(written(_type="https://in-toto.io/Statement/v0.1", subject=names, predicate=None))
-    assert found == Statement((OTHER, IMAGE), SIGNATURE, b"{}")
+    assert found == InTotoStatement((OTHER, IMAGE), SIGNATURE, b"{}")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,10 @@ def test_cosigns_older_statements_are_read() -> None:
         (b'{"a": ' + b"9" * 5000 + b"}", "it is not JSON"),
         (b'{"a":' * 100_000, "it is nested too deeply"),
         (b" " * (statement.LONGEST + 1), "are the most that are read"),
-        (written(_type="https://in-toto.io/Statement/v2"), "its _type is 'https://in-toto.io/Statement/v2'"),
+        (
+            written(_type="https://in-toto.io/Statement/v2"),
+            "its _type is 'https://in-toto.io/Statement/v2'",
+        ),
         (written(_type="-"), "its _type is None"),
         (written(predicateType=""), "its predicateType is ''"),
         (written(predicateType=["a"]), "its predicateType is ['a']"),

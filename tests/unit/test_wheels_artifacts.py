@@ -62,7 +62,7 @@ def pushed(registry: Writable, store: Store) -> BuiltWheel:
 
 def test_what_is_pushed_is_pulled_elsewhere(registry: Writable, here: Store, there: Store) -> None:
     wheel = pushed(registry, here)
-    assert team(registry).fetch(KEY, there, Quiet(), wanted=("demo", "1.0")) == wheel
+    assert team(registry).fetch(KEY, there, Quiet(), required=("demo", "1.0")) == wheel
     assert wheelhouse.known(Store(there.root), KEY) == wheel
     assert there.read(wheel.digest) == DATA
     assert there.read(str(wheel.record["log"])) == LOG
@@ -70,13 +70,13 @@ def test_what_is_pushed_is_pulled_elsewhere(registry: Writable, here: Store, the
 
 def test_a_lookup_is_one_small_document(registry: Writable, here: Store) -> None:
     wheel = pushed(registry, here)
-    registry.asked.clear()
+    registry.requested.clear()
     asking = team(registry)
     for _ in range(2):
         found = asking.lookup(KEY)
         assert found
         assert (found.filename, found.sha256, found.size) == (wheel.filename, wheel.sha256, wheel.size)
-    assert registry.asked == [("GET", "/v2/"), ("GET", MANIFEST), ("GET", MANIFEST)]
+    assert registry.requested == [("GET", "/v2/"), ("GET", MANIFEST), ("GET", MANIFEST)]
 
 
 def test_what_a_registry_lacks_is_a_miss(registry: Writable, here: Store, there: Store) -> None:
@@ -117,12 +117,12 @@ def test_a_wheel_whose_log_has_gone_is_pushed_without_it(registry: Writable, her
 
 
 @pytest.mark.parametrize(
-    "wanted", [("demo", "2.0"), ("demos", "1.0"), ("demo", "1.0+cu130"), ("demo", "no version")]
+    "required", [("demo", "2.0"), ("demos", "1.0"), ("demo", "1.0+cu130"), ("demo", "no version")]
 )  # fmt: skip
-def test_another_wheel_than_asked(wanted: tuple[str, str], registry: Writable, here: Store, there: Store) -> None:
+def test_another_wheel_than_asked(required: tuple[str, str], registry: Writable, here: Store, there: Store) -> None:
     pushed(registry, here)
     with raises("fetch-digest-mismatch"):
-        team(registry).fetch(KEY, there, Quiet(), wanted=wanted)
+        team(registry).fetch(KEY, there, Quiet(), required=required)
     assert wheelhouse.known(there, KEY) is None
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixErrors
-from imagegen.plan.lock.target import Target
+from imagegen.plan.lock.target import WheelTarget
 from imagegen.wheels.catalogue import load
 from imagegen.wheels.naming import ParsedWheelName, mismatch, read
 from imagegen.wheels.wheelhouse import Candidate, Offer
@@ -24,7 +24,7 @@ catalogue:
     date: "2026-11-21"
 """
 FILE = "    files: [{{url: '{}', sha256: {}, size: '1'}}]"
-OLD = Target("3.10", "x86_64", 35)
+OLD = WheelTarget("3.10", "x86_64", 35)
 ON_OLD = replace(
     NEED,
     version="2.7.4.post1",

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from imagegen.app.nightly import changes
-from imagegen.app.nightly.changes import Section
+from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.cli.commands import cli
 from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
 
@@ -224,12 +224,12 @@ def test_a_cell_is_moved_built_and_published(checkout: Checkout, option: str) ->
     checkout.run("nightly.yml", "Move, build and publish", DO_IMAGEGEN="exit 1", fails=True, **env)
 
 
-def section(cell: str, line: str) -> Section:
-    return Section("2026-06-02", cell, "1", "2", (line,))
+def section(cell: str, line: str) -> ChangelogSection:
+    return ChangelogSection("2026-06-02", cell, "1", "2", (line,))
 
 
 def test_the_locks_of_what_is_green_are_kept(checkout: Checkout) -> None:
-    kept = [Section("2026-06-01", "a", "0", "1", ("a is older",))]
+    kept = [ChangelogSection("2026-06-01", "a", "0", "1", ("a is older",))]
     checkout.write("locks/CHANGES.md", changes.dumps(kept))
     for cell in "ab":
         checkout.write(f"green/green-{cell}/{cell}.toml", f"{cell} 2\n")

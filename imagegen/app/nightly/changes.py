@@ -19,7 +19,7 @@ from imagegen.core.text import counted, shown
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare import words
-from imagegen.supply.compare.difference import Known, difference
+from imagegen.supply.compare.difference import ComparisonFacts, difference
 from imagegen.supply.compare.sides import of_lock
 
 FILE = "CHANGES.md"
@@ -30,7 +30,7 @@ _MARKUP = re.compile(r"([\\`*<\[])")  # what Markdown would take for its own
 
 
 @dataclass(frozen=True)
-class Section:
+class ChangelogSection:
     """`start` and `end` are inputs, 8 hex digits; without a lock before, "nothing". `lines` are Markdown."""
 
     date: str
@@ -49,12 +49,12 @@ class Section:
         return "\n".join([f"{self.date} {self.cell}", *(f"  {plain(line)}" for line in self.lines)]) + "\n"
 
 
-def section(proposal: Proposal, moved: Sequence[str]) -> Section:
+def section(proposal: Proposal, moved: Sequence[str]) -> ChangelogSection:
     """Return the changelog section of a proposal; `moved` are sentences about the difference between the two locks."""
     start = _name(proposal.before) if proposal.before else "nothing"
-    lines = [*moved, *(told(held) for held in proposal.held)]
+    lines = [*moved, *(rejection(held) for held in proposal.held)]
     escaped = tuple(_MARKUP.sub(r"\\\1", shown(" ".join(line.split()))) for line in lines)
-    return Section(proposal.as_of[:10], proposal.cell.id, start, _name(proposal.after), escaped)
+    return ChangelogSection(proposal.as_of[:10], proposal.cell.id, start, _name(proposal.after), escaped)
 
 
 def plain(line: str) -> str:
@@ -62,7 +62,7 @@ def plain(line: str) -> str:
     return re.sub(r"\\" + _MARKUP.pattern, r"\1", line)
 
 
-def told(held: RejectedUpdate) -> str:
+def rejection(held: RejectedUpdate) -> str:
     """Return the sentence that explains why a release is not taken."""
     newer = f", not {held.newer}" if held.newer else ""
     return f"{held.name} stays {held.stays}{newer}: {held.reason}"
@@ -79,7 +79,7 @@ def as_dict(proposal: Proposal, moved: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def add(path: Path, new: Section) -> None:
+def add(path: Path, new: ChangelogSection) -> None:
     """Insert a section into the changelog file, atomically.
 
     It replaces a section of the same date and cell. Where that section ends at the lock at which the new one begins,
@@ -97,27 +97,27 @@ def add(path: Path, new: Section) -> None:
     for old in olds:
         if old.end == new.start:
             earlier = [line for line in old.lines if line not in new.lines and " stays " not in line]
-            new = Section(new.date, new.cell, old.start, new.end, (*new.lines, *earlier))
+            new = ChangelogSection(new.date, new.cell, old.start, new.end, (*new.lines, *earlier))
     kept = [each for each in sections if each not in olds]
     data.write(path, dumps([new, *kept]).encode())
 
 
-def dumps(sections: Iterable[Section]) -> str:
+def dumps(sections: Iterable[ChangelogSection]) -> str:
     """Return the changelog text: newest date first, the cells of one date sorted by name."""
     by_cell = sorted(sections, key=lambda each: each.cell)
     return "\n".join([_HEAD, *map(str, sorted(by_cell, key=lambda each: each.date, reverse=True))])
 
 
-def read(text: str, path: Path | str = FILE) -> tuple[Section, ...]:
+def read(text: str, path: Path | str = FILE) -> tuple[ChangelogSection, ...]:
     """Parse the sections of a changelog. Raises LockError for another form."""
-    found: list[Section] = []
+    found: list[ChangelogSection] = []
     title: re.Match[str] | None = None
     body: list[str] = []
     step: re.Match[str] | None = None
 
     def end() -> None:
         if title and step:
-            found.append(Section(title[1], title[2], step[1], step[2], tuple(body)))
+            found.append(ChangelogSection(title[1], title[2], step[1], step[2], tuple(body)))
 
     for number, line in enumerate(text.removeprefix(_HEAD).splitlines(), 1 + _HEAD.count("\n")):
         if head := _TITLE.fullmatch(line):
@@ -145,10 +145,10 @@ def _name(lock: Lock) -> str:
 
 # Sentences about what an update changed in a lock.
 
-_NOTHING = Known()
+_NOTHING = ComparisonFacts()
 
 
-def sentences(before: Lock | None, after: Lock, known: Known = _NOTHING) -> list[str]:
+def sentences(before: Lock | None, after: Lock, known: ComparisonFacts = _NOTHING) -> list[str]:
     """Return sentences about the differences of two locks, Debian security updates, and changes of the matrix."""
     if before is None:
         return [f"locked for the first time: {counted(len(after.packages), 'package')}"]

@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagegen.app.nightly.releases import Release
+from imagegen.app.nightly.releases import NewerRelease
 from imagegen.app.nightly.search import Refusal, Unit, largest
 from imagegen.core.errors import BuildError, ErrorGroup, ImagegenError, LockError
 from imagegen.core.text import cut
@@ -24,7 +24,7 @@ from imagegen.plan import lock
 from imagegen.plan import rules as compat
 from imagegen.plan.lock.base import LockedBase
 from imagegen.plan.lock.model import Lock
-from imagegen.plan.lock.target import Target
+from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Requirement, Rule
 
 _TORCH = ("torch", "torchvision", "torchaudio", "triton")
@@ -65,7 +65,7 @@ class Resolve(Protocol):
     def __call__(self, previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock: ...
 
 
-Releases = Callable[[Requirement, Cell, Target], Sequence[Release]]  # newest first
+Releases = Callable[[Requirement, Cell, WheelTarget], Sequence[NewerRelease]]  # newest first
 
 
 def propose(
@@ -124,10 +124,12 @@ class _CellSearch:
         self, cell: Cell, previous: Lock | None, rules: Sequence[Rule], resolve: Resolve, releases: Releases
     ) -> None:
         self.cell, self.previous, self.rules, self.resolve = cell, previous, rules, resolve
-        self.target = Target.of(cell.platform, cell.base, previous.interpreter.version if previous else cell.python)
-        self.asked = {each.component.package: each for each in cell.requirements if not each.git}
+        self.target = WheelTarget.of(
+            cell.platform, cell.base, previous.interpreter.version if previous else cell.python
+        )
+        self.requested = {each.component.package: each for each in cell.requirements if not each.git}
         self.locked = {each.name: each.version for each in previous.packages} if previous else {}
-        self.releases = {name: tuple(releases(each, cell, self.target)) for name, each in self.asked.items()}
+        self.releases = {name: tuple(releases(each, cell, self.target)) for name, each in self.requested.items()}
         self.others: set[str] = set()  # no components, and named by a refusal
         self.made: dict[object, Lock | Refusal] = {}
 
@@ -154,7 +156,7 @@ class _CellSearch:
 
     def _find_others(self) -> None:
         """Find the packages that are not components and must be excluded, since a rejection blames them."""
-        components = self.asked.keys() | {each.component.package for each in self.cell.requirements}
+        components = self.requested.keys() | {each.component.package for each in self.cell.requirements}
         for _ in range(_STEPS):
             found = self._attempt({unit.name: unit.moves[0] for unit in self._units() if unit.name not in self.others})
             new = found.names & self.locked.keys() - components - self.others if isinstance(found, Refusal) else set()
@@ -163,7 +165,7 @@ class _CellSearch:
             self.others |= new
 
     def _units(self) -> list[Unit]:
-        units = [Unit(name, rank(name), moves) for name in self.asked if (moves := self._moves(name))]
+        units = [Unit(name, rank(name), moves) for name in self.requested if (moves := self._moves(name))]
         return [*units, Unit(_REST, _RANKS, ("",)), *(Unit(name, _RANKS + 1, ("",)) for name in self.others)]
 
     def _moves(self, name: str) -> tuple[str, ...]:
@@ -175,35 +177,35 @@ class _CellSearch:
         newer = [each.version for each in self._newer(name, self.locked[name]) if self._comes_in(name, each)]
         return ("", *(f"<{version}" for version in newer[: _STEPS - 1][: len(newer) - 1])) if newer else ()
 
-    def _newer(self, name: str, version: str) -> list[Release]:
+    def _newer(self, name: str, version: str) -> list[NewerRelease]:
         return [each for each in self.releases[name] if Version(each.version) > Version(Version(version).public)]
 
     def _in_range(self, name: str, version: str) -> bool:
-        return SpecifierSet(self.asked[name].specifier).contains(Version(version).public, prereleases=True)
+        return SpecifierSet(self.requested[name].specifier).contains(Version(version).public, prereleases=True)
 
-    def _comes_in(self, name: str, release: Release) -> bool:
+    def _comes_in(self, name: str, release: NewerRelease) -> bool:
         return release.lacks is None and self._in_range(name, release.version)
 
     def _may_stay(self, name: str) -> bool:
         """Return whether the component is locked in a version that the matrix still accepts."""
         return name in self.locked and self._in_range(name, self.locked[name])
 
-    def _bounds(self, wanted: Mapping[str, str]) -> dict[str, str]:
+    def _bounds(self, required: Mapping[str, str]) -> dict[str, str]:
         bounds = {}
-        for name in filter(self._may_stay, self.asked):
+        for name in filter(self._may_stay, self.requested):
             version = Version(self.locked[name]).public
-            move = wanted.get(name)
+            move = required.get(name)
             bounds[name] = f"=={version}" if move is None else ",".join(filter(None, [f">={version}", move]))
-        held = {name: f"=={Version(self.locked[name]).public}" for name in self.others - wanted.keys()}
+        held = {name: f"=={Version(self.locked[name]).public}" for name in self.others - required.keys()}
         return bounds | held
 
-    def _attempt(self, wanted: Mapping[str, str]) -> Lock | Refusal:
-        return self._made(self._upgraded(wanted), self._bounds(wanted))
+    def _attempt(self, required: Mapping[str, str]) -> Lock | Refusal:
+        return self._made(self._upgraded(required), self._bounds(required))
 
-    def _upgraded(self, wanted: Mapping[str, str]) -> tuple[str, ...]:
-        loose = {name for name in self.asked if not self._may_stay(name)}
-        rest = self.locked.keys() - self.asked.keys() - self.others if _REST in wanted else set()
-        return tuple(sorted((loose | rest | wanted.keys()) & self.locked.keys()))
+    def _upgraded(self, required: Mapping[str, str]) -> tuple[str, ...]:
+        loose = {name for name in self.requested if not self._may_stay(name)}
+        rest = self.locked.keys() - self.requested.keys() - self.others if _REST in required else set()
+        return tuple(sorted((loose | rest | required.keys()) & self.locked.keys()))
 
     def _made(self, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock | Refusal:
         key = (tuple(upgraded), frozenset(bounds.items()))
@@ -215,7 +217,7 @@ class _CellSearch:
         try:
             made = self.resolve(self.previous, upgraded, bounds)
         except (LockError, BuildError) as error:
-            return by_error(error, self.locked.keys() | self.asked.keys())
+            return by_error(error, self.locked.keys() | self.requested.keys())
         return refusal_by_rules(self.rules, compat.facts_of_lock(made, self.cell.base.glibc), self.cell.gpus) or made
 
     def _stretch(
@@ -224,7 +226,7 @@ class _CellSearch:
         """Try each newer release that was not taken: it is taken where nothing else gets older, or has its reason."""
         untaken: list[RejectedUpdate] = []
         versions = {each.name: each.version for each in best.packages}
-        for name in sorted(self.asked.keys() & versions.keys(), key=lambda each: (rank(each), each)):
+        for name in sorted(self.requested.keys() & versions.keys(), key=lambda each: (rank(each), each)):
             for newer in self._worth_telling(name, versions[name]):
                 found = self._tried(name, newer, versions, taken, refused.get(name))
                 if not isinstance(found, Refusal):
@@ -232,7 +234,7 @@ class _CellSearch:
                 untaken.append(RejectedUpdate(name, versions[name], newer.version, found.reason))
         return best, untaken
 
-    def _worth_telling(self, name: str, version: str) -> Iterator[Release]:
+    def _worth_telling(self, name: str, version: str) -> Iterator[NewerRelease]:
         """The newest in the matrix's range, and the newest of all, if that is another."""
         newer = [each for each in self._newer(name, version) if not each.today]
         within = [each for each in newer if self._comes_in(name, each)]
@@ -243,23 +245,23 @@ class _CellSearch:
     def _tried(
         self,
         name: str,
-        newer: Release,
+        newer: NewerRelease,
         versions: Mapping[str, str],
         taken: Mapping[str, str],
         refused: Refusal | None,
     ) -> Lock | Refusal:
-        asked = self.asked[name]
+        requested = self.requested[name]
         if not self._in_range(name, newer.version):
-            return Refusal(f"the matrix asks for {name}{asked.specifier}: {asked.because}")
+            return Refusal(f"the matrix asks for {name}{requested.specifier}: {requested.because}")
         if newer.lacks:
             return Refusal(newer.lacks)
-        fixed = [*self.asked, *(self.others - taken.keys())]
+        fixed = [*self.requested, *(self.others - taken.keys())]
         bounds = {each: f"=={Version(versions[each]).public}" for each in fixed if each in versions}
         if refused:  # along with others: perhaps it can move alone
             found = self._made(self._upgraded(taken), bounds | {name: f"=={newer.version}"})
             return refused if isinstance(found, Refusal) else found
-        exactly = replace(asked, specifier=f"=={newer.version}")
-        requirements = tuple(exactly if each is asked else each for each in self.cell.requirements)
+        exactly = replace(requested, specifier=f"=={newer.version}")
+        requirements = tuple(exactly if each is requested else each for each in self.cell.requirements)
         facts = compat.facts_of_cell(replace(self.cell, requirements=requirements))
         if by_rules := refusal_by_rules(self.rules, facts, self.cell.gpus):
             return by_rules

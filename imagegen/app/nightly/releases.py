@@ -16,8 +16,8 @@ from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress
 from imagegen.plan.lock import indexes
-from imagegen.plan.lock.indexes import Link
-from imagegen.plan.lock.target import Target
+from imagegen.plan.lock.indexes import IndexLink
+from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.wheels.resolve.candidates import WheelSelector
 
@@ -25,7 +25,7 @@ _THREADS = 8  # pages at once
 
 
 @dataclass(frozen=True)
-class Release:
+class NewerRelease:
     """A release of a component. `version` is public; `lacks` is what excludes it from the cell whatever else changes,
     or None.
 
@@ -45,38 +45,38 @@ class ReleaseIndex:
         self._settings = settings
         self._chooser = chooser
         self._progress = progress
-        self._links: dict[tuple[str, str], tuple[Link, ...]] = {}
+        self._links: dict[tuple[str, str], tuple[IndexLink, ...]] = {}
         self._fetched: set[str] = set()  # cells of which all is known
 
     def _fetch(self, cell: Cell) -> None:
         """Ask for all of the cell's components at once."""
         self._fetched.add(cell.id)
-        asked = [each for each in cell.requirements if not each.git and each.component.package not in cell.recipes]
+        requested = [each for each in cell.requirements if not each.git and each.component.package not in cell.recipes]
         with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(lambda each: self._project(each.index, each.component.package), asked))
+            list(pool.map(lambda each: self._project(each.index, each.component.package), requested))
 
-    def of(self, asked: Requirement, cell: Cell, target: Target) -> tuple[Release, ...]:
+    def of(self, requested: Requirement, cell: Cell, target: WheelTarget) -> tuple[NewerRelease, ...]:
         """Return the releases of a component, newest first; a git component has none.
 
         An index that does not respond is logged and yields no releases; the resolution raises the error if it needs
         that index.
         """
-        package = asked.component.package
-        if asked.git:
+        package = requested.component.package
+        if requested.git:
             return ()
         if cell.id not in self._fetched:
             self._fetch(cell)
         if recipe := cell.recipes.get(package):
-            known = {*recipe.releases, *(() if asked.from_source else self._chooser.versions(package))}
-            return tuple(Release(version) for version in sorted(known, key=Version, reverse=True))
-        return tuple(_releases(self._project(asked.index, package), self._until, target))
+            known = {*recipe.releases, *(() if requested.from_source else self._chooser.versions(package))}
+            return tuple(NewerRelease(version) for version in sorted(known, key=Version, reverse=True))
+        return tuple(_releases(self._project(requested.index, package), self._until, target))
 
-    def _project(self, alias: str, package: str) -> tuple[Link, ...]:
+    def _project(self, alias: str, package: str) -> tuple[IndexLink, ...]:
         if (alias, package) not in self._links:
             self._links[alias, package] = self._ask(alias, package)
         return self._links[alias, package]
 
-    def _ask(self, alias: str, package: str) -> tuple[Link, ...]:
+    def _ask(self, alias: str, package: str) -> tuple[IndexLink, ...]:
         url = indexes.url_of(alias, self._settings)
         try:
             with Client(self._settings) as client:
@@ -87,18 +87,18 @@ class ReleaseIndex:
         return tuple(each for each in links if _is_of(each.filename, package))
 
 
-def _releases(links: Iterable[Link], until: dt.date, target: Target) -> Iterator[Release]:
-    found: dict[Version, list[Link]] = {}
+def _releases(links: Iterable[IndexLink], until: dt.date, target: WheelTarget) -> Iterator[NewerRelease]:
+    found: dict[Version, list[IndexLink]] = {}
     for link in links:
         if not link.yanked and (link.uploaded is None or link.uploaded <= until):
             found.setdefault(_version(link.filename), []).append(link)
     for version in sorted(found, reverse=True):
         if not version.is_prerelease:
             today = min(filter(None, (link.uploaded for link in found[version])), default=None) == until
-            yield Release(version.public, _lacks(found[version], target), today)
+            yield NewerRelease(version.public, _lacks(found[version], target), today)
 
 
-def _lacks(links: list[Link], target: Target) -> str | None:
+def _lacks(links: list[IndexLink], target: WheelTarget) -> str | None:
     python = next((link.python for link in links if link.python), "")
     try:
         if not SpecifierSet(python).contains(target.python):

@@ -24,7 +24,7 @@ Result = Literal["unchanged", "proposed", "published", "failed"]
 Sentences = Callable[[Lock | None, Lock], Sequence[str]]
 
 
-class Published(Protocol):
+class Publication(Protocol):
     """An image that is in the registry, under its tags."""
 
     @property
@@ -47,7 +47,9 @@ class Steps:
 
     propose: Callable[[Cell], Proposal]
     published: Callable[[Cell, Lock], bool] = _unused  # whether the registry has it under all requested tags
-    publish: Callable[[Cell, Lock], Published] = _unused  # builds, audits, pushes and smoke-tests, then moves the tags
+    publish: Callable[[Cell, Lock], Publication] = (
+        _unused  # builds, audits, pushes and smoke-tests, then moves the tags
+    )
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class LockRepository:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     cell: str
     result: Result
     seconds: float
@@ -91,7 +93,7 @@ def run(
     *,
     propose_only: bool,
     clock: Callable[[], float] = time.monotonic,
-) -> tuple[Outcome, ...]:
+) -> tuple[CellOutcome, ...]:
     """Run the steps for all cells; the failure of one does not stop the others.
 
     With `propose_only`, write locks and changelog entries and build nothing.
@@ -101,16 +103,16 @@ def run(
 
 def _timed(
     cell: Cell, steps: Steps, locks: LockRepository, *, propose_only: bool, clock: Callable[[], float]
-) -> Outcome:
+) -> CellOutcome:
     start = clock()
     proposal: Proposal | None = None
     try:
         proposal = steps.propose(cell)
         result, digest, proposal = _move(cell, proposal, steps, locks, propose_only=propose_only)
-        return Outcome(cell.id, result, clock() - start, proposal, digest)
+        return CellOutcome(cell.id, result, clock() - start, proposal, digest)
     except ImagegenError as error:
         candidate = locks.candidate(cell.id) if proposal and proposal.changed and not propose_only else None
-        return Outcome(cell.id, "failed", clock() - start, proposal, error=error, candidate=candidate)
+        return CellOutcome(cell.id, "failed", clock() - start, proposal, error=error, candidate=candidate)
 
 
 def _move(

@@ -78,33 +78,33 @@ class _SubsetSearch(Generic[T]):
         """
         order = list(self.units)
         blamed: set[str] = set()
-        wanted = {name: unit.moves[0] for name, unit in self.units.items()}
-        while wanted and isinstance(found := self.attempt(wanted), Refusal):
-            names = sorted(found.names & wanted.keys(), key=order.index)
+        required = {name: unit.moves[0] for name, unit in self.units.items()}
+        while required and isinstance(found := self.attempt(required), Refusal):
+            names = sorted(found.names & required.keys(), key=order.index)
             if not names or names[-1] in blamed or found.names & self.held.keys():
                 break
             blamed |= found.names
             self.held[names[-1]] = found
-            del wanted[names[-1]]
+            del required[names[-1]]
         else:
-            if wanted and not isinstance(found, Refusal):
-                self._keep(wanted, found)
+            if required and not isinstance(found, Refusal):
+                self._keep(required, found)
             return True
         self.held.clear()
         return False
 
-    def _keep(self, wanted: Mapping[str, str], value: T) -> None:
-        self.value, self.taken = value, dict(wanted)
-        farthest = {name for name, move in wanted.items() if move == self.units[name].moves[0]}
+    def _keep(self, required: Mapping[str, str], value: T) -> None:
+        self.value, self.taken = value, dict(required)
+        farthest = {name for name, move in required.items() if move == self.units[name].moves[0]}
         self.held = {name: refusal for name, refusal in self.held.items() if name not in farthest}
 
     def _take_rest(self) -> bool:
         """Return whether all updates that no rejection blames were accepted together."""
         rest = {name: unit.moves[0] for name, unit in self.units.items() if name not in {*self.held, *self.taken}}
-        wanted = {**self.taken, **rest}
-        if not rest or isinstance(found := self.attempt(wanted), Refusal):
+        required = {**self.taken, **rest}
+        if not rest or isinstance(found := self.attempt(required), Refusal):
             return False
-        self._keep(wanted, found)
+        self._keep(required, found)
         return True
 
     def _move(self, name: str) -> bool:
@@ -112,17 +112,17 @@ class _SubsetSearch(Generic[T]):
         recorded.
         """
         for move in self.units[name].moves:
-            wanted = {**self.taken, name: move}
-            while isinstance(found := self.attempt(wanted), Refusal):
-                more = {each: self.units[each].moves[0] for each in found.names & self._open(wanted)}
+            required = {**self.taken, name: move}
+            while isinstance(found := self.attempt(required), Refusal):
+                more = {each: self.units[each].moves[0] for each in found.names & self._open(required)}
                 if not more:
                     break
-                wanted |= more
+                required |= more
             if not isinstance(found, Refusal):
-                self._keep(wanted, found)
+                self._keep(required, found)
                 return True
             self.held.setdefault(name, found)
         return False
 
-    def _open(self, wanted: Mapping[str, str]) -> set[str]:
-        return self.units.keys() - wanted.keys() - self.held.keys()
+    def _open(self, required: Mapping[str, str]) -> set[str]:
+        return self.units.keys() - required.keys() - self.held.keys()

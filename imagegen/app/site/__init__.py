@@ -1,15 +1,15 @@
 """The matrix and its images as static pages."""
 
-from imagegen.app.site.history import History, Step, history_of
+from imagegen.app.site.history import History, LockChange, history_of
 from imagegen.app.site.pages import render, replace, require_own
-from imagegen.app.site.view import Report, Sheet, Smoke, href
+from imagegen.app.site.view import Sheet, SiteReport, Smoke, href
 
 __all__ = [
     "History",
-    "Report",
+    "LockChange",
     "Sheet",
+    "SiteReport",
     "Smoke",
-    "Step",
     "history_of",
     "href",
     "render",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagegen.app.nightly import changes
-from imagegen.app.nightly.changes import Section
+from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.core.errors import LockError
 from imagegen.plan import lock
 from imagegen.plan.lock.file import loads
@@ -21,7 +21,7 @@ Sentences = Callable[[Lock, Lock], Sequence[str]]  # what the second has otherwi
 
 
 @dataclass(frozen=True)
-class Step:
+class LockChange:
     """One change of a lock.
 
     `commit` is None outside a repository; `pending` means that the change is not committed yet.
@@ -37,12 +37,12 @@ class Step:
 class History:
     """The changes of a lock, newest first; empty where they are not known. `older`: further changes are left out."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[LockChange, ...] = ()
     older: bool = False
 
 
 def history_of(
-    path: Path, now: Lock, sentences: Sentences, sections: Sequence[Section], env: Mapping[str, str]
+    path: Path, now: Lock, sentences: Sentences, sections: Sequence[ChangelogSection], env: Mapping[str, str]
 ) -> History:
     """Return the history of the lock file at `path`, whose content is `now`.
 
@@ -51,7 +51,7 @@ def history_of(
     """
     commits = revision.commits(path.parent, path.name, LONGEST + 2, env)
     if not commits:
-        steps = [Step(each.date, None, _said(each)) for each in sections]
+        steps = [LockChange(each.date, None, _said(each)) for each in sections]
     else:
         versions = [_Version.of(path, commit, date, env) for commit, date in commits]
         if versions[0].lock != now:
@@ -63,7 +63,7 @@ def history_of(
     return History(tuple(steps[:LONGEST]), older=len(steps) > LONGEST)
 
 
-def _said(section: Section) -> tuple[str, ...]:
+def _said(section: ChangelogSection) -> tuple[str, ...]:
     return tuple(map(changes.plain, section.lines))
 
 
@@ -83,8 +83,8 @@ class _Version:
         except LockError:
             return cls(commit, date, None)
 
-    def step(self, lines: tuple[str, ...]) -> Step:
-        return Step(self.date, self.commit, lines, pending=self.commit is None)
+    def step(self, lines: tuple[str, ...]) -> LockChange:
+        return LockChange(self.date, self.commit, lines, pending=self.commit is None)
 
 
 def _lines(

@@ -18,7 +18,7 @@ from jinja2.loaders import FileSystemLoader
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from imagegen.app.site import view
-from imagegen.app.site.view import Report
+from imagegen.app.site.view import SiteReport
 from imagegen.core.data import shipped
 from imagegen.core.errors import StoreError
 from imagegen.core.progress import human
@@ -37,7 +37,7 @@ SECTIONS = {
 _ASSETS = ("style.css", "filter.js")
 
 
-def render(report: Report) -> dict[str, bytes]:
+def render(report: SiteReport) -> dict[str, bytes]:
     """Path below the report's folder -> content."""
     whole = view.index(report)
     environment = _environment()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from imagegen.app.site.history import History, Step
+from imagegen.app.site.history import History, LockChange
 from imagegen.core.text import counted
 from imagegen.image.dockerfile import reason
 from imagegen.image.layers import Size, shared
@@ -41,7 +41,7 @@ class Sheet:
 
 
 @dataclass(frozen=True)
-class Report:
+class SiteReport:
     """`rows` are the cells in the matrix's order, `states` their states by id.
 
     `others` are locks of cells that the report leaves out: their images may share layers with these.
@@ -103,7 +103,7 @@ class Common:
 
 
 @dataclass(frozen=True)
-class Told:
+class CheckSummary:
     """The result of one tool about an image: a summary, then its items."""
 
     summary: str
@@ -129,14 +129,14 @@ class SheetView:
     sized: bool  # of some layer it is known what it takes on a disk
     heaviest: int
     common: tuple[Common, ...]
-    audit: Told | None
-    smoke: Told | None
-    history: tuple[Step, ...]
+    audit: CheckSummary | None
+    smoke: CheckSummary | None
+    history: tuple[LockChange, ...]
     older: bool
 
 
 @dataclass(frozen=True)
-class Index:
+class SiteIndex:
     counts: Mapping[StateName, int]  # of cells
     groups: tuple[Group, ...]
     sheets: tuple[SheetView, ...]
@@ -147,7 +147,7 @@ def href(cell: str) -> str:
     return f"cells/{cell}.html"
 
 
-def index(report: Report) -> Index:
+def index(report: SiteReport) -> SiteIndex:
     """Return the whole report as the index page shows it."""
     counts = Counter(state.name for state in report.states.values())
     locked = {sheet.cell.id for sheet in report.sheets}
@@ -155,10 +155,10 @@ def index(report: Report) -> Index:
         Group(image, report.descriptions.get(image, ""), tuple(_row(row, report, locked) for row in rows))
         for image, rows in itertools.groupby(report.rows, key=lambda row: row.cell.image)
     ]
-    return Index({name: counts[name] for name in MEANINGS}, tuple(groups), tuple(_sheets(report)))
+    return SiteIndex({name: counts[name] for name in MEANINGS}, tuple(groups), tuple(_sheets(report)))
 
 
-def _row(row: Row, report: Report, locked: set[str]) -> RowView:
+def _row(row: Row, report: SiteReport, locked: set[str]) -> RowView:
     cell, fits = row.cell.id, row.fits
     return RowView(
         cell=cell,
@@ -180,7 +180,7 @@ def _engine(row: Row) -> str:
     return f"{name} {versions[0]}" if len(versions) == 1 else f"{name} {versions[0]} to {versions[-1]}"
 
 
-def _sheets(report: Report) -> Iterable[SheetView]:
+def _sheets(report: SiteReport) -> Iterable[SheetView]:
     locks = (*(sheet.lock for sheet in report.sheets), *report.others)
     pages = {sheet.cell.id for sheet in report.sheets}
     for sheet in report.sheets:
@@ -252,13 +252,13 @@ def _common(lock: Lock, others: Sequence[Lock], pages: set[str]) -> tuple[Common
     return tuple(sorted(found, key=lambda each: (-each.packed, each.cell)))
 
 
-def _audit(report: Audit) -> Told:
+def _audit(report: Audit) -> CheckSummary:
     counts: dict[str, int] = {name: report["counts"].get(name, 0) for name in ("error", "warning", "info")}
     named = [counted(counts[severity], severity) for severity in _WORST_FIRST if counts[severity]]
     summary = f"It found {' and '.join(named)}" if named else "It found no errors and no warnings"
     notes = f", and {counted(counts['info'], 'note')}" if counts["info"] else ""
     listed = [each for each in report["findings"] if each["severity"] in _WORST_FIRST]
-    return Told(f"{summary}{notes}.", findings=tuple(map(_finding, listed)))
+    return CheckSummary(f"{summary}{notes}.", findings=tuple(map(_finding, listed)))
 
 
 def _finding(each: Mapping[str, Any]) -> Mapping[str, str]:
@@ -266,14 +266,14 @@ def _finding(each: Mapping[str, Any]) -> Mapping[str, str]:
     return {"id": each["id"], "severity": each["severity"], "where": where, "what": each["evidence"]}
 
 
-def _smoke(report: Smoke) -> Told:
+def _smoke(report: Smoke) -> CheckSummary:
     counts = ", ".join(f"{number} {status}" for status, number in report["counts"].items() if number)
     verdict = "They passed" if report["passed"] else "They did not pass"
     checks = tuple(
         {"name": each["check"], "status": each["status"], "note": each["reason"] or _note(each)}
         for each in report["checks"]
     )
-    return Told(f"{verdict}{_gpus(report)}: {counts}.", checks=checks)
+    return CheckSummary(f"{verdict}{_gpus(report)}: {counts}.", checks=checks)
 
 
 def _gpus(report: Smoke) -> str:

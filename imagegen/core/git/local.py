@@ -19,7 +19,7 @@ from pathlib import Path
 from imagegen.core.errors import FetchError, LockError
 from imagegen.core.git import command
 from imagegen.core.git import tree as trees
-from imagegen.core.git.tree import Archive, Entry, Read, tarred
+from imagegen.core.git.tree import PackedTree, Read, TreeEntry, tarred
 from imagegen.core.store import Store, digest_of
 from imagegen.core.text import counted
 
@@ -33,7 +33,7 @@ _NAMED = 5  # files in a message
 _CHUNK = 1 << 20  # bytes
 
 
-def pack(path: Path, folder: str, store: Store) -> Archive:
+def pack(path: Path, folder: str, store: Store) -> PackedTree:
     """Pack a directory's files below one folder; an sdist as it is.
 
     Raises FetchError: absent, no source, or in a repository of another user.
@@ -63,7 +63,7 @@ def pack(path: Path, folder: str, store: Store) -> Archive:
             )
         entries = [*trees.on_disk(root, names, where), *map(trees.left_out, left_out)]
         read = _reader(root)
-        found: dict[str, tuple[Entry, Read]] = {each.path: (each, read) for each in trees.checked(entries, where)}
+        found: dict[str, tuple[TreeEntry, Read]] = {each.path: (each, read) for each in trees.checked(entries, where)}
         return tarred(found, where, folder, store)
     except OSError as error:
         raise FetchError(
@@ -71,11 +71,11 @@ def pack(path: Path, folder: str, store: Store) -> Archive:
         ) from error
 
 
-def unchanged(path: Path, folder: str, digest: str, store: Store) -> Archive:
+def unchanged(path: Path, folder: str, digest: str, store: Store) -> PackedTree:
     """The archive again, as the lock pins it; on another machine, the one that the store has. Raises LockError."""
     if not path.exists() and store.has(digest):
         store.verify(digest)
-        return Archive(digest, store.path(digest).stat().st_size)
+        return PackedTree(digest, store.path(digest).stat().st_size)
     made = pack(path, folder, store)
     if made.digest != digest:
         raise LockError(
@@ -87,11 +87,11 @@ def unchanged(path: Path, folder: str, digest: str, store: Store) -> Archive:
     return made
 
 
-def _copied(path: Path, store: Store) -> Archive:
+def _copied(path: Path, store: Store) -> PackedTree:
     with path.open("rb") as file, store.writer() as blob:
         while data := file.read(_CHUNK):
             blob.write(data)
-        return Archive(blob.commit(), blob.size)
+        return PackedTree(blob.commit(), blob.size)
 
 
 def _names(root: Path, below: bytes, leave_out: Callable[[str], None]) -> Iterator[bytes]:

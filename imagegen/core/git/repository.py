@@ -30,7 +30,7 @@ _USABLE = ("https://", "http://", "file:///", "/")  # others need the user's key
 
 
 @dataclass(frozen=True)
-class Place:
+class RemoteLocation:
     """An address that git fetches a repository from: on a server (`address`), or a directory."""
 
     url: str  # without credentials
@@ -38,7 +38,7 @@ class Place:
     by: str | None  # what of the user's names it; None: the matrix does
 
 
-def places(url: str, settings: Settings) -> list[Place]:
+def places(url: str, settings: Settings) -> list[RemoteLocation]:
     """Return where to fetch the repository at `url`, in order; the first mirror that matches it.
 
     Raises FetchError for what is no address.
@@ -54,7 +54,7 @@ def places(url: str, settings: Settings) -> list[Place]:
         base, start = max(rules, key=lambda rule: len(rule[1]))  # the first of the longest, as git does
         rest = address.url.removeprefix(start)
         return [_named(base + rest, "", "`url.<base>.insteadOf` in git's configuration")]
-    return [Place(address.url, address, None)]
+    return [RemoteLocation(address.url, address, None)]
 
 
 def hint(url: str) -> str:
@@ -66,11 +66,13 @@ def hint(url: str) -> str:
     )
 
 
-def _named(base: str, path: str, by: str) -> Place:
+def _named(base: str, path: str, by: str) -> RemoteLocation:
     try:
         if base.startswith("/") or is_file(base):
             folder = Path(base) if base.startswith("/") else file_path(base)
-            return Place(f"{folder}".rstrip("/") + (os.path.normpath(path) if path else ""), None, by)  # never above it
+            return RemoteLocation(
+                f"{folder}".rstrip("/") + (os.path.normpath(path) if path else ""), None, by
+            )  # never above it
         address = parse(f"{base.rstrip('/')}{path}" if path else base)
     except FetchError as error:
         fix = "an https or http address, file:///directory, or an absolute path"
@@ -80,7 +82,7 @@ def _named(base: str, path: str, by: str) -> Place:
             why=error.why,
             fix=fix,
         ) from error
-    return Place(address.url, address, by)
+    return RemoteLocation(address.url, address, by)
 
 
 def _rules(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -127,7 +129,7 @@ class NoRepositoryError(FetchError):
 
 
 @dataclass(frozen=True)
-class Repository:
+class GitRepository:
     """A bare repository that holds one commit, of this tree; `env` is the user's."""
 
     path: Path
@@ -174,16 +176,16 @@ class Repository:
 
 
 @contextmanager
-def fetched(url: str, commit: str, tree: str | None, store: Store, settings: Settings) -> Iterator[Repository]:
+def fetched(url: str, commit: str, tree: str | None, store: Store, settings: Settings) -> Iterator[GitRepository]:
     """Yield a repository of the commit, which is removed at the end; with `tree`, the commit must have that one.
 
     Raises FetchError: out of reach, absent, with another tree.
     """
     fetch = ["fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"]
-    with store.room("git") as work_dir:
+    with store.temporary_directory("git") as work_dir:
         repository = work_dir / "repository"
 
-        def ask(place: Place, env: dict[str, str]) -> str:
+        def ask(place: RemoteLocation, env: dict[str, str]) -> str:
             create = ["init", "--quiet", "--bare", "--object-format=sha1", "--template=", str(repository)]
             command.run(work_dir, env, create)
             here = {**env, "GIT_DIR": str(repository)}
@@ -199,7 +201,7 @@ def fetched(url: str, commit: str, tree: str | None, store: Store, settings: Set
             return found
 
         found = _from_one(url, f"commit {commit}", ask, work_dir, store, settings)
-        yield Repository(repository, settings.env, found)
+        yield GitRepository(repository, settings.env, found)
 
 
 def check_ref(url: str, ref: str, commit: str, store: Store, settings: Settings) -> None:
@@ -209,7 +211,7 @@ def check_ref(url: str, ref: str, commit: str, store: Store, settings: Settings)
     full = ref.startswith("refs/")
     names = [ref] if full else [f"refs/tags/{ref}", f"refs/heads/{ref}"]
 
-    def ask(place: Place, env: dict[str, str]) -> None:
+    def ask(place: RemoteLocation, env: dict[str, str]) -> None:
         rows = command.run(work_dir, env, ["ls-remote", "--", place.url, *names, *(f"{name}^{{}}" for name in names)])
         found = {name: at for at, _, name in (row.partition("\t") for row in rows.splitlines())}
         name = next((name for name in names if name in found), None)
@@ -224,7 +226,7 @@ def check_ref(url: str, ref: str, commit: str, store: Store, settings: Settings)
         if now != commit:
             raise _moved(place.url, name, ref, commit, now)
 
-    with store.room("git") as work_dir:
+    with store.temporary_directory("git") as work_dir:
         _from_one(url, ref, ask, work_dir, store, settings)
 
 
@@ -244,7 +246,12 @@ def _moved(url: str, name: str, ref: str, commit: str, now: str) -> FetchError:
 
 
 def _from_one(
-    url: str, wanted: str, ask: Callable[[Place, dict[str, str]], T], work_dir: Path, store: Store, settings: Settings
+    url: str,
+    required: str,
+    ask: Callable[[RemoteLocation, dict[str, str]], T],
+    work_dir: Path,
+    store: Store,
+    settings: Settings,
 ) -> T:
     """Return the result of `ask` for the first place that has the repository. Raises FetchError."""
     refused: list[NoRepositoryError] = []
@@ -254,7 +261,7 @@ def _from_one(
             return ask(place, _environment(work_dir, place, settings))
         except command.FailedError as error:
             store.blame_disk(str(error))
-            explained = _explained(place, wanted, str(error))
+            explained = _explained(place, required, str(error))
             if not isinstance(explained, NoRepositoryError):
                 raise explained from error
             refused.append(explained)
@@ -264,7 +271,7 @@ def _from_one(
     raise NoRepositoryError(f"no mirror of {url} is to be found", why=why, fix=hint(url))
 
 
-def _reach(place: Place, url: str, settings: Settings) -> None:
+def _reach(place: RemoteLocation, url: str, settings: Settings) -> None:
     """Raise FetchError within seconds if the server does not respond: git itself waits for minutes."""
     if place.address is None:
         return
@@ -280,7 +287,7 @@ def _reach(place: Place, url: str, settings: Settings) -> None:
         pass  # the server responds: git reports the error
 
 
-def _environment(work_dir: Path, place: Place, settings: Settings) -> dict[str, str]:
+def _environment(work_dir: Path, place: RemoteLocation, settings: Settings) -> dict[str, str]:
     """Return git's environment: none of the user's variables but those for network access, and this
     host's credentials.
     """
@@ -318,14 +325,14 @@ def _write_trust(folder: Path, directory: str) -> Path:
     return file
 
 
-def _explained(place: Place, wanted: str, said: str) -> FetchError:
+def _explained(place: RemoteLocation, required: str, said: str) -> FetchError:
     url = place.url
     lines = [redact(line.strip()) for line in said.splitlines() if line.strip()]
     why = "\n       ".join(lines[:_SAID]) or None
     if any(sign in said for sign in _ABSENT):
         fix = f"bring what {place.by} names up to date" if place.by else None
         return FetchError(
-            f"{url} has no {wanted}, or does not give it by its hash", code="fetch-git-no-commit", why=why, fix=fix
+            f"{url} has no {required}, or does not give it by its hash", code="fetch-git-no-commit", why=why, fix=fix
         )
     if any(sign in said for sign in _CLOSED):
         fix = f"correct {place.by}"
@@ -336,5 +343,5 @@ def _explained(place: Place, wanted: str, said: str) -> FetchError:
         fix = "write the address that it leads to: credentials do not follow a redirect"
         return FetchError(f"{url} redirects", code="fetch-redirect-refused", why=why, fix=fix)
     return FetchError(
-        f"git cannot fetch {wanted} from {url}", code="fetch-git-failed", why=why, fix="check network and proxy"
+        f"git cannot fetch {required} from {url}", code="fetch-git-failed", why=why, fix="check network and proxy"
     )

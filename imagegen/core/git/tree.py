@@ -34,7 +34,7 @@ _GROUP_WRITABLE = "100664"  # as old versions of git wrote it
 
 
 @dataclass(frozen=True)
-class Entry:
+class TreeEntry:
     """A file, link or submodule of a tree; `size` in bytes, 0 for a submodule; `object` is what to read it by."""
 
     mode: str
@@ -55,19 +55,19 @@ class Entry:
         return self.mode == _EXECUTABLE
 
 
-def listed(rows: Iterable[bytes], where: str) -> Iterator[Entry]:
+def listed(rows: Iterable[bytes], where: str) -> Iterator[TreeEntry]:
     """Rows of `git ls-tree -r -l -z` as entries. Raises FetchError, before memory is full of them."""
     total = 0
     for count, row in enumerate(rows, 1):
         fields, _, raw = row.partition(b"\t")
         mode, _, name, size = fields.decode("ascii").split()
-        entry = Entry(mode, name, 0 if size == "-" else int(size), _path(raw, where))
+        entry = TreeEntry(mode, name, 0 if size == "-" else int(size), _path(raw, where))
         total += entry.size
         _require_bounded(entry, count, total, where)
         yield entry
 
 
-def on_disk(root: Path, names: Iterable[bytes], where: str) -> Iterator[Entry]:
+def on_disk(root: Path, names: Iterable[bytes], where: str) -> Iterator[TreeEntry]:
     """Files and links below a directory, by their paths there; `object` is the path. Raises FetchError as `listed`."""
     total = 0
     for count, raw in enumerate(names, 1):
@@ -80,22 +80,22 @@ def on_disk(root: Path, names: Iterable[bytes], where: str) -> Iterator[Entry]:
         else:
             raise _refused(where, f"{path} is neither a file nor a link")
         total += kind.st_size
-        entry = Entry(mode, path, kind.st_size, path)
+        entry = TreeEntry(mode, path, kind.st_size, path)
         _require_bounded(entry, count, total, where)
         yield entry
 
 
-def left_out(path: str) -> Entry:
+def left_out(path: str) -> TreeEntry:
     """A submodule that is not there."""
-    return Entry(_SUBMODULE, "", 0, path)
+    return TreeEntry(_SUBMODULE, "", 0, path)
 
 
-def _require_bounded(entry: Entry, count: int, total: int, where: str) -> None:
+def _require_bounded(entry: TreeEntry, count: int, total: int, where: str) -> None:
     if count > MAX_ENTRIES or total > MAX_SIZE or entry.size > _MAX_FILE:
         raise _refused(where, "it holds more than any source does", f"{entry.path} is the one too many")
 
 
-def checked(entries: Iterable[Entry], where: str) -> list[Entry]:
+def checked(entries: Iterable[TreeEntry], where: str) -> list[TreeEntry]:
     """The entries, sorted by the bytes of their paths. Raises FetchError for what can be no checkout."""
     ordered = sorted(entries, key=lambda entry: entry.path.encode())
     paths = {entry.path for entry in ordered}
@@ -112,7 +112,7 @@ def checked(entries: Iterable[Entry], where: str) -> list[Entry]:
     return ordered
 
 
-def check_target(entry: Entry, target: bytes, where: str) -> None:
+def check_target(entry: TreeEntry, target: bytes, where: str) -> None:
     """Raise FetchError unless a link's target is a path inside the tree."""
     text = target.decode(errors="replace")
     inside = posixpath.normpath(posixpath.join(posixpath.dirname(entry.path), text))
@@ -169,7 +169,7 @@ class Submodule(Part):
 
 
 @dataclass(frozen=True)
-class Source:
+class TreeSource:
     """A commit, and the tree that it is known to have; both 40 hex digits. Without `tree`, the commit decides it.
 
     With `ref`, a tag or branch must lead to the commit whenever the source is asked for. Of the tree's submodules those
@@ -188,7 +188,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Archive:
+class PackedTree:
     """A tar in the store, by digest, with its size in bytes; what of the tree is not in it, as paths.
 
     `tree` and `commits` are a commit's: its tree, and the commit that it records of each of `submodules`, by path.
@@ -202,7 +202,7 @@ class Archive:
     commits: Mapping[str, str] = field(default_factory=dict)
 
 
-def archive(source: Source, folder: str, store: Store, settings: Settings, progress: Progress) -> Archive:
+def archive(source: TreeSource, folder: str, store: Store, settings: Settings, progress: Progress) -> PackedTree:
     """Return the tree below one folder as an sdist-like archive; from the store if it was made before.
 
     Raises FetchError: the commit cannot be fetched, has another tree or other submodules, is no longer where `ref`
@@ -225,7 +225,7 @@ def archive(source: Source, folder: str, store: Store, settings: Settings, progr
                     raise
                 progress.say(f"{error.what}: whether {source.ref} still leads to {source.commit[:12]} was not asked")
         if known:
-            return Archive(**known | {name: tuple(known[name]) for name in ("submodules", "pointers")})
+            return PackedTree(**known | {name: tuple(known[name]) for name in ("submodules", "pointers")})
         with ExitStack() as repositories:
             tree, found = _gathered(source, repositories, store, settings, progress)
             made = replace(tarred(found, source.where, folder, store), tree=tree, commits=_recorded(found))
@@ -239,14 +239,14 @@ def is_pointer(data: bytes) -> bool:
 
 
 def _gathered(
-    source: Source, repositories: ExitStack, store: Store, settings: Settings, progress: Progress
-) -> tuple[str, dict[str, tuple[Entry, Read]]]:
+    source: TreeSource, repositories: ExitStack, store: Store, settings: Settings, progress: Progress
+) -> tuple[str, dict[str, tuple[TreeEntry, Read]]]:
     """Return the commit's tree id and all archive entries by path, each with a function that reads it.
 
     The readers work until `repositories` is closed.
     """
 
-    def one(url: str, commit: str, tree: str | None) -> tuple[str, list[Entry], Read]:
+    def one(url: str, commit: str, tree: str | None) -> tuple[str, list[TreeEntry], Read]:
         with timed(progress, f"fetching {url} at {commit[:12]}"):
             repository = repositories.enter_context(fetched(url, commit, tree, store, settings))
         where = f"{url} at {commit}"
@@ -269,31 +269,31 @@ def _gathered(
     return tree, found
 
 
-def _recorded(found: Mapping[str, tuple[Entry, Read]]) -> dict[str, str]:
+def _recorded(found: Mapping[str, tuple[TreeEntry, Read]]) -> dict[str, str]:
     return {path: entry.object for path, (entry, _) in sorted(found.items()) if entry.is_submodule}
 
 
-def _require_recorded(wanted: Submodule, recorded: list[Entry], where: str) -> None:
+def _require_recorded(required: Submodule, recorded: list[TreeEntry], where: str) -> None:
     """Raise FetchError unless this submodule stands where it should, at its commit."""
     commits = {entry.path: entry.object for entry in recorded}
-    commit = commits.get(wanted.path)
+    commit = commits.get(required.path)
     if commit is None:
         raise FetchError(
-            f"{where} has no submodule {wanted.path}",
+            f"{where} has no submodule {required.path}",
             code="fetch-git-submodule",
             why=f"its submodules: {', '.join(sorted(commits))}" if commits else "it has none at all",
             fix="correct the path, or leave it out",
         )
-    if commit != wanted.commit:
+    if commit != required.commit:
         raise FetchError(
-            f"submodule {wanted.path} is not what {where} records",
+            f"submodule {required.path} is not what {where} records",
             code="fetch-git-submodule",
-            why=f"the tree records commit {commit}, the matrix names {wanted.commit}",
+            why=f"the tree records commit {commit}, the matrix names {required.commit}",
             fix="name the commit that the tree records, and that commit's own tree",
         )
 
 
-def tarred(found: Mapping[str, tuple[Entry, Read]], where: str, folder: str, store: Store) -> Archive:
+def tarred(found: Mapping[str, tuple[TreeEntry, Read]], where: str, folder: str, store: Store) -> PackedTree:
     """Return a tar of the entries below one folder; each entry's function reads it. Raises FetchError for links that
     lead out.
     """
@@ -310,10 +310,10 @@ def tarred(found: Mapping[str, tuple[Entry, Read]], where: str, folder: str, sto
                 pointers.append(path)
             _write(entry, data, folder, blob.write)
         blob.write(bytes(tarfile.BLOCKSIZE * 2))
-        return Archive(blob.commit(), blob.size, tuple(submodules), tuple(pointers))
+        return PackedTree(blob.commit(), blob.size, tuple(submodules), tuple(pointers))
 
 
-def _write(entry: Entry, data: bytes, folder: str, write: Callable[[bytes], object]) -> None:
+def _write(entry: TreeEntry, data: bytes, folder: str, write: Callable[[bytes], object]) -> None:
     info = tarfile.TarInfo(f"{folder}/{entry.path}")
     info.mtime = EPOCH
     if entry.is_submodule:

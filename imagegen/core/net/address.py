@@ -138,19 +138,19 @@ class Page:
     headers: Mapping[str, str] = field(default_factory=dict)  # names in any case
 
 
-class DamagedError(Exception):
+class DamagedBody(Exception):
     """The body does not match its headers."""
 
 
 def read_page(chunks: Iterable[bytes], encoding: str, url: str, limit: int = MAX_PAGE) -> Page:
     """The page of a body in the given Content-Encoding, of at most `limit` bytes.
 
-    Raises DamagedError when it cannot be unpacked or ends early, FetchError when it is too long.
+    Raises DamagedBody when it cannot be unpacked or ends early, FetchError when it is too long.
     """
     if encoding.strip().lower() in ("gzip", "x-gzip"):
         chunks = _gunzip(chunks)
     elif encoding.strip().lower() not in ("", "identity"):
-        raise DamagedError(f"it has the Content-Encoding {encoding!r}, which was not asked for")
+        raise DamagedBody(f"it has the Content-Encoding {encoding!r}, which was not asked for")
     parts, total = [], 0
     for chunk in chunks:
         parts.append(chunk)
@@ -180,6 +180,6 @@ def _gunzip(chunks: Iterable[bytes]) -> Iterator[bytes]:
                 yield unpacker.decompress(rest, MAX_PAGE)
                 rest = unpacker.unconsumed_tail
     except zlib.error as error:
-        raise DamagedError(f"it is no gzip, as its headers say ({error})") from None
+        raise DamagedBody(f"it is no gzip, as its headers say ({error})") from None
     if not unpacker.eof:
-        raise DamagedError("its gzip ends early")
+        raise DamagedBody("its gzip ends early")

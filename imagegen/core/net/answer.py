@@ -177,9 +177,9 @@ def check_willing(response: requests.Response, address: Address) -> None:
     """Raise TryAgainError for a server that is busy or broken, DeniedError for one that requires other credentials."""
     status = response.status_code
     if status in _RETRIED:
-        asked = _retry_after(response.headers.get("Retry-After", ""))
-        waiting = f"; it asks to wait {asked:.0f} s" if asked and asked > MAX_WAIT else ""
-        raise TryAgainError(f"HTTP status {status}{waiting}", asked, local=status not in _BUSY)
+        requested = _retry_after(response.headers.get("Retry-After", ""))
+        waiting = f"; it asks to wait {requested:.0f} s" if requested and requested > MAX_WAIT else ""
+        raise TryAgainError(f"HTTP status {status}{waiting}", requested, local=status not in _BUSY)
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED):
         ahead = -(_until(response.headers.get("Date", "")) or 0.0)
         raise DeniedError(address, status, response.headers.get("WWW-Authenticate", ""), ahead)

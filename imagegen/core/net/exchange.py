@@ -25,7 +25,7 @@ from requests.adapters import HTTPAdapter
 from imagegen import __version__
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
-from imagegen.core.net.address import Address, DamagedError, Origin, is_file, netrc_auth, parse, proxy_for
+from imagegen.core.net.address import Address, DamagedBody, Origin, is_file, netrc_auth, parse, proxy_for
 from imagegen.core.net.answer import (
     MAX_WAIT,
     TryAgainError,
@@ -212,7 +212,7 @@ class Exchange:
                 raise FetchError(
                     f"{redact(url)} cannot be asked for", code="fetch-invalid-address", why=reason_of(error)
                 ) from error
-            except (requests.RequestException, urllib3.exceptions.HTTPError, DamagedError, TryAgainError) as error:
+            except (requests.RequestException, urllib3.exceptions.HTTPError, DamagedBody, TryAgainError) as error:
                 self.check_stopped(url)
                 if isinstance(cause := innermost(error), ssl.SSLCertVerificationError):
                     raise UnreachableError(
@@ -223,8 +223,8 @@ class Exchange:
                 came = headway()
                 # Less than a chunk is no headway, or a server that drips would be asked for ever.
                 failures, best = (0, came) if came >= best + CHUNK else (failures + 1, best)
-                asked = error.wait if isinstance(error, TryAgainError) else None
-                if failures >= self._attempts or (asked or 0.0) > MAX_WAIT:
+                requested = error.wait if isinstance(error, TryAgainError) else None
+                if failures >= self._attempts or (requested or 0.0) > MAX_WAIT:
                     local = isinstance(error, TryAgainError) and error.local
                     if origin and not local and self._alive.get(origin, 0.0) < start:
                         self._dead[origin] = f"{origin[1]}:{origin[2]} was given up: {reason_of(error)}"
@@ -232,7 +232,7 @@ class Exchange:
                     raise UnreachableError(
                         f"{redact(url)} cannot {aim}{tries}", why=reason_of(error), fix=_CHECK
                     ) from error
-                self._stopped.wait(self._backoff * 2.0 ** max(0, failures - 1) if asked is None else asked)
+                self._stopped.wait(self._backoff * 2.0 ** max(0, failures - 1) if requested is None else requested)
 
     @contextmanager
     def answer(
@@ -258,7 +258,7 @@ class Exchange:
                 with self._followed(method, parse(url), headers, body, line, silence, follow) as (final, response):
                     check(response, final)
                     yield Answer(parse(url).origin, final.url, response, line)
-            except (requests.RequestException, urllib3.exceptions.HTTPError, DamagedError):
+            except (requests.RequestException, urllib3.exceptions.HTTPError, DamagedBody):
                 if not line.was_cut:
                     raise
             finally:

@@ -4,26 +4,26 @@ Sources: OCI distribution-spec v1.1 and image-spec v1.1; Docker Registry v2 toke
 version 2, schema 2.
 """
 
-from imagegen.core.registry.image import LAYERS, Artifact, Config, Image, Layer, Platform, read_artifact
+from imagegen.core.registry.image import LAYERS, Artifact, Config, Platform, RemoteImage, RemoteLayer, read_artifact
 from imagegen.core.registry.pull import Repository, resolve
-from imagegen.core.registry.push import Amount, Moved, Target
+from imagegen.core.registry.push import BlobTotals, Moved, PushTarget
 from imagegen.core.registry.reference import Reference, parse
 from imagegen.core.registry.referrers import Content, Referrer
 
 __all__ = [
     "LAYERS",
-    "Amount",
     "Artifact",
+    "BlobTotals",
     "Config",
     "Content",
-    "Image",
-    "Layer",
     "Moved",
     "Platform",
+    "PushTarget",
     "Reference",
     "Referrer",
+    "RemoteImage",
+    "RemoteLayer",
     "Repository",
-    "Target",
     "parse",
     "read_artifact",
     "resolve",

@@ -72,7 +72,7 @@ class Descriptor:
 
 
 @dataclass(frozen=True)
-class Layer:
+class RemoteLayer:
     """One layer, from the bottom up; `size` is of the compressed blob, `diff_id` of what it unpacks to."""
 
     media_type: MediaType
@@ -105,7 +105,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Image:
+class RemoteImage:
     """One platform's image: the digest of its manifest, and the parts that the manifest and its config name.
 
     Annotations and the order of the fields are of a lock, which holds it as the content of a base (plan/lock/base.py).
@@ -114,7 +114,7 @@ class Image:
     digest: Digest
     config_digest: Annotated[Digest, Field(alias="config")]
     config: Annotated[Config, Field(alias=".config")]
-    layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=127)]
+    layers: Annotated[tuple[RemoteLayer, ...], Field(min_length=1, max_length=127)]
 
 
 @dataclass(frozen=True)
@@ -217,11 +217,13 @@ def read_entry(entry: Any) -> tuple[Descriptor, str, dict[str, str]] | None:
     return descriptor, kind, plain
 
 
-def read_config(data: bytes, manifest: Manifest, platform: Platform, where: str) -> tuple[Config, tuple[Layer, ...]]:
+def read_config(
+    data: bytes, manifest: Manifest, platform: Platform, where: str
+) -> tuple[Config, tuple[RemoteLayer, ...]]:
     """Return the config, checked against its manifest and the platform, and the layers of both. Raises FetchError."""
     document = _json(data, where)
 
-    def read() -> tuple[Config, tuple[Layer, ...]]:
+    def read() -> tuple[Config, tuple[RemoteLayer, ...]]:
         found = Platform(_text(document.get("os")), _text(document.get("architecture")))
         if found != platform:
             raise FetchError(
@@ -247,7 +249,7 @@ def read_config(data: bytes, manifest: Manifest, platform: Platform, where: str)
             labels={str(name): str(value) for name, value in _table(settings.get("Labels") or {}, "Labels").items()},
         )
         pairs = zip(manifest.layers, diff_ids, strict=True)
-        return config, tuple(Layer(each.media_type, each.digest, each.size, diff_id) for each, diff_id in pairs)
+        return config, tuple(RemoteLayer(each.media_type, each.digest, each.size, diff_id) for each, diff_id in pairs)
 
     return _checked(read, where)
 

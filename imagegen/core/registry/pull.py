@@ -22,16 +22,16 @@ from imagegen.core.registry.image import (
     MAX_DOCUMENT,
     Artifact,
     Descriptor,
-    Image,
     Manifest,
     Platform,
+    RemoteImage,
     read_artifact,
     read_config,
     read_document,
 )
 from imagegen.core.registry.reference import Reference, endpoint, is_tag, variable
 from imagegen.core.registry.referrers import INDEX_TYPE, Content, Referrer, fallback_tag, listed
-from imagegen.core.registry.session import Session, pages
+from imagegen.core.registry.session import RegistrySession, pages
 from imagegen.core.store import Store, digest_of
 
 # Of a registry that has no referrers API, beside what it redirects to: GitHub's sends to a page for people.
@@ -44,7 +44,7 @@ _MAX_CONTENT = 64 << 20  # bytes of what is attached to an image
 T = TypeVar("T")
 
 
-def resolve(reference: Reference, platform: Platform, client: Client, settings: Settings) -> Image:
+def resolve(reference: Reference, platform: Platform, client: Client, settings: Settings) -> RemoteImage:
     """Return the image that the name stands for now, for one platform. Raises FetchError."""
     if reference.tag is None and reference.digest is None:
         raise FetchError(
@@ -58,12 +58,12 @@ def resolve(reference: Reference, platform: Platform, client: Client, settings: 
 class Manifests(Protocol):
     """Gives digest, bytes and media type of the manifest under a tag or digest, of `size` bytes where that is known."""
 
-    def __call__(self, asked: str, size: int | None = None) -> tuple[str, bytes, str]: ...
+    def __call__(self, requested: str, size: int | None = None) -> tuple[str, bytes, str]: ...
 
 
-def manifest_for(manifests: Manifests, asked: str, platform: Platform, where: str) -> tuple[str, Manifest]:
+def manifest_for(manifests: Manifests, requested: str, platform: Platform, where: str) -> tuple[str, Manifest]:
     """The manifest under a tag or digest, and its digest; of an index, the platform's. Raises FetchError."""
-    digest, data, kind = manifests(asked)
+    digest, data, kind = manifests(requested)
     found = read_document(data, kind, platform, where)
     if isinstance(found, Descriptor):
         digest, data, _ = manifests(found.digest, found.size)
@@ -86,7 +86,7 @@ class Repository:
     def __init__(self, reference: Reference, client: Client, settings: Settings, *, what: str = "image") -> None:
         self._reference, self._client, self._name = reference, client, f"{what} {reference}"
         self._endpoint = endpoint(reference, settings)
-        self._session = Session(self._endpoint, client, settings, actions="pull")
+        self._session = RegistrySession(self._endpoint, client, settings, actions="pull")
         self._sender = Sender(client)
 
     def reach(self) -> None:
@@ -101,13 +101,13 @@ class Repository:
                 "or run this where that registry can be reached",
             ) from error
 
-    def image(self, platform: Platform) -> Image:
+    def image(self, platform: Platform) -> RemoteImage:
         """The platform's image, its config read."""
         where = self._name
-        asked = self._reference.digest or str(self._reference.tag)
-        digest, found = manifest_for(self.manifest, asked, platform, where)
+        requested = self._reference.digest or str(self._reference.tag)
+        digest, found = manifest_for(self.manifest, requested, platform, where)
         config, layers = read_config(self.document(found.config), found, platform, where)
-        return Image(digest, found.config.digest, config, layers)
+        return RemoteImage(digest, found.config.digest, config, layers)
 
     def download(self, digest: str, size: int, store: Store, meter: Meter) -> None:
         """Bring a blob into the store, verified. `size` in bytes. Raises FetchError, StoreError."""
@@ -129,16 +129,16 @@ class Repository:
         url = f"{self._endpoint.base}/blobs/{digest}"
         self._asking(lambda authorization: self._client.stream(url, into, size=size, authorization=authorization))
 
-    def manifest(self, asked: str, size: int | None = None) -> tuple[str, bytes, str]:
+    def manifest(self, requested: str, size: int | None = None) -> tuple[str, bytes, str]:
         """Digest, bytes and media type of the manifest under a tag or digest, each held to the others.
 
         Raises FetchError: NotFoundError where the registry has none.
         """
-        url = f"{self._endpoint.base}/manifests/{asked}"
+        url = f"{self._endpoint.base}/manifests/{requested}"
         page = self._page(url, MAX_DOCUMENT, ACCEPT)
         digest = digest_of(page.body)
         reported = page.headers.get("Docker-Content-Digest", digest)
-        for expected in (asked, reported):
+        for expected in (requested, reported):
             if expected.startswith("sha256:"):
                 self._check(url, "digest", expected, digest)
         if size is not None:
@@ -257,7 +257,7 @@ class Repository:
         except DeniedError as error:
             fix = f"`docker login {self._session.host}` lets you in, if it is there"
             what = f"{self._name} may not be read, or does not exist"
-            raise UnavailableError(what, **self._session.told(error, fix)) from error
+            raise UnavailableError(what, **self._session.refusal(error, fix)) from error
 
 
 def _is_list(page: Reply) -> bool:

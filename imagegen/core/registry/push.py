@@ -28,7 +28,7 @@ from imagegen.core.registry.image import ACCEPT, MAX_DOCUMENT, Descriptor
 from imagegen.core.registry.pull import Repository
 from imagegen.core.registry.reference import Reference, endpoint, is_tag, why_no_tag
 from imagegen.core.registry.referrers import EMPTY, INDEX_TYPE, NOTHING, extended, fallback_tag, referring
-from imagegen.core.registry.session import Session
+from imagegen.core.registry.session import RegistrySession
 from imagegen.core.registry.upload import Mounts, Upload
 from imagegen.core.store import Store, digest_of
 from imagegen.core.store.layout import MANIFEST_TYPE
@@ -52,7 +52,7 @@ Way = Literal["there", "mounted", "sent"]
 
 
 @dataclass(frozen=True)
-class Amount:
+class BlobTotals:
     """A number of blobs, and their bytes."""
 
     blobs: int = 0
@@ -63,9 +63,9 @@ class Amount:
 class Moved:
     """The blobs of a push: present in the repository, mounted from another one, or sent."""
 
-    there: Amount
-    mounted: Amount
-    sent: Amount
+    there: BlobTotals
+    mounted: BlobTotals
+    sent: BlobTotals
 
     def __str__(self) -> str:
         amounts = (self.there, self.mounted, self.sent)
@@ -73,7 +73,7 @@ class Moved:
         return f"{self.sent.blobs} of {counted(blobs, 'blob')} sent, {human(self.sent.size)} of {human(size)}"
 
 
-class Target:
+class PushTarget:
     """Thread-safe. A mirror that the environment names for the registry is written to in its place.
 
     `mounts` are repositories that may have some of the blobs already: those of the same registry are asked in their
@@ -90,7 +90,7 @@ class Target:
         self._others = {_path(base): base for base in others if base != here.base}
         self._others = dict(list(self._others.items())[:_MAX_MOUNTS])
         self._mounts = Mounts(tuple(self._others))
-        self._session = Session(here, client, settings, actions="pull,push", also=tuple(self._others))
+        self._session = RegistrySession(here, client, settings, actions="pull,push", also=tuple(self._others))
         self._reader = Repository(reference, client, settings)
         self._listing = threading.Lock()
         self._listed: dict[str, dict[str, dict[str, Any]]] = {}  # of each subject what this target has attached
@@ -115,9 +115,9 @@ class Target:
 
     def present(self, blobs: Iterable[Descriptor]) -> frozenset[str]:
         """The digests of those that the repository has. Raises PublishError."""
-        asked = tuple(dict.fromkeys(blobs))
-        found = self._each(asked, _ASKED_AT_ONCE, lambda blob: self.has(blob.digest, blob.size))
-        return frozenset(blob.digest for blob in asked if found[blob])
+        requested = tuple(dict.fromkeys(blobs))
+        found = self._each(requested, _ASKED_AT_ONCE, lambda blob: self.has(blob.digest, blob.size))
+        return frozenset(blob.digest for blob in requested if found[blob])
 
     def link(self, blob: Descriptor) -> bool:
         """Return whether the repository has the blob, or gets it linked from one beside it. Raises PublishError."""
@@ -158,20 +158,20 @@ class Target:
         """`upload` for each, several at once. The first error ends the rest and the client."""
         ways = self._each(tuple(dict.fromkeys(blobs)), _AT_ONCE, lambda blob: self.upload(blob, store, meter))
 
-        def amount(way: Way) -> Amount:
+        def amount(way: Way) -> BlobTotals:
             sizes = [blob.size for blob, went in ways.items() if went == way]
-            return Amount(len(sizes), sum(sizes))
+            return BlobTotals(len(sizes), sum(sizes))
 
         return Moved(amount("there"), amount("mounted"), amount("sent"))
 
-    def manifest(self, asked: str) -> str | None:
+    def manifest(self, requested: str) -> str | None:
         """Return the digest of the manifest under a tag or digest, as the registry states it; None without one."""
         with self._explained():
-            reply = self._ask("HEAD", f"{self._base}/manifests/{asked}", {"Accept": ACCEPT})
+            reply = self._ask("HEAD", f"{self._base}/manifests/{requested}", {"Accept": ACCEPT})
         if reply.status == HTTPStatus.NOT_FOUND:
             return None
         if reply.status != HTTPStatus.OK:
-            raise self._refusal(reply, f"manifest {asked}")
+            raise self._refusal(reply, f"manifest {requested}")
         return reply.headers.get("Docker-Content-Digest", "")
 
     def put(self, manifest: bytes, media_type: str, tag: str | None = None) -> str:
@@ -340,7 +340,7 @@ class Target:
         except DeniedError as error:
             fix = f"`docker login {self._session.host}` as a user who may push there"
             raise PublishError(
-                f"{name} may not be written to", code="publish-denied", **self._session.told(error, fix)
+                f"{name} may not be written to", code="publish-denied", **self._session.refusal(error, fix)
             ) from error
         except UnreachableError as error:
             raise PublishError(

@@ -32,7 +32,7 @@ _MAX_TOKEN = 1 << 16  # bytes of the answer that holds it
 T = TypeVar("T")
 
 
-class Session:
+class RegistrySession:
     """An authenticated session; thread-safe. `actions` are those needed in the repository at `endpoint`: "pull" or
     "pull,push".
 
@@ -54,7 +54,7 @@ class Session:
         """Return the host whose credentials are used, as `docker login` calls it."""
         return self._endpoint.host
 
-    def told(self, denied: DeniedError, fix: str) -> dict[str, str]:
+    def refusal(self, denied: DeniedError, fix: str) -> dict[str, str]:
         """Return `why` and `fix` of an error for a refusal that new credentials did not change."""
         who = f"{urlsplit(denied.url).netloc} answers {denied.why}"
         if abs(denied.ahead) > _SKEW:
@@ -163,7 +163,7 @@ _LINK = re.compile(r"<([^<>]*)>((?:\s*;\s*[^\s;,=]+\s*=\s*(?:\"[^\"]*\"|[^\s;,\"
 _NEXT = re.compile(r";\s*rel\s*=\s*(?:\"(?:[^\"]*\s)?next(?:\s[^\"]*)?\"|next)\s*(?:;|$)", re.IGNORECASE)
 
 
-def pages(session: Session, sender: Sender, url: str, accept: str) -> Iterator[Reply]:
+def pages(session: RegistrySession, sender: Sender, url: str, accept: str) -> Iterator[Reply]:
     """The answers from `url` on, as long as each is fine and names a next one; the first, whatever it is.
 
     No redirect is followed: registries have no list elsewhere, and what some send to instead is a page for people.
@@ -197,7 +197,7 @@ def pages(session: Session, sender: Sender, url: str, accept: str) -> Iterator[R
         seen.add(url)
 
 
-def _page(session: Session, sender: Sender, url: str, accept: str) -> Reply:
+def _page(session: RegistrySession, sender: Sender, url: str, accept: str) -> Reply:
     def once(authorization: str | None) -> Reply:
         headers = {"Accept": accept}
         return sender.once("GET", url, authorization=authorization, headers=headers, limit=MAX_DOCUMENT, follow=False)

@@ -42,8 +42,8 @@ class Mounts:
         The repository that had the last blob is checked first.
         """
         with self._lock:
-            asked = tuple(self._repositories)
-        answers = ((each, has(each)) for each in asked)
+            requested = tuple(self._repositories)
+        answers = ((each, has(each)) for each in requested)
         return next(((each, answer is True) for each, answer in answers if answer is not False), None)
 
     def worked(self, repository: str) -> None:

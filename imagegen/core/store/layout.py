@@ -184,7 +184,7 @@ class Store:
                 writer.discard()
 
     @contextmanager
-    def room(self, name: str) -> Iterator[Path]:
+    def temporary_directory(self, name: str) -> Iterator[Path]:
         """Yield an empty temporary directory on the store's disk; it is removed at the end, or after the build was
         killed.
         """

@@ -68,15 +68,15 @@ def sizes(store: Store) -> Sizes:
     return Sizes(*(_tree(store.root / name) for name in ("blobs", "rootfs", "records", "tmp")))
 
 
-def collect(store: Store, wanted: Iterable[str], now: float | None = None) -> int:
+def collect(store: Store, required: Iterable[str], now: float | None = None) -> int:
     """Remove blobs, unpacked bases and unfinished downloads that are not needed and were not used for a day.
 
-    `wanted` are digests to keep (of wheels, packages, layers, unpacked bases); the parts of the named images are kept
+    `required` are digests to keep (of wheels, packages, layers, unpacked bases); the parts of the named images are kept
     too. Builds may run meanwhile: a file that one of them decides to use counts as used. Returns the number of bytes
     freed.
     """
     now = time.time() if now is None else now
-    keep = set(wanted)
+    keep = set(required)
     for digest in refs.images(store).values():
         with suppress(StoreError):  # of an image that is not whole, what others want is kept
             keep |= refs.parts(store, digest).keys()
@@ -97,7 +97,7 @@ def _remove(store: Store, path: Path, now: float) -> int:
     A tree takes time: it loses its name first, so that a killed collector leaves no part of it that a build would use.
     """
     size = _size(path) + _tree(path)
-    with store.room("collected") as aside, store.gate(fcntl.LOCK_EX):
+    with store.temporary_directory("collected") as aside, store.gate(fcntl.LOCK_EX):
         if not _unused(path, now):
             return 0
         path.rename(aside / path.name)

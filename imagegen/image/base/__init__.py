@@ -18,13 +18,13 @@ from imagegen.image.base.packages import resolve_packages
 from imagegen.image.base.resolve import resolve
 from imagegen.image.base.rootfs import PrebuiltBase, keep, merged_tree, rootfs
 from imagegen.image.base.unpack import verified
-from imagegen.plan.lock.base import Deb, LockedBase, LockedPackages
+from imagegen.plan.lock.base import LockedBase, LockedDeb, LockedPackages
 
 __all__ = [
     "TAR",
     "BaseLayer",
-    "Deb",
     "LockedBase",
+    "LockedDeb",
     "LockedPackages",
     "PrebuiltBase",
     "build",

@@ -20,10 +20,10 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.core.net import Missing
 from imagegen.core.progress import Progress, timed
-from imagegen.core.registry import Layer
+from imagegen.core.registry import RemoteLayer
 from imagegen.core.store import Store, digest_of
 from imagegen.image.base import fetch
-from imagegen.image.base.build import BaseLayer, Job
+from imagegen.image.base.build import AddedPackages, BaseLayer
 from imagegen.plan.lock.base import LockedPackages
 
 FORMAT = 1  # raise it with every change in added.py, installer.py, difference.py or normalise.py that changes bytes
@@ -59,7 +59,7 @@ def needed_packages(added: LockedPackages, base_key: str, store: Store) -> int:
 def build_packages(
     added: LockedPackages,
     base_key: str,
-    base: Callable[[], tuple[Sequence[Layer], Path]],
+    base: Callable[[], tuple[Sequence[RemoteLayer], Path]],
     store: Store,
     settings: Settings,
     progress: Progress,
@@ -76,7 +76,10 @@ def build_packages(
             return built
         layers, tree = base()
         fetch.fetch(added, store, settings, progress)
-        with timed(progress, f"installing {len(added.debs)} packages above the base"), store.room("packages") as work:
+        with (
+            timed(progress, f"installing {len(added.debs)} packages above the base"),
+            store.temporary_directory("packages") as work,
+        ):
             layer = _build(added, layers, tree, work, store, settings)
         store.remember(_RECORD, key, asdict(layer))
         return layer
@@ -98,14 +101,16 @@ def _built(key: str, store: Store) -> BaseLayer | None:
 
 
 def _build(
-    added: LockedPackages, layers: Sequence[Layer], tree: Path, work: Path, store: Store, settings: Settings
+    added: LockedPackages, layers: Sequence[RemoteLayer], tree: Path, work: Path, store: Store, settings: Settings
 ) -> BaseLayer:
     packages, layer = work / "packages", work / "layer.tar"
     packages.mkdir()
     for deb in added.debs:
         with store.open(deb.digest) as blob, (packages / f"{deb.sha256}.deb").open("wb") as file:
             file.writelines(blob)
-    job = Job(str(store.root), [asdict(each) for each in layers], str(tree), str(packages), str(work), str(layer))
+    job = AddedPackages(
+        str(store.root), [asdict(each) for each in layers], str(tree), str(packages), str(work), str(layer)
+    )
     answer = _run(job, store, settings)
     verify_status(added, answer["before"], answer["after"])
     with layer.open("rb") as file, store.writer() as writer:
@@ -114,7 +119,7 @@ def _build(
         return BaseLayer(writer.commit(), writer.size)
 
 
-def _run(job: Job, store: Store, settings: Settings) -> dict[str, str]:
+def _run(job: AddedPackages, store: Store, settings: Settings) -> dict[str, str]:
     """Run the installer to its end; what it leaves when it is killed is removed as the user that wrote it."""
     enter = () if os.geteuid() == 0 else _NAMESPACE
     process = subprocess.Popen(

@@ -21,7 +21,7 @@ from imagegen.core.errors import BaseError
 from imagegen.core.net.address import file_path, is_file, netrc_auth, parse
 from imagegen.core.text import redact
 from imagegen.image.base.fetch import host_env
-from imagegen.plan.distributions import Release
+from imagegen.plan.distributions import DebianRelease
 
 _OF_HOST = ("Acquire::Check-Valid-Until", "Acquire::Check-Date", "Acquire::http", "Acquire::https")
 _CONFIGURATION = """\
@@ -45,7 +45,7 @@ _DOING = {
 
 
 @dataclass(frozen=True)
-class Source:
+class AptSource:
     """One suite of an archive, as apt reads it. A flat archive's suite ends in a slash, and it has no components."""
 
     archive: str  # its name in locks
@@ -57,7 +57,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class System:
+class AptSystem:
     """The system that apt resolves for: what is installed there, beside its sources; empty without an image."""
 
     status: bytes = b""  # dpkg's
@@ -75,13 +75,13 @@ class Apt:
     def __init__(
         self,
         root: Path,
-        sources: Sequence[Source],
+        sources: Sequence[AptSource],
         settings: Settings,
         *,
         architecture: str | None = None,
-        system: System | None = None,
+        system: AptSystem | None = None,
     ) -> None:
-        system = system or System()
+        system = system or AptSystem()
         self._root, self._sources = root, tuple(sources)
         for name in ("apt.conf.d", "preferences.d", "sources.list.d", "trusted.gpg.d"):
             (root / "etc/apt" / name).mkdir(parents=True)
@@ -104,7 +104,7 @@ class Apt:
         (root / "apt.conf").write_text(_CONFIGURATION.format(root=root, extra="\n".join(extra)))
         self._env = {**host_env(settings), "APT_CONFIG": str(root / "apt.conf")}
 
-    def _stanza(self, number: int, source: Source) -> str:
+    def _stanza(self, number: int, source: AptSource) -> str:
         signed_by = source.signed_by
         if not isinstance(signed_by, str):
             folder = self._root / "keys" / str(number)
@@ -233,7 +233,7 @@ def _of_host(settings: Settings) -> list[str]:
     return done.stdout.splitlines()
 
 
-def keyring(release: Release) -> str:
+def keyring(release: DebianRelease) -> str:
     """Return the path of the keyring, on this machine, that signs a release's archives. Raises BaseError."""
     found = next((path for path in release.keyrings if Path(path).exists()), None)
     if found is None:

@@ -29,7 +29,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError, ImagegenError
 from imagegen.core.net import Missing
 from imagegen.core.progress import Progress, timed
-from imagegen.core.registry import Layer
+from imagegen.core.registry import RemoteLayer
 from imagegen.core.sandbox import failure, pipe_from
 from imagegen.core.store import Store, digest_of, disk
 from imagegen.core.types import EPOCH
@@ -37,9 +37,9 @@ from imagegen.image.base import fetch, image
 from imagegen.image.base.difference import snapshot, write_difference
 from imagegen.image.base.normalise import dpkg_configuration, normalise, read
 from imagegen.image.base.resolve import ARCHITECTURE
-from imagegen.image.base.sources import Entry, parse_deb822, parse_lines
+from imagegen.image.base.sources import AptSuite, parse_deb822, parse_lines
 from imagegen.image.base.unpack import inside, unpack
-from imagegen.plan.distributions import Release, release
+from imagegen.plan.distributions import DebianRelease, release
 from imagegen.plan.lock.base import LockedBase
 
 _PACKAGES = "/tmp/packages"  # noqa: S108 - the sandbox's own /tmp
@@ -65,7 +65,7 @@ COMMAND = (
 
 
 @dataclass(frozen=True)
-class Job:
+class AddedPackages:
     """All paths are absolute. `work` is an empty directory on the store's disk; `original` is the base, unpacked."""
 
     store: str
@@ -76,14 +76,14 @@ class Job:
     layer: str  # the file to write
 
 
-def run(job: Job) -> dict[str, str]:
+def run(job: AddedPackages) -> dict[str, str]:
     """Unpack the base, install the packages, write the layer; return dpkg's status before and after.
 
     Raises BaseError, SandboxError, StoreError.
     """
     tree = Path(job.work, "tree")
     tree.mkdir(mode=0o755)
-    unpack([Layer(**each) for each in job.layers], Store(Path(job.store)), tree, owners=True)  # type: ignore[arg-type]
+    unpack([RemoteLayer(**each) for each in job.layers], Store(Path(job.store)), tree, owners=True)  # type: ignore[arg-type]
     status = inside(tree, "var/lib/dpkg/status")
     then = status.read_bytes()
     before = snapshot(tree)
@@ -130,7 +130,7 @@ def _install(tree: Path, packages: Path) -> None:
 
 def main() -> None:
     """Run the job on stdin. An expected error becomes an answer, and the exit status 1."""
-    job = Job(**json.load(sys.stdin))
+    job = AddedPackages(**json.load(sys.stdin))
     answer: dict[str, object]
     try:
         answer = dict(run(job))
@@ -265,7 +265,7 @@ def _work_directory(store: Store) -> Iterator[Path]:
     enter.
     """
     if os.geteuid() == 0:
-        with store.room("base") as work:
+        with store.temporary_directory("base") as work:
             yield work
     else:
         place = Path(tempfile.gettempdir())
@@ -370,7 +370,7 @@ def verify(locked: LockedBase, status: str) -> None:
         )
 
 
-def sources_file(release: Release, example: str) -> bytes:
+def sources_file(release: DebianRelease, example: str) -> bytes:
     """Return the image's own sources, from those that the release's apt ships as an example, in the same form.
 
     So the image points to the official archives, whatever mirror served this build. Only the release's suites and
@@ -378,7 +378,7 @@ def sources_file(release: Release, example: str) -> bytes:
     """
     deb822 = release.sources.endswith(".sources")
     parsed = (parse_deb822 if deb822 else parse_lines)(example, f"/{release.example}")
-    entries = {each.suite: each for each in parsed if isinstance(each, Entry)}
+    entries = {each.suite: each for each in parsed if isinstance(each, AptSuite)}
     suites = [suite for each in release.suites.values() for suite in each]
     if lacking := [suite for suite in suites if suite not in entries]:
         raise BaseError(

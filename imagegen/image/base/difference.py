@@ -25,7 +25,7 @@ _WHITEOUT = ".wh."
 
 
 @dataclass(frozen=True)
-class Entry:
+class PathState:
     """The entry at a path; `changed` are inode and time of the last change, which no program can set back."""
 
     mode: int  # with the type
@@ -36,13 +36,13 @@ class Entry:
     changed: tuple[int, int]
 
 
-def snapshot(root: Path) -> dict[str, Entry]:
+def snapshot(root: Path) -> dict[str, PathState]:
     """Return path -> entry of all that is below `root`, but for what engines mount. Links are not followed."""
     return dict(_walk(root, ""))
 
 
 def write_difference(
-    root: Path, before: Mapping[str, Entry], original: Path, write: Callable[[bytes], object]
+    root: Path, before: Mapping[str, PathState], original: Path, write: Callable[[bytes], object]
 ) -> tuple[list[str], list[str]]:
     """Write the layer that turns the tree of `before` into the one that `root` is now; return paths put and removed.
 
@@ -66,7 +66,7 @@ def write_difference(
     return put, gone
 
 
-def _walk(root: Path, below: str) -> Iterator[tuple[str, Entry]]:
+def _walk(root: Path, below: str) -> Iterator[tuple[str, PathState]]:
     with os.scandir(root / below) as found:
         entries = sorted(found, key=lambda each: each.name)
     for each in entries:
@@ -76,12 +76,12 @@ def _walk(root: Path, below: str) -> Iterator[tuple[str, Entry]]:
         status = each.stat(follow_symlinks=False)
         target = os.readlink(each.path) if each.is_symlink() else ""
         changed = (status.st_ino, status.st_ctime_ns)
-        yield path, Entry(status.st_mode, status.st_uid, status.st_gid, status.st_size, target, changed)
+        yield path, PathState(status.st_mode, status.st_uid, status.st_gid, status.st_size, target, changed)
         if each.is_dir(follow_symlinks=False):
             yield from _walk(root, path)
 
 
-def _differs(path: str, now: Entry, before: Mapping[str, Entry], root: Path, original: Path) -> bool:
+def _differs(path: str, now: PathState, before: Mapping[str, PathState], root: Path, original: Path) -> bool:
     then = before.get(path)
     if then is None or (then.mode, then.uid, then.gid, then.target) != (now.mode, now.uid, now.gid, now.target):
         return True
@@ -90,7 +90,7 @@ def _differs(path: str, now: Entry, before: Mapping[str, Entry], root: Path, ori
     return then.size != now.size or not filecmp.cmp(root / path, original / path, shallow=False)
 
 
-def _has_parent(path: str, after: Mapping[str, Entry]) -> bool:
+def _has_parent(path: str, after: Mapping[str, PathState]) -> bool:
     """Return whether the directory above is still there: a directory that is gone takes along what lay in it."""
     parent = path.rpartition("/")[0]
     return not parent or (parent in after and stat.S_ISDIR(after[parent].mode))
@@ -102,7 +102,7 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def _write_entry(
-    root: Path, path: str, entry: Entry, written: dict[tuple[int, ...], str], write: Callable[[bytes], object]
+    root: Path, path: str, entry: PathState, written: dict[tuple[int, ...], str], write: Callable[[bytes], object]
 ) -> None:
     info = tarfile.TarInfo(path)
     info.mode, info.uid, info.gid, info.mtime = stat.S_IMODE(entry.mode), entry.uid, entry.gid, EPOCH

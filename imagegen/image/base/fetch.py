@@ -21,7 +21,7 @@ from imagegen.core.registry.mirror import Mirror
 from imagegen.core.store import Store, digest_of
 from imagegen.core.text import redact
 from imagegen.plan.distributions import archives
-from imagegen.plan.lock.base import Deb, LockedBase, LockedPackages
+from imagegen.plan.lock.base import LockedBase, LockedDeb, LockedPackages
 
 _LABELS = {"Debian": "debian", "Debian-Security": "debian-security"}  # of Release files -> archive
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
@@ -121,16 +121,16 @@ def fetch(locked: Locked, store: Store, settings: Settings, progress: Progress) 
     Raises PackagesGoneError, which names all packages that no mirror has, and MissingFiles, which names all files of
     mirrors that cannot be reached or serve other bytes than the lock names. Files fetched before stay in the store.
     """
-    wanted = lacking(locked, store)
-    if not wanted:
+    required = lacking(locked, store)
+    if not required:
         return
-    served = roots({deb.archive: address_of(locked, deb.archive) for deb in wanted}, settings)
+    served = roots({deb.archive: address_of(locked, deb.archive) for deb in required}, settings)
     what = title(locked)
-    total = sum(deb.size for deb in wanted)
-    with Client(settings) as client, progress.meter(f"{len(wanted)} packages of {what}", total) as meter:
-        wanted = _not_mirrored(wanted, locked, client, store, settings, meter)
+    total = sum(deb.size for deb in required)
+    with Client(settings) as client, progress.meter(f"{len(required)} packages of {what}", total) as meter:
+        required = _not_mirrored(required, locked, client, store, settings, meter)
 
-        def from_mirror(deb: Deb) -> FetchError | None:
+        def from_mirror(deb: LockedDeb) -> FetchError | None:
             try:
                 _download(client, f"{served[deb.archive]}/{quote(deb.path)}", deb, store, meter)
             except FetchError as error:
@@ -139,7 +139,7 @@ def fetch(locked: Locked, store: Store, settings: Settings, progress: Progress) 
 
         with ThreadPoolExecutor(_CONNECTIONS) as pool:
             try:
-                errors = dict(zip(wanted, pool.map(from_mirror, wanted), strict=True))
+                errors = dict(zip(required, pool.map(from_mirror, required), strict=True))
             except BaseException:
                 client.close()  # a full disk or Ctrl-C is enough: the other threads stop
                 raise
@@ -171,7 +171,7 @@ def address_of(locked: Locked, archive: str) -> str:
     return next((each.address for each in listed if each.archive == archive and each.address), "")
 
 
-def lacking(locked: Locked, store: Store) -> list[Deb]:
+def lacking(locked: Locked, store: Store) -> list[LockedDeb]:
     """Return the packages that the store has not, or not from an archive.
 
     A package's scripts run as root when the base is made. So that a lock with foreign hashes cannot pass off a package
@@ -180,22 +180,22 @@ def lacking(locked: Locked, store: Store) -> list[Deb]:
     return [deb for deb in locked.debs if not (store.has(deb.digest, deb.size) and store.recall(_RECORD, deb.digest))]
 
 
-def listing(debs: Sequence[Deb]) -> str:
+def listing(debs: Sequence[LockedDeb]) -> str:
     """The name under which one's own mirror lists these packages as packages of Debian."""
     return f"debian-{digest_of(json.dumps(sorted(deb.digest for deb in debs)).encode())[7:23]}"
 
 
 def _not_mirrored(
-    wanted: list[Deb], locked: Locked, client: Client, store: Store, settings: Settings, meter: Meter
-) -> list[Deb]:
+    required: list[LockedDeb], locked: Locked, client: Client, store: Store, settings: Settings, meter: Meter
+) -> list[LockedDeb]:
     """Return the packages that the user's own mirror lacks. Only what is listed there as a package counts."""
     mirror = Mirror.of(settings, client)
     listed = mirror.listed(listing(locked.debs)) if mirror else None
     if not mirror or listed is None or listed.kind != PACKAGES:
-        return wanted
+        return required
     known = {blob.digest for _, blob in listed.parts}
     left = []
-    for deb in wanted:
+    for deb in required:
         if deb.digest in known and mirror.take(deb.digest, deb.size, store, meter):
             store.remember(_RECORD, deb.digest, {"archive": deb.archive})
         else:
@@ -203,7 +203,7 @@ def _not_mirrored(
     return left
 
 
-def missing(deb: Deb, *tried: str) -> Missing:
+def missing(deb: LockedDeb, *tried: str) -> Missing:
     """Return the package as a file that the store lacks."""
     named = deb.archive in archives()
     own = archive_variable(deb.archive) if named else variable(f"http://{deb.archive}")
@@ -221,8 +221,8 @@ def _reason(error: FetchError, root: str) -> str:
 
 
 def _from_snapshot(
-    debs: Sequence[Deb], locked: Locked, client: Client, store: Store, meter: Meter
-) -> tuple[list[Deb], str]:
+    debs: Sequence[LockedDeb], locked: Locked, client: Client, store: Store, meter: Meter
+) -> tuple[list[LockedDeb], str]:
     """The packages that the archives' snapshots lack too, and why."""
     left = list(debs)
     for name in sorted({deb.archive for deb in debs}):
@@ -261,6 +261,6 @@ def snapshot_time(locked: Locked, archive: str) -> str:
     return moment.strftime("%Y%m%dT%H%M%SZ")
 
 
-def _download(client: Client, url: str, deb: Deb, store: Store, meter: Meter) -> None:
+def _download(client: Client, url: str, deb: LockedDeb, store: Store, meter: Meter) -> None:
     client.download(url, store, sha256=deb.sha256, size=deb.size, meter=meter, anew=True)
     store.remember(_RECORD, deb.digest, {"archive": deb.archive})

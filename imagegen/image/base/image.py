@@ -84,16 +84,16 @@ def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progre
 
 
 def _download(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> None:
-    wanted = _lacking(locked, store)
-    if not wanted:
+    required = _lacking(locked, store)
+    if not required:
         return
     reference = registry.parse(f"{locked.image}@{_content(locked).digest}")
-    total = sum(layer.size for layer in wanted)
-    with Client(settings) as client, progress.meter(f"{len(wanted)} layers of base {locked.name}", total) as meter:
+    total = sum(layer.size for layer in required)
+    with Client(settings) as client, progress.meter(f"{len(required)} layers of base {locked.name}", total) as meter:
         repository = registry.Repository(reference, client, settings)
         mirror = Mirror.of(settings, client)
 
-        def download(layer: registry.Layer) -> Missing | None:
+        def download(layer: registry.RemoteLayer) -> Missing | None:
             try:
                 if not (mirror and mirror.take(layer.digest, layer.size, store, meter)):
                     repository.download(layer.digest, layer.size, store, meter)
@@ -103,7 +103,7 @@ def _download(locked: LockedBase, store: Store, settings: Settings, progress: Pr
 
         with ThreadPoolExecutor(_CONNECTIONS) as pool:
             try:
-                lacking = [each for each in pool.map(download, wanted) if each]
+                lacking = [each for each in pool.map(download, required) if each]
             except BaseException:
                 client.close()  # a full disk or Ctrl-C is enough: the other threads stop
                 raise
@@ -128,18 +128,18 @@ def needed(locked: LockedBase, store: Store) -> int:
     return (1 + UNPACKED) * sum(layer.size for layer in _lacking(locked, store))
 
 
-def _content(locked: LockedBase) -> registry.Image:
+def _content(locked: LockedBase) -> registry.RemoteImage:
     if locked.content is None:
         raise BaseError(f"base {locked.name} is no image of a registry", code="base-not-published", fix="lock again")
     return locked.content
 
 
-def _lacking(locked: LockedBase, store: Store) -> Sequence[registry.Layer]:
+def _lacking(locked: LockedBase, store: Store) -> Sequence[registry.RemoteLayer]:
     distinct = {layer.digest: layer for layer in _content(locked).layers}
     return [layer for layer in distinct.values() if not store.has(layer.digest, layer.size)]
 
 
-def _missing(locked: LockedBase, layer: registry.Layer, error: FetchError | None = None) -> Missing:
+def _missing(locked: LockedBase, layer: registry.RemoteLayer, error: FetchError | None = None) -> Missing:
     host = registry.parse(str(locked.image)).registry
     tried = (f"{error.what}: {error.why}" if error.why else error.what,) if error else ()
     fix = f"set {variable(host)} to a mirror of {host} that can be reached, or `docker login` to it"

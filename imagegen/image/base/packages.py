@@ -13,14 +13,14 @@ from pathlib import Path
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.core.progress import Progress, timed
-from imagegen.image.base.apt import Apt, Source, System
+from imagegen.image.base.apt import Apt, AptSource, AptSystem
 from imagegen.image.base.build import STATUS
 from imagegen.image.base.fetch import roots
 from imagegen.image.base.resolve import ARCHITECTURE, check_names, parse_uris
-from imagegen.image.base.sources import Entry, keys_of, read_preferences, read_sources, trusted_keys
+from imagegen.image.base.sources import AptSuite, keys_of, read_preferences, read_sources, trusted_keys
 from imagegen.image.base.unpack import inside
 from imagegen.plan.distributions import archive_at, archives
-from imagegen.plan.lock.base import Deb, LockedArchive, LockedPackages
+from imagegen.plan.lock.base import LockedArchive, LockedDeb, LockedPackages
 
 
 def resolve_packages(
@@ -50,7 +50,7 @@ def resolve_packages(
         addresses.setdefault(archive_at(entry.uri), entry.uri)
     served = roots(addresses, settings)
     sources = [_source(entry, served, tree) for entry in entries]
-    system = System(status, trusted_keys(tree), read_preferences(tree))
+    system = AptSystem(status, trusted_keys(tree), read_preferences(tree))
     with tempfile.TemporaryDirectory(prefix="imagegen-apt-") as work, timed(progress, f"resolving {where}"):
         apt = Apt(Path(work), sources, settings, architecture=ARCHITECTURE, system=system)
         apt.run("update", "--error-on=any")
@@ -74,14 +74,17 @@ def read_status(tree: Path, name: str) -> bytes:
     return status.read_bytes()
 
 
-def _source(entry: Entry, served: Mapping[str, str], tree: Path) -> Source:
+def _source(entry: AptSuite, served: Mapping[str, str], tree: Path) -> AptSource:
     archive = archive_at(entry.uri)
     keys = keys_of(entry, tree)
-    return Source(archive, served[archive], entry.suite, entry.components, keys, entry.valid_until)
+    return AptSource(archive, served[archive], entry.suite, entry.components, keys, entry.valid_until)
 
 
 def _archives(
-    entries: list[Entry], debs: tuple[Deb, ...], addresses: Mapping[str, str], dates: Mapping[tuple[str, str], str]
+    entries: list[AptSuite],
+    debs: tuple[LockedDeb, ...],
+    addresses: Mapping[str, str],
+    dates: Mapping[tuple[str, str], str],
 ) -> tuple[LockedArchive, ...]:
     """Return every suite of the archives that debs come from: any of them may have given the package."""
     used = {deb.archive for deb in debs}

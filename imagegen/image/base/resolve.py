@@ -12,10 +12,10 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.core.progress import Progress, timed
 from imagegen.image.base import image
-from imagegen.image.base.apt import Apt, Source, keyring
+from imagegen.image.base.apt import Apt, AptSource, keyring
 from imagegen.image.base.fetch import mirrors
-from imagegen.plan.distributions import Release, release
-from imagegen.plan.lock.base import Deb, LockedBase
+from imagegen.plan.distributions import DebianRelease, release
+from imagegen.plan.lock.base import LockedBase, LockedDeb
 from imagegen.plan.matrix.model import Base
 
 ARCHITECTURE = "amd64"
@@ -45,12 +45,12 @@ def resolve(base: Base, settings: Settings, progress: Progress) -> LockedBase:
         apt = Apt(Path(name), sources, settings, architecture=ARCHITECTURE)
         apt.run("update", "--error-on=any")
         archives = {f"{archive}/{suite}": date for (archive, suite), (_, date) in apt.releases().items()}
-        wanted = (_ESSENTIAL, *found.packages, *sorted(base.packages))
-        debs = parse_uris(apt.run("install", "--yes", "--no-install-recommends", "--print-uris", *wanted), apt.roots)
+        required = (_ESSENTIAL, *found.packages, *sorted(base.packages))
+        debs = parse_uris(apt.run("install", "--yes", "--no-install-recommends", "--print-uris", *required), apt.roots)
     return LockedBase(base.name, base.kind, base.suite, archives, debs)
 
 
-def official(release: Release, settings: Settings, *, pockets: bool = True) -> list[Source]:
+def official(release: DebianRelease, settings: Settings, *, pockets: bool = True) -> list[AptSource]:
     """Return the sources of a release, with its updates; without `pockets` the first suite alone.
 
     Raises BaseError: no mirror known, no keyring on this machine.
@@ -59,7 +59,7 @@ def official(release: Release, settings: Settings, *, pockets: bool = True) -> l
     suites = [(archive, suite) for archive, suites in release.suites.items() for suite in suites]
     suites = suites if pockets else suites[:1]
     served = mirrors(list(dict(suites)), settings)
-    return [Source(archive, served[archive], suite, release.components, signed_by) for archive, suite in suites]
+    return [AptSource(archive, served[archive], suite, release.components, signed_by) for archive, suite in suites]
 
 
 def check_names(packages: Iterable[str], where: str) -> None:
@@ -72,7 +72,7 @@ def check_names(packages: Iterable[str], where: str) -> None:
         )
 
 
-def parse_uris(text: str, roots: Mapping[str, str]) -> tuple[Deb, ...]:
+def parse_uris(text: str, roots: Mapping[str, str]) -> tuple[LockedDeb, ...]:
     """Return the lines of `apt-get --print-uris` as packages, sorted by name.
 
     A line is 'URI' name_version_architecture.deb size SHA256:hash, with %XX for what a file name may not hold.
@@ -87,7 +87,7 @@ def parse_uris(text: str, roots: Mapping[str, str]) -> tuple[Deb, ...]:
         for archive, root in sorted(roots.items(), key=lambda item: -len(item[1])):  # one may lie below another
             if match["uri"].startswith(root + "/"):
                 path = unquote(match["uri"].removeprefix(root + "/")).removeprefix("./")  # of a flat archive
-                debs.append(Deb(name, version, architecture, int(match["size"]), match["sha256"], archive, path))
+                debs.append(LockedDeb(name, version, architecture, int(match["size"]), match["sha256"], archive, path))
                 break
         else:
             raise BaseError("a package comes from none of the archives", code="base-apt-output-invalid", why=line)

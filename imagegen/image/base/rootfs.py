@@ -12,7 +12,7 @@ from pathlib import Path
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.core.progress import Progress, timed
-from imagegen.core.registry import Layer, Repository
+from imagegen.core.registry import RemoteLayer, Repository
 from imagegen.core.store import Store
 from imagegen.image.base import image
 from imagegen.image.base.build import build, key, needed
@@ -24,10 +24,10 @@ from imagegen.plan.lock.base import LockedBase
 class PrebuiltBase:
     """A base, with the packages added to it, from a trusted source: its layers from the bottom up, in `repository`."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[RemoteLayer, ...]
     repository: Repository
 
-    def fetch(self, store: Store, progress: Progress) -> tuple[Layer, ...]:
+    def fetch(self, store: Store, progress: Progress) -> tuple[RemoteLayer, ...]:
         """Download the layers into the store, verified, and return them. Raises FetchError, StoreError."""
         for layer in self.layers:
             with progress.meter("fetching a layer of the base", layer.size) as meter:
@@ -79,7 +79,7 @@ def rootfs(
 
 
 def merged_tree(
-    key: str, layers: Callable[[], Sequence[Layer]], program: str | None, store: Store, progress: Progress
+    key: str, layers: Callable[[], Sequence[RemoteLayer]], program: str | None, store: Store, progress: Progress
 ) -> Path:
     """Return the tree of several layers, from the bottom up, unpacked in the store under `key`.
 
@@ -91,7 +91,7 @@ def merged_tree(
         if store.use(tree) is None or not _has(tree, program):
             shutil.rmtree(tree, ignore_errors=True)
             found = layers()
-            with timed(progress, f"unpacking {len(found)} layers"), store.room("rootfs") as work:
+            with timed(progress, f"unpacking {len(found)} layers"), store.temporary_directory("rootfs") as work:
                 work.chmod(0o755)
                 unpack(found, store, work)
                 keep(work, tree)
@@ -108,7 +108,7 @@ def _has(tree: Path, program: str | None) -> bool:
 
 
 def _unpack(locked: LockedBase, store: Store, progress: Progress, tree: Path, prebuilt: PrebuiltBase | None) -> None:
-    with store.room("rootfs") as work:
+    with store.temporary_directory("rootfs") as work:
         work.chmod(0o755)
         if prebuilt:
             unpack(prebuilt.fetch(store, progress), store, work)

@@ -28,7 +28,7 @@ _NO = ("no", "false", "without", "off", "disable", "0")  # what apt takes for no
 
 
 @dataclass(frozen=True)
-class Entry:
+class AptSuite:
     """One suite of one archive. A flat archive's suite ends in a slash, and it has no components."""
 
     uri: str  # as the image has it, without a slash at its end
@@ -39,7 +39,7 @@ class Entry:
     where: Location  # in the image
 
 
-def parse_lines(text: str, file: str, architecture: str = "amd64") -> Iterator[Entry | str]:
+def parse_lines(text: str, file: str, architecture: str = "amd64") -> Iterator[AptSuite | str]:
     """Yield the enabled `deb` entries of a sources.list; for what cannot be fetched from, its address.
 
     Raises BaseError with file and line for what apt would not take.
@@ -66,7 +66,7 @@ def parse_lines(text: str, file: str, architecture: str = "amd64") -> Iterator[E
             )  # fmt: skip
 
 
-def parse_deb822(text: str, file: str, architecture: str = "amd64") -> Iterator[Entry | str]:
+def parse_deb822(text: str, file: str, architecture: str = "amd64") -> Iterator[AptSuite | str]:
     """Yield what `parse_lines` does, of a file in deb822 form."""
     for where, fields in _stanzas(text, file):
         architectures = fields.get("architectures", "").split() or [architecture]
@@ -81,13 +81,13 @@ def parse_deb822(text: str, file: str, architecture: str = "amd64") -> Iterator[
         yield from _entries(uris, suites, components, signed_by, expiry, architecture, where)
 
 
-def read_sources(tree: Path, architecture: str) -> tuple[list[Entry], list[str]]:
+def read_sources(tree: Path, architecture: str) -> tuple[list[AptSuite], list[str]]:
     """Return the entries of an image's tree, each once, and the addresses that cannot be fetched from.
 
     Raises BaseError for a source that apt would not take.
     """
     files = [_LIST, *(f"{_PARTS}/{path.name}" for path in _listed(tree, _PARTS, (".list", ".sources")))]
-    found: dict[tuple[str, str], Entry] = {}
+    found: dict[tuple[str, str], AptSuite] = {}
     others = []
     for file in files:
         parse = parse_deb822 if file.endswith(".sources") else parse_lines
@@ -97,7 +97,7 @@ def read_sources(tree: Path, architecture: str) -> tuple[list[Entry], list[str]]
             elif (before := found.get((each.uri, each.suite))) is not None:
                 components = tuple(dict.fromkeys((*before.components, *each.components)))
                 signed_by = before.signed_by or each.signed_by
-                found[each.uri, each.suite] = Entry(
+                found[each.uri, each.suite] = AptSuite(
                     each.uri, each.suite, components, signed_by, before.valid_until and each.valid_until, before.where
                 )
             else:
@@ -105,7 +105,7 @@ def read_sources(tree: Path, architecture: str) -> tuple[list[Entry], list[str]]
     return list(found.values()), others
 
 
-def keys_of(entry: Entry, tree: Path) -> dict[str, bytes] | str:
+def keys_of(entry: AptSuite, tree: Path) -> dict[str, bytes] | str:
     """Return the keyrings that may sign the entry's archive, by file name; or fingerprints among the trusted keys.
 
     Raises BaseError for a keyring that the image has not.
@@ -165,7 +165,7 @@ def _entries(
     valid_until: str,
     architecture: str,
     where: Location,
-) -> Iterator[Entry | str]:
+) -> Iterator[AptSuite | str]:
     components = tuple(components)
     names = [each.replace("$(ARCH)", architecture) for each in suites]
     for uri in (each.replace("$(ARCH)", architecture) for each in uris):
@@ -176,7 +176,7 @@ def _entries(
             sound = _URI.fullmatch(uri) and _SUITE.fullmatch(suite) and all(map(_COMPONENT.fullmatch, components))
             if not sound or ".." in f"{uri}/{suite}" or suite.endswith("/") == bool(components):
                 raise _malformed(where, f"{uri} {suite} {' '.join(components)}")
-            yield Entry(uri.rstrip("/"), suite, components, signed_by.strip(), valid_until not in _NO, where)
+            yield AptSuite(uri.rstrip("/"), suite, components, signed_by.strip(), valid_until not in _NO, where)
 
 
 def _stanzas(text: str, file: str) -> Iterator[tuple[Location, dict[str, str]]]:

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, cast
 import zstandard
 
 from imagegen.core.errors import BaseError
-from imagegen.core.registry import Layer
+from imagegen.core.registry import RemoteLayer
 from imagegen.core.registry.tar import DAMAGED, Bounded, members, most_unpacked
 from imagegen.core.store import Store
 
@@ -37,14 +37,14 @@ _RECORD = "diff-id"
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
 
-def unpack(layers: Iterable[Layer], store: Store, root: Path, *, owners: bool = False) -> None:
+def unpack(layers: Iterable[RemoteLayer], store: Store, root: Path, *, owners: bool = False) -> None:
     """Unpack the layers, all in the store, into the empty directory `root`, from the bottom up.
 
     Files belong to the caller, and none is set-user-id; with `owners`, which takes root's capabilities, they have the
     owners and modes of the layers. Devices are left out. Raises BaseError for invalid members, and for a layer that
     does not match the image's config; StoreError.
     """
-    tree = Tree(root, owners=owners)
+    tree = UnpackTarget(root, owners=owners)
     for layer in layers:
         with _unpacking(layer, store) as stream:
             tree.written.clear()
@@ -62,14 +62,14 @@ def unpack(layers: Iterable[Layer], store: Store, root: Path, *, owners: bool = 
                         ) from error
 
 
-def verify(layer: Layer, store: Store) -> None:
+def verify(layer: RemoteLayer, store: Store) -> None:
     """Raise BaseError unless the layer, in the store, unpacks to the diff_id in its image's config."""
     if not verified(layer, store):
         with _unpacking(layer, store):
             pass
 
 
-def verified(layer: Layer, store: Store) -> bool:
+def verified(layer: RemoteLayer, store: Store) -> bool:
     """Return whether this store has verified before that the layer unpacks to the diff_id in its image's config."""
     return store.recall(_RECORD, layer.digest) == {"diff_id": layer.diff_id}
 
@@ -79,11 +79,11 @@ def inside(root: Path, path: str) -> Path:
 
     BaseError where links form a cycle.
     """
-    return Tree(root).place(path, follow_last=True)
+    return UnpackTarget(root).place(path, follow_last=True)
 
 
 @contextmanager
-def _unpacking(layer: Layer, store: Store) -> Iterator[_Hashed]:
+def _unpacking(layer: RemoteLayer, store: Store) -> Iterator[_Hashed]:
     """Yield the layer's tar; at the end verify both of its digests and record that."""
     try:
         with store.open(layer.digest) as blob:
@@ -128,7 +128,7 @@ def _decompressed(blob: BinaryIO, kind: str) -> Any:
     return blob
 
 
-class Tree:
+class UnpackTarget:
     """A file tree below a directory of this machine, to which members of archives are added."""
 
     def __init__(self, root: Path, *, owners: bool = False) -> None:

@@ -20,7 +20,7 @@ from imagegen.image import base
 from imagegen.image.inputs.foundation import bottom_key, tree_key, workshop_of
 from imagegen.plan.lock import interpreters, sdist
 from imagegen.plan.lock.model import Lock, LockedGit, LockedSdist, LockedWheel
-from imagegen.plan.lock.sources import Finder, Wanted, in_parallel, mirrored, missing
+from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel, mirrored, missing
 
 
 def contents(lock: Lock) -> dict[str, str]:
@@ -65,7 +65,7 @@ def fetch_parts(locked: Lock, store: Store, settings: Settings, progress: Progre
     """Bring what the lock's sdists and commits become wheels of, without making any. Raises as `fetch_each`."""
     workshop = workshop_of(locked.foundation, store, settings, progress)
     wheels = [wheel for wheel in locked.wheels if wheel.sdist]
-    total = sum(wanted.file.estimate for wheel in wheels for wanted in _parts(wheel))
+    total = sum(required.file.estimate for wheel in wheels for required in _parts(wheel))
     with Client(settings) as client, progress.meter(f"fetching {counted(len(wheels), 'source')}", total) as meter:
         finder = Finder(client, store, settings, meter)
         for wheel in wheels:
@@ -92,7 +92,7 @@ def fetch_each(
     workshop = workshop_of(lock.foundation, store, settings, progress)
     if rootfs:
         workshop = replace(workshop, rootfs=rootfs)
-    total = sum(wanted.file.estimate for wheel in absent for wanted in _parts(wheel))
+    total = sum(required.file.estimate for wheel in absent for required in _parts(wheel))
     with (
         Client(settings) as client,
         progress.meter(f"fetching {counted(len(absent), 'wheel')}", total) as meter,
@@ -101,12 +101,12 @@ def fetch_each(
         yield from in_parallel([partial(_obtain, wheel, finder, workshop, settings) for wheel in absent], client)
 
 
-def _parts(wheel: LockedWheel) -> list[Wanted]:
+def _parts(wheel: LockedWheel) -> list[RequiredFile]:
     """The files that an index has to give for this wheel."""
     if wheel.sdist is None:
-        return [Wanted(wheel.name, wheel.file)]
-    own = [] if wheel.sdist.git else [Wanted(wheel.name, wheel.sdist.file)]
-    return [*own, *(Wanted(each.name, each.file) for each in wheel.sdist.build_requires)]
+        return [RequiredFile(wheel.name, wheel.file)]
+    own = [] if wheel.sdist.git else [RequiredFile(wheel.name, wheel.sdist.file)]
+    return [*own, *(RequiredFile(each.name, each.file) for each in wheel.sdist.build_requires)]
 
 
 def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
@@ -134,9 +134,9 @@ def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, set
             _pack(wheel, wheel.sdist, wheel.sdist.git, workshop, settings)
         except FetchError as error:
             lacking = MissingFiles([_missing_commit(wheel.sdist, error)], workshop.store.root)
-    for wanted in _parts(wheel):
+    for required in _parts(wheel):
         try:
-            finder.fetch(wanted)
+            finder.fetch(required)
         except MissingFiles as error:
             lacking = lacking.also(error.files) if lacking else error
     if lacking:
@@ -166,7 +166,7 @@ def _pack(
         source.file, workshop.store, settings, workshop.progress
     ):
         return
-    commit = git.Source(locked.url, locked.commit, locked.tree)
+    commit = git.TreeSource(locked.url, locked.commit, locked.tree)
     made = git.archive(commit, f"{wheel.name}-{wheel.version}", workshop.store, settings, workshop.progress)
     if made.digest != source.file.digest:
         raise ReproducibilityError(

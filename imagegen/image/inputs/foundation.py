@@ -11,7 +11,7 @@ from pathlib import Path
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.core.progress import Progress, timed
-from imagegen.core.registry import Layer
+from imagegen.core.registry import RemoteLayer
 from imagegen.core.store import Store, digest_of
 from imagegen.image import base
 from imagegen.image.interpreter import unpack
@@ -50,7 +50,9 @@ def packages_layer(below: Foundation, store: Store, settings: Settings, progress
     )
 
 
-def _bottom(below: Foundation, store: Store, settings: Settings, progress: Progress) -> tuple[Sequence[Layer], Path]:
+def _bottom(
+    below: Foundation, store: Store, settings: Settings, progress: Progress
+) -> tuple[Sequence[RemoteLayer], Path]:
     """The base's layers, from the bottom up, and its tree, in the store."""
     root = base.rootfs(below.base, store, settings, progress)
     if content := below.base.content:
@@ -59,8 +61,8 @@ def _bottom(below: Foundation, store: Store, settings: Settings, progress: Progr
     return [_as_layer(base.build(below.base, store, settings, progress))], root
 
 
-def _as_layer(built: base.BaseLayer) -> Layer:
-    return Layer(base.TAR, built.diff_id, built.size, built.diff_id)
+def _as_layer(built: base.BaseLayer) -> RemoteLayer:
+    return RemoteLayer(base.TAR, built.diff_id, built.size, built.diff_id)
 
 
 def tree(
@@ -81,7 +83,7 @@ def tree(
             shutil.rmtree(found, ignore_errors=True)
             bottom = _bottom_tree(below, store, settings, progress, prebuilt)
             interpreters.fetch(locked, store, settings, progress)
-            with timed(progress, f"unpacking interpreter {locked.name}"), store.room("rootfs") as work:
+            with timed(progress, f"unpacking interpreter {locked.name}"), store.temporary_directory("rootfs") as work:
                 _merge(bottom, locked, store, work)
                 base.keep(work, found)
     return found
@@ -100,7 +102,7 @@ def _bottom_tree(
     if added is None:
         return base.rootfs(below.base, store, settings, progress, prebuilt, program)
 
-    def layers() -> Sequence[Layer]:
+    def layers() -> Sequence[RemoteLayer]:
         if prebuilt and not base.packages_built(added, base.key(below.base), store):
             return prebuilt.fetch(store, progress)
         bottom, _ = _bottom(below, store, settings, progress)

@@ -23,7 +23,7 @@ from imagegen.core.errors import BaseError
 from imagegen.core.registry.tar import DAMAGED, Bounded, members
 from imagegen.core.store import Store
 from imagegen.core.text import unprintable
-from imagegen.image.base.unpack import ODD, Tree
+from imagegen.image.base.unpack import ODD, UnpackTarget
 from imagegen.plan.lock.interpreters import InterpreterArchive
 
 _BUILT_AT = "/install"
@@ -135,7 +135,7 @@ def unpack(archive: InterpreterArchive, store: Store, root: Path, prefix: str) -
     """
     with _explained(archive), store.open(archive.digest) as blob:
         stream = _Limited(gzip.GzipFile(fileobj=cast("BinaryIO", blob)))
-        tree = Tree(root)
+        tree = UnpackTarget(root)
         with tarfile.open(fileobj=cast("BinaryIO", stream), mode="r|", errorlevel=2, tarinfo=Bounded) as tar:
             for number, member in enumerate(members(tar), 1):
                 if number > _MAX_ENTRIES:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import IO, cast
 
 from imagegen.core.errors import FetchError
-from imagegen.core.registry.image import Config, Layer, Manifest, Platform, read_config, read_document
+from imagegen.core.registry.image import Config, Manifest, Platform, RemoteLayer, read_config, read_document
 from imagegen.core.registry.tar import DAMAGED, Bounded, members
 from imagegen.core.store import digest_of
-from imagegen.image.inventory.layers import Entry, Stream
+from imagegen.image.inventory.layers import LayerEntry, Stream
 from imagegen.image.inventory.stream import PrefixedStream, layer
 
 _BLOCK = 1 << 20
@@ -31,14 +31,14 @@ _OTHERS = ("VERSION", "repositories", "oci-layout")
 
 
 @dataclass(frozen=True)
-class Contents:
+class ArchivedImage:
     """An image, read: `layers` from the bottom up."""
 
     config: Config
-    layers: tuple[list[Entry], ...]
+    layers: tuple[list[LayerEntry], ...]
 
 
-def read(stream: Stream, platform: Platform, where: str, scratch: Path) -> Contents:
+def read(stream: Stream, platform: Platform, where: str, scratch: Path) -> ArchivedImage:
     """The one image of an archive, for `platform`. `scratch` as for `read_layer`. Raises FetchError."""
     archive = _Archive(where, scratch)
     try:
@@ -56,7 +56,7 @@ class _Archive:
     def __init__(self, where: str, scratch: Path) -> None:
         self._where, self._scratch = where, scratch
         self._documents: dict[str, bytes] = {}
-        self._layers: dict[str, list[Entry]] = {}
+        self._layers: dict[str, list[LayerEntry]] = {}
         self._links: dict[str, str] = {}
         self._held = 0  # bytes of documents
 
@@ -83,7 +83,7 @@ class _Archive:
             digest = f"sha256:{posixpath.basename(name)}" if name.startswith(_BLOBS) else None
             self._layers[name] = layer(PrefixedStream(head, content), digest, f"{self._where}: {name}", self._scratch)
 
-    def contents(self, platform: Platform) -> Contents:
+    def contents(self, platform: Platform) -> ArchivedImage:
         if _INDEX in self._documents:
             index = self._documents[_INDEX]
             config, found = chosen(index, lambda digest: self._documents.get(_path(digest)), platform, self._where)
@@ -97,7 +97,7 @@ class _Archive:
                 code="fetch-image-incomplete",
                 why=f"{names[layers.index(None)]} is not in it",
             )
-        return Contents(config, tuple(each for each in layers if each is not None))
+        return ArchivedImage(config, tuple(each for each in layers if each is not None))
 
     def _classic(self) -> tuple[Config, list[str]]:
         """Return the config and layers of the one image in manifest.json."""
@@ -121,7 +121,7 @@ class _Archive:
 
 def chosen(
     index: bytes, document: Callable[[str], bytes | None], platform: Platform, where: str, digest: str | None = None
-) -> tuple[Config, tuple[Layer, ...]]:
+) -> tuple[Config, tuple[RemoteLayer, ...]]:
     """Config and layers of the one image that an OCI layout's index names, or of the one with this digest.
 
     `document` gives a blob by digest. Raises FetchError.
@@ -130,13 +130,13 @@ def chosen(
         entries = {str(each["digest"]): str(each["mediaType"]) for each in json.loads(index)["manifests"]}
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise FetchError(f"{where} is no OCI layout", code="fetch-not-a-layout", why=f"{_INDEX}: {error}") from error
-    wanted = [each for each in entries if digest in (None, each)]
-    if len(wanted) != 1:
-        what = f"{where} holds {len(wanted)} images" if digest is None else f"{where} has no image {digest}"
+    required = [each for each in entries if digest in (None, each)]
+    if len(required) != 1:
+        what = f"{where} holds {len(required)} images" if digest is None else f"{where} has no image {digest}"
         raise FetchError(
             what, code="fetch-not-an-image", why=", ".join(entries), fix="name one of them: oci:DIR@DIGEST"
         )
-    name, kind = wanted[0], entries[wanted[0]]
+    name, kind = required[0], entries[required[0]]
     for _ in range(_MAX_DEPTH):
         found = read_document(_blob(document, name, where), kind, platform, where)
         if isinstance(found, Manifest):

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from imagegen.audit import facts
-from imagegen.audit.model import Package, Subject, System
+from imagegen.audit.model import Package, Subject, SystemLibraries
 from imagegen.core.config import Settings
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store, kept
@@ -100,7 +100,7 @@ def blobs(locked: Lock, store: Store) -> dict[str, str]:
     return {digest: what for digest, what in found.items() if digest}
 
 
-def known_system(locked: Lock, store: Store) -> System | None:
+def known_system(locked: Lock, store: Store) -> SystemLibraries | None:
     """Return the scan of the cell's base, where the store has it."""
     data = kept.recall(store, SYSTEM, system_key(locked))
     return None if data is None else facts.system(data)
@@ -112,8 +112,8 @@ def _packages(locked: Lock, store: Store, settings: Settings, progress: Progress
     missing = tuple(wheel for wheel in locked.wheels if known[wheel.name] is None)
     found = {name: package for name, package in known.items() if package}
     if missing:
-        wanted = replace(locked, wheels=missing)
-        with closing(inputs.fetch_each(wanted, store, settings, progress)) as arrivals:
+        required = replace(locked, wheels=missing)
+        with closing(inputs.fetch_each(required, store, settings, progress)) as arrivals:
             found |= _read(arrivals, locked.python, store, f"reading {counted(len(missing), 'wheel')}", progress)
     return found
 
@@ -139,7 +139,7 @@ def _without_losers(package: Package, locked: Lock) -> tuple[Package, frozenset[
     return (replace(package, files=kept_files) if left_out else package), left_out
 
 
-def _system(locked: Lock, store: Store, settings: Settings, progress: Progress) -> System:
+def _system(locked: Lock, store: Store, settings: Settings, progress: Progress) -> SystemLibraries:
     if (known := known_system(locked, store)) is not None:
         return known
     root = inputs.tree(locked.foundation, store, settings, progress)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from imagegen.audit.model import File
 from imagegen.image.inventory.layers import FLAGS, examined
-from imagegen.image.inventory.tree import Directory, Link, Node, Regular
+from imagegen.image.inventory.tree import Directory, Node, Regular, SymbolicLink
 
 # Files of these kinds are not opened: most of an environment's files are, and none of them is loaded or run by name.
 _TEXT_KINDS = """
@@ -82,5 +82,5 @@ def _node(path: str, status: os.stat_result) -> Node | None:
     if stat.S_ISREG(mode):
         return Regular(status.st_size, bool(mode & 0o111))
     if stat.S_ISLNK(mode):
-        return Link(os.readlink(path))
+        return SymbolicLink(os.readlink(path))
     return Directory() if stat.S_ISDIR(mode) else None

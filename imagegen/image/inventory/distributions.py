@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 from imagegen.audit.model import File, Package, required_name
 from imagegen.audit.tags import one_python, python_of_module
 from imagegen.image.inventory.environment import Environment
-from imagegen.image.inventory.tree import Node, Regular, Tree, join, parent, place, walk
+from imagegen.image.inventory.tree import FileTree, Node, Regular, join, parent, place, walk
 
 UNOWNED = "(unowned)"
 _MAX_TEXT = 4 << 20  # bytes of a metadata file
@@ -34,7 +34,7 @@ _ABOVE = 3  # directories from site-packages to the environment's prefix: files 
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstalledSet:
     """The packages; `editable` maps the name of each distribution whose files lie elsewhere to their
     stated location.
     """
@@ -58,7 +58,7 @@ class _Distribution:
     unreadable: str | None = None  # why its record is
 
 
-def installed(tree: Tree, environment: Environment) -> Installed:
+def installed(tree: FileTree, environment: Environment) -> InstalledSet:
     """Return every distribution of the environment, by name; of a duplicate, the one that is imported.
 
     Files in a directory of modules that belong to none are packages called "(unowned) NAME" by their first directory.
@@ -72,13 +72,13 @@ def installed(tree: Tree, environment: Environment) -> Installed:
             found.setdefault(each.name, each)
         behind |= modules.behind
         nodes |= modules.nodes
-    wanted = {behind[path] for each in found.values() for path in each.files}
-    files = tree.examine({path: node for path, node in nodes.items() if path in wanted})
+    required = {behind[path] for each in found.values() for path in each.files}
+    files = tree.examine({path: node for path, node in nodes.items() if path in required})
     for loser, paths in _given_way(found, {path: node.size for path in behind if (node := nodes.get(behind[path]))}):
         loser.files |= dict.fromkeys(paths)  # what is there is not what its record promises
     packages = (_package(each, lambda path: files.get(behind[path]), environment.site) for each in found.values())
     editables = {each.name: each.editable for each in found.values() if each.editable}
-    return Installed(tuple(sorted(packages, key=lambda package: package.name)), editables)
+    return InstalledSet(tuple(sorted(packages, key=lambda package: package.name)), editables)
 
 
 def python_of(packages: Iterable[Package]) -> str | None:
@@ -105,7 +105,7 @@ class _Modules:
     maps real paths to files.
     """
 
-    def __init__(self, tree: Tree, site: str) -> None:
+    def __init__(self, tree: FileTree, site: str) -> None:
         self._tree, self._site = tree, site
         self.behind: dict[str, str] = {}
         self.nodes: dict[str, Regular] = {}
@@ -170,7 +170,7 @@ class _Modules:
         return path[len(self._site.rstrip("/")) + 1 :].partition("/")[0]
 
 
-def _distribution(tree: Tree, path: str) -> _Distribution | None:
+def _distribution(tree: FileTree, path: str) -> _Distribution | None:
     """Return the distribution that a name in a directory of modules belongs to; None where it is about none."""
     stem, dot, kind = path.rpartition("/")[2].rpartition(".")
     if not dot or kind not in ("dist-info", "egg-info"):
@@ -190,7 +190,7 @@ def _distribution(tree: Tree, path: str) -> _Distribution | None:
     )
 
 
-def _headers(tree: Tree, path: str) -> Message:
+def _headers(tree: FileTree, path: str) -> Message:
     text = _text(tree, path, _MAX_TEXT) or b""
     head = re.split(rb"\r?\n\r?\n", text, maxsplit=1)[0]  # a description may follow, of any length
     return email.parser.HeaderParser().parsestr(head.decode(errors="replace"))
@@ -200,7 +200,7 @@ def _value(headers: Message, name: str) -> str:
     return " ".join(str(headers.get(name, "")).split())
 
 
-def _editable(tree: Tree, metadata: str) -> str | None:
+def _editable(tree: FileTree, metadata: str) -> str | None:
     """Return the source directory of an editable install, from PEP 610's direct_url.json; None for others."""
     try:
         direct_url = json.loads(_text(tree, join(metadata, "direct_url.json"), _MAX_TEXT) or b"null")
@@ -209,7 +209,7 @@ def _editable(tree: Tree, metadata: str) -> str | None:
         return None
 
 
-def _record(tree: Tree, metadata: str) -> list[tuple[str, str | None, int | None]] | None:
+def _record(tree: FileTree, metadata: str) -> list[tuple[str, str | None, int | None]] | None:
     """Return the recorded paths with sha256 and size; None without a record. Raises csv.Error, ValueError."""
     if (text := _text(tree, join(metadata, "RECORD"), _MAX_RECORD)) is not None:
         rows = csv.reader(io.StringIO(text.decode(), newline=""))
@@ -220,14 +220,14 @@ def _record(tree: Tree, metadata: str) -> list[tuple[str, str | None, int | None
     return None
 
 
-def _tops(tree: Tree, distribution: _Distribution, there: Iterable[str]) -> list[str]:
+def _tops(tree: FileTree, distribution: _Distribution, there: Iterable[str]) -> list[str]:
     """Return those of the top-level names in `there` that are this distribution's modules or packages."""
     text = (_text(tree, join(distribution.metadata, "top_level.txt"), _MAX_TEXT) or b"").decode(errors="replace")
     names = set(text.split()) or {distribution.name.replace("-", "_")}
     return [top for top in there if top in names or (top.endswith((".py", ".so")) and top.partition(".")[0] in names)]
 
 
-def _text(tree: Tree, path: str, limit: int) -> bytes | None:
+def _text(tree: FileTree, path: str, limit: int) -> bytes | None:
     found = place(tree, path)
     return tree.read(found, limit) if found else None
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from imagegen.image.inventory.tree import Directory, Regular, Tree, join, parent, place, walk
+from imagegen.image.inventory.tree import Directory, FileTree, Regular, join, parent, place, walk
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROGRAMS = ("python", "python3")
@@ -34,7 +34,7 @@ class Environment:
         return self.sites[0]
 
 
-def of_path(tree: Tree, variables: Mapping[str, str]) -> Environment | None:
+def of_path(tree: FileTree, variables: Mapping[str, str]) -> Environment | None:
     """The environment of the `python`, or else `python3`, that a shell with these variables would start."""
     directories = [each for each in (variables.get("PATH") or _PATH).split(":") if each.startswith("/")]
     for name in _PROGRAMS:
@@ -45,7 +45,7 @@ def of_path(tree: Tree, variables: Mapping[str, str]) -> Environment | None:
     return None
 
 
-def of_program(tree: Tree, program: str, python_path: str = "") -> Environment | None:
+def of_program(tree: FileTree, program: str, python_path: str = "") -> Environment | None:
     """The environment of the program at this path, which may be a link; None where it has no directory of modules."""
     for prefix in (parent(program), parent(parent(program))):
         if (settings := configuration(tree, prefix)) is not None:
@@ -59,7 +59,7 @@ def of_program(tree: Tree, program: str, python_path: str = "") -> Environment |
     return _environment(tree, prefix, _system_sites(prefix, python), python, program, python_path)
 
 
-def of_site(tree: Tree, site: str) -> Environment:
+def of_site(tree: FileTree, site: str) -> Environment:
     """The environment that a directory of modules, which leads through no link, belongs to."""
     above = parent(site)
     prefix = parent(parent(above))
@@ -77,7 +77,7 @@ def of_site(tree: Tree, site: str) -> Environment:
     return Environment(prefix, (site, *others), python, program)
 
 
-def all_sites(tree: Tree) -> list[str]:
+def all_sites(tree: FileTree) -> list[str]:
     """Return every directory of modules with distributions in it, each once: links are not followed."""
     found: dict[str, None] = {}
     for path, _ in walk(tree, "/"):
@@ -88,12 +88,12 @@ def all_sites(tree: Tree) -> list[str]:
     return sorted(found)
 
 
-def is_site(tree: Tree, directory: str) -> bool:
+def is_site(tree: FileTree, directory: str) -> bool:
     """Return whether distributions are installed in it."""
     return any(name.endswith(_METADATA) for name, _ in tree.entries(directory))
 
 
-def configuration(tree: Tree, prefix: str) -> dict[str, str] | None:
+def configuration(tree: FileTree, prefix: str) -> dict[str, str] | None:
     """Parse pyvenv.cfg; None where there is none."""
     path = place(tree, join(prefix, "pyvenv.cfg"))
     text = tree.read(path, _MAX_CONFIGURATION) if path else None
@@ -104,7 +104,7 @@ def configuration(tree: Tree, prefix: str) -> dict[str, str] | None:
 
 
 def _virtual(
-    tree: Tree, prefix: str, settings: Mapping[str, str], program: str, python_path: str
+    tree: FileTree, prefix: str, settings: Mapping[str, str], program: str, python_path: str
 ) -> Environment | None:
     python = next(_versions(tree, prefix), None) or _configured_version(settings)
     sites = _sites(prefix, python)
@@ -116,7 +116,7 @@ def _virtual(
 
 
 def _environment(
-    tree: Tree, prefix: str, sites: Iterable[str], python: str | None, program: str, python_path: str
+    tree: FileTree, prefix: str, sites: Iterable[str], python: str | None, program: str, python_path: str
 ) -> Environment | None:
     extra_sites = [each for each in python_path.split(":") if each.startswith("/")]
     placed = [(found, each in extra_sites) for each in (*sites, *extra_sites) if (found := place(tree, each))]
@@ -143,7 +143,7 @@ def _sites(prefix: str, python: str | None) -> list[str]:
     )
 
 
-def _versions(tree: Tree, prefix: str) -> Iterator[str]:
+def _versions(tree: FileTree, prefix: str) -> Iterator[str]:
     """The Pythons for which something lies under `prefix`, the newest first."""
     found = place(tree, join(prefix, "lib"))
     names = [match[1] for name, _ in tree.entries(found) if (match := _VERSIONED.fullmatch(name))] if found else []
@@ -155,6 +155,6 @@ def _configured_version(settings: Mapping[str, str]) -> str | None:
     return found[0] if found else None
 
 
-def _is_file(tree: Tree, path: str) -> bool:
+def _is_file(tree: FileTree, path: str) -> bool:
     found = place(tree, path)
     return found is not None and isinstance(tree.look(found), Regular)

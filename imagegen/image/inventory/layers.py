@@ -23,9 +23,9 @@ from imagegen.audit.model import File
 from imagegen.audit.window import OnDisk
 from imagegen.core.errors import FetchError
 from imagegen.core.registry.tar import DAMAGED, Bounded, members
-from imagegen.image.inventory.tree import MAX_LINKS, Directory, Link, Node, Regular, parent, place, steps
+from imagegen.image.inventory.tree import MAX_LINKS, Directory, Node, Regular, SymbolicLink, parent, place, steps
 
-Told = tuple[str, Regular]  # a path, and what lay there
+ReadFile = tuple[str, Regular]  # a path, and what lay there
 
 FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 # Readers wait for the disk at once: of an audit with 7.9 GB, nothing of it in the page cache, this took 8.2 s with one,
@@ -35,10 +35,10 @@ _BATCH = 8  # files that one of them takes at a time
 _HEAD = 2 * HEAD  # bytes read at once: in a third of flashinfer's cubins they hold the notes too
 
 
-def examined(files: Sequence[Told]) -> dict[str, File]:
+def examined(files: Sequence[ReadFile]) -> dict[str, File]:
     """Scan files, by path. A file that cannot be read has the reason; none raises."""
     found: dict[str, File] = {}
-    waiting: list[Told] = []
+    waiting: list[ReadFile] = []
     batches: list[Future[dict[str, File]]] = []
     with ThreadPoolExecutor(_READERS) as pool:
         for each in sorted(files, key=lambda each: -each[1].size):  # none that takes long is waited for at the end
@@ -55,7 +55,7 @@ def examined(files: Sequence[Told]) -> dict[str, File]:
     return found
 
 
-def _waited(files: Iterable[Told]) -> dict[str, File]:
+def _waited(files: Iterable[ReadFile]) -> dict[str, File]:
     return {path: file for path, node in files if (file := _examine(path, node, flags=0))}
 
 
@@ -127,20 +127,20 @@ class Hard:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LayerEntry:
     """One path of a layer, as the tar has it."""
 
     path: str
-    what: Link | Directory | Leaf | Hard
+    what: SymbolicLink | Directory | Leaf | Hard
 
 
-def read_layer(stream: Stream, scratch: Path) -> list[Entry]:
+def read_layer(stream: Stream, scratch: Path) -> list[LayerEntry]:
     """Return the entries of a layer's uncompressed tar, in its order.
 
     `scratch` is a directory on a disk with enough space for one large library. Raises FetchError for a malformed or too
     large layer.
     """
-    entries: list[Entry] = []
+    entries: list[LayerEntry] = []
     size = texts = 0
     try:
         with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_BUFFER, tarinfo=Bounded) as archive:
@@ -154,7 +154,7 @@ def read_layer(stream: Stream, scratch: Path) -> list[Entry]:
                         why="a bomb",
                     )
                 if what := _what(member, archive, scratch):
-                    entries.append(Entry(member.name, what))
+                    entries.append(LayerEntry(member.name, what))
                     texts += len(what.text or b"") if isinstance(what, Leaf) else 0
                 if texts > _MAX_TEXTS:
                     raise FetchError(
@@ -167,9 +167,11 @@ def read_layer(stream: Stream, scratch: Path) -> list[Entry]:
     return entries
 
 
-def _what(member: tarfile.TarInfo, archive: tarfile.TarFile, scratch: Path) -> Link | Directory | Leaf | Hard | None:
+def _what(
+    member: tarfile.TarInfo, archive: tarfile.TarFile, scratch: Path
+) -> SymbolicLink | Directory | Leaf | Hard | None:
     if member.issym():
-        return Link(member.linkname)
+        return SymbolicLink(member.linkname)
     if member.isdir():
         return Directory()
     if member.islnk():
@@ -186,7 +188,7 @@ def _what(member: tarfile.TarInfo, archive: tarfile.TarFile, scratch: Path) -> L
         return Leaf(collector.finish(executable=executable))
 
 
-_Folder: TypeAlias = "dict[str, _Folder | Link | Leaf]"
+_Folder: TypeAlias = "dict[str, _Folder | SymbolicLink | Leaf]"
 
 
 class Layered:
@@ -195,7 +197,7 @@ class Layered:
     def __init__(self) -> None:
         self._root: _Folder = {}
 
-    def add(self, layer: Iterable[Entry]) -> None:
+    def add(self, layer: Iterable[LayerEntry]) -> None:
         """Put a layer over what is there."""
         above = []
         for entry in layer:
@@ -224,8 +226,8 @@ class Layered:
     def examine(self, files: Mapping[str, Regular]) -> Mapping[str, File]:
         return {path: found.file for path in files if isinstance(found := self._at(path), Leaf)}
 
-    def _at(self, path: str) -> _Folder | Link | Leaf | None:
-        found: _Folder | Link | Leaf | None = self._root
+    def _at(self, path: str) -> _Folder | SymbolicLink | Leaf | None:
+        found: _Folder | SymbolicLink | Leaf | None = self._root
         for name in reversed(steps(path)):
             if not isinstance(found, dict):
                 return None
@@ -242,7 +244,7 @@ class Layered:
         else:
             folder.pop(name.removeprefix(_WHITEOUT), None)
 
-    def _put(self, entry: Entry) -> None:
+    def _put(self, entry: LayerEntry) -> None:
         way = entry.path.rstrip("/")
         folder, name = self._directory(parent(way)), way.rpartition("/")[2]
         if isinstance(entry.what, Directory):
@@ -251,7 +253,9 @@ class Layered:
         elif isinstance(entry.what, Hard):
             found = place(self, entry.what.target, follow_last=False)
             held = self._at(found) if found else None
-            folder[name] = held if isinstance(held, Leaf | Link) else Leaf(File(0, unreadable="a link to nothing"))
+            folder[name] = (
+                held if isinstance(held, Leaf | SymbolicLink) else Leaf(File(0, unreadable="a link to nothing"))
+            )
         else:
             folder[name] = entry.what
 
@@ -264,7 +268,7 @@ class Layered:
                 way = way[:-1] or way
                 continue
             found = way[-1].get(name)
-            if isinstance(found, Link) and followed < MAX_LINKS:
+            if isinstance(found, SymbolicLink) and followed < MAX_LINKS:
                 followed += 1
                 way = [self._root] if found.target.startswith("/") else way
                 parts += steps(found.target)
@@ -275,7 +279,7 @@ class Layered:
         return way[-1]
 
 
-def _node(found: _Folder | Link | Leaf | None) -> Node | None:
+def _node(found: _Folder | SymbolicLink | Leaf | None) -> Node | None:
     if isinstance(found, Leaf):
         return Regular(found.file.size, found.file.executable)
     return Directory() if isinstance(found, dict) else found

@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.utils import parse_wheel_filename
 
 from imagegen.audit.check import audit
-from imagegen.audit.model import Finding, Package, Subject, System
+from imagegen.audit.model import Finding, Package, Subject, SystemLibraries
 from imagegen.audit.tags import one_python
 from imagegen.core.errors import UsageError, WheelError
 from imagegen.core.progress import Progress
@@ -21,7 +21,7 @@ from imagegen.image.inventory import system
 from imagegen.image.inventory.disk import Disk
 from imagegen.image.inventory.distributions import installed, python_of
 from imagegen.image.inventory.environment import Environment, is_site, of_site
-from imagegen.image.inventory.tree import Tree
+from imagegen.image.inventory.tree import FileTree
 from imagegen.image.layers.install import installation, relative, site_packages
 from imagegen.image.layers.watch import looked_at
 from imagegen.image.layers.wheel import Wheel
@@ -80,8 +80,8 @@ def _nothing(directory: Path, path: Path) -> UsageError:
 
 
 def _system(
-    tree: Tree, environment: Environment, variables: Mapping[str, str] | None, progress: Progress
-) -> System | None:
+    tree: FileTree, environment: Environment, variables: Mapping[str, str] | None, progress: Progress
+) -> SystemLibraries | None:
     if environment.program is None:
         progress.say(f"note: no Python uses {environment.site}: it is audited without glibc and all below")
         return None

@@ -17,7 +17,7 @@ from isal import igzip, isal_zlib
 
 from imagegen.core.errors import FetchError
 from imagegen.core.registry.tar import most_unpacked
-from imagegen.image.inventory.layers import Entry, Stream, read_layer
+from imagegen.image.inventory.layers import LayerEntry, Stream, read_layer
 
 _CHUNK = 1 << 20
 _AHEAD = 8 << 20  # bytes buffered ahead of the reader
@@ -26,7 +26,7 @@ _WINDOW = 128 << 20  # bytes that a zstd frame may ask for: what the format's do
 _DAMAGED = (zlib.error, isal_zlib.error, zstandard.ZstdError, gzip.BadGzipFile, EOFError)
 
 
-def layer(blob: Stream, digest: str | None, where: str, scratch: Path) -> list[Entry]:
+def layer(blob: Stream, digest: str | None, where: str, scratch: Path) -> list[LayerEntry]:
     """Return the entries of the layer in `blob`, however it is compressed.
 
     Reads the blob to its end; `scratch` as `read_layer`.

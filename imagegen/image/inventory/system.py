@@ -12,9 +12,9 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 
-from imagegen.audit.model import Deb, Elf, File, Release, System
+from imagegen.audit.model import Elf, File, InstalledDeb, OsRelease, SystemLibraries
 from imagegen.image.inventory.disk import Disk
-from imagegen.image.inventory.tree import Directory, Regular, Tree, join, parent, place
+from imagegen.image.inventory.tree import Directory, FileTree, Regular, join, parent, place
 
 _OS_RELEASE = "/etc/os-release"
 _MAX_OS_RELEASE = 1 << 16
@@ -26,17 +26,17 @@ _SOURCE = re.compile(r"(\S+)(?:\s+\(([^)\s]+)\))?")
 _FORMAT = re.compile(r"https?://www\.debian\.org/doc/packaging-manuals/copyright-format/1\.0/?")
 
 
-def release(tree: Tree) -> Release | None:
+def release(tree: FileTree) -> OsRelease | None:
     """Parse os-release; None where there is none, or it does not name the system."""
     fields = {}
     for line in (_text(tree, _OS_RELEASE, _MAX_OS_RELEASE) or "").splitlines():
         name, _, value = line.partition("=")
         fields[name.strip()] = value.strip().strip("\"'")[:_MAX_NAME]
-    found = Release(*(fields.get(name, "") for name in ("ID", "VERSION_ID", "VERSION_CODENAME")))
+    found = OsRelease(*(fields.get(name, "") for name in ("ID", "VERSION_ID", "VERSION_CODENAME")))
     return found if found.id else None
 
 
-def installed(tree: Tree) -> dict[str, Deb]:
+def installed(tree: FileTree) -> dict[str, InstalledDeb]:
     """Name -> package, of all that are unpacked. Empty where there is no dpkg."""
     found = {}
     for fields in _paragraphs(_text(tree, _STATUS, _MAX_STATUS) or ""):
@@ -45,7 +45,7 @@ def installed(tree: Tree) -> dict[str, Deb]:
             continue
         source = _SOURCE.fullmatch(fields.get("source", ""))
         own = (source[1], source[2] or version) if source else (name, version)
-        found[name] = Deb(version, architecture, *own, _licences(tree, name))
+        found[name] = InstalledDeb(version, architecture, *own, _licences(tree, name))
     return found
 
 
@@ -63,12 +63,12 @@ def licences(copyright_file: str) -> tuple[str, ...]:
     return tuple(sorted(found - {""}))
 
 
-def _licences(tree: Tree, package: str) -> tuple[str, ...] | None:
+def _licences(tree: FileTree, package: str) -> tuple[str, ...] | None:
     text = _text(tree, f"/usr/share/doc/{package}/copyright", _MAX_COPYRIGHT)
     return None if text is None else licences(text)
 
 
-def _text(tree: Tree, path: str, limit: int) -> str | None:
+def _text(tree: FileTree, path: str, limit: int) -> str | None:
     real = place(tree, path)
     content = tree.read(real, limit) if real else None
     return None if content is None else content.decode(errors="replace")
@@ -108,12 +108,14 @@ _MAX_ROUNDS = 16  # of libraries that are found through others' RUNPATHs
 
 def from_directories(
     root: Path, *, environment: Mapping[str, str] | None = None, interpreter: str | None = None
-) -> System:
+) -> SystemLibraries:
     """Scan the directories of this machine below `root` as `of`; "/" is the machine's own."""
     return of(Disk(root), environment=environment, interpreter=interpreter)
 
 
-def of(tree: Tree, *, environment: Mapping[str, str] | None = None, interpreter: str | None = None) -> System:
+def of(
+    tree: FileTree, *, environment: Mapping[str, str] | None = None, interpreter: str | None = None
+) -> SystemLibraries:
     """The system in a tree. `environment` is what its processes have, `interpreter` the absolute path of its Python."""
     preloaded = tuple(each for each in (environment or {}).get("LD_LIBRARY_PATH", "").split(":") if each[:1] == "/")
     program, path = _program(tree, interpreter)
@@ -123,10 +125,10 @@ def of(tree: Tree, *, environment: Mapping[str, str] | None = None, interpreter:
     if program:
         _add_private(tree, {path: program}, libraries, paths)
     _add_private(tree, {paths[name]: library for name, library in libraries.items()}, libraries, paths)
-    return System(libraries, paths, preloaded, _python(program, libraries))
+    return SystemLibraries(libraries, paths, preloaded, _python(program, libraries))
 
 
-def configured(tree: Tree) -> list[str]:
+def configured(tree: FileTree) -> list[str]:
     """The directories that /etc/ld.so.conf and the files that it includes name, in their order."""
     found: dict[str, None] = {}
     waiting, read = [(_CONFIGURATION, True)], set[str]()  # paths, the next one last, and whether each is to be read
@@ -140,7 +142,7 @@ def configured(tree: Tree) -> list[str]:
     return list(found)
 
 
-def _said(tree: Tree, path: str) -> Iterator[tuple[str, bool]]:
+def _said(tree: FileTree, path: str) -> Iterator[tuple[str, bool]]:
     """Yield what a file of the loader's configuration names: directories, and further files."""
     real = place(tree, path)
     text = tree.read(real, _MAX_CONFIGURATION) if real else None
@@ -152,7 +154,7 @@ def _said(tree: Tree, path: str) -> Iterator[tuple[str, bool]]:
             yield from ((word, False) for word in words if word.startswith("/"))
 
 
-def _matching(tree: Tree, pattern: str) -> list[str]:
+def _matching(tree: FileTree, pattern: str) -> list[str]:
     """The files that an `include` names; wildcards in their directories' names are not known to occur."""
     directory, _, name = join("/etc", pattern).rpartition("/") if pattern[:1] != "/" else pattern.rpartition("/")
     found = place(tree, directory)
@@ -160,7 +162,7 @@ def _matching(tree: Tree, pattern: str) -> list[str]:
     return [join(directory, each) for each in sorted(names) if fnmatchcase(each, name)]
 
 
-def _program(tree: Tree, interpreter: str | None) -> tuple[File | None, str]:
+def _program(tree: FileTree, interpreter: str | None) -> tuple[File | None, str]:
     """The program, and its path with no link in it."""
     found = place(tree, interpreter) if interpreter else None
     node = tree.look(found) if found else None
@@ -173,7 +175,9 @@ def _machine(program: File | None) -> int | None:
     return program.elf.machine if program and program.elf else None
 
 
-def _libraries(tree: Tree, directories: Iterable[str], machine: int | None) -> tuple[dict[str, File], dict[str, str]]:
+def _libraries(
+    tree: FileTree, directories: Iterable[str], machine: int | None
+) -> tuple[dict[str, File], dict[str, str]]:
     """Libraries by name, and where they were found; of one name, the first that is for this machine."""
     ways: list[tuple[str, str, str]] = []  # name, path, path of the file behind all links
     nodes: dict[str, Regular] = {}
@@ -208,7 +212,7 @@ def _loads(file: File, machine: int | None) -> bool:
     return machine in (None, file.elf.machine)
 
 
-def _add_private(tree: Tree, users: Mapping[str, File], libraries: dict[str, File], paths: dict[str, str]) -> None:
+def _add_private(tree: FileTree, users: Mapping[str, File], libraries: dict[str, File], paths: dict[str, str]) -> None:
     """Add the libraries that these files, by path, find only through their own RPATH or RUNPATH, and recursively
     theirs.
     """
@@ -227,7 +231,7 @@ def _add_private(tree: Tree, users: Mapping[str, File], libraries: dict[str, Fil
 
 
 def _libraries_of(
-    tree: Tree, directories: Sequence[str], names: set[str], user: Elf | None
+    tree: FileTree, directories: Sequence[str], names: set[str], user: Elf | None
 ) -> tuple[dict[str, File], dict[str, str]]:
     """Libraries of these names alone."""
     found: dict[str, File] = {}

@@ -17,7 +17,7 @@ _MAX_PATH = 4096  # characters, Linux's PATH_MAX
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class SymbolicLink:
     """A symbolic link."""
 
     target: str
@@ -36,10 +36,10 @@ class Regular:
     executable: bool = False
 
 
-Node: TypeAlias = Link | Directory | Regular
+Node: TypeAlias = SymbolicLink | Directory | Regular
 
 
-class Tree(Protocol):
+class FileTree(Protocol):
     """Paths are absolute in the tree and lead through no link: see `place`. What is no file, link or directory is not
     there. Nothing here raises for what cannot be read: that is a file which is unreadable, or nothing.
     """
@@ -57,7 +57,7 @@ class Tree(Protocol):
         """Scan each of these files. One that is no ELF file has neither `elf` nor `unreadable`."""
 
 
-def place(tree: Tree, path: str, *, follow_last: bool = True) -> str | None:
+def place(tree: FileTree, path: str, *, follow_last: bool = True) -> str | None:
     """The path that `path` means, with no link in it; None where nothing is there, or links run in circles."""
     parts = steps(path)
     found, followed = "/", 0
@@ -67,7 +67,7 @@ def place(tree: Tree, path: str, *, follow_last: bool = True) -> str | None:
             found = parent(found)
             continue
         node = tree.look(path := join(found, part))
-        if isinstance(node, Link) and (parts or follow_last):
+        if isinstance(node, SymbolicLink) and (parts or follow_last):
             followed += 1
             if followed > MAX_LINKS:
                 return None
@@ -80,7 +80,7 @@ def place(tree: Tree, path: str, *, follow_last: bool = True) -> str | None:
     return found
 
 
-def walk(tree: Tree, top: str) -> Iterator[tuple[str, Node]]:
+def walk(tree: FileTree, top: str) -> Iterator[tuple[str, Node]]:
     """Everything below `top` but its directories, in no order; links are not followed, and `top` leads through none."""
     waiting = [(top, 0)]
     while waiting:

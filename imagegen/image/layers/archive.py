@@ -46,7 +46,7 @@ _ZIP64, _UNICODE_PATH = 0x0001, 0x7075  # extra fields
 _STORED, _DEFLATED = 0, 8
 _NOT_PORTABLE = re.compile(r"[\x00-\x1f\x7f\\]|^[^/]*:")  # controls, backslashes, drive letters
 
-_Fields: TypeAlias = tuple[str, int, int, int, int, int, int, int]  # of an Entry, all but its end
+_Fields: TypeAlias = tuple[str, int, int, int, int, int, int, int]  # of a ZipEntry, all but its end
 
 
 class ArchiveError(Exception):
@@ -58,7 +58,7 @@ class ArchiveError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ZipEntry:
     """One member as the directory has it. Sizes and offsets are bytes; `end` is where the next thing begins."""
 
     name: str
@@ -72,7 +72,7 @@ class Entry:
     end: int
 
 
-class Archive:
+class ZipArchive:
     """An open ZIP file. `files` maps names to entries, directories left out. Threads may read members at once.
 
     Raises ArchiveError, and OSError when the file cannot be read.
@@ -81,7 +81,7 @@ class Archive:
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
         try:
-            self.files: Mapping[str, Entry] = self._table()
+            self.files: Mapping[str, ZipEntry] = self._table()
         except BaseException:
             self.close()
             raise
@@ -92,7 +92,7 @@ class Archive:
         os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         self._file.close()
 
-    def chunks(self, entry: Entry) -> Iterator[bytes]:
+    def chunks(self, entry: ZipEntry) -> Iterator[bytes]:
         """The member's bytes, checked against size and CRC-32: an error comes after the last good chunk."""
         crc = size = 0
         for chunk in self._unpack(entry):
@@ -104,7 +104,7 @@ class Archive:
         if size != entry.size or crc != entry.crc:
             raise ArchiveError("the member is damaged", entry.name, "its size or CRC-32 is not the directory's")
 
-    def _unpack(self, entry: Entry) -> Iterator[bytes]:
+    def _unpack(self, entry: ZipEntry) -> Iterator[bytes]:
         offset = self._data(entry)
         end = offset + entry.packed
         # isal inflates twice as fast as zlib and, like it, releases the GIL.
@@ -132,7 +132,7 @@ class Archive:
             raise ArchiveError("not a readable zip file", None, "it is cut off")
         return data
 
-    def _table(self) -> Mapping[str, Entry]:
+    def _table(self) -> Mapping[str, ZipEntry]:
         start, size, count = self._directory()
         if count > MAX_MEMBERS or size > MAX_DIRECTORY:
             raise ArchiveError("the wheel holds too many members", None, f"more than {MAX_MEMBERS}")
@@ -146,8 +146,8 @@ class Archive:
             raise ArchiveError("not a readable zip file", None, "its directory holds more than it counts")
         return self._checked(_placed(members, start), start)
 
-    def _checked(self, entries: list[Entry], start: int) -> Mapping[str, Entry]:
-        files: dict[str, Entry] = {}
+    def _checked(self, entries: list[ZipEntry], start: int) -> Mapping[str, ZipEntry]:
+        files: dict[str, ZipEntry] = {}
         directories: dict[str, str] = {}  # name -> a member that needs it
         names: set[str] = set()
         unpacked = 0
@@ -206,7 +206,7 @@ class Archive:
             raise ArchiveError("not a readable zip file", None, "its zip64 end record is damaged")
         return offset, (size, start, count)
 
-    def _data(self, entry: Entry) -> int:
+    def _data(self, entry: ZipEntry) -> int:
         """Return where the member's data begin, once its own header is found to agree with the directory."""
         header = self._read(entry.offset, _LOCAL.size)
         magic, _, flags, method, _, _, crc, packed, size, name_length, extra_length = _LOCAL.unpack(header)
@@ -228,7 +228,7 @@ class Archive:
             raise ArchiveError("the member's own header contradicts the zip file's directory", entry.name)
         return start
 
-    def _described(self, entry: Entry, position: int) -> bool:
+    def _described(self, entry: ZipEntry, position: int) -> bool:
         """Return whether what follows the data is their data descriptor, with or without its signature, narrow or
         wide.
         """
@@ -262,11 +262,11 @@ def _fields(raw: bytes, position: int) -> tuple[_Fields, int]:
     return (name, flags, method, crc, packed, size, attributes >> 16, at), end
 
 
-def _placed(members: list[_Fields], start: int) -> list[Entry]:
+def _placed(members: list[_Fields], start: int) -> list[ZipEntry]:
     """The entries: each member ends where the next one, or the directory, begins. None may overlap."""
     members.sort(key=lambda fields: fields[-1])
     ends = [*(fields[-1] for fields in members[1:]), start]
-    entries = [Entry(*fields, end) for fields, end in zip(members, ends, strict=False)]
+    entries = [ZipEntry(*fields, end) for fields, end in zip(members, ends, strict=False)]
     if entries and entries[0].offset:
         raise ArchiveError("not a readable zip file", None, "data lie before its first member")
     for entry in entries:
@@ -300,7 +300,7 @@ def _other_name(extra: Mapping[int, bytes], name: bytes) -> bool:
     return extra.get(_UNICODE_PATH, b"\1\0\0\0\0" + name)[5:] != name
 
 
-def _check_kind(entry: Entry) -> None:
+def _check_kind(entry: ZipEntry) -> None:
     _check_name(entry.name)
     kind = stat.S_IFMT(entry.mode)
     directory = entry.name.endswith("/")

@@ -121,10 +121,10 @@ def _blocks(layer: Layer, store: Store, meter: Meter) -> Iterator[tuple[bytes, b
 
 def _read(stream: zstandard.ZstdDecompressionReader) -> bytes:
     """A block, or what is left of the stream."""
-    parts, wanted = [], GZIP_BLOCK
-    while wanted and (part := stream.read(wanted)):
+    parts, required = [], GZIP_BLOCK
+    while required and (part := stream.read(required)):
         parts.append(part)
-        wanted -= len(part)
+        required -= len(part)
     return b"".join(parts)
 
 

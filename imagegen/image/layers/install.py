@@ -41,7 +41,7 @@ _TARGET = re.compile(rf"(?P<module>{_DOTTED})\s*:\s*(?P<attribute>{_DOTTED})\s*(
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstalledFile:
     """One file to be. `path` is absolute, `size` bytes, `sha256` hex or None where a wheel gives none (RECORD.jws)."""
 
     path: str
@@ -73,14 +73,14 @@ def pyc_path(path: str, python: str) -> str:
     return f"{directory}/__pycache__/{name.removesuffix('.py')}.cpython-{python.replace('.', '')}.pyc"
 
 
-def compiles(file: Installed, python: str) -> bool:
+def compiles(file: InstalledFile, python: str) -> bool:
     """Return whether a file gets byte-code: a source in site-packages for which a file system can hold it."""
     name = pyc_path(file.path, python).rpartition("/")[2]
     is_source = file.path.endswith(".py") and file.path.startswith(site_packages(python) + "/")
     return is_source and file.size <= MAX_SOURCE and len(name.encode()) <= MAX_PART
 
 
-def installation(wheel: Wheel, python: str) -> list[Installed]:
+def installation(wheel: Wheel, python: str) -> list[InstalledFile]:
     """Return every file that installing this wheel creates, sorted by path. Raises WheelError where
     two have one path.
     """
@@ -97,7 +97,7 @@ def installation(wheel: Wheel, python: str) -> list[Installed]:
     return files
 
 
-def _check_paths(wheel: Wheel, files: Sequence[Installed], python: str) -> None:
+def _check_paths(wheel: Wheel, files: Sequence[InstalledFile], python: str) -> None:
     """Raise WheelError unless each path is one file, no file is another's directory, the environment itself stays as it
     is, and no metadata is another release's. The byte-code that will be compiled has its paths, too.
     """
@@ -147,7 +147,7 @@ def _is_foreign_metadata(wheel: Wheel, path: str, python: str) -> bool:
     return kind.lower() == "dist-info" and top != wheel.dist_info
 
 
-def _members(wheel: Wheel, site: str, python: str) -> Iterator[Installed]:
+def _members(wheel: Wheel, site: str, python: str) -> Iterator[InstalledFile]:
     data = wheel.dist_info.removesuffix(".dist-info") + ".data/"
     schemes = {
         "purelib": site,
@@ -181,20 +181,22 @@ def _members(wheel: Wheel, site: str, python: str) -> Iterator[Installed]:
                 yield _script(wheel, member, target)
                 continue
         chunks = _reader(wheel, member.name)
-        yield Installed(target, member.size, member.executable, member.sha256, chunks)
+        yield InstalledFile(target, member.size, member.executable, member.sha256, chunks)
 
 
 def _reader(wheel: Wheel, name: str) -> Callable[[], Iterable[bytes]]:
     return lambda: wheel.chunks(name)
 
 
-def _script(wheel: Wheel, member: Member, target: str) -> Installed:
+def _script(wheel: Wheel, member: Member, target: str) -> InstalledFile:
     """Return a script of the wheel: `#!python` becomes the environment's interpreter, as PEP 427 requires. Programs
     stay.
     """
     head = next(wheel.chunks(member.name), b"")
     if not head.startswith(b"#!python"):
-        return Installed(target, member.size, executable=True, sha256=member.sha256, chunks=_reader(wheel, member.name))
+        return InstalledFile(
+            target, member.size, executable=True, sha256=member.sha256, chunks=_reader(wheel, member.name)
+        )
     old = b"#!pythonw" if head.startswith(b"#!pythonw") else b"#!python"
     new = f"#!{PREFIX}/bin/python".encode()
 
@@ -207,10 +209,10 @@ def _script(wheel: Wheel, member: Member, target: str) -> Installed:
     for chunk in chunks():
         digest.update(chunk)
     size = member.size - len(old) + len(new)
-    return Installed(target, size, executable=True, sha256=digest.hexdigest(), chunks=chunks)
+    return InstalledFile(target, size, executable=True, sha256=digest.hexdigest(), chunks=chunks)
 
 
-def _console_scripts(wheel: Wheel, python: str) -> Iterator[Installed]:
+def _console_scripts(wheel: Wheel, python: str) -> Iterator[InstalledFile]:
     content = wheel.optional("entry_points.txt")
     if content is None:
         return
@@ -265,11 +267,11 @@ def _scripts(text: str, file: str) -> Iterator[tuple[str, str, str, str]]:
             yield f"{file}:{number}", group, name.rstrip(), target.lstrip()
 
 
-def _file(path: str, content: bytes, *, executable: bool = False) -> Installed:
-    return Installed(path, len(content), executable, hashlib.sha256(content).hexdigest(), lambda: [content])
+def _file(path: str, content: bytes, *, executable: bool = False) -> InstalledFile:
+    return InstalledFile(path, len(content), executable, hashlib.sha256(content).hexdigest(), lambda: [content])
 
 
-def _record(files: Iterable[Installed], record: str, site: str) -> bytes:
+def _record(files: Iterable[InstalledFile], record: str, site: str) -> bytes:
     """RECORD (PEP 376): paths relative to site-packages, sorted; byte-code is not listed, as pip derives it."""
     rows = [(relative(record, site), "", "")]
     for file in files:

@@ -16,7 +16,7 @@ from imagegen.image.layers.bytecode import ByteCode, Compiler
 from imagegen.image.layers.codec import CODEC, MEDIA_TYPE, LayerSink, TarWriter
 from imagegen.image.layers.install import (
     MAX_SOURCE,
-    Installed,
+    InstalledFile,
     compiles,
     installation,
     pyc_path,
@@ -64,7 +64,7 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
     """Convert the wheels of one plan, all in the store, into a layer."""
 
     def fill(tar: TarWriter) -> None:
-        written: dict[str, Installed] = {}
+        written: dict[str, InstalledFile] = {}
         for locked in plan.wheels:
             with open_locked(store, locked) as wheel:
                 files = installation(wheel, lock.python)
@@ -179,7 +179,7 @@ def _make(store: Store, name: str, key: str, fill: Callable[[TarWriter], None], 
             return _finish(store, name, key, sink, blob)
 
 
-def _write_wheel(tar: TarWriter, files: Iterable[Installed], python: str, byte_code: ByteCode) -> None:
+def _write_wheel(tar: TarWriter, files: Iterable[InstalledFile], python: str, byte_code: ByteCode) -> None:
     """Files in sorted order, and among them the byte-code of those that came some time before."""
     for file in files:
         if compiles(file, python):
@@ -196,7 +196,7 @@ def _write_byte_code(tar: TarWriter, pycs: Iterable[tuple[str, bytes]], python: 
         tar.file(pyc_path(path, python), len(pyc), [pyc])
 
 
-def _shared(written: dict[str, Installed], file: Installed, wheel: Wheel) -> bool:
+def _shared(written: dict[str, InstalledFile], file: InstalledFile, wheel: Wheel) -> bool:
     """Return whether an earlier wheel of this layer wrote the very same file.
 
     The whole image is checked by `ownership`.

@@ -15,7 +15,7 @@ from imagegen.audit.model import File
 from imagegen.core.errors import ErrorGroup, WheelError
 from imagegen.core.store import Store
 from imagegen.image.layers import watch
-from imagegen.image.layers.install import Installed, absolute, installation, pyc_path, site_packages
+from imagegen.image.layers.install import InstalledFile, absolute, installation, pyc_path, site_packages
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.image.layers.wheel import open_locked
 from imagegen.plan.lock.model import FileConflict, Lock, LockedWheel
@@ -59,7 +59,7 @@ def check(store: Store, lock: Lock) -> None:
     losers(lock, {wheel.name: table(store, wheel, lock.python) for wheel in lock.wheels})
 
 
-def remember(store: Store, locked: LockedWheel, files: Iterable[Installed], python: str) -> Contents:
+def remember(store: Store, locked: LockedWheel, files: Iterable[InstalledFile], python: str) -> Contents:
     """Record and return what the wheel installs, so that it is opened only once."""
     identities = {file.path: _identity(file) for file in files}
     store.remember("files", _key(locked, python), identities)
@@ -84,7 +84,7 @@ def known(store: Store, locked: LockedWheel, python: str) -> Contents | None:
     return found
 
 
-def _identity(file: Installed | File) -> str:
+def _identity(file: InstalledFile | File) -> str:
     return f"{file.sha256 or 'unhashed'} {'x' if file.executable else '-'}"
 
 

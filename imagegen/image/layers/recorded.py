@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from imagegen.core.store import Store
 from imagegen.image.layers import sources
-from imagegen.image.layers.archive import Archive, ArchiveError
+from imagegen.image.layers.archive import ArchiveError, ZipArchive
 from imagegen.image.layers.codec import MEDIA_TYPE
 from imagegen.image.layers.image import Image, image
 from imagegen.image.layers.layer import Layer, known
@@ -112,7 +112,7 @@ def _unpacked(wheel: LockedWheel, store: Store) -> int | None:
     if not store.has(wheel.file.digest, wheel.file.size):
         return None
     try:
-        with closing(Archive(store.path(wheel.file.digest))) as archive:
+        with closing(ZipArchive(store.path(wheel.file.digest))) as archive:
             return sum(member.size for member in archive.files.values())
     except ArchiveError:  # a build says what is wrong with it
         return None

@@ -20,7 +20,7 @@ from imagegen.image.layers import ownership
 from imagegen.image.layers.bytecode import Compiler
 from imagegen.image.layers.layer import Layer, interpreter_layer, known, recorded, tar_layer
 from imagegen.image.layers.plan import INTERPRETER, PACKAGES, LayerPlan, digest_of_json, interpreter_layer_key, plan
-from imagegen.plan.lock.model import File, Lock, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
 
 _INTERPRETER_BYTES = 300 << 20  # estimate for a standalone interpreter's archive, its files and its layer
 
@@ -100,7 +100,7 @@ def prebuilt_base(lock: Lock, remote: RemoteLayers | None) -> base.PrebuiltBase 
     if not all(part.key in trusted for part in parts):
         return None
     stored = [remote.gzip.get(part.key, trusted[part.key]) for part in parts]
-    layers = (registry.Layer(each.media_type, each.digest, each.size, each.diff_id) for each in stored)
+    layers = (registry.RemoteLayer(each.media_type, each.digest, each.size, each.diff_id) for each in stored)
     return base.PrebuiltBase(tuple(layers), remote.repository)
 
 
@@ -167,7 +167,7 @@ def required_bytes(
     return total
 
 
-def _files(wheel: LockedWheel) -> list[File]:
+def _files(wheel: LockedWheel) -> list[LockedFile]:
     """Return the files that the store needs for this wheel."""
     if wheel.sdist is None:
         return [wheel.file]

@@ -15,7 +15,7 @@ from imagegen.audit import extras, facts
 from imagegen.audit.collect import IN_MEMORY, Collector
 from imagegen.audit.model import File, OptionalImport, Package
 from imagegen.core.store import Store, kept
-from imagegen.image.layers.install import Installed, installation, relative, site_packages
+from imagegen.image.layers.install import InstalledFile, installation, relative, site_packages
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.image.layers.wheel import Wheel, open_locked
 from imagegen.plan.lock.model import LockedWheel
@@ -28,13 +28,13 @@ class WheelScanner:
 
     def __init__(self, store: Store, locked: LockedWheel, wheel: Wheel, python: str) -> None:
         self._store, self._locked, self._wheel, self._python = store, locked, wheel, python
-        self._files: list[Installed] = []
+        self._files: list[InstalledFile] = []
         self._found: dict[str, File] = {}
         self._modules = extras.optional_modules(wheel.requires)
         self._imports: dict[str, list[OptionalImport]] = {}  # by path
         self._site = site_packages(python)
 
-    def over(self, files: Iterable[Installed]) -> list[Installed]:
+    def over(self, files: Iterable[InstalledFile]) -> list[InstalledFile]:
         """Return the same files, wrapped so that the bytes read by their consumer are scanned too."""
         self._files += files
         return [replace(file, chunks=partial(self._seen, file)) for file in self._files]
@@ -58,7 +58,7 @@ class WheelScanner:
         kept.keep(self._store, FACTS, key(self._locked, self._python), facts.packed(package))
         return package
 
-    def _seen(self, file: Installed) -> Iterator[bytes]:
+    def _seen(self, file: InstalledFile) -> Iterator[bytes]:
         source: list[bytes] | None = [] if self._may_import(file) else None
         with Collector(file.size, self._store.scratch) as collector:
             for chunk in file.chunks():
@@ -73,10 +73,10 @@ class WheelScanner:
             found = looked_at(file, self._store.scratch, whole=True)
         self._found[file.path] = found
 
-    def _may_import(self, file: Installed) -> bool:
+    def _may_import(self, file: InstalledFile) -> bool:
         return bool(self._modules) and file.path.endswith(".py") and file.size <= IN_MEMORY
 
-    def _scan(self, file: Installed, source: bytes) -> None:
+    def _scan(self, file: InstalledFile, source: bytes) -> None:
         self._imports[file.path] = list(extras.scan(relative(file.path, self._site), source, self._modules))
 
 
@@ -104,7 +104,7 @@ def blob(store: Store, locked: LockedWheel, python: str) -> str | None:
     return kept.blob(store, FACTS, key(locked, python))
 
 
-def looked_at(file: Installed, scratch: Path, *, whole: bool = False) -> File:
+def looked_at(file: InstalledFile, scratch: Path, *, whole: bool = False) -> File:
     """Scan a file. As little of it is read as will do, and once more where the collector has left out too much.
 
     `scratch` and `whole` are as for Collector.

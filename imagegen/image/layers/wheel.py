@@ -24,7 +24,7 @@ from packaging.version import Version
 from imagegen.audit.contents import stated
 from imagegen.core.errors import WheelError
 from imagegen.core.store import Store
-from imagegen.image.layers.archive import Archive, ArchiveError
+from imagegen.image.layers.archive import ArchiveError, ZipArchive
 from imagegen.plan.lock.model import LockedWheel
 
 # Bytes of members that are read whole; the field's longest have a tenth of that.
@@ -68,7 +68,7 @@ class Wheel:
             ) from error
         self.distribution, self.version = str(distribution), str(version)
         try:
-            self._archive = Archive(path)
+            self._archive = ZipArchive(path)
         except ArchiveError as error:
             raise self._error(error.what, error.member, error.why) from error
         try:

@@ -45,7 +45,7 @@ def runs_on(capability: tuple[int, int], built: Iterable[str]) -> bool:
 
 
 def dotted(name: str) -> str:
-    """As TORCH_CUDA_ARCH_LIST and FLASHINFER_CUDA_ARCH_LIST write it: "sm_100" -> "10.0", "sm_90a" -> "9.0a"."""
+    """Return the form of TORCH_CUDA_ARCH_LIST and FLASHINFER_CUDA_ARCH_LIST: "sm_100" -> "10.0", "sm_90a" -> "9.0a"."""
     match = re.fullmatch(r"sm_(\d+)(\d[af]?)", name)
     if not match:
         raise ValueError(f"no GPU architecture: {name}")

@@ -1,4 +1,4 @@
-"""What an ELF file needs and names: enough of the format to know whether a module loads without a driver.
+"""The names that an ELF file needs and defines: enough of the format to know whether a module loads without a driver.
 
 Layout: System V ABI, chapter 4 (sections, symbol table) and 5 (dynamic section), 64-bit little-endian files.
 """
@@ -24,7 +24,7 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True)
 class Dynamic:
-    """What the loader reads of a file."""
+    """The entries of a file that the loader reads."""
 
     needed: frozenset[str]  # names of libraries
     undefined: frozenset[str]  # symbols that others must have

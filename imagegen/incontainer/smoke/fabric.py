@@ -1,4 +1,4 @@
-"""What NCCL took between the GPUs of one host, judged: what is wrong, and what is slower than the hardware allows."""
+"""Judge the transports that NCCL took between the GPUs of one host: faults, and speeds below the hardware's."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the container has, beside the log.
+    """The resources of the container, beside the log.
 
     `rdma` are the host's RDMA devices (/sys/class/infiniband), `verbs` those that the container may open
     (/dev/infiniband/uverbs*). `shm` and `memlock` are bytes; None: no /dev/shm; no limit.

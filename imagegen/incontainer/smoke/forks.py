@@ -16,7 +16,7 @@ LINES = 2  # of what a deed printed before it ended badly
 
 @dataclass(frozen=True)
 class Deed:
-    """What became of one: what it returned, or in what way it ended. `said` is the end of its output if it died."""
+    """The result of one process: its return value, or how it ended. `said` is the end of its output if it died."""
 
     name: str
     answer: Any = None

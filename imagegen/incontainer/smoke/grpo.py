@@ -67,7 +67,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Update:
-    """What one optimizer step saw. The extremes are over the completions' own tokens."""
+    """Statistics of one optimizer step. The extremes are over the completions' own tokens."""
 
     first: bool  # of its batch: the policy is still the one that sampled
     loss: float

@@ -15,7 +15,7 @@ Details = dict[str, Any]
 
 @dataclass(frozen=True)
 class Spec:
-    """What the lock promises about this image; `device` is "cpu" or "cuda"."""
+    """The facts that the lock states about this image; `device` is "cpu" or "cuda"."""
 
     device: str
     python: str  # "3.11"

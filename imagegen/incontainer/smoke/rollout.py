@@ -45,7 +45,7 @@ class Completion:
 
 
 class Engine(Protocol):
-    """What the checks need of vLLM and SGLang; see smoke.engines."""
+    """The calls of vLLM and SGLang that the checks use; see smoke.engines."""
 
     def generate(
         self, prompts: list[list[int]], count: int, temperature: float, tokens: int = grpo.COMPLETION

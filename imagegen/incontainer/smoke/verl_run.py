@@ -90,7 +90,7 @@ VARIANTS = {
 
 @dataclass(frozen=True)
 class Run:
-    """What a run left: its exit code (None: past TIMEOUT), metrics of each step, sampled answers, end of its output.
+    """The results of a run: exit code (None: past TIMEOUT), metrics of each step, sampled answers, end of its output.
 
     `learned` is how much more probability of a printable first character the saved model gives than the first one; of
     an adapter, the largest absolute value of its second matrices, which begin as zeros. None: there is no checkpoint.

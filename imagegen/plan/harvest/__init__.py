@@ -14,9 +14,9 @@ from imagegen.core.errors import ErrorGroup, FetchError, ImagegenError, MatrixEr
 from imagegen.core.net import Client, NotFoundError
 from imagegen.plan.harvest import releases, wheel_metadata
 from imagegen.plan.lock import indexes
-from imagegen.plan.lock.indexes import Link
+from imagegen.plan.lock.indexes import IndexLink
 from imagegen.plan.matrix import metadata
-from imagegen.plan.matrix.metadata import Package
+from imagegen.plan.matrix.metadata import PackageReleases
 
 _THREADS = 6  # packages at once, each with one request at a time
 
@@ -25,7 +25,7 @@ class HarvestErrors(ErrorGroup, FetchError):
     """All packages whose metadata could not be had."""
 
 
-def harvest(asked: Sequence[Package], settings: Settings, today: str) -> Iterator[Package]:
+def harvest(requested: Sequence[PackageReleases], settings: Settings, today: str) -> Iterator[PackageReleases]:
     """Yield each package with its releases of today, in the order of completion.
 
     All are tried; failures are raised at the end, as HarvestErrors. `today` is a date, "2026-11-21".
@@ -34,7 +34,7 @@ def harvest(asked: Sequence[Package], settings: Settings, today: str) -> Iterato
     with Client(settings) as client:
         pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="harvest")
         try:
-            for future in as_completed([pool.submit(_one, each, client, settings, today) for each in asked]):
+            for future in as_completed([pool.submit(_one, each, client, settings, today) for each in requested]):
                 try:
                     yield future.result()
                 except FetchError as error:
@@ -46,31 +46,31 @@ def harvest(asked: Sequence[Package], settings: Settings, today: str) -> Iterato
         raise HarvestErrors(sorted(errors, key=str))
 
 
-def _one(asked: Package, client: Client, settings: Settings, today: str) -> Package:
+def _one(requested: PackageReleases, client: Client, settings: Settings, today: str) -> PackageReleases:
     try:
-        return _read(asked, client, settings, today)
+        return _read(requested, client, settings, today)
     except FetchError as error:
         raise FetchError(
-            f"{asked.name} is not harvested", code="fetch-not-harvested", why=_reason(error), fix=error.fix
+            f"{requested.name} is not harvested", code="fetch-not-harvested", why=_reason(error), fix=error.fix
         ) from error
 
 
-def _read(asked: Package, client: Client, settings: Settings, today: str) -> Package:
-    url = indexes.url_of(asked.index, settings)
+def _read(requested: PackageReleases, client: Client, settings: Settings, today: str) -> PackageReleases:
+    url = indexes.url_of(requested.index, settings)
     if url is None:
-        fix = f"{indexes.variable(asked.index)} gives it one"
-        raise FetchError(f"no address is known for the index {asked.index}", code="fetch-no-index", fix=fix)
+        fix = f"{indexes.variable(requested.index)} gives it one"
+        raise FetchError(f"no address is known for the index {requested.index}", code="fetch-no-index", fix=fix)
     try:
-        links = indexes.project(client, url, asked.name)
+        links = indexes.project(client, url, requested.name)
     except NotFoundError as error:
-        raise FetchError(f"the index {asked.index} has no package of this name", code="fetch-no-package") from error
+        raise FetchError(f"the index {requested.index} has no package of this name", code="fetch-no-package") from error
 
-    def fetch(link: Link, version: str) -> wheel_metadata.Metadata:
-        return wheel_metadata.fetch(client, link, asked.name, version)
+    def fetch(link: IndexLink, version: str) -> wheel_metadata.Metadata:
+        return wheel_metadata.fetch(client, link, requested.name, version)
 
-    found = releases.read(asked, links, fetch, today)
+    found = releases.read(requested, links, fetch, today)
     try:
-        return metadata.parse(metadata.dumps(found), name=asked.name)
+        return metadata.parse(metadata.dumps(found), name=requested.name)
     except MatrixError as error:  # of what only a hostile index says: a requirement of a megabyte
         raise FetchError("what the index says cannot be kept", code="fetch-index-invalid", why=error.why) from error
 

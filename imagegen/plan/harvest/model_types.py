@@ -18,9 +18,9 @@ from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
 from imagegen.plan.harvest import wheel_metadata
 from imagegen.plan.lock import indexes
-from imagegen.plan.lock.indexes import DEFAULT, Link
+from imagegen.plan.lock.indexes import DEFAULT, IndexLink
 from imagegen.plan.matrix.interpreters import Models
-from imagegen.plan.matrix.metadata import Package
+from imagegen.plan.matrix.metadata import PackageReleases
 
 SOURCE = {
     "transformers": "CONFIG_MAPPING_NAMES in transformers/models/auto of the wheels on PyPI",
@@ -34,7 +34,7 @@ _GENERATES = re.compile(r"MODEL_FOR_(CAUSAL_LM|IMAGE_TEXT_TO_TEXT|VISION_2_SEQ|M
 _THREADS = 6  # wheels at once
 
 
-def read(packages: Mapping[str, Package], settings: Settings, today: str, say: Callable[[str], None]) -> Models:
+def read(packages: Mapping[str, PackageReleases], settings: Settings, today: str, say: Callable[[str], None]) -> Models:
     """Return the types of the harvested releases of transformers and vllm. Raises FetchError."""
     url = indexes.url_of(DEFAULT, settings)
     if url is None:
@@ -46,7 +46,7 @@ def read(packages: Mapping[str, Package], settings: Settings, today: str, say: C
             "vllm": (_REGISTRY,),
         }
 
-        def sources(name: str, link: Link) -> list[bytes]:
+        def sources(name: str, link: IndexLink) -> list[bytes]:
             return wheel_metadata.members(client, link, files[name])
 
         say(f"reading {', '.join(f'{len(found)} wheels of {name}' for name, found in links.items())} in parts")
@@ -75,9 +75,9 @@ def read(packages: Mapping[str, Package], settings: Settings, today: str, say: C
     return Models(today, since, SOURCE, first)
 
 
-def _wheels(links: list[Link], package: Package) -> dict[str, Link]:
+def _wheels(links: list[IndexLink], package: PackageReleases) -> dict[str, IndexLink]:
     """Return a wheel for each release of the package that was harvested and is not yanked."""
-    found: dict[str, Link] = {}
+    found: dict[str, IndexLink] = {}
     for link in links:
         version = link.filename.split("-")[1]
         release = package.releases.get(version)

@@ -21,8 +21,8 @@ from imagegen.core.errors import FetchError
 from imagegen.core.text import cut
 from imagegen.core.types import LONGEST_REQUIREMENT, parse_requirement
 from imagegen.plan.harvest.wheel_metadata import Metadata
-from imagegen.plan.lock.indexes import Link
-from imagegen.plan.matrix.metadata import Package, Release, holds
+from imagegen.plan.lock.indexes import IndexLink
+from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, holds
 
 # Images are for Linux on these machines; what can be said of others alone is left out.
 _MACHINES = ("x86_64", "aarch64")
@@ -34,7 +34,7 @@ _RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?|cuda-toolkit")
 
 @dataclass(frozen=True)
 class _Wheel:
-    link: Link
+    link: IndexLink
     build: tuple[int, str] | tuple[()]
     tags: frozenset[Tag]
 
@@ -55,25 +55,27 @@ class _Found:
     """The files of one version."""
 
     wheels: list[_Wheel] = field(default_factory=list)
-    sdists: list[Link] = field(default_factory=list)
-    links: list[Link] = field(default_factory=list)  # all of them, also those for other systems
+    sdists: list[IndexLink] = field(default_factory=list)
+    links: list[IndexLink] = field(default_factory=list)  # all of them, also those for other systems
 
 
-def read(asked: Package, links: Iterable[Link], metadata: Callable[[Link, str], Metadata], today: str) -> Package:
-    """`asked` with the releases that the links show; `metadata` reads that of a wheel of a version.
+def read(
+    requested: PackageReleases, links: Iterable[IndexLink], metadata: Callable[[IndexLink, str], Metadata], today: str
+) -> PackageReleases:
+    """`requested` with the releases that the links show; `metadata` reads that of a wheel of a version.
 
     Raises FetchError for a page without any release, and where the metadata of one cannot be used.
     """
-    versions = _versions(asked, _by_version(asked.name, links))
+    versions = _versions(requested, _by_version(requested.name, links))
     if not versions:
-        since = f" since {asked.since}" if asked.since else ""
-        raise FetchError(f"the index has no release of {asked.name}{since} for Linux", code="fetch-no-release")
-    releases = {str(version): _release(asked, str(version), found, metadata) for version, found in versions.items()}
+        since = f" since {requested.since}" if requested.since else ""
+        raise FetchError(f"the index has no release of {requested.name}{since} for Linux", code="fetch-no-release")
+    releases = {str(version): _release(requested, str(version), found, metadata) for version, found in versions.items()}
     ordered = {version: releases[version] for version in sorted(releases, key=Version, reverse=True)}
-    return Package(asked.name, asked.index, today, asked.since, asked.extras, ordered)
+    return PackageReleases(requested.name, requested.index, today, requested.since, requested.extras, ordered)
 
 
-def _by_version(package: str, links: Iterable[Link]) -> dict[Version, _Found]:
+def _by_version(package: str, links: Iterable[IndexLink]) -> dict[Version, _Found]:
     found: dict[Version, _Found] = {}
     for link in links:
         try:
@@ -94,25 +96,27 @@ def _by_version(package: str, links: Iterable[Link]) -> dict[Version, _Found]:
     return {version: each for version, each in found.items() if each.wheels or each.sdists}
 
 
-def _versions(asked: Package, found: dict[Version, _Found]) -> dict[Version, _Found]:
+def _versions(requested: PackageReleases, found: dict[Version, _Found]) -> dict[Version, _Found]:
     """Return the versions from `since` on; pre-releases only if there is nothing else."""
-    kept = {each: files for each, files in found.items() if asked.since is None or each >= Version(asked.since)}
+    kept = {each: files for each, files in found.items() if requested.since is None or each >= Version(requested.since)}
     return {each: files for each, files in kept.items() if not each.is_prerelease} or kept
 
 
-def _release(asked: Package, version: str, found: _Found, metadata: Callable[[Link, str], Metadata]) -> Release:
+def _release(
+    requested: PackageReleases, version: str, found: _Found, metadata: Callable[[IndexLink, str], Metadata]
+) -> ReleaseMetadata:
     days = sorted(str(link.uploaded) for link in found.links if link.uploaded)
     wheel = max(found.wheels, key=lambda each: each.rank, default=None)
     read = metadata(wheel.link, version) if wheel else None
     try:
         python = _specifier(read.python if read else found.sdists[0].python)
-        plain, extras = _split(asked.extras, read.requires if read else ())
+        plain, extras = _split(requested.extras, read.requires if read else ())
     except (ValueError, RecursionError) as error:
         file = (wheel.link if wheel else found.sdists[0]).filename
         raise FetchError(
             f"the metadata of {file} cannot be used", code="fetch-metadata-invalid", why=str(error)
         ) from error
-    return Release(
+    return ReleaseMetadata(
         version=version,
         uploaded=days[0] if days else None,
         python=python,
@@ -141,8 +145,8 @@ def _canonical(text: str) -> str:
     found = parse_requirement(text)
     extras = ",".join(sorted(canonicalize_name(extra) for extra in found.extras))
     name = canonicalize_name(found.name) + (f"[{extras}]" if extras else "")
-    wanted = f" @ {found.url} " if found.url else str(found.specifier)
-    return name + wanted + (f"; {found.marker}" if found.marker else "")
+    required = f" @ {found.url} " if found.url else str(found.specifier)
+    return name + required + (f"; {found.marker}" if found.marker else "")
 
 
 @cache

@@ -27,7 +27,7 @@ from imagegen.core.net import Client
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.plan.lock import indexes
-from imagegen.plan.lock.indexes import DEFAULT, Link
+from imagegen.plan.lock.indexes import DEFAULT, IndexLink
 
 _LIBRARY = re.compile(r"torch/lib/[^/]+\.so(\.\d+)*")
 _CUDA = "torch/lib/libtorch_cuda.so"  # a CPU build lacks it
@@ -46,14 +46,14 @@ class Added:
     written: bool
 
 
-def add(asked: str, settings: Settings, store: Store, progress: Progress, path: Path = torch_exports.PATH) -> Added:
+def add(requested: str, settings: Settings, store: Store, progress: Progress, path: Path = torch_exports.PATH) -> Added:
     """Bring a release of torch into the index at `path`: "2.16.0" of the package index, or a wheel's file name.
 
     Raises FetchError or WheelError for a wheel that cannot be had or used, StoreError where the index cannot be
     written, UsageError for what is neither a release nor a wheel.
     """
-    wheel = Path(asked) if asked.endswith(".whl") else _fetch(asked, settings, store, progress)
-    release = _release(Path(asked).name) if asked.endswith(".whl") else asked
+    wheel = Path(requested) if requested.endswith(".whl") else _fetch(requested, settings, store, progress)
+    release = _release(Path(requested).name) if requested.endswith(".whl") else requested
     exported = {name for names in _exports(wheel) for name in names}
     try:
         before = torch_exports.loads(data.read(path))
@@ -107,7 +107,7 @@ def _fetch(release: str, settings: Settings, store: Store, progress: Progress) -
     return store.path(digest)
 
 
-def _is_of(link: Link, release: str) -> bool:
+def _is_of(link: IndexLink, release: str) -> bool:
     try:
         name, version, _, tags = parse_wheel_filename(link.filename)
     except ValueError:

@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, NotFoundError
-from imagegen.plan.lock.indexes import Link
+from imagegen.plan.lock.indexes import IndexLink
 
 _LONGEST = 4 << 20  # bytes of METADATA; the longest have some 200 kB, most of it a README
 _LONGEST_DIRECTORY = 8 << 20  # bytes; torch's has 1.5 MB
@@ -31,7 +31,7 @@ class Metadata:
     python: str
 
 
-def fetch(client: Client, link: Link, package: str, version: str) -> Metadata:
+def fetch(client: Client, link: IndexLink, package: str, version: str) -> Metadata:
     """The metadata of the wheel behind `link`. Raises FetchError, also when it is not this release's."""
     try:
         return parse(read(client, link), package, version)
@@ -39,7 +39,7 @@ def fetch(client: Client, link: Link, package: str, version: str) -> Metadata:
         raise FetchError(_broken(link), why=str(error)) from error
 
 
-def read(client: Client, link: Link) -> bytes:
+def read(client: Client, link: IndexLink) -> bytes:
     """The file as it is. Raises FetchError."""
     parts = urlsplit(link.url)
     try:
@@ -72,11 +72,11 @@ def parse(raw: bytes, package: str, version: str) -> Metadata:
     return Metadata(tuple(every("Requires-Dist")), one("Requires-Python") if "Requires-Python" in found else "")
 
 
-def _broken(link: Link) -> str:
+def _broken(link: IndexLink) -> str:
     return f"the metadata of {link.filename} cannot be used"
 
 
-def _from_archive(client: Client, link: Link) -> bytes:
+def _from_archive(client: Client, link: IndexLink) -> bytes:
     try:
         with zipfile.ZipFile(_Remote(client, link.url)) as archive:
             return _member(archive)
@@ -85,7 +85,7 @@ def _from_archive(client: Client, link: Link) -> bytes:
         raise FetchError(_broken(link), why=f"no file beside it, and as an archive: {error}") from error
 
 
-def members(client: Client, link: Link, names: Sequence[str]) -> list[bytes]:
+def members(client: Client, link: IndexLink, names: Sequence[str]) -> list[bytes]:
     """Return those of the named files that the wheel behind `link` has, by ranges. Raises FetchError."""
     try:
         with zipfile.ZipFile(_Remote(client, link.url)) as archive:

@@ -12,15 +12,16 @@ from imagegen.core import registry
 from imagegen.core import types as t
 from imagegen.plan.distributions import archive_at
 from imagegen.plan.distributions import archives as named_archives
-from imagegen.plan.lock.tables import Table, inline
+from imagegen.plan.lock.tables import LockTable, inline
 
 _Image = Annotated[
-    registry.Image, BeforeValidator(inline(config=("env", "entrypoint", "command", "user", "directory"), required=True))
+    registry.RemoteImage,
+    BeforeValidator(inline(config=("env", "entrypoint", "command", "user", "directory"), required=True)),
 ]
 
 
 @dataclass(frozen=True)
-class Deb(Table):
+class LockedDeb(LockTable):
     name: t.DebianPackage
     version: t.DebianVersion
     architecture: t.Word
@@ -36,7 +37,7 @@ class Deb(Table):
 
 
 @dataclass(frozen=True)
-class LockedBase(Table):
+class LockedBase(LockTable):
     """The base, resolved. `archives` maps an archive's suite to the Date of its signed Release file.
 
     Of kind registry, `content` is the platform's image as the registry had it under the name `image`.
@@ -46,7 +47,7 @@ class LockedBase(Table):
     kind: Literal["debian", "registry"]
     suite: t.Word | None = None
     archives: Mapping[t.ArchivePart, t.Time] = field(default_factory=dict)  # by "debian/bookworm"
-    debs: tuple[Deb, ...] = ()  # sorted by name
+    debs: tuple[LockedDeb, ...] = ()  # sorted by name
     image: t.ImageReference | None = None
     content: _Image | None = None
 
@@ -68,10 +69,10 @@ class LockedBase(Table):
 
 
 @dataclass(frozen=True)
-class LockedArchive(Table):
+class LockedArchive(LockTable):
     """One suite of an archive that packages were resolved from. A flat archive's suite ends in a slash."""
 
-    archive: t.ArchiveName  # as in Deb
+    archive: t.ArchiveName  # as in LockedDeb
     suite: t.Suite  # "jammy-updates"
     components: tuple[t.ArchivePart, ...]
     date: t.Time  # of its signed Release file
@@ -79,12 +80,12 @@ class LockedArchive(Table):
 
 
 @dataclass(frozen=True)
-class LockedPackages(Table):
+class LockedPackages(LockTable):
     """Packages that are added above a base, resolved: those requested, and the debs that the base lacks for them."""
 
     requested: Mapping[t.DebianPackage, t.Line]  # package -> reason; by name
     archives: tuple[LockedArchive, ...]  # those that debs come from, sorted
-    debs: tuple[Deb, ...]  # sorted by name
+    debs: tuple[LockedDeb, ...]  # sorted by name
 
     @model_validator(mode="after")
     def _names_its_archives(self) -> LockedPackages:

@@ -23,22 +23,22 @@ from imagegen.plan.lock import indexes
 from imagegen.plan.lock.model import (
     GIT,
     LOCAL,
-    File,
     LockedBuild,
+    LockedFile,
     LockedGit,
     LockedPatch,
     archive_name,
 )
 from imagegen.plan.lock.recipes import Compiled
-from imagegen.plan.lock.sources import Finder, Wanted, in_parallel, mirrored
+from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel, mirrored
 from imagegen.plan.matrix.recipe import Commit, LocalSource, Recipe, SdistFile
 
 
-def source_of(each: Compiled, store: Store, settings: Settings, progress: Progress) -> File:
+def source_of(each: Compiled, store: Store, settings: Settings, progress: Progress) -> LockedFile:
     """The file that the build unpacks. What is on no index is packed into the store now. Raises FetchError."""
     release = each.recipe.releases[each.version]
     if isinstance(release, SdistFile):
-        return File(release.filename, release.size, release.sha256, indexes.DEFAULT)
+        return LockedFile(release.filename, release.size, release.sha256, indexes.DEFAULT)
     folder = f"{each.package}-{each.version}"
     if isinstance(release, LocalSource):
         with _locate_errors(release):
@@ -50,7 +50,7 @@ def source_of(each: Compiled, store: Store, settings: Settings, progress: Progre
         for paths, what in ((made.submodules, "submodules are"), (made.pointers, "files in Git LFS are")):
             if paths:
                 progress.say(f"{folder} from {release.url}: {what} left out: {', '.join(paths)}")
-    return File(name, made.size, made.digest.removeprefix("sha256:"), index)
+    return LockedFile(name, made.size, made.digest.removeprefix("sha256:"), index)
 
 
 def commit_of(each: Compiled) -> tuple[LockedGit | None, tuple[git.Submodule, ...]]:
@@ -76,10 +76,12 @@ def fetch_sources(
     builds = tuple(builds)
     for build in builds:
         _keep_patches(build, recipes[build.name].of(build.version), store)
-    wanted = [Wanted(each.name, each.file) for build in builds for each in build.build_requires]
-    wanted += [Wanted(each.name, each.source, recipe=True) for each in builds if each.source.index not in (GIT, LOCAL)]
-    wanted = [each for each in wanted if not store.intact(each.file.digest, each.file.size)]
-    total = sum(each.file.estimate for each in wanted)
+    required = [RequiredFile(each.name, each.file) for build in builds for each in build.build_requires]
+    required += [
+        RequiredFile(each.name, each.source, recipe=True) for each in builds if each.source.index not in (GIT, LOCAL)
+    ]
+    required = [each for each in required if not store.intact(each.file.digest, each.file.size)]
+    total = sum(each.file.estimate for each in required)
     label = f"fetching what {counted(len(builds), 'source build')} begins with"
     lacking: MissingFiles | None = None
     for build in builds:
@@ -90,7 +92,7 @@ def fetch_sources(
     with Client(settings) as client, progress.meter(label, total) as meter:
         finder = Finder(client, store, settings, meter)
         try:
-            for _ in in_parallel([partial(finder.fetch, each) for each in wanted], client):
+            for _ in in_parallel([partial(finder.fetch, each) for each in required], client):
                 pass
         except MissingFiles as error:
             lacking = lacking.also(error.files) if lacking else error
@@ -111,7 +113,7 @@ def patched_sources(build: LockedBuild, store: Store, settings: Settings) -> Ite
     The archive and the patches are in the store. Raises BuildError for an archive that cannot be unpacked, and for a
     patch that does not apply, removes a file or renames one.
     """
-    with store.room("sources") as work_dir:
+    with store.temporary_directory("sources") as work_dir:
         archive, unpacked = work_dir / build.source.filename, work_dir / "unpacked" / "source"
         archive.symlink_to(store.path(build.source.digest))
         try:
@@ -155,7 +157,7 @@ def _pack(build: LockedBuild, recipe: Recipe, store: Store, settings: Settings, 
     elif build.git and not (
         store.intact(build.source.digest, build.source.size) or mirrored(build.source, store, settings, progress)
     ):
-        commit = git.Source(
+        commit = git.TreeSource(
             build.git.url,
             build.git.commit,
             build.git.tree,
@@ -212,5 +214,5 @@ def _keep_patches(build: LockedBuild, recipe: Recipe, store: Store) -> None:
         )
 
 
-def _commit(release: Commit) -> git.Source:
-    return git.Source(release.url, release.commit, release.tree, release.ref, release.submodules)
+def _commit(release: Commit) -> git.TreeSource:
+    return git.TreeSource(release.url, release.commit, release.tree, release.ref, release.submodules)

@@ -16,9 +16,9 @@ from packaging.version import Version
 from imagegen.core.errors import BuildError
 from imagegen.core.store import digest_of
 from imagegen.incontainer import WORKER
-from imagegen.plan.lock.base import Deb, LockedBase
+from imagegen.plan.lock.base import LockedBase, LockedDeb
 from imagegen.plan.lock.interpreters import interpreter_key
-from imagegen.plan.lock.model import BUILT, File, Lock, LockedBuild, LockedWheel
+from imagegen.plan.lock.model import BUILT, Lock, LockedBuild, LockedFile, LockedWheel
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def keyed(build: LockedBuild, lock: Lock) -> LockedBuild:
     return replace(build, key=key_of(build, lock))
 
 
-def compiler(base: LockedBase, debs: Iterable[Deb]) -> list[str]:
+def compiler(base: LockedBase, debs: Iterable[LockedDeb]) -> list[str]:
     """Return what compiles, and Python: the base's image by digest, and packages of the lock by name and version."""
     image = [base.content.digest] if base.content else []
     return [*image, *(f"{deb.name}={deb.version}" for deb in debs if _COMPILING.fullmatch(deb.name))]
@@ -133,7 +133,7 @@ def _wheel(build: LockedBuild, wheel: BuiltWheel | None) -> LockedWheel:
             why=f"the wheelhouse has it under the key {build.key}",
             fix="`imagegen wheels gc` forgets it, then build again",
         )
-    file = File(wheel.filename, wheel.size, wheel.sha256, BUILT)
+    file = LockedFile(wheel.filename, wheel.size, wheel.sha256, BUILT)
     return LockedWheel(
         build.name, build.version, file, via=build.via, because=build.because, choice=build.choice, build=build.key
     )

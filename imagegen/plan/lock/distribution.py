@@ -13,7 +13,7 @@ from pydantic import AliasChoices, Field, model_validator
 
 from imagegen.core import types as t
 from imagegen.core.git import Submodule
-from imagegen.plan.lock.tables import Table, inline, inlined
+from imagegen.plan.lock.tables import LockTable, inline, inlined
 from imagegen.plan.matrix.model import GitSource
 
 GIT = "git"  # in place of an index's alias: the file is made of a commit
@@ -25,7 +25,7 @@ _SPEC = "spec.json"  # the file beside those of a build
 
 
 @dataclass(frozen=True)
-class File(Table):
+class LockedFile(LockTable):
     """One file of a package index, identified by its hash."""
 
     filename: Annotated[t.FileName, Field(alias="file")]
@@ -46,7 +46,7 @@ class File(Table):
         return self.size or 0
 
     @model_validator(mode="after")
-    def _has_one_address(self) -> File:
+    def _has_one_address(self) -> LockedFile:
         if self.size is None and self.index != URL:
             raise ValueError(f"{self.filename} has no size, which only a file with a url may lack")
         if (self.url is None) != (self.index != URL) or (self.url and self.path):
@@ -65,7 +65,7 @@ class File(Table):
 
 
 @dataclass(frozen=True)
-class LockedGit(Table):
+class LockedGit(LockTable):
     """A commit and its tree, which distinguish two sources of one version."""
 
     ref: t.GitRef  # its name in the matrix
@@ -80,7 +80,7 @@ class LockedGit(Table):
 
 
 @dataclass(frozen=True)
-class LockedSdist(Table):
+class LockedSdist(LockTable):
     """A pure-Python source distribution that becomes a wheel in a container without network.
 
     Files have it in the table `sdist`, with name and version of the wheel again, or in the table `git`, without file
@@ -88,7 +88,7 @@ class LockedSdist(Table):
     """
 
     git: Annotated[LockedGit | None, Field(alias=".git")] = field(default=None, kw_only=True)
-    file: Annotated[File, Field(alias=".file")]  # of a commit: the archive that imagegen packs of its tree
+    file: Annotated[LockedFile, Field(alias=".file")]  # of a commit: the archive that imagegen packs of its tree
     build_requires: Annotated[tuple[LockedWheel, ...], Field(alias="build")]  # complete and exact
 
 
@@ -99,7 +99,7 @@ _inline_commit = inline(
 
 
 @dataclass(frozen=True)
-class LockedWheel(Table):
+class LockedWheel(LockTable):
     """One distribution of the stack.
 
     With `sdist`, `file` is the wheel that imagegen builds from it: its sha256 and size are a promise that every
@@ -111,7 +111,7 @@ class LockedWheel(Table):
     because: t.Line | None = field(default=None, kw_only=True)  # the matrix's reason, for a requirement of the cell
     via: tuple[t.Distribution, ...] = field(default=(), kw_only=True)  # dependent packages; () if the cell requires it
     choice: t.Line | None = field(default=None, kw_only=True)  # why this file: of a component that needs a compiler
-    file: Annotated[File, Field(alias=".file")]
+    file: Annotated[LockedFile, Field(alias=".file")]
     record_exception: t.Line | None = None  # why its RECORD is wrong, and accepted; None: it is right
     sdist: Annotated[LockedSdist | None, Field(validation_alias=AliasChoices("sdist", "git"))] = None
     build: Annotated[str | None, Field(init=False)] = None  # key of the source build that made it; in no lock file
@@ -163,7 +163,7 @@ class LockedWheel(Table):
 
 
 @dataclass(frozen=True)
-class LockedPatch(Table):
+class LockedPatch(LockTable):
     """A patch by its file name below wheels/ and its hash."""
 
     filename: t.PathBelow
@@ -171,7 +171,7 @@ class LockedPatch(Table):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LockedBuild(Table):
+class LockedBuild(LockTable):
     """A component that is compiled for this image, since no wheel fits: all that decides the wheel."""
 
     name: t.Distribution
@@ -180,7 +180,7 @@ class LockedBuild(Table):
     via: tuple[t.Distribution, ...] = ()  # dependent packages besides
     choice: t.Line  # why it is compiled
     key: t.Digest  # of all that decides the wheel
-    source: Annotated[File, Field(alias=".source")]  # an sdist, or the archive that imagegen packs of a tree
+    source: Annotated[LockedFile, Field(alias=".source")]  # an sdist, or the archive that imagegen packs of a tree
     architectures: tuple[t.Capability, ...] = ()  # ascending
     modules: tuple[t.Module, ...] = ()  # extension modules that the wheel must hold
     requires: tuple[t.RequirementText, ...] = ()  # what the resolution counted on; the wheel may require nothing else

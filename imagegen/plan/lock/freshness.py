@@ -16,7 +16,7 @@ from imagegen.plan.lock.indexes import DEFAULT
 from imagegen.plan.lock.interpreters import lock_interpreter
 from imagegen.plan.lock.model import GIT, LINKS, URL, Lock, LockedBuild, LockedGit, LockedWheel, file_conflicts_among
 from imagegen.plan.lock.recipes import Compiled, architectures, environment
-from imagegen.plan.lock.target import Target
+from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.plan.matrix.recipe import SdistFile
 
@@ -96,7 +96,7 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
         yield "uv"
     for build in lock.builds:
         yield from (f"build {build.name}: {each.name}" for each in build.build_requires if not _is_plain(each))
-    target = Target.of(cell.platform, cell.base, lock.interpreter.version)
+    target = WheelTarget.of(cell.platform, cell.base, lock.interpreter.version)
     yield from (wheel.file.filename for wheel in lock.wheels if target.best([(wheel.file.filename, wheel)]) is None)
 
 

@@ -20,7 +20,7 @@ from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, Page, file_path, is_file
 from imagegen.core.text import redact
 from imagegen.core.types import names_file, url_path
-from imagegen.plan.lock.target import Target
+from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Index
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _TAG = re.compile(rb"""<(a|base|meta)\s(?:[^<>"']|"(?:[^"<]|<[^a-z/!"])*"|'(?:[^
 
 
 @dataclass(frozen=True)
-class Link:
+class IndexLink:
     """A file on a page or in a directory, and its attributes on the page (PEP 503, 592, 658, 700)."""
 
     filename: str
@@ -84,18 +84,18 @@ def variable(alias: str) -> str:
     return f"IMAGEGEN_INDEX_{mirror_name(alias)}"
 
 
-def project(client: Client, index_url: str, name: str) -> list[Link]:
+def project(client: Client, index_url: str, name: str) -> list[IndexLink]:
     """The files of a project (PEP 503, PEP 691). Raises FetchError."""
     import pypi_simple
 
     return _links(client.page(f"{index_url}/{name}/", accept=pypi_simple.ACCEPT_JSON_PREFERRED), name)
 
 
-def find_links(client: Client, place: str) -> list[Link]:
+def find_links(client: Client, place: str) -> list[IndexLink]:
     """The files at a find-links place: a directory, a file:// address, or a page. Raises FetchError."""
     directory = local_directory(place)
     if directory is not None:
-        return [Link(path.name, path.resolve().as_uri(), None) for path in sorted(directory.iterdir())]
+        return [IndexLink(path.name, path.resolve().as_uri(), None) for path in sorted(directory.iterdir())]
     return _links(client.page(place if "://" in place else Path(place).resolve().as_uri()), "")
 
 
@@ -105,7 +105,7 @@ def local_directory(place: str) -> Path | None:
     return path if ("://" not in place or is_file(place)) and path.is_dir() else None
 
 
-def stand_in(settings: Settings, package: str, version: str, target: Target) -> Path | None:
+def stand_in(settings: Settings, package: str, version: str, target: WheelTarget) -> Path | None:
     """The one wheel of exactly this release (local version included) for the target in the find-links directories.
 
     None when there is none, or when several file names fit and a choice would have to be made.
@@ -126,7 +126,7 @@ def _is_release(filename: str, package: str, version: str) -> bool:
     return name == package and found == Version(version)
 
 
-def _links(page: Page, name: str) -> list[Link]:
+def _links(page: Page, name: str) -> list[IndexLink]:
     import pypi_simple
 
     # By content, not by its declared type: there are mirrors that serve HTML as JSON.
@@ -165,8 +165,8 @@ def _may_link(page: str, link: str) -> bool:
     return urlsplit(link).scheme in ("http", "https") or (is_file(page) and is_file(link))
 
 
-def _link_of(file: pypi_simple.DistributionPackage) -> Link:
-    return Link(
+def _link_of(file: pypi_simple.DistributionPackage) -> IndexLink:
+    return IndexLink(
         file.filename,
         file.url,
         file.digests.get("sha256"),
@@ -177,10 +177,10 @@ def _link_of(file: pypi_simple.DistributionPackage) -> Link:
     )
 
 
-def _link(anchor: pypi_simple.Link) -> Link:
+def _link(anchor: pypi_simple.Link) -> IndexLink:
     parts = urlsplit(anchor.url)
     said = {name: text for name in _SAID if (text := anchor.get_str_attrib(name)) is not None}
-    return Link(
+    return IndexLink(
         unquote(parts.path.rpartition("/")[2]),
         parts._replace(fragment="").geturl(),
         _sha256(parts.fragment),
@@ -215,7 +215,7 @@ def hint(url: str, filename: str) -> str | None:
         return None
 
 
-def from_hint(links: Iterable[Link], path: str) -> str | None:
+def from_hint(links: Iterable[IndexLink], path: str) -> str | None:
     """The address of `path` on the file host that an index's page shows."""
     for link in links:
         parts = urlsplit(link.url)

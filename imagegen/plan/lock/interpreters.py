@@ -20,8 +20,8 @@ from imagegen.core.registry.mirror import Mirror
 from imagegen.core.store import Store, digest_of
 from imagegen.core.text import redact
 from imagegen.plan.lock import indexes
-from imagegen.plan.lock.base import Deb, LockedBase
-from imagegen.plan.lock.tables import Table, inlined
+from imagegen.plan.lock.base import LockedBase, LockedDeb
+from imagegen.plan.lock.tables import LockTable, inlined
 from imagegen.plan.matrix.interpreters import prefix
 from imagegen.plan.matrix.model import Interpreter
 
@@ -32,7 +32,7 @@ _OWN_PYTHON = re.compile(r"python3\.[0-9]+")
 
 
 @dataclass(frozen=True)
-class InterpreterArchive(Table):
+class InterpreterArchive(LockTable):
     """The archive of a standalone interpreter, identified by its hash. Its publisher's lists do not give its size."""
 
     filename: Annotated[t.FileName, Field(alias="file")]  # "cpython-3.12.14+20260814-...-install_only_stripped.tar.gz"
@@ -46,7 +46,7 @@ class InterpreterArchive(Table):
 
 
 @dataclass(frozen=True)
-class LockedInterpreter(Table):
+class LockedInterpreter(LockTable):
     """The Python that the stack rests on: of the base's packages, or a standalone build, which has a `file`."""
 
     name: t.Word  # as in the matrix: "debian12-3.11", "standalone-3.12"
@@ -77,15 +77,15 @@ class LockedInterpreter(Table):
         return f"Python {self.version}" + (f" of python-build-standalone {self.release}" if self.file else "")
 
 
-def lock_interpreter(asked: Interpreter, platform: str, debs: Iterable[Deb]) -> LockedInterpreter:
+def lock_interpreter(requested: Interpreter, platform: str, debs: Iterable[LockedDeb]) -> LockedInterpreter:
     """Return the interpreter of a cell as its lock repeats it; its `debs` know the version of a distribution's."""
-    if file := asked.files.get(platform):
+    if file := requested.files.get(platform):
         name = unquote(file.path.rpartition("/")[2])
         archive = InterpreterArchive(name, file.sha256, f"{DOWNLOADS}/{file.path}")
-        return LockedInterpreter(asked.name, str(asked.version), asked.path, asked.release, archive)
+        return LockedInterpreter(requested.name, str(requested.version), requested.path, requested.release, archive)
     versions = {deb.name: deb.version for deb in debs}
-    exact = re.match(r"(?:\d+:)?(\d+\.\d+\.\d+)", versions.get(f"python{asked.python}", ""))
-    return LockedInterpreter(asked.name, exact[1] if exact else asked.python, asked.path)
+    exact = re.match(r"(?:\d+:)?(\d+\.\d+\.\d+)", versions.get(f"python{requested.python}", ""))
+    return LockedInterpreter(requested.name, exact[1] if exact else requested.python, requested.path)
 
 
 def interpreter_key(locked: LockedInterpreter) -> str:

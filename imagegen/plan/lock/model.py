@@ -16,15 +16,15 @@ from packaging.specifiers import SpecifierSet
 from pydantic import Field, Strict, model_validator
 
 from imagegen.core import types as t
-from imagegen.plan.lock.base import Deb, LockedArchive, LockedBase, LockedPackages
+from imagegen.plan.lock.base import LockedArchive, LockedBase, LockedDeb, LockedPackages
 from imagegen.plan.lock.distribution import (
     BUILT,
     GIT,
     LINKS,
     LOCAL,
     URL,
-    File,
     LockedBuild,
+    LockedFile,
     LockedGit,
     LockedPatch,
     LockedSdist,
@@ -32,7 +32,7 @@ from imagegen.plan.lock.distribution import (
     archive_name,
 )
 from imagegen.plan.lock.interpreters import InterpreterArchive, LockedInterpreter
-from imagegen.plan.lock.tables import Table
+from imagegen.plan.lock.tables import LockTable
 from imagegen.plan.matrix.model import EnvVar, FileConflictRule
 
 __all__ = [
@@ -42,8 +42,6 @@ __all__ = [
     "LOCAL",
     "LOCK_VERSION",
     "URL",
-    "Deb",
-    "File",
     "FileConflict",
     "Foundation",
     "InterpreterArchive",
@@ -51,6 +49,8 @@ __all__ = [
     "LockedArchive",
     "LockedBase",
     "LockedBuild",
+    "LockedDeb",
+    "LockedFile",
     "LockedGit",
     "LockedGpus",
     "LockedInterpreter",
@@ -68,7 +68,7 @@ LOCK_VERSION = 1
 
 
 @dataclass(frozen=True)
-class LockedGpus(Table):
+class LockedGpus(LockTable):
     """The requirements of an image on a host's GPUs; a lock for the CPU has none."""
 
     capabilities: tuple[t.Capability, ...]  # compute capabilities that it is for, ascending: "9.0", "12.0"
@@ -78,7 +78,7 @@ class LockedGpus(Table):
 
 
 @dataclass(frozen=True)
-class FileConflict(Table):
+class FileConflict(LockTable):
     """A file-conflict override: at `paths`, the files of `distribution` are installed; those in `over` leave theirs
     out.
     """
@@ -91,7 +91,7 @@ class FileConflict(Table):
 
 
 @dataclass(frozen=True)
-class RecordedLayer(Table):
+class RecordedLayer(LockTable):
     """Descriptor of one layer, in the image's order from the bottom up."""
 
     name: t.Word  # "base", "venv", a distribution's name, or "group-3"
@@ -102,7 +102,7 @@ class RecordedLayer(Table):
 
 
 @dataclass(frozen=True)
-class Record(Table):
+class Record(LockTable):
     """The layers that `lock --record` built: the promise that `build` holds itself to."""
 
     layer_format: Annotated[int, Strict()]
@@ -121,7 +121,7 @@ class Foundation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lock(Table):
+class Lock(LockTable):
     """A lock file; the order of the fields is the file's."""
 
     cell: t.Word
@@ -155,7 +155,7 @@ class Lock(Table):
         return Foundation(self.base, self.interpreter, self.added if self.added and self.added.debs else None)
 
     @property
-    def debs(self) -> tuple[Deb, ...]:
+    def debs(self) -> tuple[LockedDeb, ...]:
         """All Debian packages that the lock names, by name: an added one replaces the base's."""
         return all_debs(self.base, self.added)
 
@@ -204,7 +204,7 @@ class Lock(Table):
         return self
 
 
-def all_debs(base: LockedBase, added: LockedPackages | None) -> tuple[Deb, ...]:
+def all_debs(base: LockedBase, added: LockedPackages | None) -> tuple[LockedDeb, ...]:
     """Return the debs of base and added packages, by name: an added one replaces the base's."""
     found = {(deb.name, deb.architecture): deb for deb in (*base.debs, *(added.debs if added else ()))}
     return tuple(found[key] for key in sorted(found))

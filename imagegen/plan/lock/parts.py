@@ -29,7 +29,7 @@ from imagegen.plan.lock.file import LockErrors
 from imagegen.plan.lock.model import BUILT, GIT
 from imagegen.plan.lock.recipes import Compiled, no_recipe, require_metadata
 from imagegen.plan.lock.resolve import Site
-from imagegen.plan.lock.target import Target
+from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Requirement
 
 T = TypeVar("T")
@@ -61,12 +61,12 @@ class Parts:
     """`sites` by index alias; `archives` of commits by package."""
 
     sites: Mapping[str, Site]
-    archives: Mapping[str, git.Archive]
+    archives: Mapping[str, git.PackedTree]
 
 
 def gather(
     cell: Cell,
-    target: Target,
+    target: WheelTarget,
     compiled: Mapping[str, Compiled],
     attempts: Attempts,
     work_dir: Path,
@@ -120,14 +120,14 @@ def pep508(requirement: Requirement) -> str:
     return requirement.pep508
 
 
-def _check_wheel(requirement: Requirement, target: Target, settings: Settings) -> None:
+def _check_wheel(requirement: Requirement, target: WheelTarget, settings: Settings) -> None:
     """Raise LockError for a compiled component without a wheel. Errors of the index are ignored here and reported
     elsewhere.
     """
     name, package = requirement.component.name, requirement.component.package
     if source := requirement.git:
-        asked = f"the cell asks for {source.url} at {source.commit}"
-        raise no_recipe(f"{name} {source.metadata.version}", asked)
+        requested = f"the cell asks for {source.url} at {source.commit}"
+        raise no_recipe(f"{name} {source.metadata.version}", requested)
     url = indexes.url_of(requirement.index, settings)
     try:
         links = indexes.project(Client(settings).impatient(), url, package) if url else None
@@ -153,10 +153,10 @@ def _version(filename: str) -> str:
         return "0.dev0"
 
 
-def _archive(requirement: Requirement, store: Store, settings: Settings, progress: Progress) -> git.Archive:
+def _archive(requirement: Requirement, store: Store, settings: Settings, progress: Progress) -> git.PackedTree:
     assert requirement.git  # noqa: S101 - asked for such alone
     source, package = requirement.git, requirement.component.package
-    commit = git.Source(source.url, source.commit, source.tree)
+    commit = git.TreeSource(source.url, source.commit, source.tree)
     made = git.archive(commit, f"{package}-{source.metadata.version}", store, settings, progress)
     for paths, what in ((made.submodules, "submodules are"), (made.pointers, "files in Git LFS are")):
         if paths:
@@ -168,7 +168,7 @@ def _archive(requirement: Requirement, store: Store, settings: Settings, progres
 @dataclass(frozen=True)
 class _SiteMaker:
     cell: Cell
-    target: Target
+    target: WheelTarget
     work_dir: Path
     settings: Settings
     progress: Progress
@@ -205,7 +205,7 @@ class _SiteMaker:
             if any(link.uploaded is None for link in links):
                 yield package
 
-    def commits(self, archives: Mapping[str, git.Archive]) -> Site:
+    def commits(self, archives: Mapping[str, git.PackedTree]) -> Site:
         """A page that offers one sdist for each commit: uv has its metadata from the matrix and does not open it."""
         lines = []
         for requirement in self.cell.requirements:

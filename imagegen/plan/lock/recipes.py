@@ -20,18 +20,18 @@ from imagegen.core.errors import BuildError, ImagegenError, LockError
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu, parse_requirement
 from imagegen.plan import rules as compat
-from imagegen.plan.lock.base import Deb, LockedBase
+from imagegen.plan.lock.base import LockedBase, LockedDeb
 from imagegen.plan.lock.builds import closure
 from imagegen.plan.lock.model import LockedWheel
 from imagegen.plan.lock.resolve import Pinned
-from imagegen.plan.lock.target import Target
+from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Component, Requirement, Rule, Sdist, cuda_version
 from imagegen.plan.matrix.recipe import Recipe
 
 _LARGEST = 64 << 20  # bytes of a file that is read whole; a uv.lock of 1,000 packages takes 2 MB
 
 
-def member(store: Store, archive: git.Archive, name: str) -> bytes:
+def member(store: Store, archive: git.PackedTree, name: str) -> bytes:
     """Return a file of an archive. Raises KeyError where it holds no such file, or one too large to read whole."""
     with tarfile.open(store.path(archive.digest), "r:") as tar:
         info = tar.getmember(name)
@@ -41,7 +41,7 @@ def member(store: Store, archive: git.Archive, name: str) -> bytes:
         return file.read()
 
 
-def pyproject(store: Store, archive: git.Archive, folder: str, subdirectory: str) -> dict[str, Any]:
+def pyproject(store: Store, archive: git.PackedTree, folder: str, subdirectory: str) -> dict[str, Any]:
     """Return the pyproject.toml of a project in an archive, {} where it has none. Raises LockError."""
     path = posixpath.join(folder, subdirectory, "pyproject.toml")
     try:
@@ -54,7 +54,7 @@ def pyproject(store: Store, archive: git.Archive, folder: str, subdirectory: str
         ) from error
 
 
-def require_metadata(requirement: Requirement, archive: git.Archive, store: Store) -> None:
+def require_metadata(requirement: Requirement, archive: git.PackedTree, store: Store) -> None:
     """Raise LockError unless a commit's static metadata in the matrix equals that of its pyproject.toml (PEP 621).
 
     Fields that pyproject.toml leaves to the build backend are not compared; nor are requirements by address, which no
@@ -221,7 +221,7 @@ def require_tools(
     each: Compiled,
     cell: Cell,
     base: LockedBase,
-    debs: Iterable[Deb],
+    debs: Iterable[LockedDeb],
     wheels: Iterable[LockedWheel],
     rules: Iterable[Rule],
 ) -> None:
@@ -251,7 +251,7 @@ def require_tools(
     _require_new_enough(what, toolkit, _names(each, cell), rules)
 
 
-def _require_compiler(each: Compiled, cell: Cell, base: LockedBase, debs: Iterable[Deb]) -> None:
+def _require_compiler(each: Compiled, cell: Cell, base: LockedBase, debs: Iterable[LockedDeb]) -> None:
     if base.content:
         return  # its packages are the image's own to tell
     there = {deb.name for deb in debs}
@@ -307,7 +307,7 @@ def _capability(name: str) -> str:
     return number if "." in number else f"{number[:-1]}.{number[-1]}"
 
 
-def no_wheel(pinned: Pinned, target: Target, cell: Cell) -> LockError:
+def no_wheel(pinned: Pinned, target: WheelTarget, cell: Cell) -> LockError:
     """Return the error for a release of which no wheel fits the target, and whose sdist is not declared."""
     compiled = {each.component.package for each in cell.requirements if each.component.compiled}
     if pinned.sdist and pinned.name in compiled:

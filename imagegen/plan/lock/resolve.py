@@ -30,7 +30,7 @@ from imagegen.core.errors import FetchError, LockError
 from imagegen.core.text import redact
 from imagegen.plan.lock import guard
 from imagegen.plan.lock.indexes import DEFAULT
-from imagegen.plan.lock.target import Target
+from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.lock.uv_errors import is_limited_by_cutoff, packages_without_upload_time
 from imagegen.plan.matrix.model import Component
 
@@ -64,11 +64,11 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Question:
+class ResolveRequest:
     """The input of a resolution. `routes` maps a package to the alias that alone may give it."""
 
     requirements: tuple[str, ...]  # PEP 508
-    target: Target
+    target: WheelTarget
     as_of: str
     routes: Mapping[str, str]
     sites: Mapping[str, Site]  # alias -> where; without "pypi", uv's default
@@ -106,7 +106,7 @@ class Pinned:
     sdist: Remote | None
 
 
-def resolve(question: Question, settings: Settings) -> tuple[Pinned, ...]:
+def resolve(question: ResolveRequest, settings: Settings) -> tuple[Pinned, ...]:
     """Return the releases that satisfy the question, sorted by name.
 
     Raises LockError with uv's explanation, shortened, and FetchError with the index's address if an index fails.
@@ -144,7 +144,7 @@ def _home(settings: Settings) -> Path:
     return settings.store.parent / "uv"
 
 
-def _furnish(work_dir: Path, question: Question) -> None:
+def _furnish(work_dir: Path, question: ResolveRequest) -> None:
     """Write what uv reads: the requirements with their routes, its configuration, and the interpreter it may ask."""
     requirements = [*question.requirements, *question.constraints, *question.overrides]
     for text in requirements:
@@ -187,7 +187,7 @@ def _check(text: str) -> None:
     raise LockError(f"{text!r} cannot be resolved", code="lock-unresolvable", why=why)
 
 
-def _uv(work_dir: Path, settings: Settings, question: Question, arguments: Sequence[str]) -> None:
+def _uv(work_dir: Path, settings: Settings, question: ResolveRequest, arguments: Sequence[str]) -> None:
     command = [uv.find_uv_bin(), "pip", "compile", "pyproject.toml", "--config-file", "uv.toml", "--quiet"]
     command += ["--python", str(work_dir / "python"), "--no-build-isolation", "--no-header", "--color", "never"]
     env = {name: value for name, value in settings.env.items() if _KEPT_ENV.fullmatch(name)}
@@ -218,7 +218,7 @@ def _uv(work_dir: Path, settings: Settings, question: Question, arguments: Seque
         raise _explained(done.stderr, question)
 
 
-def _explained(stderr: str, question: Question) -> LockError | FetchError:
+def _explained(stderr: str, question: ResolveRequest) -> LockError | FetchError:
     """Return a LockError with uv's explanation, without the parts that only concern the uv command line."""
     text = re.sub(rf"\b{_PROJECT}( \(pyproject\.toml\))? depends on", "the cell depends on", redact(stderr))
     if guard.REFUSAL in text:
@@ -245,7 +245,7 @@ def _explained(stderr: str, question: Question) -> LockError | FetchError:
     return LockError(what, code="lock-unresolvable", why=why, fix=as_of)
 
 
-def _no_upload_time(packages: Sequence[str], question: Question) -> FetchError:
+def _no_upload_time(packages: Sequence[str], question: ResolveRequest) -> FetchError:
     """The error for an index that lists files of these packages without the upload time that the cutoff needs."""
     alias = question.routes.get(packages[0], DEFAULT)
     names = ", ".join(packages)

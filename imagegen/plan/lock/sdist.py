@@ -21,7 +21,7 @@ from imagegen.core.progress import Progress, timed
 from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store, digest_of
 from imagegen.core.types import EPOCH
-from imagegen.plan.lock.model import File, LockedSdist
+from imagegen.plan.lock.model import LockedFile, LockedSdist
 
 _FORMAT = 1  # of this way of building; a new number builds everything anew
 _TIMEOUT = 600  # seconds
@@ -42,7 +42,7 @@ class SdistBuilder:
     progress: Progress
 
 
-def build(name: str, version: str, sdist: LockedSdist, workshop: SdistBuilder) -> File:
+def build(name: str, version: str, sdist: LockedSdist, workshop: SdistBuilder) -> LockedFile:
     """Build twice and compare; the wheel is then in the store, and what it is gets remembered there.
 
     The sdist and its build requirements must be in the store. Raises SandboxError when the build fails, WheelError when
@@ -52,14 +52,14 @@ def build(name: str, version: str, sdist: LockedSdist, workshop: SdistBuilder) -
     with store.lock(f"sdist-{key}"):
         known = store.recall("sdist", key)
         if known and store.has(f"sha256:{known.get('sha256')}", known.get("size")):
-            return File(known["filename"], known["size"], known["sha256"], sdist.file.index)
+            return LockedFile(known["filename"], known["size"], known["sha256"], sdist.file.index)
         with timed(workshop.progress, f"building a wheel from {sdist.file.filename}, twice"):
             filename, wheel = _build_twice(name, version, sdist, workshop)
         _check(name, version, filename, wheel, sdist.file.filename)
         digest = store.write(wheel)
         record = {"filename": filename, "sha256": digest.removeprefix("sha256:"), "size": len(wheel)}
         store.remember("sdist", key, record)
-    return File(filename, len(wheel), digest.removeprefix("sha256:"), sdist.file.index)
+    return LockedFile(filename, len(wheel), digest.removeprefix("sha256:"), sdist.file.index)
 
 
 def _key(sdist: LockedSdist, workshop: SdistBuilder) -> str:

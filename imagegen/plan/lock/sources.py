@@ -20,8 +20,8 @@ from imagegen.core.registry.mirror import Mirror
 from imagegen.core.store import Store
 from imagegen.core.text import redact
 from imagegen.plan.lock import indexes
-from imagegen.plan.lock.indexes import Link
-from imagegen.plan.lock.model import BUILT, LINKS, URL, File
+from imagegen.plan.lock.indexes import IndexLink
+from imagegen.plan.lock.model import BUILT, LINKS, URL, LockedFile
 
 _THREADS = 6
 
@@ -29,11 +29,11 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequiredFile:
     """A file and the distribution that it belongs to."""
 
     name: str
-    file: File
+    file: LockedFile
     recipe: bool = False  # its hash is a recipe's, which locking again does not change
 
 
@@ -43,38 +43,38 @@ class Finder:
     def __init__(self, client: Client, store: Store, settings: Settings, meter: Meter) -> None:
         self._client, self._store, self._settings, self._meter = client, store, settings, meter
         self._mirror = Mirror.of(settings, client)
-        self._pages: dict[tuple[str, str], Future[list[Link]]] = {}
+        self._pages: dict[tuple[str, str], Future[list[IndexLink]]] = {}
         self._dead: dict[str, str] = {}  # place -> why it is not asked again
         self._lock = threading.Lock()
 
-    def fetch(self, wanted: Wanted) -> None:
+    def fetch(self, required: RequiredFile) -> None:
         """Bring the file into the store. Raises MissingFiles with all that was tried."""
-        if self._store.intact(wanted.file.digest, wanted.file.size):
-            self._meter.advance(wanted.file.estimate)
+        if self._store.intact(required.file.digest, required.file.size):
+            self._meter.advance(required.file.estimate)
             return
         tried: list[str] = []
-        if self._mirrored(wanted, tried):
+        if self._mirrored(required, tried):
             return
-        asked: set[str] = set()  # a hint and its page often name one address
-        for url in self._addresses(wanted, tried):
-            if url in asked:
+        requested: set[str] = set()  # a hint and its page often name one address
+        for url in self._addresses(required, tried):
+            if url in requested:
                 continue
-            asked.add(url)
+            requested.add(url)
             try:
-                size = self._client.size(url) if wanted.file.size is None else wanted.file.size
-                self._client.download(url, self._store, sha256=wanted.file.sha256, size=size, meter=self._meter)
+                size = self._client.size(url) if required.file.size is None else required.file.size
+                self._client.download(url, self._store, sha256=required.file.sha256, size=size, meter=self._meter)
             except FetchError as error:
                 tried.append(_reason(error))
             else:
                 return
-        raise MissingFiles([missing(wanted, tried)], self._store.root)
+        raise MissingFiles([missing(required, tried)], self._store.root)
 
-    def _mirrored(self, wanted: Wanted, tried: list[str]) -> bool:
+    def _mirrored(self, required: RequiredFile, tried: list[str]) -> bool:
         if self._mirror is None:
             return False
         try:
-            size = self._mirror.size(wanted.file.digest) if wanted.file.size is None else wanted.file.size
-            found = size is not None and self._mirror.take(wanted.file.digest, size, self._store, self._meter)
+            size = self._mirror.size(required.file.digest) if required.file.size is None else required.file.size
+            found = size is not None and self._mirror.take(required.file.digest, size, self._store, self._meter)
         except FetchError as error:
             tried.append(_reason(error))
             return False
@@ -82,36 +82,38 @@ class Finder:
             tried.append(f"{self._mirror}: it has no such file")
         return found
 
-    def _addresses(self, wanted: Wanted, tried: list[str]) -> Iterator[str]:
+    def _addresses(self, required: RequiredFile, tried: list[str]) -> Iterator[str]:
         """Yield addresses that may have the file, best first; the reasons why a source does not have it are added to
         `tried`.
         """
         for place in self._settings.find_links:
             links = self._listing(place, "", partial(indexes.find_links, self._client, place), tried)
-            yield from self._matching(links, wanted, place, tried)
+            yield from self._matching(links, required, place, tried)
         for index_url in self._settings.extra_indexes:
-            links = self._project(index_url.rstrip("/"), wanted.name, tried)
-            yield from self._matching(links, wanted, index_url, tried)
-        if wanted.file.url:
-            yield wanted.file.url
-        if wanted.file.index in (URL, LINKS, BUILT):
+            links = self._project(index_url.rstrip("/"), required.name, tried)
+            yield from self._matching(links, required, index_url, tried)
+        if required.file.url:
+            yield required.file.url
+        if required.file.index in (URL, LINKS, BUILT):
             return
-        url = indexes.url_of(wanted.file.index, self._settings)
+        url = indexes.url_of(required.file.index, self._settings)
         if url is None:
-            tried.append(f"index {wanted.file.index}: no address is known for it")
+            tried.append(f"index {required.file.index}: no address is known for it")
             return
-        if wanted.file.path:
+        if required.file.path:
             # The page of whichever project came first shows the index's file host.
-            links = self._listing(url, "", partial(indexes.project, self._client, url, wanted.name), [])
-            if links and (hinted := indexes.from_hint(links, wanted.file.path)):
+            links = self._listing(url, "", partial(indexes.project, self._client, url, required.name), [])
+            if links and (hinted := indexes.from_hint(links, required.file.path)):
                 yield hinted
-        links = self._project(url, wanted.name, tried)
-        yield from self._matching(links, wanted, url, tried)
+        links = self._project(url, required.name, tried)
+        yield from self._matching(links, required, url, tried)
 
-    def _project(self, index_url: str, name: str, tried: list[str]) -> list[Link] | None:
+    def _project(self, index_url: str, name: str, tried: list[str]) -> list[IndexLink] | None:
         return self._listing(index_url, name, partial(indexes.project, self._client, index_url, name), tried)
 
-    def _listing(self, place: str, name: str, read: Callable[[], list[Link]], tried: list[str]) -> list[Link] | None:
+    def _listing(
+        self, place: str, name: str, read: Callable[[], list[IndexLink]], tried: list[str]
+    ) -> list[IndexLink] | None:
         """Return what `read` returns, once for each (place, name); None, with the reason in `tried`, when it fails."""
         if place in self._dead:
             tried.append(self._dead[place])
@@ -140,17 +142,17 @@ class Finder:
             return None
 
     @staticmethod
-    def _matching(links: list[Link] | None, wanted: Wanted, place: str, tried: list[str]) -> Iterator[str]:
+    def _matching(links: list[IndexLink] | None, required: RequiredFile, place: str, tried: list[str]) -> Iterator[str]:
         """Yield links with the hash, or with the file name if the source states no hash."""
         if links is None:
             return
         fitting = [
             link.url
             for link in links
-            if link.sha256 == wanted.file.sha256 or (link.sha256 is None and link.filename == wanted.file.filename)
+            if link.sha256 == required.file.sha256 or (link.sha256 is None and link.filename == required.file.filename)
         ]
         if not fitting:
-            other = any(link.filename == wanted.file.filename for link in links)
+            other = any(link.filename == required.file.filename for link in links)
             tried.append(f"{redact(place)}: has another file of this name" if other else _lacks(place))
         yield from fitting
 
@@ -178,29 +180,29 @@ def in_parallel(tasks: Sequence[Callable[[], T]], client: Client) -> Iterator[T]
         raise lacking
 
 
-def missing(wanted: Wanted, tried: Sequence[str] = ()) -> Missing:
+def missing(required: RequiredFile, tried: Sequence[str] = ()) -> Missing:
     """The file as one that the store lacks."""
     links = "put it into a directory that PIP_FIND_LINKS names"
     fixes = {
-        URL: f"{links}, or reach {wanted.file.url}",
+        URL: f"{links}, or reach {required.file.url}",
         LINKS: f"{links}: only such places have had it",
         BUILT: "`imagegen wheels build` makes it again",
     }
-    again = "correct its recipe under wheels/, and lock again" if wanted.recipe else "`imagegen lock` looks again"
+    again = "correct its recipe under wheels/, and lock again" if required.recipe else "`imagegen lock` looks again"
     other = (
         "put wheels and sdists into a directory that PIP_FIND_LINKS names, or set "
-        f"{indexes.variable(wanted.file.index)} to a mirror of the index; "
+        f"{indexes.variable(required.file.index)} to a mirror of the index; "
         f"where an index serves other bytes than the lock names, {again}"
     )
-    fix = fixes.get(wanted.file.index, other)
-    return Missing(wanted.file.filename, wanted.file.sha256, tuple(dict.fromkeys(tried)), fix)
+    fix = fixes.get(required.file.index, other)
+    return Missing(required.file.filename, required.file.sha256, tuple(dict.fromkeys(tried)), fix)
 
 
 def _lacks(place: str) -> str:
     return f"{redact(place)}: does not have it"
 
 
-def mirrored(file: File, store: Store, settings: Settings, progress: Progress) -> bool:
+def mirrored(file: LockedFile, store: Store, settings: Settings, progress: Progress) -> bool:
     """Bring a file that no index has from one's own mirror; False where there is none, or it lacks the file.
 
     Raises FetchError, StoreError.

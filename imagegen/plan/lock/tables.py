@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from imagegen.core.types import Part
 
 
-class Table(Part):
+class LockTable(Part):
     """The base class of a lock's dataclasses; registry.Image, of a level below, has this configuration from them."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
@@ -62,7 +62,7 @@ def to_table(value: Any) -> Any:
             item = getattr(value, name)
             if item is not None and item != default:
                 table |= to_table(item) if key.startswith(".") else {key: to_table(item)}
-        return value.finish(table) if isinstance(value, Table) else table
+        return value.finish(table) if isinstance(value, LockTable) else table
     if isinstance(value, Mapping):
         return {key: value[key] for key in sorted(value)}
     return [to_table(each) for each in value] if isinstance(value, tuple | list) else value

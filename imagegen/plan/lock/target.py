@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Target:
+class WheelTarget:
     """`python` is the interpreter's full version, "3.11.2", where it is known; else "3.11"."""
 
     python: str
@@ -31,7 +31,7 @@ class Target:
     glibc: int  # minor version: 36 for 2.36
 
     @classmethod
-    def of(cls, platform: str, base: Base, python: str) -> Target:
+    def of(cls, platform: str, base: Base, python: str) -> WheelTarget:
         """Raises LockError for a platform or a base that wheels have no name for."""
         glibc = re.fullmatch(r"2\.(\d+)", base.glibc)
         if platform not in MACHINES or not glibc:

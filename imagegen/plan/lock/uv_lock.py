@@ -32,7 +32,7 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, alias_generator=lambda name: name.replace("_", "-"))
 
 
-class Source(_Table):
+class UvSource(_Table):
     """The place of a distribution; exactly one of its keys but `subdirectory` is set."""
 
     registry: str | None = None  # address of an index
@@ -75,7 +75,7 @@ class Dependency(_Table):
 
     name: str
     version: str | None = None
-    source: Source | None = None
+    source: UvSource | None = None
     extra: tuple[str, ...] = ()
     marker: str | None = None
 
@@ -95,12 +95,12 @@ class DistributionFile(_Table):
         return self.filename or unquote(urlsplit(self.url or self.path or "").path.rpartition("/")[2])
 
 
-class Package(_Table):
+class UvPackage(_Table):
     """One distribution of the file, with its files and edges."""
 
     name: str
     version: str | None = None  # None: only the build backend of a member knows it
-    source: Source
+    source: UvSource
     resolution_markers: tuple[str, ...] = ()  # of the forks that it belongs to; none: of all
     dependencies: tuple[Dependency, ...] = ()
     optional_dependencies: Mapping[str, tuple[Dependency, ...]] = {}
@@ -118,7 +118,7 @@ class UvLock(_Table):
     version: int
     requires_python: str
     supported_markers: tuple[str, ...] = ()
-    package: tuple[Package, ...] = ()
+    package: tuple[UvPackage, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Root:
 class Selected:
     """A package of the selection. `via` names the distributions whose requirements brought it, sorted."""
 
-    package: Package
+    package: UvPackage
     via: tuple[str, ...]
 
 
@@ -175,7 +175,7 @@ def select(lock: UvLock, roots: Sequence[Root], python: str, machine: str, where
     return _Selection(lock, python, machine, where, _choices(roots)).run(roots)
 
 
-def _require_valid(package: Package) -> None:
+def _require_valid(package: UvPackage) -> None:
     """Raise ValueError for a package whose name is not normalised or whose source is none of uv's kinds."""
     if package.name != canonicalize_name(package.name):
         raise ValueError(f"{package.name!r} is no normalised package name")
@@ -202,18 +202,18 @@ class _Selection:
 
     def run(self, roots: Sequence[Root]) -> tuple[Selected, ...]:
         self._require_target()
-        found: dict[str, Package] = {}
+        found: dict[str, UvPackage] = {}
         extras: dict[str, set[str]] = defaultdict(set)  # package -> those whose dependencies are in; "" is none
         via: dict[str, set[str]] = defaultdict(set)
         todo = [(self._root(each), "") for each in roots]
         todo += [(each, root.name) for root in roots for each in self._grouped(root)]
         while todo:
-            wanted, asking = todo.pop()
-            package = self._resolve(wanted)
+            required, asking = todo.pop()
+            package = self._resolve(required)
             if found.setdefault(package.name, package) != package:
                 raise self._error(f"it installs both {found[package.name]} and {package}")
             via[package.name] |= {asking} - {""}
-            for extra in {"", *wanted.extra} - extras[package.name]:
+            for extra in {"", *required.extra} - extras[package.name]:
                 extras[package.name].add(extra)
                 edges = package.optional_dependencies.get(extra, ()) if extra else package.dependencies
                 todo += [(each, package.name) for each in edges if self._holds(each.marker)]
@@ -249,18 +249,18 @@ class _Selection:
                 raise self._error(f"{root.name} has no dependency group {group}; it declares {declared}")
             yield from (each for each in package.dev_dependencies[group] if self._holds(each.marker))
 
-    def _resolve(self, wanted: Dependency) -> Package:
-        named = [each for each in self.lock.package if each.name == wanted.name]
+    def _resolve(self, required: Dependency) -> UvPackage:
+        named = [each for each in self.lock.package if each.name == required.name]
         fitting = [
             each
             for each in named
-            if wanted.version in (None, each.version)
-            and wanted.source in (None, each.source)
+            if required.version in (None, each.version)
+            and required.source in (None, each.source)
             and (not each.resolution_markers or any(map(self._holds, each.resolution_markers)))
         ]
         if len(fitting) != 1:
             wrong = " and ".join(map(str, fitting)) or ("none for this machine" if named else "none")
-            raise self._error(f"of {wanted.name} it has {wrong}")
+            raise self._error(f"of {required.name} it has {wrong}")
         return fitting[0]
 
     def _holds(self, marker: str | None) -> bool:
@@ -288,7 +288,7 @@ class _Selection:
         )
 
 
-def sha256_of(file: DistributionFile, package: Package, where: str) -> str:
+def sha256_of(file: DistributionFile, package: UvPackage, where: str) -> str:
     """Return the file's sha256 as hex digits. Raises LockError where uv.lock names another hash, or none."""
     algorithm, _, digest = (file.hash or "").partition(":")
     if algorithm != "sha256" or not re.fullmatch(r"[0-9a-f]{64}", digest):

@@ -26,21 +26,21 @@ from imagegen.plan.lock.model import GIT, URL
 from imagegen.plan.lock.parts import Attempts
 from imagegen.plan.lock.recipes import Compiled, member, pyproject, require_metadata
 from imagegen.plan.lock.resolve import Pinned, Remote
-from imagegen.plan.lock.target import Target
-from imagegen.plan.lock.uv_lock import GitCommit, Package, Root, Selected
+from imagegen.plan.lock.target import WheelTarget
+from imagegen.plan.lock.uv_lock import GitCommit, Root, Selected, UvPackage
 from imagegen.plan.matrix.model import Cell, GitSource, Sdist
 
 _SCP = re.compile(r"(?:ssh://)?git@([A-Za-z0-9.-]+)[:/](.+)")  # git-clone(1): an address that only a key opens
 
 
 @dataclass(frozen=True)
-class Contents:
+class ProjectContents:
     """The contents of the cell. `commits` and `archives` by package; `routes` as in resolve.Question."""
 
     found: tuple[Pinned, ...]  # sorted by name; without members whose commit could not be had
     routes: Mapping[str, str]
     commits: Mapping[str, GitSource]
-    archives: Mapping[str, git.Archive]
+    archives: Mapping[str, git.PackedTree]
     choice: str  # the file that names all others, in words
 
 
@@ -53,40 +53,40 @@ class UvProject:
     def __init__(
         self,
         cell: Cell,
-        target: Target,
+        target: WheelTarget,
         compiled: Mapping[str, Compiled],
         attempts: Attempts,
         store: Store,
         settings: Settings,
         progress: Progress,
     ) -> None:
-        asked = cell.from_uv_lock
-        assert asked and asked.git and asked.uv_lock  # noqa: S101 - the matrix holds `uv_lock` with `git` alone
-        self.asked, self.source, self.path = asked, asked.git, asked.uv_lock
+        requested = cell.from_uv_lock
+        assert requested and requested.git and requested.uv_lock  # noqa: S101 - the matrix holds `uv_lock` with `git` alone
+        self.requested, self.source, self.path = requested, requested.git, requested.uv_lock
         self.cell, self.target, self.compiled, self.attempts = cell, target, compiled, attempts
         self.store, self.settings, self.progress = store, settings, progress
         self.requirements = {each.component.package: each for each in cell.requirements}
-        self.folder = f"{asked.component.package}-{self.source.metadata.version}"
-        self.archive = self._archive(git.Source(self.source.url, self.source.commit, self.source.tree), self.folder)
-        require_metadata(asked, self.archive, store)
+        self.folder = f"{requested.component.package}-{self.source.metadata.version}"
+        self.archive = self._archive(git.TreeSource(self.source.url, self.source.commit, self.source.tree), self.folder)
+        require_metadata(requested, self.archive, store)
         self.where = f"{self.path} of {self.source.url} at {self.source.commit[:12]}"
 
-    def contents(self) -> Contents:
+    def contents(self) -> ProjectContents:
         """Return what the file holds for the cell's Python and machine.
 
         Commits of members that cannot be had are recorded in `attempts`. Raises LockError for a file that does not
         answer the cell.
         """
         parsed = uv_lock.parse(self._text(self.path), self.where)
-        own = self.asked.component.package
-        roots = [Root(own, self.asked.extras, self.asked.groups)]
+        own = self.requested.component.package
+        roots = [Root(own, self.requested.extras, self.requested.groups)]
         roots += [Root(name, each.extras) for name, each in sorted(self.requirements.items()) if name != own]
         selected = uv_lock.select(parsed, roots, self.target.python, self.target.machine, self.where)
         found = [self._pinned(each) for each in selected]
         sources = {each.package.name: each.package for each in selected}
         commits, archives = self._commits({each.name: (each.version, sources[each.name]) for each in found})
         lacking = {name for name, package in sources.items() if self._place(package)} - commits.keys()
-        return Contents(
+        return ProjectContents(
             found=tuple(each for each in found if each.name not in lacking),
             routes={name: self._route(package) for name, package in sources.items()},
             commits=commits,
@@ -94,7 +94,7 @@ class UvProject:
             choice=self.where,
         )
 
-    def _archive(self, source: git.Source, folder: str) -> git.Archive:
+    def _archive(self, source: git.TreeSource, folder: str) -> git.PackedTree:
         return git.archive(source, folder, self.store, self.settings, self.progress)
 
     def _text(self, path: str) -> str:
@@ -124,7 +124,7 @@ class UvProject:
             self._remote(package.sdist, package) if package.sdist else None,
         )
 
-    def _declared_version(self, package: Package) -> str:
+    def _declared_version(self, package: UvPackage) -> str:
         """Return the version of a member with a dynamic version: the matrix declares it as an exact specifier."""
         requirement = self.requirements.get(package.name)
         exact = [each.version for each in SpecifierSet(requirement.specifier)] if requirement else []
@@ -136,13 +136,13 @@ class UvProject:
             )
         return exact[0]
 
-    def _remote(self, file: uv_lock.DistributionFile, package: Package) -> Remote:
+    def _remote(self, file: uv_lock.DistributionFile, package: UvPackage) -> Remote:
         if file.url is None:
             raise self._error(f"{file.name} of {package} has no address")
         return Remote(file.name, file.url, uv_lock.sha256_of(file, package, self.where), file.size)
 
     @staticmethod
-    def _route(package: Package) -> str:
+    def _route(package: UvPackage) -> str:
         """The index alias of the package's files: URL for those that have an address of their own."""
         import pypi_simple  # late: it brings an HTML parser, which an unchanged build never needs
 
@@ -155,7 +155,7 @@ class UvProject:
             else URL
         )
 
-    def _place(self, package: Package) -> GitCommit | None:
+    def _place(self, package: UvPackage) -> GitCommit | None:
         """The commit that the package is built of; None for one of files."""
         if (directory := package.source.member) is None:
             return package.source.commit
@@ -185,8 +185,8 @@ class UvProject:
         return urljoin(f"{self.source.url}/", url) if url.startswith(("./", "../")) else url
 
     def _commits(
-        self, packages: Mapping[str, tuple[str, Package]]
-    ) -> tuple[dict[str, GitSource], dict[str, git.Archive]]:
+        self, packages: Mapping[str, tuple[str, UvPackage]]
+    ) -> tuple[dict[str, GitSource], dict[str, git.PackedTree]]:
         commits, archives = {}, {}
         for name, (version, package) in packages.items():
             if place := self._place(package):
@@ -195,14 +195,14 @@ class UvProject:
                     commits[name], archives[name] = made
         return commits, archives
 
-    def _source(self, name: str, version: str, place: GitCommit) -> tuple[GitSource, git.Archive]:
+    def _source(self, name: str, version: str, place: GitCommit) -> tuple[GitSource, git.PackedTree]:
         """A member's commit with what its build backend requires, and its archive. Raises FetchError, LockError."""
-        if name == self.asked.component.package:
+        if name == self.requested.component.package:
             return self.source, self.archive
         folder = f"{name}-{version}"
         known = self.source.tree if place.commit == self.source.commit else None
         try:
-            archive = self._archive(git.Source(place.url, place.commit, known), folder)
+            archive = self._archive(git.TreeSource(place.url, place.commit, known), folder)
         except FetchError as error:
             raise type(error)(f"{name} of uv.lock: {error.what}", why=error.why, fix=error.fix) from error
         project = pyproject(self.store, archive, folder, place.subdirectory)

@@ -17,7 +17,7 @@ from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.cells import Matrix, applies, cell_id, compose
 from imagegen.plan.matrix.hashes import inputs
 from imagegen.plan.matrix.interpreters import Interpreters
-from imagegen.plan.matrix.metadata import Package
+from imagegen.plan.matrix.metadata import PackageReleases
 from imagegen.plan.matrix.model import (
     NO_CUDA,
     SURROUNDINGS,
@@ -37,7 +37,7 @@ from imagegen.plan.matrix.model import (
 )
 from imagegen.plan.matrix.recipe import Recipe
 from imagegen.plan.matrix.recipes import recipe
-from imagegen.plan.matrix.references import Entries, Found, check_references
+from imagegen.plan.matrix.references import Entries, PlacedEntry, check_references
 from imagegen.plan.matrix.route import AmbiguousBuildError, is_pypi_build
 from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, ImageEntry, SdistEntry
 
@@ -66,7 +66,7 @@ class _Completion:
         self.entries = entries
         self.errors = errors
         self.directories = directories
-        self._metadata: dict[str, Package | None] = {}
+        self._metadata: dict[str, PackageReleases | None] = {}
         self._ambiguous: set[tuple[tuple[str, str], str]] = set()  # what is refused already, by image
         self.unresolved = unresolved  # entries that name what does not exist
         self.axes: dict[str, AxisEntry] = {found.name: found.entry for found in self._sound("axes")}
@@ -119,13 +119,13 @@ class _Completion:
             self.interpreters.known,
         )
 
-    def _sound(self, section: str) -> list[Found]:
+    def _sound(self, section: str) -> list[PlacedEntry]:
         return [found for _, found in sorted(self.entries[section].items()) if found.entry is not None]
 
-    def _resolved(self, found: Found) -> bool:
+    def _resolved(self, found: PlacedEntry) -> bool:
         return found.path not in self.unresolved
 
-    def _fail(self, found: Found, what: str, *inside: str | int, key: bool = True) -> None:
+    def _fail(self, found: PlacedEntry, what: str, *inside: str | int, key: bool = True) -> None:
         self.errors.append(found.error(what, *inside, key=key))
 
     def _check_axes(self) -> None:
@@ -211,7 +211,7 @@ class _Completion:
                 self.errors += errors
         return result
 
-    def _rule(self, found: Found) -> Rule:
+    def _rule(self, found: PlacedEntry) -> Rule:
         entry = found.entry
         return Rule(
             id=found.name,
@@ -230,7 +230,7 @@ class _Completion:
     def _by_package(self, side: Mapping[str, str]) -> dict[str, str]:
         return {self.components[name].package if name in self.components else name: text for name, text in side.items()}
 
-    def _cells(self, found: Found) -> list[Cell]:
+    def _cells(self, found: PlacedEntry) -> list[Cell]:
         """The image's cells, its default cell first; none when something it names is missing."""
         entry: ImageEntry = found.entry
         parts = [found, *(self.entries["stacks"][name] for name in entry.stacks if name in self.entries["stacks"])]
@@ -253,7 +253,7 @@ class _Completion:
         cells = [self._cell(found, entry, choice) for choice in choices]
         return [cell for cell in cells if cell]
 
-    def _base(self, found: Found) -> Base:
+    def _base(self, found: PlacedEntry) -> Base:
         system = self.systems[found.entry.system]
         return Base(name=found.name, glibc=system.glibc, **found.entry.model_dump(exclude={"override", "env"}))
 
@@ -265,7 +265,7 @@ class _Completion:
         default = self.axes[axis].default
         return sorted(dict.fromkeys(entry.axes.get(axis, [default])), key=lambda value: value != default)
 
-    def _index(self, found: Found, uses: Mapping[str, ComponentUse], component: Component, cuda: str) -> str:
+    def _index(self, found: PlacedEntry, uses: Mapping[str, ComponentUse], component: Component, cuda: str) -> str:
         """Return the alias of the index that gives `component` to a cell whose components are `uses`."""
         own, version = component.index.get(cuda, "pypi"), cuda_version(cuda)
         leader = uses.get(component.pypi_build or "")
@@ -283,12 +283,12 @@ class _Completion:
                 self.errors.append(MatrixError(what, where=found.where(), why=str(error), fix=fix))
             return own
 
-    def _harvested(self, package: str) -> Package | None:
+    def _harvested(self, package: str) -> PackageReleases | None:
         if package not in self._metadata:
             self._metadata[package] = metadata.load(self.directories, package)
         return self._metadata[package]
 
-    def _cell(self, found: Found, entry: ImageEntry, axes: Mapping[str, str]) -> Cell | None:
+    def _cell(self, found: PlacedEntry, entry: ImageEntry, axes: Mapping[str, str]) -> Cell | None:
         made = compose(entry, [self.stacks[name] for name in entry.stacks], axes)
         sound = made.base in self.bases and set(made.components) <= set(self.components)
         if not (sound and set(made.gpus) <= set(self.gpus)):
@@ -358,6 +358,6 @@ def _metadata(entry: SdistEntry) -> Sdist:
     return Sdist(entry.version, tuple(entry.requires), tuple(entry.build_requires))
 
 
-def _file_conflict(found: Found) -> FileConflictRule:
+def _file_conflict(found: PlacedEntry) -> FileConflictRule:
     fields = found.entry.model_dump(exclude={"override"})
     return FileConflictRule(id=found.name, **fields | {"over": tuple(sorted(set(fields["over"])))})

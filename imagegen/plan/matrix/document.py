@@ -22,7 +22,7 @@ Path_ = tuple[str | int, ...]  # of keys and list positions, as pydantic's error
 
 
 @dataclass
-class Document:
+class YamlDocument:
     """`data` is None when `errors` holds a syntax error; otherwise it is plain: dict, list, str, bool, None."""
 
     file: Path
@@ -43,9 +43,9 @@ class Document:
         return Location(self.file)
 
 
-def parse(file: Path, raw: bytes) -> Document:
+def parse(file: Path, raw: bytes) -> YamlDocument:
     """Read one document. Never raises for bad content: every fault is in `Document.errors`."""
-    document = Document(file)
+    document = YamlDocument(file)
     try:
         text = raw.decode("utf-8")
         node = _compose(document, text)
@@ -64,7 +64,7 @@ def parse(file: Path, raw: bytes) -> Document:
     return document
 
 
-def _compose(document: Document, text: str) -> yaml.Node | None:
+def _compose(document: YamlDocument, text: str) -> yaml.Node | None:
     """The node tree; None when the file is empty or a refused construct was reported."""
     depth = documents = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
@@ -88,7 +88,7 @@ def _compose(document: Document, text: str) -> yaml.Node | None:
     return None if document.errors else yaml.compose(text, Loader=yaml.CSafeLoader)
 
 
-def _plain(document: Document, node: yaml.Node, path: Path_) -> Any:
+def _plain(document: YamlDocument, node: yaml.Node, path: Path_) -> Any:
     document.values[path] = at = _at(node)
     if isinstance(node, yaml.SequenceNode):
         return [_plain(document, each, (*path, position)) for position, each in enumerate(node.value)]
@@ -107,7 +107,7 @@ def _plain(document: Document, node: yaml.Node, path: Path_) -> Any:
     return node.value
 
 
-def _mapping(document: Document, node: yaml.MappingNode, path: Path_) -> dict[str, Any]:
+def _mapping(document: YamlDocument, node: yaml.MappingNode, path: Path_) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:
         at = _at(key_node)
@@ -132,7 +132,7 @@ def _at(thing: yaml.Event | yaml.Node) -> tuple[int, int]:
 
 
 def _fail(
-    document: Document, at: tuple[int | None, int | None], what: str, why: str | None = None, fix: str | None = None
+    document: YamlDocument, at: tuple[int | None, int | None], what: str, why: str | None = None, fix: str | None = None
 ) -> None:
     document.errors.append(MatrixError(what, where=Location(document.file, *at), why=why, fix=fix))
 
@@ -146,7 +146,7 @@ _SHAPES = {
 }
 
 
-def explain(document: Document, details: Iterable[ErrorDetails], schema: type[BaseModel]) -> ErrorList[MatrixError]:
+def explain(document: YamlDocument, details: Iterable[ErrorDetails], schema: type[BaseModel]) -> ErrorList[MatrixError]:
     """Return pydantic's errors for a document as messages with lines, without those that the parser has reported."""
     found: ErrorList[MatrixError] = ErrorList()
     for detail in details:
@@ -159,7 +159,7 @@ def explain(document: Document, details: Iterable[ErrorDetails], schema: type[Ba
     return found
 
 
-def _explain(document: Document, detail: ErrorDetails, schema: type[BaseModel]) -> MatrixError:
+def _explain(document: YamlDocument, detail: ErrorDetails, schema: type[BaseModel]) -> MatrixError:
     path, kind = tuple(detail["loc"]), detail["type"]
     key = bool(path) and path[-1] == "[key]"
     path = path[:-1] if key else path

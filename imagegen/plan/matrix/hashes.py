@@ -46,8 +46,8 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
         for each in cell.requirements
         if (recipe := cell.recipes.get(each.component.package))
     }
-    wanted = {each.component.name for each in cell.requirements}
-    parts |= {f"sdist {each.package}": _essence(each, cell) for each in cell.sdists if each.name not in wanted}
+    required = {each.component.name for each in cell.requirements}
+    parts |= {f"sdist {each.package}": _essence(each, cell) for each in cell.sdists if each.name not in required}
     return dataclasses.replace(cell, inputs={name: sha256(parts[name]) for name in sorted(parts)})
 
 
@@ -64,8 +64,8 @@ def sha256(value: Any) -> str:
 
 def _asked(each: Requirement) -> list[Any]:
     git = each.git and {name: value for name, value in dataclasses.asdict(each.git).items() if value != ""}
-    asked = [each.component.name, each.pep508, each.index, each.because, git]
-    return [*asked, "from source"] if each.from_source else asked
+    requested = [each.component.name, each.pep508, each.index, each.because, git]
+    return [*requested, "from source"] if each.from_source else requested
 
 
 def _routed(each: Requirement, cell: Cell) -> list[Any]:

@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 from imagegen.core import data
 from imagegen.core.errors import ErrorList, Location, MatrixError
 from imagegen.plan.matrix.model import Interpreter
-from imagegen.plan.matrix.references import Found
+from imagegen.plan.matrix.references import PlacedEntry
 
 FILE = "models.json"
 PACKAGES = ("transformers", "vllm")
@@ -91,7 +91,7 @@ class Interpreters:
     `entries` are the sound ones; where others have errors of their own (not `whole`), none is missed.
     """
 
-    def __init__(self, entries: Sequence[Found], errors: ErrorList[MatrixError], *, whole: bool) -> None:
+    def __init__(self, entries: Sequence[PlacedEntry], errors: ErrorList[MatrixError], *, whole: bool) -> None:
         self._errors, self._whole = errors, whole
         self._failed: set[tuple[str, str]] = set()  # image, message
         self.known = {found.name: _interpreter(found) for found in entries}
@@ -104,7 +104,7 @@ class Interpreters:
                     what = f'"{other.name}" is already the Python {each.python} of {system}'
                     errors.append(found.error(what, "systems", fix="keep one of them"))
 
-    def choose(self, image: Found, name: str | None, system: str, axes: Mapping[str, str]) -> Interpreter | None:
+    def choose(self, image: PlacedEntry, name: str | None, system: str, axes: Mapping[str, str]) -> Interpreter | None:
         """Return the interpreter of a cell of `image` on a base of `system`; None after an error.
 
         `name` is the one that the image or a variant requests. Otherwise it is the system's own for the value of the
@@ -122,7 +122,7 @@ class Interpreters:
             return None
         return chosen
 
-    def _fail(self, image: Found, what: str, fix: str) -> None:
+    def _fail(self, image: PlacedEntry, what: str, fix: str) -> None:
         if (image.name, what) not in self._failed:
             self._failed.add((image.name, what))
             self._errors.append(image.error(what, "interpreter", fix=fix))
@@ -142,7 +142,7 @@ def _mismatch(chosen: Interpreter, system: str, axes: Mapping[str, str]) -> tupl
     return None
 
 
-def _interpreter(found: Found) -> Interpreter:
+def _interpreter(found: PlacedEntry) -> Interpreter:
     entry = found.entry
     return Interpreter(
         name=found.name,

@@ -16,7 +16,7 @@ from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.complete import complete
 from imagegen.plan.matrix.document import explain
-from imagegen.plan.matrix.references import Entries, Found
+from imagegen.plan.matrix.references import Entries, PlacedEntry
 from imagegen.plan.matrix.schema import SECTIONS, MatrixFile
 
 RECIPES = "wheels"  # a directory of this name may hold other things too
@@ -37,7 +37,7 @@ def load(directories: Sequence[Path]) -> Matrix:
             parsed = _validate(document, errors)
             for section in SECTIONS:
                 for name, entry in getattr(parsed, section).items():
-                    found = Found(name, entry, document, (section, name), layer)
+                    found = PlacedEntry(name, entry, document, (section, name), layer)
                     _add(entries[section], found, errors)
             _remember_broken(entries, document, parsed, layer)
     _check_overrides(entries, errors)
@@ -70,20 +70,20 @@ def _files(directory: Path, errors: list[MatrixError]) -> list[Path]:
     return files
 
 
-def _read(file: Path, project: Path | None, errors: list[MatrixError]) -> documents.Document:
+def _read(file: Path, project: Path | None, errors: list[MatrixError]) -> documents.YamlDocument:
     try:
         raw = data.read(file, project, data.HAND_WRITTEN)
     except OSError as error:
         errors.append(
             MatrixError("the file cannot be read", code="matrix-unreadable", where=str(file), why=error.strerror)
         )
-        return documents.Document(file, data={})
+        return documents.YamlDocument(file, data={})
     document = documents.parse(file, raw)
     errors += document.errors
     return document
 
 
-def _validate(document: documents.Document, errors: list[MatrixError]) -> MatrixFile:
+def _validate(document: documents.YamlDocument, errors: list[MatrixError]) -> MatrixFile:
     """The file's sound entries; the others' faults go to `errors`."""
     written = document.data
     if not isinstance(written, dict):
@@ -111,7 +111,7 @@ def _validate(document: documents.Document, errors: list[MatrixError]) -> Matrix
     return MatrixFile.model_validate(sound)
 
 
-def _add(known: dict[str, Found], new: Found, errors: list[MatrixError]) -> None:
+def _add(known: dict[str, PlacedEntry], new: PlacedEntry, errors: list[MatrixError]) -> None:
     old = known.get(new.name)
     if old and old.layer == new.layer:
         errors.append(
@@ -136,17 +136,17 @@ def _add(known: dict[str, Found], new: Found, errors: list[MatrixError]) -> None
             )
         )
     else:
-        known[new.name] = Found(new.name, new.entry, new.document, new.path, new.layer, replaces=old)
+        known[new.name] = PlacedEntry(new.name, new.entry, new.document, new.path, new.layer, replaces=old)
 
 
-def _remember_broken(entries: Entries, document: documents.Document, parsed: MatrixFile, layer: int) -> None:
+def _remember_broken(entries: Entries, document: documents.YamlDocument, parsed: MatrixFile, layer: int) -> None:
     """Add the names of faulty entries, so that references to them are not reported as unknown names."""
     if isinstance(document.data, dict):
         for section in SECTIONS:
             written = document.data.get(section)
             for name in written if isinstance(written, dict) else ():
                 if name not in getattr(parsed, section):
-                    entries[section].setdefault(name, Found(name, None, document, (section, name), layer))
+                    entries[section].setdefault(name, PlacedEntry(name, None, document, (section, name), layer))
 
 
 def _check_overrides(entries: Entries, errors: ErrorList[MatrixError]) -> None:

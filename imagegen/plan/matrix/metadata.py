@@ -29,7 +29,7 @@ _LONGEST_TAG = 255  # characters, as of a file's name: the tags of a name are th
 
 
 @dataclass(frozen=True)
-class Release:
+class ReleaseMetadata:
     """One version as the index has it, for Linux on x86_64 and aarch64.
 
     `requires` are PEP 508 strings, sorted, without those of extras; None if only an sdist exists, because its
@@ -48,7 +48,7 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Package:
+class PackageReleases:
     """`since` and `extras` are what a harvest is asked for, everything else is what it found."""
 
     name: str  # normalised
@@ -56,7 +56,7 @@ class Package:
     read: str | None  # the day on which the index last said something new; None before the first harvest
     since: str | None  # the oldest version that is kept; None for all
     extras: tuple[str, ...]  # whose requirements are kept, sorted
-    releases: Mapping[str, Release]  # by version, the newest first
+    releases: Mapping[str, ReleaseMetadata]  # by version, the newest first
 
 
 @cache
@@ -82,7 +82,7 @@ def holds(marker: str, python: str, machine: str, extra: str) -> bool | None:
         return None
 
 
-def load(directories: Sequence[Path], package: str) -> Package | None:
+def load(directories: Sequence[Path], package: str) -> PackageReleases | None:
     """Return the metadata of a package from the last directory that has it; None where none has.
 
     Raises MatrixError for a file that cannot be read.
@@ -110,7 +110,7 @@ def path_of(directory: Path, package: str) -> Path:
     return directory / FOLDER / f"{package}.json"
 
 
-def dumps(package: Package) -> bytes:
+def dumps(package: PackageReleases) -> bytes:
     """The file of a package: the same bytes for the same facts, whatever order they came in."""
     newest_first = sorted(package.releases.values(), key=lambda release: Version(release.version), reverse=True)
     lines = [f"    {json.dumps(each.version)}: {json.dumps(_table(each))}" for each in newest_first]
@@ -122,7 +122,7 @@ def dumps(package: Package) -> bytes:
     return f'{{\n{top}  "versions": {versions}\n}}\n'.encode()
 
 
-def write(package: Package, path: Path) -> None:
+def write(package: PackageReleases, path: Path) -> None:
     """Replace the file at once, or leave it as it was. Raises MatrixError when it cannot be written."""
     try:
         data.write(path, dumps(package))
@@ -132,7 +132,7 @@ def write(package: Package, path: Path) -> None:
         ) from error
 
 
-def _table(release: Release) -> dict[str, Any]:
+def _table(release: ReleaseMetadata) -> dict[str, Any]:
     table: dict[str, Any] = {"uploaded": release.uploaded} if release.uploaded else {}
     table |= {"python": release.python} if release.python else {}
     table["requires"] = None if release.requires is None else sorted(release.requires)
@@ -144,7 +144,7 @@ def _table(release: Release) -> dict[str, Any]:
     return table | ({"yanked": True} if release.yanked else {})
 
 
-def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) -> Package:
+def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) -> PackageReleases:
     """The package in a file's bytes; `path` is named in errors, `name` is what the file must be about.
 
     Raises MatrixError for anything but what `dumps` writes, up to order and white space.
@@ -173,7 +173,7 @@ def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) 
             "this is not harvested metadata", code="matrix-metadata-malformed", where=where, why=why, fix=_fix(path)
         ) from error
     newest_first = sorted(found.versions, key=Version, reverse=True)
-    return Package(
+    return PackageReleases(
         name=found.package,
         index=found.index,
         read=found.read,
@@ -236,8 +236,8 @@ class _FileTable(Strict):
     versions: dict[t.CanonicalVersion, _ReleaseTable]
 
 
-def _release(version: str, table: _ReleaseTable) -> Release:
-    return Release(
+def _release(version: str, table: _ReleaseTable) -> ReleaseMetadata:
+    return ReleaseMetadata(
         version=version,
         uploaded=table.uploaded,
         python=table.python,

@@ -121,7 +121,7 @@ class Recipe:
 # Recipes under wheels/ as users write them, as pydantic models; the other sections are in schema.py.
 
 
-class Entry(Strict):
+class NamedEntry(Strict):
     """A named entry of a matrix file."""
 
     override: bool = Field(default=False, description="Replaces the entry of this name from an earlier directory.")
@@ -184,7 +184,7 @@ class CostEntry(Strict):
     source: t.Text
 
 
-class RecipeEntry(Entry):
+class RecipeEntry(NamedEntry):
     """The recipe of a component's source build, the same for all cells; its name is the component's."""
 
     releases: Annotated[dict[t.CanonicalVersion, ReleaseEntry], Field(min_length=1)]

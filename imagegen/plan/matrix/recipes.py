@@ -27,11 +27,11 @@ from imagegen.plan.matrix.recipe import (
     ReleaseOverride,
     SdistFile,
 )
-from imagegen.plan.matrix.references import Found
+from imagegen.plan.matrix.references import PlacedEntry
 
 
 def recipe(
-    found: Found, component: Component, gpus: Mapping[str, Gpu], directory: Path
+    found: PlacedEntry, component: Component, gpus: Mapping[str, Gpu], directory: Path
 ) -> tuple[Recipe, ErrorList[MatrixError]]:
     """Return the recipe and what is wrong with it; its file lies below `directory`, a project's wheels/."""
     entry: RecipeEntry = found.entry
@@ -65,7 +65,7 @@ def recipe(
     return made, errors
 
 
-def _contradictions(found: Found, entry: RecipeEntry, component: Component) -> Iterator[MatrixError]:
+def _contradictions(found: PlacedEntry, entry: RecipeEntry, component: Component) -> Iterator[MatrixError]:
     if not component.compiled:
         what = f'the component "{component.name}" needs no compiler'
         yield found.error(what, fix="say `compiled: true` in its entry under components, or leave the recipe out")
@@ -103,7 +103,7 @@ def _is_of(filename: str, package: str, version: str) -> bool:
     return (name, str(its_version)) == (package, version)
 
 
-def _unknown_gpus(found: Found, entry: RecipeEntry, gpus: Mapping[str, Gpu]) -> Iterator[MatrixError]:
+def _unknown_gpus(found: PlacedEntry, entry: RecipeEntry, gpus: Mapping[str, Gpu]) -> Iterator[MatrixError]:
     known = {gpu.capability for gpu in gpus.values()}
     for capability in entry.architectures.names if entry.architectures else ():
         if capability not in known:
@@ -112,11 +112,11 @@ def _unknown_gpus(found: Found, entry: RecipeEntry, gpus: Mapping[str, Gpu]) -> 
             yield found.error(what, "architectures", "names", capability, fix=fix)
 
 
-def _patches(found: Found, entries: Sequence[PatchEntry]) -> tuple[Patch, ...]:
+def _patches(found: PlacedEntry, entries: Sequence[PatchEntry]) -> tuple[Patch, ...]:
     return tuple(Patch(found.document.file.parent / each.file, each.sha256, each.because) for each in entries)
 
 
-def _path_errors(found: Found, project: Path, version: str, release: ReleaseEntry) -> Iterator[MatrixError]:
+def _path_errors(found: PlacedEntry, project: Path, version: str, release: ReleaseEntry) -> Iterator[MatrixError]:
     """Yield an error for a local source that links lead out of the directory that its `../`s name."""
     if release.path:
         top = project.joinpath(*[".."] * release.path.count("../"))
@@ -128,7 +128,9 @@ def _path_errors(found: Found, project: Path, version: str, release: ReleaseEntr
             yield MatrixError(what, where=where, why=error.strerror, fix=fix)
 
 
-def _patch_errors(found: Found, directory: Path, entries: Sequence[PatchEntry], *inside: str) -> Iterator[MatrixError]:
+def _patch_errors(
+    found: PlacedEntry, directory: Path, entries: Sequence[PatchEntry], *inside: str
+) -> Iterator[MatrixError]:
     patches = _patches(found, entries)
     names = [patch.path.name for patch in patches]  # by which the build finds them, all in one folder
     for position in _repeated(names):
@@ -156,14 +158,14 @@ def _differs(release: ReleaseEntry) -> bool:
     return release.requires is not None or release.patches is not None
 
 
-def _own(found: Found, release: ReleaseEntry) -> ReleaseOverride:
+def _own(found: PlacedEntry, release: ReleaseEntry) -> ReleaseOverride:
     return ReleaseOverride(
         None if release.requires is None else tuple(release.requires),
         None if release.patches is None else _patches(found, release.patches),
     )
 
 
-def _source(found: Found, version: str, release: ReleaseEntry, project: Path) -> SdistFile | Commit | LocalSource:
+def _source(found: PlacedEntry, version: str, release: ReleaseEntry, project: Path) -> SdistFile | Commit | LocalSource:
     if release.sdist:
         return SdistFile(release.sdist.file, release.sdist.sha256, int(release.sdist.size))
     if release.git:

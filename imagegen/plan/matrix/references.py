@@ -9,20 +9,20 @@ from typing import Any
 
 from imagegen.core.errors import ErrorList, Location, MatrixError
 from imagegen.core.text import counted, did_you_mean
-from imagegen.plan.matrix.document import Document
+from imagegen.plan.matrix.document import YamlDocument
 from imagegen.plan.matrix.model import ENV, SURROUNDINGS, condition_error
 
 
 @dataclass(frozen=True)
-class Found:
+class PlacedEntry:
     """An entry and its place; `entry` is None when it has an error of its own."""
 
     name: str
     entry: Any
-    document: Document
+    document: YamlDocument
     path: tuple[str, str]
     layer: int  # which of the directories
-    replaces: Found | None = None
+    replaces: PlacedEntry | None = None
 
     @property
     def written(self) -> Any:
@@ -39,7 +39,7 @@ class Found:
 _LISTED = 50  # names that an error repeats
 _SECTION = {"index": "indexes"}  # where the plural is not as usual
 
-Entries = dict[str, dict[str, Found]]  # section -> name -> entry
+Entries = dict[str, dict[str, PlacedEntry]]  # section -> name -> entry
 
 
 def check_references(entries: Entries, errors: ErrorList[MatrixError]) -> set[tuple[str, str]]:
@@ -56,21 +56,21 @@ def check_references(entries: Entries, errors: ErrorList[MatrixError]) -> set[tu
     return unresolved
 
 
-def _base(found: Found, known: _Known) -> Iterator[MatrixError]:
+def _base(found: PlacedEntry, known: _Known) -> Iterator[MatrixError]:
     return _name(found, "system", known)
 
 
-def _interpreter(found: Found, known: _Known) -> Iterator[MatrixError]:
+def _interpreter(found: PlacedEntry, known: _Known) -> Iterator[MatrixError]:
     return _names(found, "system", _list(found.written, "systems"), known, "systems")
 
 
-def _recipe(found: Found, known: _Known) -> Iterator[MatrixError]:
+def _recipe(found: PlacedEntry, known: _Known) -> Iterator[MatrixError]:
     if found.name not in known.names["components"]:
         near = None if known.errors.is_full else did_you_mean(found.name, known.names["components"])
         yield found.error(f'there is no component "{found.name}"', fix=near or "say under components what it is")
 
 
-def _rule(found: Found, known: _Known) -> Iterator[MatrixError]:
+def _rule(found: PlacedEntry, known: _Known) -> Iterator[MatrixError]:
     for side in ("when", "then", "conflict"):
         yield from _conditions(found, side, known)
     yield from _names(found, "component", _list(found.written, "same"), known, "same")
@@ -89,7 +89,13 @@ class _Known:
         self._gpus = entries["gpus"]
 
     def missing(
-        self, found: Found, kind: str, name: Any, defined: Collection[str], *inside: str | int, fix: str | None = None
+        self,
+        found: PlacedEntry,
+        kind: str,
+        name: Any,
+        defined: Collection[str],
+        *inside: str | int,
+        fix: str | None = None,
     ) -> Iterator[MatrixError]:
         """Return an error if `name` is text that is not `defined`; a value of another type already has
         its own error.
@@ -126,7 +132,7 @@ class _Known:
         return set(_mapping(self._components[component].written, "git"))
 
 
-def _component(found: Found, known: _Known) -> Iterator[MatrixError]:
+def _component(found: PlacedEntry, known: _Known) -> Iterator[MatrixError]:
     for key in ("index", "local"):
         for value in _mapping(found.written, key):
             yield from known.missing(found, "value of the cuda axis", value, known.values("cuda"), key, value)
@@ -137,7 +143,7 @@ def _component(found: Found, known: _Known) -> Iterator[MatrixError]:
         yield from known.missing(found, "component", leader, known.names["components"], "pypi_build")
 
 
-def _image(found: Found, known: _Known) -> Iterator[MatrixError]:
+def _image(found: PlacedEntry, known: _Known) -> Iterator[MatrixError]:
     yield from _name(found, "base", known)
     yield from _name(found, "interpreter", known)
     yield from _gpus(found, known)
@@ -149,7 +155,7 @@ def _image(found: Found, known: _Known) -> Iterator[MatrixError]:
     yield from _part(found, known)
 
 
-def _gpus(found: Found, known: _Known, written: Any = None, *inside: str | int) -> Iterator[MatrixError]:
+def _gpus(found: PlacedEntry, known: _Known, written: Any = None, *inside: str | int) -> Iterator[MatrixError]:
     """Check the architectures that an image or a variant names; the error for a product's name has its architecture."""
     for position, name in enumerate(_list(found.written if written is None else written, "gpus")):
         architecture = known.architecture(name) if isinstance(name, str) else None
@@ -157,7 +163,7 @@ def _gpus(found: Found, known: _Known, written: Any = None, *inside: str | int) 
         yield from known.missing(found, "gpu", name, known.names["gpus"], *inside, "gpus", position, fix=fix)
 
 
-def _part(found: Found, known: _Known, written: Any = None, *inside: str | int) -> Iterator[MatrixError]:
+def _part(found: PlacedEntry, known: _Known, written: Any = None, *inside: str | int) -> Iterator[MatrixError]:
     """Yield errors for unknown names in a stack, an image or a variant: components, their indexes, and more."""
     written = found.written if written is None else written
     for name, use in _mapping(written, "components").items():
@@ -180,7 +186,7 @@ def _part(found: Found, known: _Known, written: Any = None, *inside: str | int) 
         yield from _part(found, known, variant, *here)
 
 
-def _axes(found: Found, axes: dict[str, Any], known: _Known, *inside: str | int) -> Iterator[MatrixError]:
+def _axes(found: PlacedEntry, axes: dict[str, Any], known: _Known, *inside: str | int) -> Iterator[MatrixError]:
     for axis, values in axes.items():
         yield from known.missing(found, "axis", axis, known.names["axes"], *inside, axis)
         if axis in known.names["axes"] and isinstance(values, list):
@@ -189,7 +195,9 @@ def _axes(found: Found, axes: dict[str, Any], known: _Known, *inside: str | int)
                 yield from known.missing(found, kind, value, known.values(axis), *inside, axis, position)
 
 
-def _name(found: Found, kind: str, known: _Known, written: Any = None, *inside: str | int) -> Iterator[MatrixError]:
+def _name(
+    found: PlacedEntry, kind: str, known: _Known, written: Any = None, *inside: str | int
+) -> Iterator[MatrixError]:
     """The one entry that the key `kind` names, where it is given."""
     written = found.written if written is None else written
     if isinstance(written, dict) and kind in written:
@@ -197,12 +205,12 @@ def _name(found: Found, kind: str, known: _Known, written: Any = None, *inside: 
         yield from known.missing(found, kind, written[kind], defined, *inside, kind)
 
 
-def _names(found: Found, kind: str, names: list[Any], known: _Known, *inside: str | int) -> Iterator[MatrixError]:
+def _names(found: PlacedEntry, kind: str, names: list[Any], known: _Known, *inside: str | int) -> Iterator[MatrixError]:
     for position, name in enumerate(names):
         yield from known.missing(found, kind, name, known.names[f"{kind}s"], *inside, position)
 
 
-def _conditions(found: Found, side: str, known: _Known) -> Iterator[MatrixError]:
+def _conditions(found: PlacedEntry, side: str, known: _Known) -> Iterator[MatrixError]:
     closed = {"base": known.names["bases"], "platform": known.values("platform")}
     for name, value in _mapping(found.written, side).items():
         if name in closed:

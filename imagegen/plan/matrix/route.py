@@ -5,7 +5,7 @@ from __future__ import annotations
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imagegen.plan.matrix.metadata import Package
+from imagegen.plan.matrix.metadata import PackageReleases
 
 _ANY = ">=0.dev0"  # the empty specifier would admit arbitrary strings too
 
@@ -14,7 +14,7 @@ class AmbiguousBuildError(ValueError):
     """Some releases that a specifier admits are on PyPI for the cell's CUDA, and others are not known to be."""
 
 
-def is_pypi_build(specifier: str, cuda: str, harvested: Package | None) -> bool:
+def is_pypi_build(specifier: str, cuda: str, harvested: PackageReleases | None) -> bool:
     """Return whether PyPI's releases of the `harvested` package are built for CUDA version `cuda` ("12.8").
 
     That is so if it is so for every release that the PEP 440 `specifier` admits, by the CUDA runtime that its own

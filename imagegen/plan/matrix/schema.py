@@ -12,17 +12,17 @@ from pydantic import Field, model_validator
 from imagegen.core import types as t
 from imagegen.core.types import Strict
 from imagegen.plan.matrix.model import ENV, SURROUNDINGS, InterpreterFile
-from imagegen.plan.matrix.recipe import Entry, EnvEntry, RecipeEntry
+from imagegen.plan.matrix.recipe import EnvEntry, NamedEntry, RecipeEntry
 
 
-class IndexEntry(Entry):
+class IndexEntry(NamedEntry):
     """A package index. Only `pypi` has no url: its address comes from the user's environment."""
 
     description: t.Text
     url: t.Url | None = None
 
 
-class GpuEntry(Entry):
+class GpuEntry(NamedEntry):
     """A GPU architecture, by the name that compilers give it: sm_90."""
 
     capability: t.Capability = Field(description="Compute capability.")
@@ -31,14 +31,14 @@ class GpuEntry(Entry):
     source: t.Text
 
 
-class SystemEntry(Entry):
+class SystemEntry(NamedEntry):
     """A distribution's release, as far as wheels depend on it."""
 
     glibc: t.Minor
     source: t.Text
 
 
-class InterpreterEntry(Entry):
+class InterpreterEntry(NamedEntry):
     """A Python that cells rest on: the one of a distribution's packages, or one of python-build-standalone."""
 
     provider: Literal["distribution", "standalone"]
@@ -66,7 +66,7 @@ class InterpreterEntry(Entry):
         return self
 
 
-class BaseEntry(Entry):
+class BaseEntry(NamedEntry):
     """The operating-system layers under the stack: Debian's packages, or an image of a registry."""
 
     description: t.Text
@@ -87,7 +87,7 @@ class BaseEntry(Entry):
         return self
 
 
-class AxisEntry(Entry):
+class AxisEntry(NamedEntry):
     """One dimension of the matrix."""
 
     description: t.Text
@@ -120,7 +120,7 @@ class GitEntry(SdistEntry):
     subdirectory: t.PathBelow | None = Field(default=None, description="Of the tree: the project, if not its root.")
 
 
-class ComponentEntry(Entry):
+class ComponentEntry(NamedEntry):
     """Something with a version that the matrix chooses."""
 
     description: t.Text
@@ -215,14 +215,14 @@ class VariantEntry(_Part):
     without: list[t.Name] = Field(default=[], description="Components that are left out.")
 
 
-class StackEntry(Entry, _Part):
+class StackEntry(NamedEntry, _Part):
     """Components and variables that images share; an image's own replace those of its stacks."""
 
     description: t.Text
     variants: list[VariantEntry] = []
 
 
-class ImageEntry(Entry, _Part):
+class ImageEntry(NamedEntry, _Part):
     """A named member of the matrix, as the user types it."""
 
     description: t.Text
@@ -240,7 +240,7 @@ class ImageEntry(Entry, _Part):
     variants: list[VariantEntry] = []
 
 
-class RuleEntry(Entry):
+class RuleEntry(NamedEntry):
     """A compatibility fact: when all of `when` holds, so does all of `then`, or `conflict` does not, or `same` are."""
 
     when: Annotated[dict[t.Subject, t.Condition], Field(min_length=1)]
@@ -266,7 +266,7 @@ class RuleEntry(Entry):
         return self
 
 
-class FileConflictEntry(Entry):
+class FileConflictEntry(NamedEntry):
     """A file-conflict override: at `paths`, the files of `owner` are installed, and those of `over` left out."""
 
     owner: t.Distribution
@@ -284,7 +284,7 @@ class FileConflictEntry(Entry):
         return self
 
 
-class RecordExceptionEntry(Entry):
+class RecordExceptionEntry(NamedEntry):
     """A wheel whose RECORD contradicts it, taken as it is: its sha256 is known, its files' hashes are its own."""
 
     file: t.WheelName

@@ -7,7 +7,7 @@ from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, facts_of_lock
 from imagegen.plan.rules.grid import Row, Standing, standings, survey
 from imagegen.plan.rules.nearby import Near, Surroundings, nearby, nearest
 from imagegen.plan.rules.question import Question, ask
-from imagegen.plan.rules.statements import Library
+from imagegen.plan.rules.statements import MetadataCache
 from imagegen.plan.rules.vocabulary import Vocabulary
 from imagegen.plan.rules.why import Explanation, explain
 
@@ -16,7 +16,7 @@ __all__ = [
     "Explanation",
     "Fact",
     "Facts",
-    "Library",
+    "MetadataCache",
     "Near",
     "Question",
     "Row",

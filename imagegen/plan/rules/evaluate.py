@@ -141,12 +141,12 @@ def conflict(rules: Sequence[Rule], facts: Facts) -> Conflict:
     return Conflict(tuple(rules), {name: known[name] for name in sorted(names & set(known))})
 
 
-def told(problem: Problem, facts: Facts, origins: frozenset[str]) -> Conflict:
+def conflict_of(problem: Problem, facts: Facts, origins: frozenset[str]) -> Conflict:
     """Return the conflict behind a core: its rules, its statements in the form of rules, and its facts."""
     rules = [rule for rule in problem.rules.values() if f"rule {rule.id}" in origins]
     said = sorted(origins & set(problem.statements))
     clauses = [
-        *problem.clauses_of(problem.told(facts)),
+        *problem.clauses_of(problem.masks_of(facts)),
         *(each for each in problem.clauses if not each.origin.startswith("fact ")),
     ]
     blamed = [each for each in clauses if each.origin in origins]

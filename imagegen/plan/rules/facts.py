@@ -40,7 +40,7 @@ class Fact:
         return cls(text, VersionRange.singleton(version, prereleases=True), version.local or "", version)
 
     @classmethod
-    def asked(cls, specifier: str, local: str | None = None) -> Fact:
+    def requested(cls, specifier: str, local: str | None = None) -> Fact:
         """Return a fact as `within` does, with a pin's local label apart from the version."""
         found = re.fullmatch(r"==\s*([^,*]+)", specifier)
         if not found:
@@ -87,10 +87,10 @@ def _label(requirement: Requirement) -> str | None:
     return requirement.label or ("" if requirement.index == "pypi" and not foreign else None)
 
 
-def _required(asked: Requirement) -> Fact:
-    if asked.git:
-        return replace(Fact.asked(f"=={asked.git.metadata.version}", _label(asked)), built=True)
-    return Fact.asked(asked.specifier, _label(asked))
+def _required(requested: Requirement) -> Fact:
+    if requested.git:
+        return replace(Fact.requested(f"=={requested.git.metadata.version}", _label(requested)), built=True)
+    return Fact.requested(requested.specifier, _label(requested))
 
 
 def on_each(gpus: Iterable[Gpu], facts: Facts) -> tuple[Facts, ...]:

@@ -12,11 +12,11 @@ from math import prod
 
 from imagegen.plan.matrix.model import NO_CUDA, Cell, Rule, is_surrounding
 from imagegen.plan.rules.check import WORST_FIRST, Answer
-from imagegen.plan.rules.evaluate import assumed, told
+from imagegen.plan.rules.evaluate import assumed, conflict_of
 from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell, on_each
-from imagegen.plan.rules.problem import Problem, Scope
+from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.solve import Clause, State, smallest
-from imagegen.plan.rules.statements import Library
+from imagegen.plan.rules.statements import MetadataCache
 
 ENGINES = ("vllm", "sglang")  # what generates; a cell has one of them, or none
 MAIN = ("torch", *ENGINES, "megatron-core", "transformer-engine", "flash-attn")
@@ -54,19 +54,19 @@ class Row:
     fits: Fits
 
 
-def survey(cells: Sequence[Cell], rules: Iterable[Rule], library: Library) -> tuple[Row, ...]:
+def survey(cells: Sequence[Cell], rules: Iterable[Rule], library: MetadataCache) -> tuple[Row, ...]:
     """Yield every cell with its answer, in the given order."""
     worlds = _worlds(cells, rules, library)
     rows = {cell.id: Row(cell, world.standing(cell), world.fits(cell)) for cell, world in worlds}
     return tuple(rows[cell.id] for cell in cells)
 
 
-def standings(cells: Sequence[Cell], rules: Iterable[Rule], library: Library) -> dict[str, Standing]:
+def standings(cells: Sequence[Cell], rules: Iterable[Rule], library: MetadataCache) -> dict[str, Standing]:
     """The answer about each of the cells, by id: `survey` without the count of combinations, which takes longer."""
     return {cell.id: world.standing(cell) for cell, world in _worlds(cells, rules, library)}
 
 
-def _worlds(cells: Iterable[Cell], rules: Iterable[Rule], library: Library) -> Iterator[tuple[Cell, World]]:
+def _worlds(cells: Iterable[Cell], rules: Iterable[Rule], library: MetadataCache) -> Iterator[tuple[Cell, World]]:
     """Yield each cell with the world that it shares with similar cells."""
     rules = tuple(rules)
     alike: dict[object, list[Cell]] = {}
@@ -84,11 +84,11 @@ class World:
     same extras.
     """
 
-    def __init__(self, cells: Sequence[Cell], rules: Iterable[Rule], library: Library) -> None:
+    def __init__(self, cells: Sequence[Cell], rules: Iterable[Rule], library: MetadataCache) -> None:
         self.facts = {cell.id: facts_of_cell(cell) for cell in cells}
         named = {name: Fact.within("") for facts in self.facts.values() for name in facts.packages}
         without = {"cuda": NO_CUDA} if cells[0].cuda == NO_CUDA else {}
-        scope = Scope(frozenset(named), _held(self.facts.values()), _candidates(cells), extras_of(cells[0]))
+        scope = FreeNames(frozenset(named), _held(self.facts.values()), _candidates(cells), extras_of(cells[0]))
         self.problem = Problem(rules, Facts(named, {}, without, closed=False), library, scope)
         binding = {f"rule {rule.id}" for rule in self.problem.rules.values() if rule.binding}
         sure = [each for each in self.problem.clauses if each.origin in binding or each.origin.startswith("stated ")]
@@ -106,7 +106,7 @@ class World:
         resolution.
         """
         facts = self.facts[cell.id]
-        masks = self.problem.told(facts)
+        masks = self.problem.masks_of(facts)
         mark = len(self.state.steps)
         try:
             if broken := self.state.propagate(made := self.problem.clauses_of(masks)):
@@ -137,7 +137,7 @@ class World:
     def _reason(self, broken: Clause, made: Sequence[Clause], facts: Facts) -> str:
         origins = self.state.explain(broken.literals, broken.origin).origins
         needed = smallest(self.problem.domains, [*made, *self.clauses, broken], origins)
-        return " ".join(rule.because for rule in told(self.problem, facts, needed).rules)
+        return " ".join(rule.because for rule in conflict_of(self.problem, facts, needed).rules)
 
     def fits(self, cell: Cell) -> Fits:
         """The cell's surroundings with any known versions of its main components, on each of its GPUs."""
@@ -145,7 +145,7 @@ class World:
         names = tuple(name for name in MAIN if name in known and name in self.facts[cell.id].packages)
         if names not in self._classes:
             self._classes[names] = _Combinations(names, self.problem, self._all_bans())
-        every = (self.problem.told(_surroundings(facts)) for facts in on_each(cell.gpus, self.facts[cell.id]))
+        every = (self.problem.masks_of(_surroundings(facts)) for facts in on_each(cell.gpus, self.facts[cell.id]))
         return self._classes[names].fits(list(every))
 
     def _all_bans(self) -> list[Ban]:

@@ -12,10 +12,10 @@ from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import NO_CUDA, Cell, Rule, System, cuda_version
 from imagegen.plan.rules.evaluate import judge_on
 from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, on_each
-from imagegen.plan.rules.problem import Problem, Scope
+from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question
 from imagegen.plan.rules.solve import Clause, Contradiction, GaveUpError, State, search
-from imagegen.plan.rules.statements import Library
+from imagegen.plan.rules.statements import MetadataCache
 
 
 def nearest(rules: Iterable[Rule], cell: Cell, cells: Iterable[Cell]) -> Cell | None:
@@ -76,7 +76,12 @@ class _Choice:
 
 
 def nearby(
-    question: Question, rules: Iterable[Rule], library: Library, surroundings: Surroundings, *, at_most: int = _AT_MOST
+    question: Question,
+    rules: Iterable[Rule],
+    library: MetadataCache,
+    surroundings: Surroundings,
+    *,
+    at_most: int = _AT_MOST,
 ) -> tuple[Near, ...]:
     """Return at most `at_most` combinations that work, sorted; none contains the changes of another.
 
@@ -96,18 +101,20 @@ def _order(near: Near) -> tuple[int, int, str]:
 class _Search:
     """A problem in which everything that may change is open, and for each GPU what is possible on it."""
 
-    def __init__(self, question: Question, rules: Sequence[Rule], library: Library, surroundings: Surroundings) -> None:
+    def __init__(
+        self, question: Question, rules: Sequence[Rule], library: MetadataCache, surroundings: Surroundings
+    ) -> None:
         self.question = question
         self.surroundings = surroundings
         facts = question.facts
         self.costs = dict.fromkeys((name for name in facts.packages if library.of(name)), 1)
         self.costs |= {name: _COST[name] for name in ("cuda", "python") if name in facts.versions}
-        if "base" in question.asked and "base" in facts.names and "glibc" not in question.asked:
+        if "base" in question.requested and "base" in facts.names and "glibc" not in question.requested:
             self.costs["base"] = _COST["base"]
         candidates = _candidates(surroundings) | {"gpu": tuple(gpu.capability for gpu in question.gpus)}
-        scope = Scope(frozenset({*self.costs, "glibc"}), candidates=candidates, extras=question.extras)
+        scope = FreeNames(frozenset({*self.costs, "glibc"}), candidates=candidates, extras=question.extras)
         self.problem = Problem(rules, facts, library, scope)
-        self.masks = self.problem.told(facts)
+        self.masks = self.problem.masks_of(facts)
         self.commits = {name for name, fact in facts.packages.items() if fact.built}
         self.hopeless = False  # whether what cannot be changed, GPU and driver say, is refused by itself
         self.states = [self._on(each) for each in on_each(question.gpus, facts)]
@@ -213,37 +220,37 @@ class _Search:
 
     def _points(self, name: str, versions: Sequence[str], fact: Fact) -> Iterator[_Choice]:
         problem = self.problem
-        asked = problem.admitted(name, fact)
+        requested = problem.admitted(name, fact)
         made = [Fact.within(f"~={each}.0") if name == "python" else Fact.exactly(each) for each in versions]
         masks = [problem.admitted(name, each) for each in made]
-        inside = [place for place, mask in enumerate(masks) if mask & asked] or [_among(versions, fact)]
+        inside = [place for place, mask in enumerate(masks) if mask & requested] or [_among(versions, fact)]
         for place, mask in enumerate(masks):
-            if not mask & asked:
+            if not mask & requested:
                 yield _Choice(_away(place, inside, len(versions)), f"=={versions[place]}", {name: mask})
 
     def _systems(self, problem: Problem) -> Iterator[_Choice]:
         systems = self.surroundings.systems
-        asked = self.question.facts.names["base"]
-        here = [place for place, system in enumerate(systems) if system.name == asked]
+        requested = self.question.facts.names["base"]
+        here = [place for place, system in enumerate(systems) if system.name == requested]
         values = [atom.text for atom in problem.atoms["base"]]
         for place, system in enumerate(systems):
-            if system.name != asked and system.name in values:
+            if system.name != requested and system.name in values:
                 glibc = problem.admitted("glibc", Fact.exactly(system.glibc))
                 masks = {"base": 1 << values.index(system.name), "glibc": glibc}
                 yield _Choice(_away(place, here, len(systems)), f"=={system.name}", masks)
 
     def _releases(self, name: str, problem: Problem) -> Iterator[_Choice]:
         known, fact = problem.releases[name], self.question.facts.packages[name]
-        asked = known.within(fact)
-        inside = [place for place in range(len(known.all)) if asked >> place & 1]
+        requested = known.within(fact)
+        inside = [place for place in range(len(known.all)) if requested >> place & 1]
         if not inside:
             inside = [_among([release.version for release in known.all], fact)]
         label = f"+{fact.local}" if fact.local and not fact.built else ""
         released = Facts({name: Fact.within("", "")}, {}, {}, closed=False)
-        unlabelled = {f"{name}+": problem.told(released).get(f"{name}+", 0)} if fact.built else {}
+        unlabelled = {f"{name}+": problem.masks_of(released).get(f"{name}+", 0)} if fact.built else {}
         masks = {key: mask for key, mask in unlabelled.items() if mask}
         for place, release in enumerate(known.all):
-            if (fact.built or not asked >> place & 1) and not release.yanked:
+            if (fact.built or not requested >> place & 1) and not release.yanked:
                 away = _away(place, inside, len(known.all))
                 yield _Choice(away, f"=={release.version}{label}", {name: 2 << place, **masks})
 

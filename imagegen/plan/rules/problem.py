@@ -16,7 +16,7 @@ from imagegen.plan.rules import atoms
 from imagegen.plan.rules.atoms import ABSENT, Atom
 from imagegen.plan.rules.facts import Fact, Facts, versions_in
 from imagegen.plan.rules.solve import Clause, Literal, clauses, literals
-from imagegen.plan.rules.statements import Library, Releases, Statement, holding
+from imagegen.plan.rules.statements import MetadataCache, Releases, Statement, holding
 
 PYTHONS = tuple(f"3.{minor}" for minor in range(10, 15))  # what is considered where the facts name no Python
 _SURE = "given"  # origin of what is no assumption: what CUDA versions torch is built for is known for good
@@ -27,7 +27,7 @@ _MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 
 
 @dataclass(frozen=True)
-class Scope:
+class FreeNames:
     """The scope of a problem besides its facts: names whose facts may be changed, and to what.
 
     `candidates` maps a surrounding to versions or names that it may be changed to.
@@ -47,10 +47,10 @@ class Problem:
     """
 
     def __init__(
-        self, rules: Iterable[Rule], facts: Facts, library: Library | None = None, scope: Scope | None = None
+        self, rules: Iterable[Rule], facts: Facts, library: MetadataCache | None = None, scope: FreeNames | None = None
     ) -> None:
         self.facts = facts
-        self.scope = scope or Scope()
+        self.scope = scope or FreeNames()
         self.rules = {rule.id: rule for rule in rules}
         self.machine = _MACHINES.get(facts.names.get("platform", ""), "x86_64")
         self.library = library
@@ -123,7 +123,7 @@ class Problem:
 
     # --- metadata -------------------------------------------------------------------------------------------------
 
-    def _collect(self, library: Library) -> None:
+    def _collect(self, library: MetadataCache) -> None:
         """Collect the statements of the releases in question, and of all that these require."""
         pending = list(self.facts.packages)
         seen = set(pending)
@@ -210,12 +210,12 @@ class Problem:
         return {fact.range: fact.built for fact in sorted(facts, key=lambda fact: fact.built)}
 
     @staticmethod
-    def _beyond(known: Releases, required: set[VersionRange], asked: Mapping[VersionRange, bool]) -> list[Atom]:
+    def _beyond(known: Releases, required: set[VersionRange], requested: Mapping[VersionRange, bool]) -> list[Atom]:
         """Return an atom for each requested range without a known release: the user names versions that are not known
         here.
         """
-        ranges = [each for each in required | set(asked) if not any(version in each for version in known.versions)]
-        ranges += [each for each, built in asked.items() if built and each not in ranges]
+        ranges = [each for each in required | set(requested) if not any(version in each for version in known.versions)]
+        ranges += [each for each, built in requested.items() if built and each not in ranges]
         return [Atom("a release that is not known here", range=each, opaque=True) for each in _sorted(ranges)]
 
     def _of_surrounding(self, name: str, ranges: set[VersionRange]) -> tuple[Atom, ...]:
@@ -284,7 +284,7 @@ class Problem:
     @cached_property
     def fact_clauses(self) -> tuple[Clause, ...]:
         """One unit clause for each fact, and for each package that is restricted to its known releases."""
-        masks = self.told(self.facts)
+        masks = self.masks_of(self.facts)
         return (*self.clauses_of(masks), *self.known_clauses(masks))
 
     @staticmethod
@@ -306,7 +306,7 @@ class Problem:
     def _opaque(self) -> dict[str, tuple[Atom, ...]]:
         return {name: choices for name, choices in self.atoms.items() if any(atom.opaque for atom in choices)}
 
-    def told(self, facts: Facts) -> dict[str, int]:
+    def masks_of(self, facts: Facts) -> dict[str, int]:
         """Return for each name in the facts the bitset of the atoms that the facts allow."""
         labels = (f"{name}+" for name in facts.packages)
         variables = (name for name in self.atoms if name.startswith(ENV))

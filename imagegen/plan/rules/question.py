@@ -23,28 +23,28 @@ _PLATFORM = "linux/amd64"  # the default platform of a query
 
 @dataclass(frozen=True)
 class Question:
-    """A parsed query. `asked` maps a package or surrounding to the text about it, in the order of the query.
+    """A parsed query. `requested` maps a package or surrounding to the text about it, in the order of the query.
 
     `gpus` are those on each of which the combination must work; the facts name none.
     """
 
-    asked: Mapping[str, str]  # name -> specifier, as it can be typed again
+    requested: Mapping[str, str]  # name -> specifier, as it can be typed again
     facts: Facts
     gpus: tuple[Gpu, ...] = ()
     extras: Mapping[str, frozenset[str]] = field(default_factory=dict)
     cell: Cell | None = None
-    unknown: tuple[UnknownName, ...] = ()  # among `asked`; the facts do not have them, so they reject nothing
+    unknown: tuple[UnknownName, ...] = ()  # among `requested`; the facts do not have them, so they reject nothing
 
     @property
     def is_unknown(self) -> bool:
         """Return whether nothing is asked about but unknown names."""
         facts = self.facts
-        known = facts.packages or facts.versions or facts.env or self.gpus or self.asked.keys() & facts.names.keys()
+        known = facts.packages or facts.versions or facts.env or self.gpus or self.requested.keys() & facts.names.keys()
         return not known
 
     def command(self, changes: Mapping[str, str] | None = None) -> str:
         """The question as it can be typed, with some answers changed."""
-        said = {**self.asked, **(changes or {})}
+        said = {**self.requested, **(changes or {})}
         words = [f"{name}{self._extras(name)}{specifier}" for name, specifier in said.items()]
         if self.cell:
             words = [self.cell.id, *(part for word in words for part in ("--set", word))]
@@ -56,7 +56,7 @@ class Question:
 
 def ask(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vocabulary: Vocabulary) -> Question:
     """The question that the words and `--set` options put. Raises UsageError."""
-    asker = _Asker(vocabulary)
+    requester = _Asker(vocabulary)
     cell, words = _cell(words, matrix)
     if cell is None and sets:
         raise UsageError(
@@ -65,10 +65,10 @@ def ask(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vocabulary: V
             fix="imagegen why blackwell-vllm --set vllm=0.12.0",
         )
     for word in _joined([*words, *sets], vocabulary):
-        asker.feed(word)
-    if cell is None and not asker.asked:
+        requester.feed(word)
+    if cell is None and not requester.requested:
         raise UsageError("nothing is asked", code="usage-nothing-named", fix=f"name a cell, or versions: `{_EXAMPLE}`")
-    return asker.about(cell)
+    return requester.about(cell)
 
 
 def _cell(words: Sequence[str], matrix: Matrix) -> tuple[Cell | None, list[str]]:
@@ -113,7 +113,7 @@ def _plain_word(word: str) -> bool:
 class _Asker:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self.asked: dict[str, str] = {}
+        self.requested: dict[str, str] = {}
         self.packages: dict[str, Fact] = {}
         self.versions: dict[str, Fact] = {}
         self.names: dict[str, str] = {}
@@ -143,17 +143,17 @@ class _Asker:
             package = self.vocabulary.package(name)
         except UnknownNameError as error:
             self.unknown[name], package = error.unknown, name
-        specifier = ",".join(part for part in (self.asked.get(package, ""), _double(specifier)) if part)
+        specifier = ",".join(part for part in (self.requested.get(package, ""), _double(specifier)) if part)
         try:
             parse_specifier(specifier)
         except ValueError as error:
             raise UsageError(str(error), code="usage-invalid-value", where=f"{package}{specifier}") from error
-        self.asked[package] = specifier
+        self.requested[package] = specifier
         self.extras[package] = self.extras.get(package, frozenset()) | extras
         if package in self.unknown:
             return
         release = "" if specifier and package not in self.vocabulary.labelled else None  # PyPI's have no label
-        self.packages[package] = Fact.asked(specifier, release)
+        self.packages[package] = Fact.requested(specifier, release)
 
     def _variable(self, name: str, specifier: str) -> None:
         if not name:
@@ -163,15 +163,15 @@ class _Asker:
                 f"{ENV}{name} takes ==, not a range", code="usage-invalid-value", where=f"{ENV}{name}{specifier}"
             )
         self.env[name] = value = specifier.lstrip("=")
-        self.asked[f"{ENV}{name}"] = f"=={value}"
+        self.requested[f"{ENV}{name}"] = f"=={value}"
 
     def _surrounding(self, name: str, specifier: str) -> None:
-        if name in self.asked and name != "gpu":
+        if name in self.requested and name != "gpu":
             raise UsageError(f"{name} is given twice", code="usage-invalid-value", fix="ask about one value at a time")
         value = specifier.lstrip("=").strip() if specifier.startswith("=") else None
         if not specifier or value == "":
             raise UsageError(f"{name} of what version?", code="usage-invalid-value", fix=f"for example `{_EXAMPLE}`")
-        self.asked[name] = _double(specifier)
+        self.requested[name] = _double(specifier)
         if name in {"gpu", "base", "platform"}:
             if value is None:
                 raise UsageError(
@@ -183,13 +183,13 @@ class _Asker:
         else:
             self.versions[name] = fact = _of_surrounding(name, specifier, value)
             if value is not None:
-                self.asked[name] = f"=={fact.text}"
+                self.requested[name] = f"=={fact.text}"
 
     def _named(self, name: str, value: str) -> None:
         if name == "gpu":
             for each in value.split(","):
                 self._gpu(each.strip())
-            self.asked["gpu"] = f"=={','.join([*(gpu.name for gpu in self.gpus), *self.cards])}"
+            self.requested["gpu"] = f"=={','.join([*(gpu.name for gpu in self.gpus), *self.cards])}"
         elif name == "base":
             self._base(value)
         elif value in self.vocabulary.platforms:
@@ -213,7 +213,7 @@ class _Asker:
         except UnknownNameError as error:
             self.unknown[name] = error.unknown
             return
-        self.asked["base"] = f"=={system.name}"
+        self.requested["base"] = f"=={system.name}"
         self.names["base"] = system.name
         self.versions.setdefault("glibc", Fact.exactly(system.glibc))
 
@@ -223,24 +223,27 @@ class _Asker:
         if cell is None:
             names = {"platform": _PLATFORM} | self.names
             facts = Facts(self.packages, self.versions, names, closed=False, env=self.env or None)
-            return Question(self.asked, facts, self.gpus, self.extras, unknown=unknown)
+            return Question(self.requested, facts, self.gpus, self.extras, unknown=unknown)
         facts = facts_of_cell(cell)
         versions, names = {**facts.versions, **self.versions}, {**facts.names, **self.names}
         if "cuda" in self.versions:
             names.pop("cuda", None)
         elif "cuda" in self.names:
             versions.pop("cuda", None)
-        packages = {**(self._unlabelled(facts.packages) if "cuda" in self.asked else facts.packages), **self.packages}
+        packages = {
+            **(self._unlabelled(facts.packages) if "cuda" in self.requested else facts.packages),
+            **self.packages,
+        }
         env = {**(facts.env or {}), **self.env}
-        if "base" in self.asked and "base" not in self.names:
+        if "base" in self.requested and "base" not in self.names:
             names.pop("base")
-            if "glibc" not in self.asked:
+            if "glibc" not in self.requested:
                 versions.pop("glibc")
-        gpus = self.gpus if "gpu" in self.asked else cell.gpus
+        gpus = self.gpus if "gpu" in self.requested else cell.gpus
         gpus = () if names.get("cuda") == NO_CUDA else gpus
         extras = {**extras_of(cell), **{name: found for name, found in self.extras.items() if found}}
         facts = Facts(packages, versions, names, closed=False, env=env)
-        return Question(self.asked, facts, gpus, extras, cell, unknown)
+        return Question(self.requested, facts, gpus, extras, cell, unknown)
 
     def _unlabelled(self, packages: Mapping[str, Fact]) -> dict[str, Fact]:
         """Another CUDA version comes with other labels; what PyPI has one build of stays that build."""

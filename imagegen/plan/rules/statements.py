@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.core.types import parse_requirement
-from imagegen.plan.matrix.metadata import Package, Release, holds
+from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, holds
 from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules.facts import Fact
 
@@ -50,7 +50,7 @@ class Statement:
         return self.needs.startswith("has ")
 
     @property
-    def wanted(self) -> str:
+    def required(self) -> str:
         """The versions that would fit, in words."""
         if self.name in {"python", "glibc"}:
             return f"another {self.name.capitalize() if self.name == 'python' else 'base'}"
@@ -64,9 +64,9 @@ class Statement:
 class Releases:
     """A package's known releases, the oldest first."""
 
-    def __init__(self, package: Package) -> None:
+    def __init__(self, package: PackageReleases) -> None:
         self.package = package
-        self.all: tuple[Release, ...] = tuple(reversed(list(package.releases.values())))
+        self.all: tuple[ReleaseMetadata, ...] = tuple(reversed(list(package.releases.values())))
         self.versions = tuple(Version(each.version) for each in self.all)
         self._fitting: dict[str, int] = {}
         self._said: dict[tuple[int, str, frozenset[str]], tuple[Statement, ...]] = {}
@@ -116,7 +116,7 @@ class Releases:
             date=self.package.read or "",
             severity="error",
             evidence="documented",
-            fix=f"Take {statement.wanted}, or another release of {name}{self._or_build(statement)}.",
+            fix=f"Take {statement.required}, or another release of {name}{self._or_build(statement)}.",
         )
 
     @staticmethod
@@ -124,10 +124,10 @@ class Releases:
         return ", or build it from its sources, of which nothing is known here" if statement.of_wheels else ""
 
 
-class Library:
+class MetadataCache:
     """Packages by name, each read when it is first asked for."""
 
-    def __init__(self, load: Callable[[str], Package | None]) -> None:
+    def __init__(self, load: Callable[[str], PackageReleases | None]) -> None:
         self._load = load
         self._known: dict[str, Releases | None] = {}
 
@@ -139,7 +139,7 @@ class Library:
         return self._known[name]
 
 
-def _of(package: str, release: Release, machine: str, extras: frozenset[str]) -> Iterator[Said]:
+def _of(package: str, release: ReleaseMetadata, machine: str, extras: frozenset[str]) -> Iterator[Said]:
     groups = {"": release.requires or ()} | {extra: release.extras.get(extra, ()) for extra in sorted(extras)}
     for extra, texts in groups.items():
         for text in texts:

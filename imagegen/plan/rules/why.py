@@ -10,12 +10,12 @@ from imagegen.core.text import nearest
 from imagegen.plan.matrix.interpreters import PACKAGES, Models
 from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules.check import WORST_FIRST, Answer, Conflict
-from imagegen.plan.rules.evaluate import assumed, conflict, refuses, refuted, span, told
+from imagegen.plan.rules.evaluate import assumed, conflict, conflict_of, refuses, refuted, span
 from imagegen.plan.rules.facts import Facts, on_each
-from imagegen.plan.rules.problem import Problem, Scope
+from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question
 from imagegen.plan.rules.solve import Clause, GaveUpError, State, smallest
-from imagegen.plan.rules.statements import Library
+from imagegen.plan.rules.statements import MetadataCache
 
 _WORD = re.compile(r"model\s*==?\s*([\w.-]+)")
 _WITHOUT = {
@@ -85,7 +85,7 @@ class Explanation:
     rest: Answer | None = None
 
 
-def explain(question: Question, rules: Iterable[Rule], library: Library) -> Explanation:
+def explain(question: Question, rules: Iterable[Rule], library: MetadataCache) -> Explanation:
     """Judge by rules and package metadata; names that are not mentioned are free. It must work on each of the GPUs.
 
     "incompatible" follows from binding facts; "unknown": only remembered rules reject it, or it is about something that
@@ -103,10 +103,10 @@ def explain(question: Question, rules: Iterable[Rule], library: Library) -> Expl
 class _Case:
     """A question on one GPU."""
 
-    def __init__(self, rules: Sequence[Rule], facts: Facts, library: Library, question: Question) -> None:
-        self.problem = Problem(rules, facts, library, Scope(extras=question.extras))
+    def __init__(self, rules: Sequence[Rule], facts: Facts, library: MetadataCache, question: Question) -> None:
+        self.problem = Problem(rules, facts, library, FreeNames(extras=question.extras))
         self.rules = rules
-        self.known = self.problem.told(facts)
+        self.known = self.problem.masks_of(facts)
         self.missing = list(gaps(self.problem, library))
 
     def explain(self) -> Explanation:
@@ -139,7 +139,7 @@ class _Case:
         alone = [rule for rule in rules if refuses(self.problem, [rule])]
         direct = {each.origin: self._needed(each) for each in clauses if self._breaks(each)}
         shown = [conflict([rule], self.problem.facts) for rule in alone]
-        shown += [told(self.problem, self.problem.facts, needed) for needed in direct.values()]
+        shown += [conflict_of(self.problem, self.problem.facts, needed) for needed in direct.values()]
         done = {*direct, *(f"rule {rule.id}" for rule in alone)}
         clauses = [each for each in clauses if each.origin not in done]
         for _ in range(_TRIES):
@@ -148,7 +148,7 @@ class _Case:
             if not said:
                 break
             clauses = [each for each in clauses if each.origin not in said]
-            made = told(self.problem, self.problem.facts, found)
+            made = conflict_of(self.problem, self.problem.facts, found)
             stated = not any(origin.startswith("rule ") for origin in said)
             if not (stated and any(set(each.facts) <= set(made.facts) for each in shown)):  # else: the same, further on
                 shown.append(made)
@@ -184,7 +184,7 @@ class _Case:
             for each in self.problem.of_rule(rule):
                 if not any(state.domains[name] & mask for name, mask in each.literals):
                     found = state.explain(each.literals, each.origin)
-                    yield told(
+                    yield conflict_of(
                         self.problem,
                         self.problem.facts,
                         smallest(self.problem.domains, [*clauses, each], found.origins),
@@ -192,7 +192,7 @@ class _Case:
                     break
 
 
-def gaps(problem: Problem, library: Library) -> Iterator[str]:
+def gaps(problem: Problem, library: MetadataCache) -> Iterator[str]:
     """Sentences about packages, or CUDA, of which a version is asked that is not known here."""
     cuda = problem.facts.versions.get("cuda")
     if cuda and problem.cudas and not any(version in cuda.range for version in problem.cudas):

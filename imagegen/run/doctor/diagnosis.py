@@ -99,7 +99,7 @@ def examine_host(settings: Settings, image: Image, lock: Lock | None = None) -> 
         ),
         Check(
             "disk",
-            lambda *_: disk(room(settings.store, info), wheels),
+            lambda *_: disk(free_space(settings.store, info), wheels),
             "the disks have space for the image",
             always,
             _HOST,
@@ -130,7 +130,7 @@ def toolkit(info: Info, which: Callable[[str], object] = shutil.which) -> Iterat
         )
 
 
-def room(store: Path, info: Info | None) -> list[tuple[str, int, int]]:
+def free_space(store: Path, info: Info | None) -> list[tuple[str, int, int]]:
     """Return path, device and free bytes of the store and of the engine's directory, where that is on this machine."""
     root = (info or {}).get("DockerRootDir")
     there = [(store, next(each for each in (store, *store.parents) if os.path.isdir(each)))]  # Path.is_dir may raise
@@ -142,10 +142,10 @@ def disk(places: list[tuple[str, int, int]], wheels: int) -> Iterator[Finding]:
     """Yield findings about the disk space for an image of that many bytes of wheels, added up for directories on one
     disk.
     """
-    wanted: dict[int, float] = {}
+    required: dict[int, float] = {}
     for (_, device, _), factor in zip(places, (_IN_STORE, _IN_ENGINE), strict=False):
-        wanted[device] = wanted.get(device, 0) + factor * wheels
-    for device, need in wanted.items():
+        required[device] = required.get(device, 0) + factor * wheels
+    for device, need in required.items():
         path, free = next((path, free) for path, each, free in places if each == device)
         if free < max(need, _LITTLE):
             text = f"{human(free)} are free where {path} is"

@@ -11,7 +11,7 @@ from imagegen.plan.rules import why
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownMessage:
     """`sign` is searched in a log; `{0}` in the text is its first group. Read on `date`."""
 
     sign: str
@@ -32,7 +32,7 @@ _TWO = "run the image of one lock: its parts were resolved together, and `imageg
 # format strings of their sources.
 _INTERFACE = "on each host, to the interface with the address that the others reach (`ip -br address`)"
 _HOSTS = (
-    Known(
+    KnownMessage(
         r"client socket has timed out after \d+m?s while trying to connect to \(([^\s,]{1,80}), \d+\)",
         "the rendezvous at {0} cannot be reached: that is no address of the first host, or its port is closed",
         "MASTER_ADDR (torchrun: --rdzv-endpoint) with an address of the first host, not localhost; open MASTER_PORT; "
@@ -40,56 +40,56 @@ _HOSTS = (
         "torch 2.13.0, torch/csrc/distributed/c10d/socket.cpp",
         "2026-11-23",
     ),
-    Known(
+    KnownMessage(
         r"Timed out after \d+ seconds waiting for clients\. (\d+/\d+) clients joined",
         "{0} processes reached the rendezvous: the others use another address or port, or have ended",
         "the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE (--nnodes, --nproc-per-node) on all hosts; see their logs",
         "torch 2.13.0, torch/csrc/distributed/c10d/TCPStore.cpp",
         "2026-11-23",
     ),
-    Known(
+    KnownMessage(
         r"connectFullMesh failed with [^\0]{0,200}?remote=\[(127\.[\d.]+|::1)\]",
         "gloo gives {0} to the other hosts as its address, since the hostname resolves to it, or to nothing",
         f"set GLOO_SOCKET_IFNAME {_INTERFACE}; or give the hostname its address in /etc/hosts",
         "torch 2.13.0 with gloo, ProcessGroupGloo.cpp",
         "2026-11-23",
     ),
-    Known(
+    KnownMessage(
         r"connectFullMesh failed with (?![^\0]{0,200}?remote=\[(?:127\.|::1\]))",
         "gloo's processes cannot connect to each other: a hostname resolves to a wrong address, or ports are closed",
         f"set GLOO_SOCKET_IFNAME {_INTERFACE}; open all ports between the hosts; see the logs of the others",
         "torch 2.13.0 with gloo, gloo/transport/tcp/pair.h",
         "2026-11-23",
     ),
-    Known(
+    KnownMessage(
         r"Unable to find address for: (\S+)",
         "GLOO_SOCKET_IFNAME names {0}, which is no interface of this host or container",
         f"set GLOO_SOCKET_IFNAME {_INTERFACE}; a container has others than its host unless --network host",
         "torch 2.13.0 with gloo, gloo/transport/tcp/device.cc",
         "2026-11-23",
     ),
-    Known(
+    KnownMessage(
         r"no socket interface found|NET/Socket : no interface found",
         "NCCL finds no network interface: NCCL_SOCKET_IFNAME names none of this host or container",
         f"unset NCCL_SOCKET_IFNAME, or set it {_INTERFACE}",
         "NCCL 2.28.9, src/bootstrap.cc",
         "2026-11-23",
     ),
-    Known(
+    KnownMessage(
         r"Mismatched NCCL version detected : ([^\n]{1,60})",
         "ranks have different versions of NCCL ({0}), and so different images",
         "run the same image, by digest, on all hosts",
         "NCCL 2.28.9, src/init.cc",
         "2026-11-23",
     ),
-    Known(
+    KnownMessage(
         r"(?:Failed|Unable) to connect to GCS(?: \(ray head\))? at (?:address )?([\w.:-]*\w)",
         "Ray's head at {0} cannot be reached: another address or port, a firewall, or a head that has ended",
         "`ray start --address` with the address that `ray start --head` prints, on the same network; open its ports",
         "ray 2.60.0, rpc_client.h and ray/_private/utils.py",
         "2026-11-23",
     ),
-    Known(
+    KnownMessage(
         r"Version mismatch: The cluster was started with:",
         "Ray or Python has another version here than on Ray's head",
         "run the same image, by digest, on all hosts",
@@ -100,20 +100,20 @@ _HOSTS = (
 
 KNOWN = (
     *_HOSTS,
-    Known(
+    KnownMessage(
         r"Free memory on device .{0,80}is less than desired GPU memory utilization",
         "the engine requests a share of all of the GPU's memory; another process, often the trainer, uses some of it",
         "gpu_memory_utilization below what is free, counting what the trainer will need; `nvidia-smi` shows who has it",
         "vLLM issue 20305; vllm/v1/worker/gpu_worker.py",
     ),
-    Known(
+    KnownMessage(
         r"Error in memory profiling\. Initial free memory",
         "another process on the GPU freed memory while the engine measured how much it needs itself",
         "start engines on one GPU one after the other, or give the size of the KV cache: --kv-cache-memory-bytes",
         "measured with vLLM 0.24.0, three engines starting on one H200; vllm/v1/worker/gpu_worker.py",
         "2026-11-23",
     ),
-    Known(
+    KnownMessage(
         r"model type `([\w.-]+)` but Transformers does not recognize"
         r"|configuration_auto\.py[^\0]{0,600}?KeyError: '([\w.-]+)'",
         "this transformers knows no model type {0}: the checkpoint is newer than it",
@@ -121,20 +121,20 @@ KNOWN = (
         "transformers, CONFIG_MAPPING of models/auto/configuration_auto.py",
         is_model=True,
     ),
-    Known(
+    KnownMessage(
         r"Expected all tensors to be on the same device, but (?:found at least two devices|got \w+ is on)",
         "tensors of one step lie on CPU and GPU; with LoRA and CPU offload of FSDP's parameters, adapters stay behind",
         "switch CPU offload off for LoRA (prime-rl: fsdp_cpu_offload; verl: param_offload), whose weights are small",
         "prime-rl runs with fsdp_cpu_offload and LoRA",
     ),
-    Known(
+    KnownMessage(
         r'Attempted to set the storage of a tensor on device "\w+(?::\d+)?" to a storage on different device',
         "FSDP moves parameters between CPU and GPU, and some, usually LoRA's adapters, are elsewhere",
         "switch CPU offload off for LoRA (prime-rl: fsdp_cpu_offload; verl: param_offload), whose weights are small",
         "torch 2.13.0, libtorch_cpu.so; prime-rl runs with fsdp_cpu_offload and LoRA",
         "2026-11-22",
     ),
-    Known(
+    KnownMessage(
         r"FlashAttention2 has been toggled on[^\0]{0,80}?the package (?:flash_attn|for FlashAttention2)",
         "the model is loaded with attn_implementation=flash_attention_2, without the package flash-attn",
         "attn_implementation=sdpa (verl: +actor_rollout_ref.model.override_config.attn_implementation=sdpa), or a cell "
@@ -142,14 +142,14 @@ KNOWN = (
         "transformers 4.56.1 and 5.10.0, modeling_utils.py",
         "2026-11-22",
     ),
-    Known(
+    KnownMessage(
         r"max_tokens\b.{0,40} is too large: \d+\. This model's maximum context length is (\d+)",
         "a request asks for more tokens than the engine's context of {0} leaves beside the prompt",
         "max_tokens below the context less the prompt, or start the engine with a larger max_model_len",
         "vllm 0.11.0, entrypoints/openai/serving_engine.py",
         "2026-11-22",
     ),
-    Known(
+    KnownMessage(
         r"Unrecognized configuration class [^\0]{0,200}?for this kind of AutoModel: (\w+)",
         "the checkpoint's architecture is none that {0} loads: it may be multimodal, or newer than this transformers",
         "the Auto class of its kind (AutoModelForImageTextToText), or a newer transformers "
@@ -157,14 +157,14 @@ KNOWN = (
         "transformers 4.56.1 and 5.10.0, models/auto/auto_factory.py",
         "2026-11-22",
     ),
-    Known(
+    KnownMessage(
         r"(\S+) is not a local folder and is not a valid model identifier",
         "{0} is no folder in this container, and the hub has no repository of that name for this user",
         "mount the folder (`docker run -v`), or correct the name; a private or gated repository needs HF_TOKEN",
         "transformers 4.56.1 and 5.10.0, utils/hub.py",
         "2026-11-22",
     ),
-    Known(
+    KnownMessage(
         r"gradient_accumulation_fusion set to True but the custom CUDA extension",
         "Megatron is to fuse the accumulation of gradients, which in its own layers takes APEX "
         "with its CUDA extensions; an APEX of Python alone does not have them",
@@ -173,97 +173,97 @@ KNOWN = (
         "megatron-core 0.13.1 and 0.16.1, tensor_parallel/layers.py",
         "2026-11-22",
     ),
-    Known(
+    KnownMessage(
         r"Expandable segments are not compatible with memory pool",
         "PYTORCH_CUDA_ALLOC_CONF has expandable_segments:True, and the engine's sleep mode needs a memory pool",
         "unset PYTORCH_CUDA_ALLOC_CONF in the process that holds the engine",
         "vllm/device_allocator/cumem.py; pytorch issue 147851",
     ),
-    Known(
+    KnownMessage(
         r"Cannot re-initialize CUDA in forked subprocess|cuCtxGetDevice",
         "a forked worker has inherited a CUDA context that it cannot use",
         _SPAWN,
         "vLLM documentation, Troubleshooting, Python multiprocessing",
     ),
-    Known(
+    KnownMessage(
         r"no kernel image is available for execution on the device",
         "something was compiled for other GPUs than this one",
         "take the image for this GPU (`imagegen list`); for what is compiled at run time, see TORCH_CUDA_ARCH_LIST",
         "CUDA Driver API, CUDA_ERROR_NO_BINARY_FOR_GPU",
     ),
-    Known(
+    KnownMessage(
         r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION|provided PTX was compiled with an unsupported toolchain",
         "a kernel is there as PTX alone, of a newer CUDA than the host's driver can compile",
         "update the host's driver to the one that the image's CUDA came with",
         "CUDA Compatibility, Minor Version Compatibility",
     ),
-    Known(
+    KnownMessage(
         r"system has unsupported display driver / cuda driver combination",
         "error 803: a libcuda of cuda-compat is loaded that does not go with the host's driver",
         "take cuda-compat out of LD_LIBRARY_PATH and /etc/ld.so.conf.d",
         "measured on an H200, driver 580.159.04 with cuda-compat 580.95.05",
     ),
-    Known(
+    KnownMessage(
         r"killed by signal: Bus error|unable to (?:open|write to) shared memory|/dev/shm/nccl",
         "there is no more shared memory (/dev/shm)",
         "`docker run --ipc=host` or --shm-size=16g",
         "PyTorch README, Using pre-built images; NCCL documentation, Sharing Data",
     ),
-    Known(
+    KnownMessage(
         r"double free or corruption|free\(\): invalid pointer|corrupted size vs\. prev_size",
         "a library has spoilt the heap and the process was aborted: no Python error, and no end of the log that helps",
         "`imagegen test CELL --require-gpu` runs each check in a process of its own and names the one that dies",
         "torch 2.7.1+cu126 in torch.cuda.is_available() under WSL2",
     ),
-    Known(
+    KnownMessage(
         r"undefined symbol: (_ZN\S+)",
         "a compiled wheel ({0}) was made for another torch or another C++ ABI",
         _TWO,
         "flash-attn wheels for other torch minors",
     ),
-    Known(
+    KnownMessage(
         r"cannot import name '(ReleaseMemoryOccupationReqInput)'",
         "this verl was written for another SGLang ({0} is no longer there)",
         _TWO,
         "verl with SGLang 0.5.x",
     ),
-    Known(
+    KnownMessage(
         r"patch_torch\.py[^\0]{0,600}?IndexError",
         "this SGLang was made for another torch: it fails when weights are updated",
         _TWO,
         "sglang/srt/patch_torch.py",
     ),
-    Known(
+    KnownMessage(
         r"default_weight_loader\(\) got an unexpected keyword argument '(\w+)'",
         "trainer and engine disagree about how weights are loaded ({0}): their versions were not made for each other",
         _TWO,
         "vLLM, weight reload with LoRA",
     ),
-    Known(
+    KnownMessage(
         r"[Nn]o module or parameter named '(\w+)' in \w+",
         "the engine is older than the checkpoint's architecture (it has no {0}); Qwen3 needs vLLM 0.8.5 or later",
         "an image with a newer engine",
         "vLLM release notes, v0.8.5",
     ),
-    Known(
+    KnownMessage(
         r"invalid literal for int\(\) with base 10: ''",
         "something that is read as a number is empty, often an environment variable",
         "the check `empty` of a running container names such variables; unset them",
         "Python, int()",
     ),
-    Known(
+    KnownMessage(
         r"api_key not configured \(no-tty\)|[Nn]o API key configured",
         "the run logs to W&B, has no API key, and cannot prompt for one",
         "WANDB_MODE=offline, or WANDB_API_KEY",
         "wandb, wandb.login",
     ),
-    Known(
+    KnownMessage(
         r"UnicodeEncodeError: '(?!utf)([\w-]+)' codec can't encode",
         "something was printed that the terminal's encoding ({0}) lacks",
         "PYTHONIOENCODING=utf-8, or LANG=C.UTF-8 as the image has it",
         "Python, sys.stdout.encoding",
     ),
-    Known(
+    KnownMessage(
         r"Killed signal terminated program (\w+)|ninja: build stopped[^\0]{0,200}?Killed",
         "a compiler was killed for want of memory",
         "MAX_JOBS=4, or less",

@@ -43,7 +43,7 @@ _LOCK = _RUN / "imagegen-engine.lock"
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class PrivateEngine:
     """A running private engine: its socket, the programs that fit it, and its own directory."""
 
     docker_host: str
@@ -83,9 +83,11 @@ class _Places:
     def socket(self) -> Path:
         return self.run / "docker.sock"
 
-    def endpoint(self) -> Endpoint:
+    def endpoint(self) -> PrivateEngine:
         plugins = self.packages / "usr/libexec/docker/cli-plugins"
-        return Endpoint(f"unix://{self.socket}", self.packages / "usr/bin/docker", plugins / "docker-buildx", self.home)
+        return PrivateEngine(
+            f"unix://{self.socket}", self.packages / "usr/bin/docker", plugins / "docker-buildx", self.home
+        )
 
 
 @dataclass(frozen=True)
@@ -98,19 +100,19 @@ class _Record:
     made: tuple[str, ...]
 
 
-def recorded_endpoint(settings: Settings) -> Endpoint | None:
+def recorded_endpoint(settings: Settings) -> PrivateEngine | None:
     """The private engine of this user's cache directory, if it was brought up; it may have died since."""
     places = _places(settings)
     return places.endpoint() if os.path.exists(places.state) else None  # not what another user keeps closed
 
 
-def running_endpoint(settings: Settings) -> Endpoint | None:
+def running_endpoint(settings: Settings) -> PrivateEngine | None:
     """The private engine of this user's cache directory, if it runs."""
     places = _places(settings)
     return places.endpoint() if os.path.exists(places.state) and _answers(places) else None
 
 
-def up(settings: Settings, progress: Progress) -> Endpoint:
+def up(settings: Settings, progress: Progress) -> PrivateEngine:
     """Start the private engine; does nothing when it runs.
 
     Raises EngineError when it cannot be had here: not root, tools missing, no mirror, or the engine dies at its start
@@ -140,7 +142,7 @@ def up(settings: Settings, progress: Progress) -> Endpoint:
     return endpoint
 
 
-def _running(settings: Settings, progress: Progress) -> Endpoint | None:
+def _running(settings: Settings, progress: Progress) -> PrivateEngine | None:
     endpoint = running_endpoint(settings)
     if endpoint:
         progress.say(f"the private engine runs at {endpoint.docker_host}")

@@ -66,7 +66,7 @@ class Engine:
     """An engine that answers and is good enough. Use as a context manager, or call `close`."""
 
     def __init__(
-        self, client: docker.DockerClient, settings: Settings, *, endpoint: private.Endpoint | None = None
+        self, client: docker.DockerClient, settings: Settings, *, endpoint: private.PrivateEngine | None = None
     ) -> None:
         self.client = client
         self.private = endpoint
@@ -123,7 +123,7 @@ class Engine:
         return cls(client, settings)
 
     @classmethod
-    def _private(cls, endpoint: private.Endpoint, settings: Settings) -> Self:
+    def _private(cls, endpoint: private.PrivateEngine, settings: Settings) -> Self:
         try:
             return cls(open_client({"base_url": endpoint.docker_host}, _PATIENCE), settings, endpoint=endpoint)
         except EngineError as error:

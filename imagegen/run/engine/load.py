@@ -27,7 +27,7 @@ from imagegen.image.layers import Image
 from imagegen.image.layers.image import CONFIG_TYPE
 from imagegen.run.engine.connection import while_alive
 from imagegen.run.engine.containers import explained
-from imagegen.run.engine.registry import Descriptor, serving
+from imagegen.run.engine.registry import ServedBlob, serving
 
 
 class Loading:
@@ -102,9 +102,9 @@ class Loading:
 
 def _in_memory(store: Store, image: Image) -> Loadable:
     """An image whose layers the store has, but not its manifest and config."""
-    config = Descriptor(CONFIG_TYPE, digest_of(image.config), len(image.config), image.config)
-    manifest = Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest), image.manifest)
-    layers = {layer.digest: Descriptor(layer.media_type, layer.digest, layer.size) for layer in image.layers}
+    config = ServedBlob(CONFIG_TYPE, digest_of(image.config), len(image.config), image.config)
+    manifest = ServedBlob(MANIFEST_TYPE, image.digest, len(image.manifest), image.manifest)
+    layers = {layer.digest: ServedBlob(layer.media_type, layer.digest, layer.size) for layer in image.layers}
     return Loadable(store, manifest, (config, *layers.values()))
 
 
@@ -121,8 +121,8 @@ class Loadable:
     """An image to be loaded: a manifest, its config and layers, each blob once."""
 
     store: Store
-    manifest: Descriptor
-    blobs: tuple[Descriptor, ...]
+    manifest: ServedBlob
+    blobs: tuple[ServedBlob, ...]
 
 
 def load(client: docker.DockerClient, store: Store, digest: str, tag: str, progress: Progress) -> None:
@@ -169,7 +169,7 @@ def _image(store: Store, digest: str) -> Loadable:
     data = store.read(digest)
     manifest = json.loads(data)
     listed = [manifest["config"], *manifest["layers"]]
-    blobs = {blob["digest"]: Descriptor(blob["mediaType"], blob["digest"], int(blob["size"])) for blob in listed}
+    blobs = {blob["digest"]: ServedBlob(blob["mediaType"], blob["digest"], int(blob["size"])) for blob in listed}
     missing = [blob.digest for blob in blobs.values() if not store.has(blob.digest, blob.size)]
     if missing:
         raise StoreError(
@@ -180,7 +180,7 @@ def _image(store: Store, digest: str) -> Loadable:
             fix="build again: `imagegen build` makes layers that only a registry has",
         )
     return Loadable(
-        store, Descriptor(manifest.get("mediaType", MANIFEST_TYPE), digest, len(data)), tuple(blobs.values())
+        store, ServedBlob(manifest.get("mediaType", MANIFEST_TYPE), digest, len(data)), tuple(blobs.values())
     )
 
 
@@ -280,7 +280,7 @@ def _held(client: docker.DockerClient, store: Store) -> frozenset[str]:
 
 
 def _archive(
-    store: Store, name: str, manifest: Descriptor, blobs: Iterable[Descriptor], sent: Callable[[int], None]
+    store: Store, name: str, manifest: ServedBlob, blobs: Iterable[ServedBlob], sent: Callable[[int], None]
 ) -> Iterator[bytes]:
     """An OCI image layout as a tar stream, with the image under `name`; every blob is verified while it is read."""
     index = {
@@ -307,7 +307,7 @@ def _archive(
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 
-def _blob_path(blob: Descriptor) -> str:
+def _blob_path(blob: ServedBlob) -> str:
     return f"blobs/sha256/{blob.digest.removeprefix('sha256:')}"
 
 
@@ -335,7 +335,7 @@ def follow(events: Iterable[Any], tag: str, seen: Callable[[dict[str, Any]], Non
         seen(event)
 
 
-def _check_blobs(store: Store, blobs: Iterable[Descriptor]) -> None:
+def _check_blobs(store: Store, blobs: Iterable[ServedBlob]) -> None:
     """Raise StoreError after a failed pull if a blob of the store is damaged."""
     for blob in blobs:
         if blob.data is None:

@@ -26,7 +26,7 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Descriptor:
+class ServedBlob:
     """One blob of an image, as an OCI descriptor has it; `size` in bytes. With `data` the store need not have it."""
 
     media_type: str
@@ -45,7 +45,7 @@ class Registry:
 
 @contextmanager
 def serving(
-    store: Store, manifest: Descriptor, blobs: tuple[Descriptor, ...], sent: Callable[[int], None]
+    store: Store, manifest: ServedBlob, blobs: tuple[ServedBlob, ...], sent: Callable[[int], None]
 ) -> Iterator[Registry]:
     """Serve `manifest` and `blobs`, nothing else, at a random path on a random port of 127.0.0.1.
 
@@ -71,7 +71,7 @@ class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # an engine keeps idle connections open
 
-    def __init__(self, store: Store, resources: dict[str, Descriptor], sent: Callable[[int], None]) -> None:
+    def __init__(self, store: Store, resources: dict[str, ServedBlob], sent: Callable[[int], None]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.store, self.resources, self.sent = store, resources, sent
         self.reached = threading.Event()
@@ -141,7 +141,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if body:
             self._send(found, start, stop)
 
-    def _send(self, blob: Descriptor, start: int, stop: int) -> None:
+    def _send(self, blob: ServedBlob, start: int, stop: int) -> None:
         """Let the kernel copy the bytes. A blob shorter than its descriptor ends the connection early."""
         if blob.data is not None:
             self.wfile.write(blob.data[start:stop])

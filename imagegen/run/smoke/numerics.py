@@ -17,7 +17,7 @@ from typing import Any
 
 from imagegen.core.store import Store
 from imagegen.image.layers.plan import digest_of_json
-from imagegen.run.smoke.report import Report
+from imagegen.run.smoke.report import SmokeReport
 
 CHECKS = ("numerics", "numerics-cuda")  # of smoke.table
 FORMAT = 1  # of the checks' details (smoke.checks.numerics)
@@ -28,7 +28,7 @@ Key = tuple[str, str, str]  # operation, implementation, dtype
 
 
 @dataclass(frozen=True)
-class Result:
+class NumericResult:
     """One result. `samples` are values at fixed positions; None stands for one that is not finite."""
 
     sha256: str
@@ -43,7 +43,7 @@ class Fingerprint:
     device: str
     driver: str | None
     versions: Mapping[str, str]
-    results: Mapping[Key, Result]
+    results: Mapping[Key, NumericResult]
 
 
 def read(details: Any) -> Fingerprint | None:
@@ -53,7 +53,7 @@ def read(details: Any) -> Fingerprint | None:
             return None
         device = details["device"]
         results = {
-            (str(row["operation"]), str(row["implementation"]), str(row["dtype"])): Result(
+            (str(row["operation"]), str(row["implementation"]), str(row["dtype"])): NumericResult(
                 str(row["sha256"]), tuple(map(_sample, row["samples"])), row.get("repeatable", True) is True
             )
             for row in details["operations"]
@@ -74,7 +74,7 @@ def _sample(value: Any) -> float | None:
     return number
 
 
-def remember(store: Store, image: str, report: Report) -> None:
+def remember(store: Store, image: str, report: SmokeReport) -> None:
     """Keep the details of the report's numerics checks for the image with this digest, one for each device."""
     found = {}
     for result in report.results:

@@ -18,7 +18,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 @dataclass(frozen=True)
-class Result:
+class CheckResult:
     """One check's answer. `status` is one of STATUSES; a crash is death by signal, which `reason` names."""
 
     check: str
@@ -39,18 +39,18 @@ class Result:
         return said if isinstance(said, str) else ""
 
     @property
-    def told(self) -> str:
+    def explanation(self) -> str:
         """The reason of the status, or else the note."""
         return self.reason or self.note
 
 
 @dataclass(frozen=True)
-class Report:
+class SmokeReport:
     """All results for one image, in the order the checks ran."""
 
     image: str
     cell: str
-    results: tuple[Result, ...]
+    results: tuple[CheckResult, ...]
 
     @property
     def passed(self) -> bool:
@@ -70,7 +70,7 @@ class Report:
         return {status: counted[status] for status in STATUSES}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report for JSON: {"image", "cell", "passed", "counts", "checks": [a Result's fields, ...]}."""
+        """Return the report for JSON: {"image", "cell", "passed", "counts", "checks": [fields of CheckResult, ...]}."""
         checks = [asdict(result) for result in self.results]
         return {
             "image": self.image,
@@ -113,7 +113,7 @@ class SmokeFailed(SmokeError):
 
     code = "smoke-failed"
 
-    def __init__(self, what: str, report: Report, *, fix: str) -> None:
+    def __init__(self, what: str, report: SmokeReport, *, fix: str) -> None:
         super().__init__(what, fix=fix)
         self.report = report
 

@@ -17,14 +17,14 @@ from imagegen.incontainer import SMOKE
 from imagegen.incontainer.smoke.table import Check, applicable
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Declarations
-from imagegen.run.smoke.report import STATUSES, Report, Result
+from imagegen.run.smoke.report import STATUSES, CheckResult, SmokeReport
 
 ROOT = "/imagegen-smoke"  # in the container only; no layer of an image holds it
 SHM_BYTES = 1 << 30  # the engine's default of 64 MiB is too small for NCCL and for torch's shared tensors
 GRACE = 60  # seconds beyond a check's own limit, after which the runner itself is taken for dead
 
 
-class Outcome(Protocol):
+class SmokeOutcome(Protocol):
     """The end of a program in a container."""
 
     @property
@@ -35,10 +35,10 @@ class Outcome(Protocol):
     def stderr(self) -> bytes: ...
 
 
-class Container(Protocol):
+class SmokeContainer(Protocol):
     """The parts of imagegen.run.engine.Container that the checks need."""
 
-    def exec(self, argv: Sequence[str], *, timeout: float) -> Outcome:
+    def exec(self, argv: Sequence[str], *, timeout: float) -> SmokeOutcome:
         """Run a program and wait.
 
         Raises TimeoutError after `timeout` seconds, OutputLimitError when it prints too much, ContainerError when the
@@ -46,17 +46,17 @@ class Container(Protocol):
         """
 
 
-class Engine(Protocol):
+class SmokeEngine(Protocol):
     """The parts of imagegen.run.engine.Engine that the checks need."""
 
     def container(
         self, ref: str, *, files: Mapping[str, bytes], gpus: bool, shm_size: int
-    ) -> AbstractContextManager[Container]:
+    ) -> AbstractContextManager[SmokeContainer]:
         """A started container without network, with `files` (path -> content) in it; removed afterwards."""
 
 
 def run(
-    engine: Engine,
+    engine: SmokeEngine,
     ref: str,
     lock: Lock,
     declared: Declarations,
@@ -64,7 +64,7 @@ def run(
     require_gpu: bool,
     progress: Progress,
     only: Collection[str] = (),
-) -> Report:
+) -> SmokeReport:
     """Run every check that applies to the lock in one container of the image `ref`.
 
     Args:
@@ -85,13 +85,15 @@ def run(
         container = _started(stack, engine, ref, files(spec(lock, declared)), gpus=lock.axes.get("cuda") != "cpu")
         for check in checks:
             result = judged(_run_one(container, check), check, require_gpu=require_gpu)
-            note = f" ({result.told})" if result.told and not result.failed else ""
+            note = f" ({result.explanation})" if result.explanation and not result.failed else ""
             progress.say(f"  {result.check}: {result.status}, {result.seconds:.1f} s{note}")
             results.append(result)
-    return Report(ref, lock.cell, tuple(results))
+    return SmokeReport(ref, lock.cell, tuple(results))
 
 
-def _started(stack: ExitStack, engine: Engine, ref: str, programs: Mapping[str, bytes], *, gpus: bool) -> Container:
+def _started(
+    stack: ExitStack, engine: SmokeEngine, ref: str, programs: Mapping[str, bytes], *, gpus: bool
+) -> SmokeContainer:
     """Start a container, with all GPUs if they are required and the engine has them."""
     if gpus:
         try:
@@ -132,26 +134,26 @@ def files(spec: Mapping[str, object]) -> dict[str, bytes]:
     return {**programs, f"{ROOT}/spec.json": json.dumps(spec, indent=2, sort_keys=True).encode()}
 
 
-def judged(result: Result, check: Check, *, require_gpu: bool) -> Result:
+def judged(result: CheckResult, check: Check, *, require_gpu: bool) -> CheckResult:
     """Return the result; a failure where a GPU is required and the check was skipped for the lack of one."""
     if require_gpu and check.device == "cuda" and check.gpus == 1 and result.status == "skip":
         return replace(result, status="fail", reason=f"a GPU is required, and: {result.reason}")
     return result
 
 
-def _run_one(container: Container, check: Check) -> Result:
+def _run_one(container: SmokeContainer, check: Check) -> CheckResult:
     argv = ["env", "-C", ROOT, "python", "-m", "smoke.runner", "spec.json", check.name]
     start = time.monotonic()
     try:
         outcome = container.exec(argv, timeout=check.timeout + GRACE)
     except OutputLimitError as error:
-        return Result(check.name, "fail", time.monotonic() - start, error.what, log=error.why or "")
+        return CheckResult(check.name, "fail", time.monotonic() - start, error.what, log=error.why or "")
     except (TimeoutError, ContainerError) as error:
-        return Result(check.name, "fail", time.monotonic() - start, f"the container gave no answer: {error}")
+        return CheckResult(check.name, "fail", time.monotonic() - start, f"the container gave no answer: {error}")
     return parse(check.name, outcome, time.monotonic() - start)
 
 
-def parse(name: str, outcome: Outcome, seconds: float) -> Result:
+def parse(name: str, outcome: SmokeOutcome, seconds: float) -> CheckResult:
     """Return the runner's one line as a result; a failure for anything else, since the container is not trusted."""
     text = outcome.stdout.decode("utf-8", "replace").strip()
     log = outcome.stderr.decode("utf-8", "replace").strip()
@@ -162,13 +164,13 @@ def parse(name: str, outcome: Outcome, seconds: float) -> Result:
     if result:
         return result
     said = (log or text or "nothing").splitlines()[-1]
-    return Result(name, "fail", seconds, f"the runner ended with exit code {outcome.exit_code}: {said}", log=log)
+    return CheckResult(name, "fail", seconds, f"the runner ended with exit code {outcome.exit_code}: {said}", log=log)
 
 
-def read_result(name: str, answer: Any) -> Result | None:
+def read_result(name: str, answer: Any) -> CheckResult | None:
     """Return the check's result from the runner's JSON object; None where it has another form."""
     try:
-        result = Result(**answer)
+        result = CheckResult(**answer)
     except TypeError:
         return None
     sound = (

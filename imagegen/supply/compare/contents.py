@@ -20,9 +20,9 @@ from imagegen.core.progress import Progress, human
 from imagegen.core.registry.image import (
     Config,
     Descriptor,
-    Layer,
     Manifest,
     Platform,
+    RemoteLayer,
     entries_of,
     read_config,
     read_document,
@@ -37,8 +37,8 @@ from imagegen.image.layers.image import LABEL
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.compare.sides import Source, platform_of
-from imagegen.supply.compare.verdict import Outcome, Step, failed, passed
+from imagegen.supply.compare.sides import ImageLocation, platform_of
+from imagegen.supply.compare.verdict import StepResult, StepStatus, failed, passed
 
 _BUFFER = 1 << 16
 _READ_SIZE = 1 << 20
@@ -47,7 +47,7 @@ _MAX_ENTRIES = 3_000_000
 
 
 @dataclass(frozen=True)
-class Entry:
+class FileEntry:
     """A file's header and content hash; `head` is the content's beginning."""
 
     path: str
@@ -63,7 +63,7 @@ class Entry:
     sha256: str
     head: bytes = b""
 
-    def timeless(self) -> Entry:
+    def timeless(self) -> FileEntry:
         """Return the entry without its times."""
         pax = tuple(pair for pair in self.pax if pair[0] not in ("mtime", "atime", "ctime"))
         return replace(self, mtime=0, pax=pax)
@@ -74,8 +74,8 @@ class Pair:
     """The first entry that differs: what is `there` (published) and what is `here` (made again); None: it has none."""
 
     path: str
-    there: Entry | None
-    here: Entry | None
+    there: FileEntry | None
+    here: FileEntry | None
     order: bool = False  # the other stream has the same entry elsewhere
 
     @property
@@ -87,7 +87,7 @@ class Pair:
         return tuple(name for name in names if getattr(self.there, name) != getattr(self.here, name))
 
 
-def entries(tar: Stream) -> Iterator[Entry]:
+def entries(tar: Stream) -> Iterator[FileEntry]:
     """Yield the entries of an uncompressed layer, in its order. Raises FetchError for a malformed tar."""
     try:
         with tarfile.open(fileobj=cast("IO[bytes]", tar), mode="r|", bufsize=_BUFFER, tarinfo=Bounded) as archive:
@@ -104,13 +104,13 @@ def entries(tar: Stream) -> Iterator[Entry]:
         raise FetchError("a layer cannot be read", code="fetch-layer-invalid", why=str(error)) from error
 
 
-def _entry(member: tarfile.TarInfo, archive: tarfile.TarFile) -> Entry:
+def _entry(member: tarfile.TarInfo, archive: tarfile.TarFile) -> FileEntry:
     digest, head = hashlib.sha256(), b""
     content = archive.extractfile(member) if member.isreg() else None
     while content is not None and (chunk := content.read(_READ_SIZE)):
         head = head or chunk[:_KEPT]
         digest.update(chunk)
-    return Entry(
+    return FileEntry(
         path=member.name,
         kind=member.type,
         mode=member.mode,
@@ -126,13 +126,13 @@ def _entry(member: tarfile.TarInfo, archive: tarfile.TarFile) -> Entry:
     )
 
 
-def first_difference(there: list[Entry], here: list[Entry], *, times: bool = True) -> Pair | None:
+def first_difference(there: list[FileEntry], here: list[FileEntry], *, times: bool = True) -> Pair | None:
     """The first entry, in the order of the streams, that is not the same in both; None: all are, as tar entries go.
 
     Without `times` entries may differ in them.
     """
 
-    def seen(entry: Entry) -> Entry:
+    def seen(entry: FileEntry) -> FileEntry:
         return entry if times else entry.timeless()
 
     for one, other in zip_longest(there, here):
@@ -162,7 +162,7 @@ _ANY = Platform("linux", "amd64")  # which of an index is meant
 
 
 @dataclass(frozen=True)
-class Found:
+class ReadImage:
     """An image whose manifest and config are those that their digests name; `names` are what its layers are called."""
 
     digest: str
@@ -171,7 +171,7 @@ class Found:
     config_digest: str
     raw: bytes  # the config
     config: Config
-    layers: tuple[Layer, ...]
+    layers: tuple[RemoteLayer, ...]
     names: tuple[str, ...]
 
     @property
@@ -179,15 +179,15 @@ class Found:
         return Descriptor(self.media_type, self.digest, len(self.manifest))
 
 
-def found_at(source: Source, asked: str, where: str) -> tuple[Found | None, list[Step]]:
+def found_at(source: ImageLocation, requested: str, where: str) -> tuple[ReadImage | None, list[StepResult]]:
     """Return the image under a tag or digest with the steps about its manifest and config; None if they are invalid.
 
     Raises UnavailableError, NotFoundError.
     """
     try:
-        digest, data, kind = source.manifest(asked)
+        digest, data, kind = source.manifest(requested)
         read = read_document(data, kind, _ANY, where)
-        index: list[Step] = []
+        index: list[StepResult] = []
         if isinstance(read, Descriptor):
             index = _others(data, read.digest, where)
             digest, data, kind = source.manifest(read.digest, read.size)
@@ -210,11 +210,13 @@ def found_at(source: Source, asked: str, where: str) -> tuple[Found | None, list
     except FetchError as error:
         return None, [*first, failed("config", _why(error))]
     step = passed("config", f"{read.config.digest}, {counted(len(parts), 'diff_id')}, for {platform_of(raw)}")
-    found = Found(digest, data, kind or MANIFEST_TYPE, read.config.digest, raw, config, parts, _names(raw, len(parts)))
+    found = ReadImage(
+        digest, data, kind or MANIFEST_TYPE, read.config.digest, raw, config, parts, _names(raw, len(parts))
+    )
     return found, [*first, step]
 
 
-def _others(index: bytes, chosen: str, where: str) -> list[Step]:
+def _others(index: bytes, chosen: str, where: str) -> list[StepResult]:
     """Return the faults of an index: a machine may get another image of it than the one that is examined."""
     others = []
     for entry in entries_of(index, where):
@@ -239,7 +241,9 @@ def _names(config: bytes, count: int) -> tuple[str, ...]:
     return tuple(str(number) for number in range(1, count + 1))
 
 
-def layer_steps(found: Found, source: Source, stop: Callable[[], None], progress: Progress) -> Iterator[Step]:
+def layer_steps(
+    found: ReadImage, source: ImageLocation, stop: Callable[[], None], progress: Progress
+) -> Iterator[StepResult]:
     """Verify every blob's bytes, packed and unpacked: a step for each layer that differs, or one for all."""
     bad = False
     total = sum(layer.size for layer in found.layers)
@@ -254,7 +258,7 @@ def layer_steps(found: Found, source: Source, stop: Callable[[], None], progress
         yield passed("layers", f"{what}, {human(total)}, have the digests of the manifest and unpack to the diff_ids")
 
 
-def _wrong(layer: Layer, source: Source, stop: Callable[[], None]) -> str | None:
+def _wrong(layer: RemoteLayer, source: ImageLocation, stop: Callable[[], None]) -> str | None:
     try:
         with piped(partial(source.stream, layer.digest, layer.size), stop) as blob:
             plain = Plain(blob)
@@ -275,7 +279,7 @@ def _wrong(layer: Layer, source: Source, stop: Callable[[], None]) -> str | None
     return None
 
 
-def read_lock(found: Found, attached: bytes) -> tuple[Lock | None, Step]:
+def read_lock(found: ReadImage, attached: bytes) -> tuple[Lock | None, StepResult]:
     """The attached lock, and whether it is the one whose inputs the image's label names."""
     try:
         lock = loads(attached.decode(), "the attached lock")
@@ -287,11 +291,13 @@ def read_lock(found: Found, attached: bytes) -> tuple[Lock | None, Step]:
     return lock, passed("lock", f"of {lock.cell}, inputs {own}, as the image's label says")
 
 
-def image_step(found: Found, lock: Lock) -> Step:
+def image_step(found: ReadImage, lock: Lock) -> StepResult:
     """The image that the lock gives, made of its record alone, beside the one that is there."""
     name = "image"
     if lock.record is None:
-        return Step(name, Outcome.UNCHECKED, "the lock has no record of what it gives: `verify --rebuild` tells")
+        return StepResult(
+            name, StepStatus.UNCHECKED, "the lock has no record of what it gives: `verify --rebuild` tells"
+        )
     made = layers.recorded_image(lock)
     if made.digest != lock.record.digest:
         return failed(name, f"the lock's record contradicts itself: it gives {made.digest}, not {lock.record.digest}")

@@ -14,7 +14,7 @@ from packaging.version import Version
 from imagegen.core.types import parse_requirement
 from imagegen.plan.lock.model import MAIN, Lock, LockedBuild, LockedWheel
 from imagegen.plan.matrix import metadata
-from imagegen.supply.compare.sides import DiffOperand, Part
+from imagegen.supply.compare.sides import ComparedLayer, DiffOperand
 from imagegen.supply.trust import debversion
 from imagegen.wheels.throttle import BuildJob, Machine, plan
 
@@ -26,7 +26,7 @@ Requires = Callable[[str, str], Sequence[str] | None]  # name, version -> PEP 50
 
 
 @dataclass(frozen=True)
-class Known:
+class ComparisonFacts:
     """Further known data: the requirements of each release, the cost of each build and whether its wheel is kept."""
 
     requires: Requires = lambda *_: None
@@ -68,9 +68,9 @@ class Pull:
     Without `exact` the sizes are estimates from the wheels; layers in `unknown` have no estimate.
     """
 
-    shared: tuple[Part, ...]
-    new: tuple[Part, ...]
-    gone: tuple[Part, ...]
+    shared: tuple[ComparedLayer, ...]
+    new: tuple[ComparedLayer, ...]
+    gone: tuple[ComparedLayer, ...]
     size: int
     exact: bool
     unknown: tuple[str, ...]
@@ -100,7 +100,7 @@ class Difference:
         return not any(several) and not any(single) and not (self.pull and (self.pull.new or self.pull.gone))
 
 
-def difference(before: DiffOperand, after: DiffOperand, known: Known = Known()) -> Difference:
+def difference(before: DiffOperand, after: DiffOperand, known: ComparisonFacts = ComparisonFacts()) -> Difference:
     """Return the difference of `after` from `before`."""
     components, packages = _packages(before, after, known.requires)
     had, has = before.lock, after.lock
@@ -212,25 +212,25 @@ def _of_locks(before: Lock, after: Lock, requires: Requires) -> list[Change]:
 
 
 def _forces(
-    asker: LockedWheel | LockedBuild,
+    requester: LockedWheel | LockedBuild,
     new: LockedWheel | LockedBuild,
     old: LockedWheel | LockedBuild | None,
     lock: Lock,
     requires: Requires,
 ) -> bool:
     """Return whether the old version does not satisfy the dependent package; True if its requirements are not known."""
-    stated = asker.requires if isinstance(asker, LockedBuild) else requires(asker.name, asker.version)
+    stated = requester.requires if isinstance(requester, LockedBuild) else requires(requester.name, requester.version)
     if old is None or stated is None:
         return True
     try:
         version = Version(old.version)
-        asked = [each for each in map(parse_requirement, stated) if canonicalize_name(each.name) == new.name]
+        requested = [each for each in map(parse_requirement, stated) if canonicalize_name(each.name) == new.name]
     except ValueError:
         return True
     machine = _MACHINES.get(lock.platform.rpartition("/")[2], "")
     return any(
         not each.specifier.contains(version, prereleases=True)
-        for each in asked
+        for each in requested
         if each.marker is None or metadata.holds(str(each.marker), f"{lock.python}.0", machine, "") is not False
     )
 
@@ -243,7 +243,7 @@ def _debs(before: Lock, after: Lock) -> tuple[Change, ...]:
     return tuple(each for each in changes if each)
 
 
-def _rebuilds(before: Lock, after: Lock, known: Known) -> tuple[Rebuild, ...]:
+def _rebuilds(before: Lock, after: Lock, known: ComparisonFacts) -> tuple[Rebuild, ...]:
     keys = {build.key for build in before.builds}
     found = []
     for build in after.builds:
@@ -293,7 +293,9 @@ def _keys(lock: Lock | None) -> set[str]:
     return {build.key for build in lock.builds} if lock else set()
 
 
-def _pull(before: tuple[Part, ...] | None, after: tuple[Part, ...] | None, built: set[str]) -> Pull | None:
+def _pull(
+    before: tuple[ComparedLayer, ...] | None, after: tuple[ComparedLayer, ...] | None, built: set[str]
+) -> Pull | None:
     """Layers are compared by the digests of their blobs, where one side has none by the keys of their inputs.
 
     `built` are keys of builds that both have: their wheels are no news, in whatever layer they are.

@@ -27,14 +27,14 @@ _CHUNK = 1 << 20
 
 
 class Layout:
-    """`asked` is an image's name in the layout, its digest, or "" for the only one. Raises FetchError."""
+    """`requested` is an image's name in the layout, its digest, or "" for the only one. Raises FetchError."""
 
     def __init__(self, root: Path, name: str) -> None:
         self._root, self._name = root, name
 
-    def manifest(self, asked: str, size: int | None = None) -> tuple[str, bytes, str]:
+    def manifest(self, requested: str, size: int | None = None) -> tuple[str, bytes, str]:
         """Return a manifest as `Repository.manifest`; for "" that of the only image."""
-        digest = asked if is_digest(asked) else self._chosen(asked)
+        digest = requested if is_digest(requested) else self._chosen(requested)
         body = self._blob(digest)
         if digest_of(body) != digest:
             raise FetchError(
@@ -126,16 +126,16 @@ class Layout:
                 named = (each.get("digest") for each in listed or () if isinstance(each, dict))
                 yield from (each for each in named if isinstance(each, str) and is_digest(each))
 
-    def _chosen(self, asked: str) -> str:
+    def _chosen(self, requested: str) -> str:
         found = {}
         for entry in self._entries():
             name, digest = _name(entry), str(entry["digest"])
-            if asked and name == asked:
+            if requested and name == requested:
                 return digest
             if not name.startswith("sha256-") and "subject" not in _object(self._blob(digest)):
                 found[digest] = name or digest
-        if asked or len(found) != 1:
-            what = f"no image {asked}" if asked else f"{len(found)} images"
+        if requested or len(found) != 1:
+            what = f"no image {requested}" if requested else f"{len(found)} images"
             named = ", ".join(found.values()) or "none"
             raise NotFoundError(
                 f"{self._name} holds {what}", why=f"it holds {named}", fix="name one of them: oci:DIR@DIGEST"

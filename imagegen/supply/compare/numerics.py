@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from imagegen.core.text import counted
-from imagegen.run.smoke.numerics import Fingerprint, Key, Result
+from imagegen.run.smoke.numerics import Fingerprint, Key, NumericResult
 from imagegen.supply.compare.difference import Change
 
 _SENTENCES = 3  # operations in the summary; the table has all
@@ -101,7 +101,7 @@ def difference(before: Fingerprint, after: Fingerprint) -> NumericsDifference:
     )
 
 
-def distance(one: Result, other: Result) -> float | None:
+def distance(one: NumericResult, other: NumericResult) -> float | None:
     """Return the largest absolute difference of the samples: 0 for equal bytes, None where only one is finite.
 
     Results of different numbers of samples are compared as far as both go.
@@ -114,7 +114,7 @@ def distance(one: Result, other: Result) -> float | None:
     return max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
 
 
-def _change(key: Key, before: Result, after: Result, versions: Mapping[str, Change]) -> ResultChange:
+def _change(key: Key, before: NumericResult, after: NumericResult, versions: Mapping[str, Change]) -> ResultChange:
     operation, implementation, dtype = key
     libraries = _LIBRARIES.get((operation, implementation.split()[0])) or _LIBRARIES.get((operation, ""), _DEFAULT)
     causes = tuple(versions[name] for name in (*libraries, "driver") if name in versions)

@@ -23,7 +23,7 @@ from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import plan
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.supply.compare.contents import Entry, Found, Pair, entries, first_difference
+from imagegen.supply.compare.contents import FileEntry, Pair, ReadImage, entries, first_difference
 from imagegen.supply.compare.words import Clue, likely
 from imagegen.wheels import builds
 
@@ -67,7 +67,7 @@ def rebuild_image(
     Wheels are compiled with the recipes of `cell`; without one they must be in a wheelhouse. Raises as
     `builds.ensure_wheels` and `layers.assemble`.
     """
-    with near.room("rebuild") as work_dir:
+    with near.temporary_directory("rebuild") as work_dir:
         store = Store(work_dir / "store")
         own = replace(settings, store=store.root)
         if cell:
@@ -77,7 +77,7 @@ def rebuild_image(
         yield whole, layers.assemble(whole, store, own, progress), store
 
 
-def compared(found: Found, lock: Lock, made: layers.Image, there: Opened, here: Opened) -> Comparison:
+def compared(found: ReadImage, lock: Lock, made: layers.Image, there: Opened, here: Opened) -> Comparison:
     """The published image beside the one that was made again of its lock, realised. Raises FetchError, StoreError."""
     if found.digest == made.digest:
         return Comparison(Level.MANIFEST, made.digest)
@@ -101,11 +101,11 @@ def compared(found: Found, lock: Lock, made: layers.Image, there: Opened, here: 
     return first or Comparison(Level.DIFFERENT, made.digest)
 
 
-def _all(blob: Stream) -> list[Entry]:
+def _all(blob: Stream) -> list[FileEntry]:
     return list(entries(Plain(blob)))
 
 
-def _of_layer(name: str, theirs: list[Entry], ours: list[Entry], lock: Lock, digest: str) -> Comparison:
+def _of_layer(name: str, theirs: list[FileEntry], ours: list[FileEntry], lock: Lock, digest: str) -> Comparison:
     """Compare a layer: first what differs in more than the time."""
     pair, level = first_difference(theirs, ours, times=False), Level.DIFFERENT
     if pair is None:
@@ -122,7 +122,7 @@ def _clue(name: str, pair: Pair, lock: Lock) -> Clue:
     return Clue(name, pair, lock.record.layer_format if lock.record else None, packages)
 
 
-def _beside_contents(found: Found, lock: Lock, made: layers.Image) -> str:
+def _beside_contents(found: ReadImage, lock: Lock, made: layers.Image) -> str:
     """Why digests differ though all files are the same."""
     if found.raw != made.config:
         return f"its config says otherwise about {_first_key(json.loads(found.raw), json.loads(made.config))}"

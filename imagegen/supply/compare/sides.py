@@ -15,7 +15,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError, TrustError, UsageError
 from imagegen.core.net import ByteSink, Client
 from imagegen.core.registry import Platform
-from imagegen.core.registry.image import Descriptor, Image, read_config
+from imagegen.core.registry.image import Descriptor, RemoteImage, read_config
 from imagegen.core.registry.pull import manifest_for
 from imagegen.core.store import Store
 from imagegen.core.store.layout import is_digest
@@ -35,7 +35,7 @@ _VERSION = f"{LABEL}version."
 
 
 @dataclass(frozen=True)
-class Part:
+class ComparedLayer:
     """A layer; fields that are not known are None.
 
     `size` is of the compressed blob, or an estimate without a digest; None for wheels that are yet to be compiled.
@@ -55,7 +55,7 @@ class DiffOperand:
     source: str
     lock: Lock | None
     digest: str | None  # of the image's manifest
-    parts: tuple[Part, ...] | None  # layers from the bottom up; None: not known
+    parts: tuple[ComparedLayer, ...] | None  # layers from the bottom up; None: not known
     versions: Mapping[str, str]  # of the main components
     env: Mapping[str, str]
     capabilities: str | None  # "9.0,12.0"
@@ -71,7 +71,7 @@ class DiffOperand:
 
 
 def of_lock(
-    name: str, source: str, lock: Lock, image: registry.Image | None = None, unpacked: int | None = None
+    name: str, source: str, lock: Lock, image: registry.RemoteImage | None = None, unpacked: int | None = None
 ) -> DiffOperand:
     """Return the operand of a lock; if there is an image of it, the layers are the image's."""
     record = lock.record
@@ -90,7 +90,7 @@ def of_lock(
     )
 
 
-def of_image(name: str, source: str, image: registry.Image) -> DiffOperand:
+def of_image(name: str, source: str, image: registry.RemoteImage) -> DiffOperand:
     """Return the operand of an image without a lock, from its labels and its environment."""
     labels = image.config.labels
     return DiffOperand(
@@ -107,27 +107,32 @@ def of_image(name: str, source: str, image: registry.Image) -> DiffOperand:
     )
 
 
-def _of_image(image: registry.Image, lock: Lock | None) -> tuple[Part, ...]:
+def _of_image(image: registry.RemoteImage, lock: Lock | None) -> tuple[ComparedLayer, ...]:
     recorded = {each.diff_id: each for each in lock.record.layers} if lock and lock.record else {}
     parts = []
     for number, layer in enumerate(image.layers, 1):
         known = recorded.get(layer.diff_id)
         parts.append(
-            Part(known.name if known else f"layer {number}", known.key if known else None, layer.digest, layer.size)
+            ComparedLayer(
+                known.name if known else f"layer {number}", known.key if known else None, layer.digest, layer.size
+            )
         )
     return tuple(parts)
 
 
-def _of_lock(lock: Lock) -> tuple[Part, ...]:
+def _of_lock(lock: Lock) -> tuple[ComparedLayer, ...]:
     """Return the recorded layers, else those that a build would make: a layer weighs about what its wheels weigh."""
     if lock.record:
-        return tuple(Part(each.name, each.key, each.digest, each.size) for each in lock.record.layers)
-    bottom = [Part(layer.name, layer.key, layer.digest, layer.size) for layer in sources.from_image(lock)]
-    bottom = bottom or [Part("base", base.key(lock.base), None, sum(deb.size for deb in lock.base.debs))]
-    bottom += [Part(part.name, part.key, None, None) for part in sources.plan_above_base(lock)]
-    stack = [Part(each.name, each.key, None, sum(wheel.file.estimate for wheel in each.wheels)) for each in plan(lock)]
+        return tuple(ComparedLayer(each.name, each.key, each.digest, each.size) for each in lock.record.layers)
+    bottom = [ComparedLayer(layer.name, layer.key, layer.digest, layer.size) for layer in sources.from_image(lock)]
+    bottom = bottom or [ComparedLayer("base", base.key(lock.base), None, sum(deb.size for deb in lock.base.debs))]
+    bottom += [ComparedLayer(part.name, part.key, None, None) for part in sources.plan_above_base(lock)]
+    stack = [
+        ComparedLayer(each.name, each.key, None, sum(wheel.file.estimate for wheel in each.wheels))
+        for each in plan(lock)
+    ]
     compiled = {wheel.name for wheel in lock.wheels if wheel.build}
-    lacking = [Part(build.name, build.key, None, None) for build in lock.builds if build.name not in compiled]
+    lacking = [ComparedLayer(build.name, build.key, None, None) for build in lock.builds if build.name not in compiled]
     return (*bottom, *stack, *lacking)
 
 
@@ -142,16 +147,16 @@ _DATE = re.compile(r"@\{(?!(?:-?\d+|u|upstream|push)\})([^{}]+)\}", re.IGNORECAS
 _LINUX = Platform("linux", "amd64")
 
 
-class Source(Protocol):
+class ImageLocation(Protocol):
     """The location of an image: a repository of a registry, or a layout."""
 
-    def manifest(self, asked: str, size: int | None = None) -> tuple[str, bytes, str]: ...
+    def manifest(self, requested: str, size: int | None = None) -> tuple[str, bytes, str]: ...
     def document(self, blob: Descriptor) -> bytes: ...
     def stream(self, digest: str, size: int, into: ByteSink) -> None: ...
 
 
 @dataclass(frozen=True)
-class Places:
+class SideSources:
     """The sources of operands.
 
     `cell` returns the id of the one cell that a word means, `locked` a cell's lock and its file, `names` the names of
@@ -165,11 +170,11 @@ class Places:
     cell: Callable[[str], str | None]
     locked: Callable[[str], tuple[Lock | None, Path]]
     names: Callable[[], Sequence[str]]
-    attached: Callable[[Source, str], bytes | None]
-    fingerprints: Callable[[Source, str], tuple[Fingerprint, ...]] = lambda *_: ()
+    attached: Callable[[ImageLocation, str], bytes | None]
+    fingerprints: Callable[[ImageLocation, str], tuple[Fingerprint, ...]] = lambda *_: ()
 
 
-def read(text: str, places: Places) -> DiffOperand:
+def read(text: str, places: SideSources) -> DiffOperand:
     """Resolve the operand that `text` names. Raises UsageError, LockError, FetchError, TrustError."""
     if text.startswith(PREFIX) or is_digest(text):
         return _image(text, *located(text, places.store, places.client, places.settings), places)
@@ -218,7 +223,7 @@ def check_image(text: str, names: Callable[[], Sequence[str]]) -> None:
     )
 
 
-def located(text: str, store: Store, client: Client, settings: Settings) -> tuple[Source, str]:
+def located(text: str, store: Store, client: Client, settings: Settings) -> tuple[ImageLocation, str]:
     """Return the location of the image that `text` names, and its tag or digest there ("" for a layout's only
     image).
     """
@@ -228,14 +233,14 @@ def located(text: str, store: Store, client: Client, settings: Settings) -> tupl
         directory, at, digits = text.removeprefix(PREFIX).partition("@sha256:")
         return Layout(Path(directory), text), f"sha256:{digits}" if at else ""
     reference = registry.parse(text)
-    asked = reference.digest or reference.tag
-    if asked is None:
+    requested = reference.digest or reference.tag
+    if requested is None:
         raise FetchError(
             f"{reference} names no tag and no digest", code="fetch-no-tag", fix="say which image: its `latest` moves"
         )
     repository = registry.Repository(reference, client, settings)
     repository.reach()
-    return repository, asked
+    return repository, requested
 
 
 def platform_of(config: bytes) -> Platform:
@@ -247,15 +252,15 @@ def platform_of(config: bytes) -> Platform:
     return _LINUX
 
 
-def image_of(source: Source, asked: str, where: str) -> Image:
+def image_of(source: ImageLocation, requested: str, where: str) -> RemoteImage:
     """The image under a tag or digest; of an index, the one for 64-bit PCs. Raises FetchError."""
-    digest, found = manifest_for(source.manifest, asked, _LINUX, where)
+    digest, found = manifest_for(source.manifest, requested, _LINUX, where)
     document = source.document(found.config)
     config, layers = read_config(document, found, platform_of(document), where)
-    return Image(digest, found.config.digest, config, layers)
+    return RemoteImage(digest, found.config.digest, config, layers)
 
 
-def lock_of(attached: bytes, image: Image, where: str) -> Lock:
+def lock_of(attached: bytes, image: RemoteImage, where: str) -> Lock:
     """The lock that is attached to an image. Raises LockError, TrustError where it is another image's."""
     found = loads(attached.decode(errors="replace"), f"lock attached to {where}")
     label = image.config.labels.get(f"{LABEL}inputs")
@@ -269,13 +274,13 @@ def lock_of(attached: bytes, image: Image, where: str) -> Lock:
     return found
 
 
-def _image(text: str, source: Source, asked: str, places: Places) -> DiffOperand:
-    image = image_of(source, asked, text)
+def _image(text: str, source: ImageLocation, requested: str, places: SideSources) -> DiffOperand:
+    image = image_of(source, requested, text)
     side = _image_side(text, source, image, places)
     return replace(side, fingerprints=places.fingerprints(source, image.digest))
 
 
-def _image_side(text: str, source: Source, image: Image, places: Places) -> DiffOperand:
+def _image_side(text: str, source: ImageLocation, image: RemoteImage, places: SideSources) -> DiffOperand:
     attached = places.attached(source, image.digest)
     if attached is not None:
         found = lock_of(attached, image, text)
@@ -292,7 +297,7 @@ def _lock(name: str, source: str, lock: Lock, store: Store) -> DiffOperand:
     return of_lock(name, source, lock, unpacked=_unpacked(lock, store))
 
 
-def _of_commit(text: str, places: Places) -> DiffOperand | None:
+def _of_commit(text: str, places: SideSources) -> DiffOperand | None:
     """REV:CELL or REV:PATH; None where it is neither."""
     name, colon, word = text.rpartition(":")
     if not colon or text.startswith(":"):

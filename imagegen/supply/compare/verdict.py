@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Outcome(Enum):
+class StepStatus(Enum):
     PASS = "pass"  # noqa: S105 - no password
     FAIL = "fail"
     ABSENT = "absent"  # there is nothing to check, and nothing that would demand it
@@ -14,21 +14,21 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True)
-class Step:
+class StepResult:
     """The result for one artifact: `name` is the artifact, `evidence` the observation, in words."""
 
     name: str
-    outcome: Outcome
+    outcome: StepStatus
     evidence: str
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ImageVerdict:
     """`digest` is of the image's manifest; None where not even that could be read."""
 
     reference: str
     digest: str | None
-    steps: tuple[Step, ...]
+    steps: tuple[StepResult, ...]
 
     @property
     def good(self) -> bool:
@@ -36,8 +36,8 @@ class Verdict:
         return not self.wrong
 
     @property
-    def wrong(self) -> tuple[Step, ...]:
-        return tuple(step for step in self.steps if step.outcome is Outcome.FAIL)
+    def wrong(self) -> tuple[StepResult, ...]:
+        return tuple(step for step in self.steps if step.outcome is StepStatus.FAIL)
 
     @property
     def sentence(self) -> str:
@@ -45,13 +45,15 @@ class Verdict:
         if self.wrong:
             names = ", ".join(dict.fromkeys(step.name for step in self.wrong))
             return f"{self.reference} is not what it should be: {names}"
-        left = [f"{step.name} not checked: {step.evidence}" for step in self.steps if step.outcome is Outcome.UNCHECKED]
+        left = [
+            f"{step.name} not checked: {step.evidence}" for step in self.steps if step.outcome is StepStatus.UNCHECKED
+        ]
         return "; ".join([f"{self.reference} is what its lock says", *left])
 
 
-def passed(name: str, evidence: str) -> Step:
-    return Step(name, Outcome.PASS, evidence)
+def passed(name: str, evidence: str) -> StepResult:
+    return StepResult(name, StepStatus.PASS, evidence)
 
 
-def failed(name: str, evidence: str) -> Step:
-    return Step(name, Outcome.FAIL, evidence)
+def failed(name: str, evidence: str) -> StepResult:
+    return StepResult(name, StepStatus.FAIL, evidence)

@@ -22,9 +22,9 @@ from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.model import Lock
 from imagegen.run.smoke import numerics
 from imagegen.supply.compare import contents
-from imagegen.supply.compare.contents import Found
-from imagegen.supply.compare.sides import Source
-from imagegen.supply.compare.verdict import Outcome, Step, Verdict, failed, passed
+from imagegen.supply.compare.contents import ReadImage
+from imagegen.supply.compare.sides import ImageLocation
+from imagegen.supply.compare.verdict import ImageVerdict, StepResult, StepStatus, failed, passed
 from imagegen.supply.trust.attach import VerificationResult
 from imagegen.supply.trust.documents import (
     AUDIT,
@@ -42,7 +42,7 @@ from imagegen.supply.trust.documents import (
     Document,
     Kind,
 )
-from imagegen.supply.trust.sbom import Known, sbom
+from imagegen.supply.trust.sbom import KnownLicences, sbom
 
 # Said by the packages themselves and by the base, not by the lock.
 _UNKNOWN_HERE = ("imagegen:licence", "imagegen:source-package", "imagegen:system")
@@ -54,7 +54,9 @@ class _Wrong(Exception):
     """A contradiction between a document and the image or its lock."""
 
 
-def attachment_step(title: str, document: Document, found: Found, lock: Lock | None, locks: Sequence[str]) -> Step:
+def attachment_step(
+    title: str, document: Document, found: ReadImage, lock: Lock | None, locks: Sequence[str]
+) -> StepResult:
     """Check that the document is about this image and correct; `locks` are digests of attached locks."""
     try:
         predicate = json.loads(document.content)
@@ -65,7 +67,9 @@ def attachment_step(title: str, document: Document, found: Found, lock: Lock | N
         return failed(title, f"it has not the form of one: {type(error).__name__} {error}")
 
 
-def _layers(title: str, predicate: dict[str, Any], found: Found, lock: Lock | None, locks: Sequence[str]) -> Step:
+def _layers(
+    title: str, predicate: dict[str, Any], found: ReadImage, lock: Lock | None, locks: Sequence[str]
+) -> StepResult:
     if predicate["lock"] not in locks:
         raise _Wrong(f"it is of the lock {predicate['lock']}, and attached is {', '.join(locks) or 'none'}")
     if lock and predicate["inputs"] != inputs_hash(lock):
@@ -78,13 +82,13 @@ def _layers(title: str, predicate: dict[str, Any], found: Found, lock: Lock | No
     return passed(title, f"{counted(len(listed), 'layer')}, of the attached lock")
 
 
-def _sbom(title: str, predicate: dict[str, Any], found: Found, lock: Lock | None, _: Sequence[str]) -> Step:
+def _sbom(title: str, predicate: dict[str, Any], found: ReadImage, lock: Lock | None, _: Sequence[str]) -> StepResult:
     if lock is None:
-        return Step(title, Outcome.UNCHECKED, "there is no lock to hold it to")
+        return StepResult(title, StepStatus.UNCHECKED, "there is no lock to hold it to")
     compiled = {build.name for build in lock.builds}
-    wanted = json.loads(sbom(lock, found.digest, Known()))
+    required = json.loads(sbom(lock, found.digest, KnownLicences()))
     whole = lock.base.content is None  # else the Debian packages of a registry's image are not the lock's to say
-    one, other = (_comparable(each, compiled, whole=whole) for each in (wanted, predicate))
+    one, other = (_comparable(each, compiled, whole=whole) for each in (required, predicate))
     if one == other:
         more = f"; the wheels of {', '.join(sorted(compiled))} have their own hashes" if compiled else ""
         return passed(title, f"{counted(len(predicate['components']), 'component')}, what the lock gives{more}")
@@ -109,9 +113,9 @@ def _comparable(document: dict[str, Any], compiled: set[str], *, whole: bool) ->
     return {"components": components, "about": rest, "dependencies": kept_edges, "serialNumber": serial}
 
 
-def _first(wanted: dict[str, Any], predicate: dict[str, Any]) -> str:
+def _first(required: dict[str, Any], predicate: dict[str, Any]) -> str:
     """Return the first difference between an attached bill of materials and the one that the lock gives."""
-    there, own = predicate["components"], wanted["components"]
+    there, own = predicate["components"], required["components"]
     for name in sorted(own.keys() | there.keys()):
         if name not in there:
             return f"it lacks {name}"
@@ -122,11 +126,13 @@ def _first(wanted: dict[str, Any], predicate: dict[str, Any]) -> str:
                 key for key in own[name].keys() | there[name].keys() if own[name].get(key) != there[name].get(key)
             )
             return f"{name}: its {', '.join(keys)} are not those of the lock"
-    other = [key for key in ("about", "dependencies", "serialNumber") if wanted[key] != predicate[key]]
+    other = [key for key in ("about", "dependencies", "serialNumber") if required[key] != predicate[key]]
     return f"its {', '.join(other)} are not what the lock gives"
 
 
-def _provenance(title: str, predicate: dict[str, Any], _: Found, lock: Lock | None, locks: Sequence[str]) -> Step:
+def _provenance(
+    title: str, predicate: dict[str, Any], _: ReadImage, lock: Lock | None, locks: Sequence[str]
+) -> StepResult:
     definition = predicate["buildDefinition"]
     named = set(_texts(definition))
     digests = [*locks, *([inputs_hash(lock)] if lock else [])]
@@ -147,7 +153,7 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
-def _smoke(title: str, predicate: dict[str, Any], found: Found, _: Lock | None, __: Sequence[str]) -> Step:
+def _smoke(title: str, predicate: dict[str, Any], found: ReadImage, _: Lock | None, __: Sequence[str]) -> StepResult:
     own = predicate["imagegen"]
     if own["image"] != found.digest:
         raise _Wrong(f"it is of {own['image']}, and this image is {found.digest}")
@@ -158,7 +164,7 @@ def _smoke(title: str, predicate: dict[str, Any], found: Found, _: Lock | None, 
     )
 
 
-def _audit(title: str, predicate: dict[str, Any], _: Found, lock: Lock | None, __: Sequence[str]) -> Step:
+def _audit(title: str, predicate: dict[str, Any], _: ReadImage, lock: Lock | None, __: Sequence[str]) -> StepResult:
     if lock and predicate["subject"] != lock.cell:
         raise _Wrong(f"it is of {predicate['subject']}, and this image is of {lock.cell}")
     errors = [
@@ -171,12 +177,12 @@ def _audit(title: str, predicate: dict[str, Any], _: Found, lock: Lock | None, _
     )
 
 
-def _numerics(title: str, content: dict[str, Any], found: Found, _: Lock | None, __: Sequence[str]) -> Step:
+def _numerics(title: str, content: dict[str, Any], found: ReadImage, _: Lock | None, __: Sequence[str]) -> StepResult:
     devices = [each.device for each in numerics.attached(content, found.digest)]
     return passed(title, f"measured on {' and '.join(devices)}")
 
 
-_READERS: dict[str, Callable[[str, dict[str, Any], Found, Lock | None, Sequence[str]], Step]] = {
+_READERS: dict[str, Callable[[str, dict[str, Any], ReadImage, Lock | None, Sequence[str]], StepResult]] = {
     LAYERS.name: _layers,
     SBOM.name: _sbom,
     PROVENANCE.name: _provenance,
@@ -202,8 +208,8 @@ _ATTESTATION = "attestation of the "
 class Verified:
     """The verdict, and what a rebuild needs: the image and its lock, where both could be read."""
 
-    verdict: Verdict
-    found: Found | None
+    verdict: ImageVerdict
+    found: ReadImage | None
     lock: Lock | None
 
 
@@ -234,8 +240,8 @@ class VerificationOptions:
 
 def verify(
     reference: str,
-    source: Source,
-    asked: str,
+    source: ImageLocation,
+    requested: str,
     said: Callable[[str], Attachments],
     progress: Progress,
     stop: Callable[[], None],
@@ -247,20 +253,22 @@ def verify(
 
     Without `layers` their bytes are not checked. Raises UnavailableError, and NotFoundError where there is no image.
     """
-    found, steps = contents.found_at(source, asked, reference)
+    found, steps = contents.found_at(source, requested, reference)
     if found is None:
-        return Verified(Verdict(reference, None, tuple(steps)), None, None)
+        return Verified(ImageVerdict(reference, None, tuple(steps)), None, None)
     if layers:
         steps += contents.layer_steps(found, source, stop, progress)
     else:
-        steps.append(Step("layers", Outcome.UNCHECKED, "they were left out"))
+        steps.append(StepResult("layers", StepStatus.UNCHECKED, "they were left out"))
     about = said(found.digest)
     lock, more = _attached(found, about, demands or VerificationOptions())
-    verdict = Verdict(reference, found.digest, (*steps, *more))
+    verdict = ImageVerdict(reference, found.digest, (*steps, *more))
     return Verified(verdict, found, lock)
 
 
-def _attached(found: Found, said: Attachments, demands: VerificationOptions) -> tuple[Lock | None, list[Step]]:
+def _attached(
+    found: ReadImage, said: Attachments, demands: VerificationOptions
+) -> tuple[Lock | None, list[StepResult]]:
     of_documents = {each.digest for each in said.result.documents}
     others = [error for error in said.result.faults if str(error.where) not in of_documents]
     steps = [_fault(error.where, error.what, error.why, said.referrers) for error in others]
@@ -284,12 +292,12 @@ def _attached(found: Found, said: Attachments, demands: VerificationOptions) -> 
         for each in by_kind[kind]:
             steps.append(_attested(attachment_step(title, each.document, found, lock, texts), each, said))
         if not by_kind[kind] and not any(step.name == title for step in steps):
-            steps.append(Step(title, Outcome.ABSENT, "none is attached"))
+            steps.append(StepResult(title, StepStatus.ABSENT, "none is attached"))
     steps += _facts(said, by_kind[LAYERS])
     return lock, sorted(steps, key=lambda step: _rank(step.name))
 
 
-def _facts(said: Attachments, layers: Sequence[Attached]) -> Iterator[Step]:
+def _facts(said: Attachments, layers: Sequence[Attached]) -> Iterator[StepResult]:
     """Yield whether the layers' list and the list of wheel scans agree on digests. No scan is read."""
     named: dict[str, str] = {}
     for each in layers:
@@ -312,13 +320,15 @@ def _facts(said: Attachments, layers: Sequence[Attached]) -> Iterator[Step]:
             return
         kept |= listed.keys()
     if lost := sorted(named.keys() - kept):
-        outcome = Outcome.FAIL if artifacts else Outcome.ABSENT
-        yield Step("facts", outcome, f"{len(lost)} of the {len(named)} that the layers' list names are not attached")
+        outcome = StepStatus.FAIL if artifacts else StepStatus.ABSENT
+        yield StepResult(
+            "facts", outcome, f"{len(lost)} of the {len(named)} that the layers' list names are not attached"
+        )
     elif artifacts:
         yield passed("facts", f"{len(named)}, attached with the digests that the layers' list names")
 
 
-def _fault(where: object, what: str, why: str | None, referrers: Sequence[Referrer]) -> Step:
+def _fault(where: object, what: str, why: str | None, referrers: Sequence[Referrer]) -> StepResult:
     """An artifact that is not what it pretends to be, by the name of what it should be."""
     listed = {each.digest: each for each in referrers}
     referrer = listed.get(str(where))
@@ -344,15 +354,15 @@ def _title(referrer: Referrer) -> str:
     return titles.get(referrer.artifact_type, "attachments")
 
 
-def _attested(step: Step, attached: Attached, said: Attachments) -> Step:
+def _attested(step: StepResult, attached: Attached, said: Attachments) -> StepResult:
     """Return the step of a document; it fails if a signer is required and no trusted one attests it, or it was
     replaced.
     """
     for fault in said.result.faults:
         if str(fault.where) == attached.digest:
             evidence = _fault(fault.where, fault.what, fault.why, said.referrers).evidence
-            return failed(step.name, evidence if step.outcome is Outcome.PASS else f"{evidence}; {step.evidence}")
-    if step.outcome is not Outcome.PASS:
+            return failed(step.name, evidence if step.outcome is StepStatus.PASS else f"{evidence}; {step.evidence}")
+    if step.outcome is not StepStatus.PASS:
         return step
     if attached.signer:
         return passed(step.name, f"{step.evidence}; attested by {attached.signer}")
@@ -361,7 +371,7 @@ def _attested(step: Step, attached: Attached, said: Attachments) -> Step:
     return step
 
 
-def _name(lock: Lock, demands: VerificationOptions) -> Iterator[Step]:
+def _name(lock: Lock, demands: VerificationOptions) -> Iterator[StepResult]:
     """Yield whether the image is of the requested cell, or else of one that may have its name."""
     if demands.cell is not None:
         verdict = passed if demands.cell == lock.cell else failed
@@ -371,7 +381,7 @@ def _name(lock: Lock, demands: VerificationOptions) -> Iterator[Step]:
         yield failed("name", f"the image is of {lock.cell}: {why}") if why else passed("name", f"fits {lock.cell}")
 
 
-def _signature(said: Attachments, demands: VerificationOptions) -> Iterator[Step]:
+def _signature(said: Attachments, demands: VerificationOptions) -> Iterator[StepResult]:
     others = said.result.untrusted
     untrusted = f" ({counted(others, 'signature')} of others)" if others else ""
     if said.result.signers:
@@ -381,4 +391,4 @@ def _signature(said: Attachments, demands: VerificationOptions) -> Iterator[Step
     elif demands.signature:
         yield failed("signature", f"a signature is required, and the project names no key and no identity{untrusted}")
     else:
-        yield Step("signature", Outcome.UNCHECKED, f"the project names no key{untrusted}")
+        yield StepResult("signature", StepStatus.UNCHECKED, f"the project names no key{untrusted}")

@@ -1,5 +1,5 @@
 """Export an image's files for hosts that have no container engine."""
 
-from imagegen.supply.export.export import Plan, plan, write
+from imagegen.supply.export.export import ExportPlan, plan, write
 
-__all__ = ["Plan", "plan", "write"]
+__all__ = ["ExportPlan", "plan", "write"]

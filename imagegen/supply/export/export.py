@@ -32,7 +32,7 @@ from imagegen.supply.publish.proof import SmokeRequirement
 _FIX = "export the image again, and run `python3 run_image.py test` of that export"
 
 
-def read_results(path: Path, required: SmokeRequirement, checks: tuple[Check, ...], cell: str) -> smoke.Report:
+def read_results(path: Path, required: SmokeRequirement, checks: tuple[Check, ...], cell: str) -> smoke.SmokeReport:
     """Read the file that `run_image.py test` wrote.
 
     Args:
@@ -57,14 +57,14 @@ def read_results(path: Path, required: SmokeRequirement, checks: tuple[Check, ..
     answers = {each["check"]: each for each in found["results"] if isinstance(each, dict) and "check" in each}
     results = []
     for check in checks:
-        result = read_result(check.name, answers.get(check.name)) or smoke.Result(
+        result = read_result(check.name, answers.get(check.name)) or smoke.CheckResult(
             check.name,
             "fail",
             0,
             "the file has no result of it" if check.name not in answers else "its result is malformed",
         )
         results.append(judged(result, check, require_gpu=required.gpu))
-    return smoke.Report(required.image, cell, tuple(results))
+    return smoke.SmokeReport(required.image, cell, tuple(results))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -98,7 +98,7 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExportPlan:
     """The image's entries, and where their contents come from."""
 
     image: Image
@@ -138,18 +138,18 @@ class Plan:
         }
 
 
-def plan(image: Image, store: Store, inventory: Mapping[str, str], progress: Progress) -> Plan:
+def plan(image: Image, store: Store, inventory: Mapping[str, str], progress: Progress) -> ExportPlan:
     """Compare the image's files with a host's `inventory` (sha256 -> path). Raises StoreError as `read_tree`."""
     with timed(progress, f"reading {len(image.layers)} layers"):
         tree = read_tree(image, store)
     requested = dict.fromkeys(entry.sha256 for entry in tree.entries if entry.kind == "file")
     present = {digest: inventory[digest] for digest in requested if digest in inventory}
     missing = {digest: tree.origins[digest] for digest in requested if digest not in present}
-    return Plan(image, tree.entries, present, missing)
+    return ExportPlan(image, tree.entries, present, missing)
 
 
 def write(
-    plan: Plan, lock: Lock, declared: Declarations, directory: Path, store: Store, progress: Progress
+    plan: ExportPlan, lock: Lock, declared: Declarations, directory: Path, store: Store, progress: Progress
 ) -> dict[str, Any]:
     """Write the export to a new directory, which appears complete or not at all; returns its figures.
 
@@ -183,7 +183,7 @@ def write(
     return {**plan.as_dict(), "parts": len(sizes), "part_bytes": sum(sizes)}
 
 
-def write_parts(plan: Plan, store: Store, directory: Path) -> tuple[list[tuple[str, int]], list[dict[str, Any]]]:
+def write_parts(plan: ExportPlan, store: Store, directory: Path) -> tuple[list[tuple[str, int]], list[dict[str, Any]]]:
     """Write the missing contents; returns their (sha256, bytes) in order, and name and offset of each part."""
     order: list[tuple[str, int]] = []
     written: list[dict[str, Any]] = []
@@ -218,7 +218,7 @@ def _frames(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
         yield from (each.result() for each in waiting)
 
 
-def _blocks(plan: Plan, store: Store, order: list[tuple[str, int]]) -> Iterator[bytes]:
+def _blocks(plan: ExportPlan, store: Store, order: list[tuple[str, int]]) -> Iterator[bytes]:
     """Yield the missing contents in blocks of FRAME bytes, and append each file's sha256 and size to `order`."""
     block = bytearray()
     for index, layer in enumerate(plan.image.layers):

@@ -47,7 +47,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Tree:
+class RootFiles:
     """The root file system of an image.
 
     `entries` are sorted so that directories come before their contents. `origins` names, for each sha256 in an order
@@ -58,7 +58,7 @@ class Tree:
     origins: Mapping[str, tuple[int, str]]
 
 
-def read_tree(image: Image, store: Store) -> Tree:
+def read_tree(image: Image, store: Store) -> RootFiles:
     """Read the image's layers.
 
     Raises StoreError for a layer that is absent or damaged, or that holds what no exported tree can (devices, pipes,
@@ -71,7 +71,7 @@ def read_tree(image: Image, store: Store) -> Tree:
         for entry in added:
             if entry.kind == "file":
                 origins.setdefault(entry.sha256, (index, entry.path))
-    return Tree(tuple(tree[path] for path in sorted(tree)), origins)
+    return RootFiles(tuple(tree[path] for path in sorted(tree)), origins)
 
 
 def contents(layer: Layer, store: Store) -> Iterator[tuple[str, IO[bytes]]]:

@@ -1,5 +1,5 @@
 """Copy all files that locks name to a mirror: `registry.mirror` describes its form and its readers."""
 
-from imagegen.supply.mirror.fill import Filled, Listing, collect, fill, listings
+from imagegen.supply.mirror.fill import Filled, MirrorArtifact, collect, fill, listings
 
-__all__ = ["Filled", "Listing", "collect", "fill", "listings"]
+__all__ = ["Filled", "MirrorArtifact", "collect", "fill", "listings"]

@@ -19,7 +19,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import Location, StoreError
 from imagegen.core.net import Client
 from imagegen.core.progress import Meter, Progress
-from imagegen.core.registry import Reference, Target
+from imagegen.core.registry import PushTarget, Reference
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.referrers import EMPTY, NOTHING, artifact
 from imagegen.core.store import Store, disk
@@ -29,7 +29,7 @@ from imagegen.core.text import counted
 from imagegen.image import base, inputs
 from imagegen.image.base.fetch import PACKAGES, listing
 from imagegen.plan.lock import fetch_sources, inputs_hash, interpreters
-from imagegen.plan.lock.model import LOCAL, File, Lock, LockedWheel
+from imagegen.plan.lock.model import LOCAL, Lock, LockedFile, LockedWheel
 from imagegen.plan.matrix.recipe import Recipe
 
 FILES = "application/vnd.imagegen.mirror.files.v1"  # artifact that lists what a lock names
@@ -37,7 +37,7 @@ _FILE = "application/vnd.imagegen.mirror.file.v1"
 
 
 @dataclass(frozen=True)
-class Listing:
+class MirrorArtifact:
     """An artifact to be: its name in the mirror, its type, and its files by what they are called."""
 
     name: str
@@ -61,7 +61,7 @@ def collect(locked: Lock, recipes: Mapping[str, Recipe], store: Store, settings:
         base.fetch_packages(locked.added, store, settings, progress)
 
 
-def listings(locked: Lock, store: Store) -> tuple[Listing, ...]:
+def listings(locked: Lock, store: Store) -> tuple[MirrorArtifact, ...]:
     """Return the content of a mirror for a lock: its files, and separately its Debian packages, which are trusted more.
 
     All of it is in the store: a lock does not have the size of an interpreter's archive, or of all wheels.
@@ -70,11 +70,11 @@ def listings(locked: Lock, store: Store) -> tuple[Listing, ...]:
     if archive := locked.interpreter.file:
         files[archive.digest] = (archive.filename, store.path(archive.digest).stat().st_size)
     name = f"{locked.cell}-{inputs_hash(locked).removeprefix('sha256:')[:12]}"
-    found = [Listing(name, FILES, _sorted(files))]
+    found = [MirrorArtifact(name, FILES, _sorted(files))]
     for debs in (locked.base.debs, locked.added.debs if locked.added else ()):
         if debs:
             packages = {deb.digest: (deb.path.rpartition("/")[2], deb.size) for deb in debs}
-            found.append(Listing(listing(debs), PACKAGES, _sorted(packages)))
+            found.append(MirrorArtifact(listing(debs), PACKAGES, _sorted(packages)))
     return tuple(found)
 
 
@@ -93,7 +93,7 @@ def _files(locked: Lock, store: Store) -> dict[str, tuple[str, int]]:
     return found | {layer.digest: (f"base-layer-{number}", layer.size) for number, layer in layers}
 
 
-def _size(file: File, store: Store) -> int:
+def _size(file: LockedFile, store: Store) -> int:
     """The size in bytes of a file that the store has and whose size the lock does not name."""
     return store.path(file.digest).stat().st_size
 
@@ -126,7 +126,7 @@ class Filled:
 
 
 def fill(
-    at: Path | Reference, listings: Sequence[Listing], store: Store, settings: Settings, progress: Progress
+    at: Path | Reference, listings: Sequence[MirrorArtifact], store: Store, settings: Settings, progress: Progress
 ) -> Filled:
     """Copy the listings' files, all in the store, and then the listings: a broken copy lists nothing that is not there.
 
@@ -140,7 +140,7 @@ def fill(
             added = _into_directory(at, listings, blobs, store, meter)
         else:
             with Client(settings) as client:
-                target = Target(at, client, settings)
+                target = PushTarget(at, client, settings)
                 target.reach()
                 added = target.upload_all(blobs, store, meter).sent.blobs
                 target.upload(EMPTY, store, meter)
@@ -149,12 +149,12 @@ def fill(
     return Filled(len(blobs), sum(blob.size for blob in blobs), added, tuple(each.name for each in listings))
 
 
-def _manifest(listing: Listing) -> bytes:
+def _manifest(listing: MirrorArtifact) -> bytes:
     return artifact(listing.kind, listing.files, {})
 
 
 def _into_directory(
-    at: Path, listings: Sequence[Listing], blobs: Sequence[Descriptor], store: Store, meter: Meter
+    at: Path, listings: Sequence[MirrorArtifact], blobs: Sequence[Descriptor], store: Store, meter: Meter
 ) -> int:
     with disk.explained(at, _WHAT, _REMEDY):
         folder = at / "blobs" / "sha256"
@@ -178,7 +178,7 @@ def _there(folder: Path, blob: Descriptor) -> bool:
     return path.is_file() and path.stat().st_size == blob.size
 
 
-def _kept(store: Store, listing: Listing, folder: Path) -> dict[str, Any]:
+def _kept(store: Store, listing: MirrorArtifact, folder: Path) -> dict[str, Any]:
     """The listing's entry in the index, its manifest written."""
     manifest = _manifest(listing)
     digest = store.write(manifest)

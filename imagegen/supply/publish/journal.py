@@ -18,7 +18,7 @@ from typing import Any
 from imagegen.core.errors import ImagegenError, PublishError, StoreError
 from imagegen.core.net import NotFoundError
 from imagegen.core.progress import Progress
-from imagegen.core.registry import Reference, Repository, Target
+from imagegen.core.registry import PushTarget, Reference, Repository
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image.layers.plan import digest_of_json
@@ -27,7 +27,7 @@ _KIND = "publishing"  # records of the store
 
 
 @dataclass(frozen=True)
-class Manifest:
+class TaggedManifest:
     """A manifest as a tag names it; its bytes are in the store."""
 
     digest: str
@@ -39,7 +39,7 @@ class RemoteRepository:
     """A repository, to write to and to read from."""
 
     reference: Reference
-    target: Target
+    target: PushTarget
     repository: Repository
 
     @property
@@ -55,11 +55,11 @@ class RemoteRepository:
         found = self.target.manifest(tag)
         return self.repository.manifest(tag)[0] if found == "" else found
 
-    def fetch_manifest(self, digest: str, store: Store) -> Manifest:
+    def fetch_manifest(self, digest: str, store: Store) -> TaggedManifest:
         """Fetch the manifest with this digest into the store."""
         _, data, media_type = self.repository.manifest(digest)
         store.write(data)
-        return Manifest(digest, media_type)
+        return TaggedManifest(digest, media_type)
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class Move:
 
     repository: str
     to: str
-    before: Mapping[str, Manifest | None]
+    before: Mapping[str, TaggedManifest | None]
 
 
 def move(
-    repository: RemoteRepository, store: Store, to: Manifest, tags: Sequence[str], progress: Progress
+    repository: RemoteRepository, store: Store, to: TaggedManifest, tags: Sequence[str], progress: Progress
 ) -> dict[str, str | None]:
     """Move the tags to the manifest `to`; return what each tag that moved named before.
 
@@ -162,7 +162,7 @@ def _read(store: Store, repository: str) -> Move | None:
         return None
     before: dict[str, Any] = found["before"]
     return Move(
-        found["repository"], found["to"], {tag: Manifest(**old) if old else None for tag, old in before.items()}
+        found["repository"], found["to"], {tag: TaggedManifest(**old) if old else None for tag, old in before.items()}
     )
 
 

@@ -47,7 +47,7 @@ class PlannedLayer:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PublishPlan:
     """The plan. `digest` is the image's; None if only a build gives it. `unknown` lists what is not known, in
     sentences.
     """
@@ -87,7 +87,7 @@ def plan(
     cell: str,
     repository: str,
     digest: str | None,
-    wanted: Sequence[RequiredLayer],
+    required: Sequence[RequiredLayer],
     tags: Tags,
     *,
     held: Collection[str],
@@ -96,13 +96,13 @@ def plan(
     steps: Sequence[str] = (),
     unknown: Sequence[str] = (),
     anew: str | None = None,
-) -> Plan:
+) -> PublishPlan:
     """Return the plan of a publish. `held` are the digests of layers that the store has.
 
     `anew` is a sentence if the layers are built again, whatever the lock records.
     """
-    parts = tuple(PlannedLayer(each.name, each.digest, each.size, _where(each, held, seen)) for each in wanted)
-    return Plan(
+    parts = tuple(PlannedLayer(each.name, each.digest, each.size, _where(each, held, seen)) for each in required)
+    return PublishPlan(
         cell,
         repository,
         digest,
@@ -148,7 +148,7 @@ _WORDS: Mapping[Where, str] = {
 }
 
 
-def lines(plan: Plan) -> Iterator[str]:
+def lines(plan: PublishPlan) -> Iterator[str]:
     """The plan for people."""
     yield f"{plan.cell} -> {plan.repository}"
     yield f"  image     {plan.digest or 'a digest that is not known yet'}"
@@ -172,7 +172,7 @@ def lines(plan: Plan) -> Iterator[str]:
         yield f"  unknown   {sentence}"
 
 
-def _stands(plan: Plan, tag: str, *, fixed: bool) -> str:
+def _stands(plan: PublishPlan, tag: str, *, fixed: bool) -> str:
     if plan.seen is None:
         return ""
     old = plan.seen.tags.get(tag)

@@ -29,7 +29,7 @@ from imagegen.supply.trust.documents import (
     SMOKE,
     Attached,
     Document,
-    Source,
+    SourceCommit,
 )
 from imagegen.supply.trust.provenance import Builder
 
@@ -43,10 +43,10 @@ def documents(
     plain: Image,
     facts: Mapping[str, bytes],
     *,
-    known: sbom.Known,
+    known: sbom.KnownLicences,
     audit: Mapping[str, Any] | None,
     numerics: bytes | None,
-    source: Source | None,
+    source: SourceCommit | None,
     builder: Builder,
 ) -> tuple[Document, ...]:
     """Return all documents but the smoke report. `plain` is the image with its layers as imagegen makes them, `audit`
@@ -86,7 +86,7 @@ def news(documents: Sequence[Document], said: Sequence[Attached], *, signs: bool
     ]
 
 
-def origin_of(source: Source | None) -> dict[str, str]:
+def origin_of(source: SourceCommit | None) -> dict[str, str]:
     """Return the annotations of the attached lock: its repository and commit.
 
     Names: OCI image-spec v1.1, annotations.md.
@@ -127,10 +127,10 @@ class SmokeAttestation:
     image: str
     suite: str
     gpu: bool  # whether the checks that need a GPU had one
-    report: Mapping[str, Any]  # as smoke.Report.as_dict has it
+    report: Mapping[str, Any]  # as smoke.SmokeReport.as_dict has it
 
-    def proves(self, wanted: SmokeRequirement) -> bool:
-        return (self.image, self.suite) == (wanted.image, wanted.suite) and (self.gpu or not wanted.gpu)
+    def proves(self, required: SmokeRequirement) -> bool:
+        return (self.image, self.suite) == (required.image, required.suite) and (self.gpu or not required.gpu)
 
 
 def suite(lock: Lock, declared: Declarations) -> str:
@@ -138,22 +138,22 @@ def suite(lock: Lock, declared: Declarations) -> str:
     return digest_of_json({name: digest_of(data) for name, data in files(spec(lock, declared)).items()})
 
 
-def of(report: smoke.Report, wanted: SmokeRequirement, lock: Lock) -> SmokeAttestation:
+def of(report: smoke.SmokeReport, required: SmokeRequirement, lock: Lock) -> SmokeAttestation:
     """Return the test attestation of a report that passed."""
     checks = _gpu_checks(lock)
     ran = {result.check for result in report.results if result.status == "pass"}
-    return SmokeAttestation(wanted.image, wanted.suite, bool(checks) and checks <= ran, report.as_dict())
+    return SmokeAttestation(required.image, required.suite, bool(checks) and checks <= ran, report.as_dict())
 
 
 def remember(store: Store, proof: SmokeAttestation) -> None:
     store.remember(_KIND, _key(proof.image, proof.suite, proof.gpu), {"report": dict(proof.report)})
 
 
-def recall(store: Store, wanted: SmokeRequirement) -> SmokeAttestation | None:
+def recall(store: Store, required: SmokeRequirement) -> SmokeAttestation | None:
     """Return a passed smoke test that this store remembers; one with a GPU before one without."""
-    for gpu in (True,) if wanted.gpu else (True, False):
-        if found := store.recall(_KIND, _key(wanted.image, wanted.suite, gpu)):
-            return SmokeAttestation(wanted.image, wanted.suite, gpu, found["report"])
+    for gpu in (True,) if required.gpu else (True, False):
+        if found := store.recall(_KIND, _key(required.image, required.suite, gpu)):
+            return SmokeAttestation(required.image, required.suite, gpu, found["report"])
     return None
 
 
@@ -172,15 +172,15 @@ def document(proof: SmokeAttestation) -> Document:
     return Document(SMOKE, json.dumps(content, sort_keys=True).encode())
 
 
-def attested(documents: Iterable[Attached], wanted: SmokeRequirement) -> tuple[SmokeAttestation, str] | None:
-    """Return an attached report that a trusted signer attests and that satisfies `wanted`, and the signer.
+def attested(documents: Iterable[Attached], required: SmokeRequirement) -> tuple[SmokeAttestation, str] | None:
+    """Return an attached report that a trusted signer attests and that satisfies `required`, and the signer.
 
     A document of another form is ignored.
     """
     for each in documents:
         if each.document.kind == SMOKE and each.signer is not None:
             proof = _read(each.document.content)
-            if proof and proof.proves(wanted):
+            if proof and proof.proves(required):
                 return proof, each.signer
     return None
 

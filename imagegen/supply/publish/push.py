@@ -5,7 +5,7 @@ from __future__ import annotations
 from imagegen.core.errors import StoreError
 from imagegen.core.progress import Progress, human
 from imagegen.core.registry.image import Descriptor
-from imagegen.core.registry.push import Amount, Moved
+from imagegen.core.registry.push import BlobTotals, Moved
 from imagegen.core.store import Store, digest_of
 from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.core.text import counted
@@ -33,12 +33,12 @@ def push(image: Image, repository: RemoteRepository, store: Store, progress: Pro
         what = f"{counted(len(gone), 'layer')} can be taken neither from {repository.name} nor from the store"
         fix = "run the same command again: it makes them anew"
         raise StoreError(what, code="store-blobs-missing", why=", ".join(blob.digest for blob in gone), fix=fix)
-    there = Amount(len(present), sum(blob.size for blob in every if blob.digest in present))
-    moved = Moved(there, Amount(), Amount())
+    there = BlobTotals(len(present), sum(blob.size for blob in every if blob.digest in present))
+    moved = Moved(there, BlobTotals(), BlobTotals())
     if lacking:
         with progress.meter(f"push to {repository.name}", sum(blob.size for blob in lacking)) as meter:
             went = repository.target.upload_all(lacking, store, meter)
-        there = Amount(there.blobs + went.there.blobs, there.size + went.there.size)
+        there = BlobTotals(there.blobs + went.there.blobs, there.size + went.there.size)
         moved = Moved(there, went.mounted, went.sent)
     repository.target.put(image.manifest, MANIFEST_TYPE)
     return moved

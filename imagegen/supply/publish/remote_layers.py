@@ -67,8 +67,8 @@ def find_remote_layers(
     layers: dict[str, Layer] = dict(previously_built_layers(lock, store))
     gzip: dict[str, Layer] = {}
     scans: dict[str, tuple[RemoteRepository, str]] = {}
-    wanted: Mapping[str, Layer] = gzip if compression == "gzip" else layers
-    if not wanted.keys() >= missing:
+    required: Mapping[str, Layer] = gzip if compression == "gzip" else layers
+    if not required.keys() >= missing:
         for repository, digest in _tagged(repositories, tags):
             with suppress(FetchError):  # of what cannot be read, the layers are built here
                 for described in _attested(attachments.read(repository, digest).documents):
@@ -77,9 +77,9 @@ def find_remote_layers(
                     gzip |= _same_contents(described.packed, layers)
                     for key, scan in described.facts.items():
                         scans.setdefault(key, (repository, scan))
-            if wanted.keys() >= missing:
+            if required.keys() >= missing:
                 break
-    stored = _stored(repositories[0], {key: wanted[key] for key in missing & layers.keys() & wanted.keys()})
+    stored = _stored(repositories[0], {key: required[key] for key in missing & layers.keys() & required.keys()})
     if stored:
         what = f"{repositories[0].name} has {len(stored)} of {counted(len(missing), 'layer')} missing in this store"
         progress.say(what)
@@ -98,12 +98,12 @@ def _tagged(repositories: Sequence[RemoteRepository], tags: Tags) -> Iterator[tu
 
     In the first repository the tag most similar to the immutable one counts too: it may be newer than the mutable tags.
     """
-    wanted = tuple(dict.fromkeys((tags.fixed, *tags.moving, *CHANNELS)))
+    required = tuple(dict.fromkeys((tags.fixed, *tags.moving, *CHANNELS)))
     for repository in repositories:
         found: dict[str, None] = {}
         with suppress(FetchError, PublishError):
             near = akin(tags.fixed, repository.repository.tags()) if repository is repositories[0] else None
-            for tag in (*wanted, *filter(None, [near])):
+            for tag in (*required, *filter(None, [near])):
                 if digest := repository.resolve_tag(tag):
                     found[digest] = None
         yield from ((repository, digest) for digest in found)

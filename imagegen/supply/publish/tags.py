@@ -30,7 +30,7 @@ _OURS = frozenset({"latest", "nightly", "gzip"})  # an axis's value of this name
 
 
 @dataclass(frozen=True)
-class Subject:
+class TagInput:
     """The input of taggers. `defaults` are the axes of the image's default cell."""
 
     cell: str
@@ -46,7 +46,7 @@ class Subject:
     @classmethod
     def of(
         cls, lock: Lock, defaults: Mapping[str, str], channel: Channel = "latest", compression: Compression = "zstd"
-    ) -> Subject:
+    ) -> TagInput:
         rest = lock.cell.removeprefix(f"{lock.image}-")
         return cls(
             lock.cell, rest, lock.axes, defaults, title(lock), lock.as_of, inputs_hash(lock), channel, compression
@@ -66,10 +66,10 @@ class Tags:
     moving: tuple[str, ...]
 
 
-Tagger = Callable[[Subject], str | None]
+Tagger = Callable[[TagInput], str | None]
 
 
-def fixed(subject: Subject) -> str:
+def fixed(subject: TagInput) -> str:
     """Return the immutable tag: 2026.11.20-torch2.13.0-cu130-vllm0.31.0-py311-1a2b3c4d.
 
     A long title is cut at its end.
@@ -99,20 +99,20 @@ def _title(tag: str) -> str:
     return found[1] if found else ""
 
 
-def _latest(subject: Subject) -> str | None:
+def _latest(subject: TagInput) -> str | None:
     return "latest" if subject.channel == "latest" and not subject.differs else None
 
 
-def _cuda(subject: Subject) -> str | None:
+def _cuda(subject: TagInput) -> str | None:
     """Return the tag of the CUDA version for the one cell with it that is nearest to the default; None for others."""
     return subject.axes["cuda"] if subject.channel == "latest" and subject.differs <= {"cuda"} else None
 
 
-def _rest(subject: Subject) -> str | None:
+def _rest(subject: TagInput) -> str | None:
     return subject.rest if subject.channel == "latest" else None
 
 
-def _nightly(subject: Subject) -> str | None:
+def _nightly(subject: TagInput) -> str | None:
     if subject.channel != "nightly":
         return None
     return f"nightly-{subject.rest}" if subject.differs else "nightly"
@@ -121,7 +121,7 @@ def _nightly(subject: Subject) -> str | None:
 MOVING: tuple[Tagger, ...] = (_latest, _cuda, _rest, _nightly)
 
 
-def tags(subject: Subject) -> Tags:
+def tags(subject: TagInput) -> Tags:
     """Return all tags of an image. One whose layers are gzip has tags of its own: it is other bytes for the same
     inputs.
 
@@ -163,7 +163,7 @@ def foreign(tag: str, lock: Lock, cells: Iterable[Cell], default: Cell) -> str |
 def _tags_of(cell: Cell, default: Cell) -> set[str]:
     """Return the mutable tags of a cell in every channel and compression."""
     rest = cell.id.removeprefix(f"{cell.image}-")
-    subject = Subject(cell.id, rest, cell.axes, default.axes, "", "", "", "latest")
+    subject = TagInput(cell.id, rest, cell.axes, default.axes, "", "", "", "latest")
     return {
         tag
         for channel, compression in product(CHANNELS, COMPRESSIONS)
@@ -171,10 +171,10 @@ def _tags_of(cell: Cell, default: Cell) -> set[str]:
     }
 
 
-def _moving(subject: Subject) -> tuple[str, ...]:
+def _moving(subject: TagInput) -> tuple[str, ...]:
     found = [tag for tagger in MOVING if (tag := tagger(subject)) is not None]
     return tuple(dict.fromkeys(_FOREIGN.sub("-", tag) + _suffix(subject) for tag in found))
 
 
-def _suffix(subject: Subject) -> str:
+def _suffix(subject: TagInput) -> str:
     return "" if subject.compression == "zstd" else f"-{subject.compression}"

@@ -14,13 +14,13 @@ from typing import Protocol
 
 from imagegen.core.errors import FetchError, TrustError, UntrustedSignerError
 from imagegen.core.net import UnavailableError
-from imagegen.core.registry import Content, Referrer, Target
+from imagegen.core.registry import Content, PushTarget, Referrer
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.store.layout import digest_of
 from imagegen.supply.trust import statement as statements
 from imagegen.supply.trust.documents import BUNDLE, KINDS, LAYERS, LOCK, SIGNATURE, Attached, Document, Kind
 from imagegen.supply.trust.signers import Signer, Trust
-from imagegen.supply.trust.statement import Statement
+from imagegen.supply.trust.statement import InTotoStatement
 
 _BY_TYPE = {kind.media_type: kind for kind in KINDS.values()}
 _BY_PREDICATE = {kind.predicate: kind for kind in KINDS.values() if kind.predicate}
@@ -57,7 +57,7 @@ class _Stated:
     """A statement of a trusted signer about the image, and the digest of the artifact that holds it."""
 
     signer: str
-    statement: Statement
+    statement: InTotoStatement
     artifact: str
 
 
@@ -70,7 +70,7 @@ class _Found:
 
 
 def attach(
-    target: Target,
+    target: PushTarget,
     repository: ReferrerSource,
     image: Descriptor,
     documents: Sequence[Document],

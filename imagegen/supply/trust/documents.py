@@ -77,15 +77,15 @@ class Attached:
 
 # The origin of a project's files: the repository, the commit, and whether something was changed since.
 #
-# Nothing that the repository names is run. Source: git-config(1), git-status(1), git-remote(1), git 2.39; URLs of pip's
-# and SPDX's form "git+https://...".
+# Nothing that the repository names is run. Source: git-config(1), git-status(1), git-remote(1), git 2.39; URLs
+# of pip's and SPDX's form "git+https://...".
 
 _STATUS = ("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty", "--", ".")
 _SHORT = re.compile(r"(?:[^@/\s]+@)?([^:/\s]+):(?!//)(.+)")  # git@github.com:acme/images.git
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceCommit:
     """`url` has no credentials, and is None where no remote is named; `dirty`: the files are not the commit's."""
 
     url: str | None
@@ -93,7 +93,7 @@ class Source:
     dirty: bool
 
 
-def of(project: Path, env: Mapping[str, str], url: str | None = None) -> Source | None:
+def of(project: Path, env: Mapping[str, str], url: str | None = None) -> SourceCommit | None:
     """Return the commit that a project's directory is at. None without git, or where no repository and no commit is.
 
     `url` is the repository's address where publish.yaml's `source` names it. Raises ForeignRepositoryError.
@@ -106,7 +106,7 @@ def of(project: Path, env: Mapping[str, str], url: str | None = None) -> Source 
         changed = tree.run(project, _STATUS, _no_filters(project, tree))
     except (command.FailedError, FetchError):
         return None
-    return Source(url or _remote(project, tree), commit, bool(changed.strip()))
+    return SourceCommit(url or _remote(project, tree), commit, bool(changed.strip()))
 
 
 def _no_filters(project: Path, tree: Worktree) -> dict[str, str]:

@@ -115,13 +115,13 @@ class Keyless:
         signer = self._answer("Fulcio, Sigstore's certificate authority", certified, secret=token)
         return _Certified(signer, config.trusted_root, None)
 
-    def _answer(self, who: str, asked: Callable[[], T], *, secret: str = "") -> T:
-        """Call `asked`, with retries after transient faults. Raises TrustError with the last error,
+    def _answer(self, who: str, requested: Callable[[], T], *, secret: str = "") -> T:
+        """Call `requested`, with retries after transient faults. Raises TrustError with the last error,
         without the secret.
         """
         for pause in (*_PAUSES, None):
             try:
-                return _within(self._patience, asked)
+                return _within(self._patience, requested)
             except Exception as error:
                 why, passing = _said(error)
                 if pause is None or not passing:
@@ -228,8 +228,8 @@ def _exact(statement: bytes) -> Any:
     return Exact(statement)
 
 
-def _within(seconds: float, asked: Callable[[], T]) -> T:
-    """Return the result of `asked` within a time limit, which the library does not have.
+def _within(seconds: float, requested: Callable[[], T]) -> T:
+    """Return the result of `requested` within a time limit, which the library does not have.
 
     Raises what it raises, and TimeoutError.
     """
@@ -238,7 +238,7 @@ def _within(seconds: float, asked: Callable[[], T]) -> T:
 
     def run() -> None:
         try:
-            given.append(asked())
+            given.append(requested())
         except BaseException as error:  # noqa: BLE001 - it is raised again where it was asked for
             raised.append(error)
 

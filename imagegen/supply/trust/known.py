@@ -23,13 +23,13 @@ from imagegen.image.layers import watch
 from imagegen.plan.harvest import wheel_metadata
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.model import Lock, LockedWheel
-from imagegen.supply.trust.sbom import Known
+from imagegen.supply.trust.sbom import KnownLicences
 
 _LICENCE = "licence"  # records of the store: what an index said of a wheel
 _THREADS = 8
 
 
-def known(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Known:
+def known(lock: Lock, store: Store, settings: Settings, progress: Progress) -> KnownLicences:
     """Return the licences that the store and the indexes know; unknown ones are missing. No wheel is fetched."""
     found = {wheel.file.sha256: licence for wheel in lock.wheels if (licence := _recalled(wheel, lock, store))}
     missing = [wheel for wheel in lock.wheels if wheel.file.sha256 not in found and _is_served(wheel)]
@@ -37,7 +37,7 @@ def known(lock: Lock, store: Store, settings: Settings, progress: Progress) -> K
         with timed(progress, f"asking indexes for the licences of {counted(len(missing), 'wheel')}"):
             found |= _asked(missing, store, settings)
     system = known_system(lock, store)
-    return Known(found, system.debs, system.release) if system else Known(found)
+    return KnownLicences(found, system.debs, system.release) if system else KnownLicences(found)
 
 
 def _recalled(wheel: LockedWheel, lock: Lock, store: Store) -> Licence | None:

@@ -17,7 +17,7 @@ from imagegen.audit.model import Licence
 from imagegen.core import registry
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.supply.trust import spdx
-from imagegen.supply.trust.sbom import Known
+from imagegen.supply.trust.sbom import KnownLicences
 from imagegen.supply.trust.shipped import data
 
 _PROPRIETARY = re.compile(r"licenseref|proprietary", re.IGNORECASE)
@@ -37,7 +37,7 @@ class Restriction:
         return f"{self.licence}: {', '.join(self.covers)}{asks}\n    source: {self.source}"
 
 
-def restricted(lock: Lock, known: Known) -> tuple[Restriction, ...]:
+def restricted(lock: Lock, known: KnownLicences) -> tuple[Restriction, ...]:
     """Return the packages under terms that restrict redistribution; empty where none is known."""
     found = []
     for entry in data("restricted")["licences"]:

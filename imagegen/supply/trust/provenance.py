@@ -17,9 +17,9 @@ from imagegen.core import registry
 from imagegen.core.store import digest_of
 from imagegen.core.text import redact
 from imagegen.plan.lock import contents_hash, inputs_hash
-from imagegen.plan.lock.model import File, Lock, LockedBuild, LockedGit, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedGit, LockedWheel
 from imagegen.supply.trust import sbom
-from imagegen.supply.trust.documents import Source
+from imagegen.supply.trust.documents import SourceCommit
 
 BUILD_TYPE = f"{REPOSITORY}/attestations/build/v1"  # an image from a lock: what `externalParameters` then holds
 _LOCAL = f"{REPOSITORY}/attestations/builder/local"
@@ -45,7 +45,7 @@ def builder(env: Mapping[str, str]) -> Builder:
     )
 
 
-def provenance(lock: Lock, document: bytes, source: Source | None, who: Builder) -> bytes:
+def provenance(lock: Lock, document: bytes, source: SourceCommit | None, who: Builder) -> bytes:
     """The predicate. `document` is the lock as it is attached, whose digest is named."""
     metadata = {"invocationId": who.run} if who.run else {}
     predicate = {
@@ -68,11 +68,11 @@ def provenance(lock: Lock, document: bytes, source: Source | None, who: Builder)
     return (json.dumps(predicate, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def _source(source: Source) -> dict[str, Any]:
+def _source(source: SourceCommit) -> dict[str, Any]:
     return {"url": source.url, "commit": source.commit, "dirty": source.dirty}
 
 
-def _dependencies(lock: Lock, source: Source | None) -> Iterator[dict[str, Any]]:
+def _dependencies(lock: Lock, source: SourceCommit | None) -> Iterator[dict[str, Any]]:
     """Return all inputs of the image, and of its builds; each once, the repository of the lock first."""
     if source:
         yield {
@@ -126,7 +126,7 @@ def _of_build(build: LockedBuild) -> Iterator[dict[str, Any]]:
     yield from _of_wheels(build.build_requires)
 
 
-def _file(name: str, version: str, file: File) -> dict[str, Any]:
+def _file(name: str, version: str, file: LockedFile) -> dict[str, Any]:
     found: dict[str, Any] = {"uri": sbom.pypi(name, version, file), "digest": {"sha256": file.sha256}}
     if file.url:
         found["downloadLocation"] = redact(file.url)

@@ -9,32 +9,31 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from imagegen.audit.model import Deb as InstalledDeb
-from imagegen.audit.model import Licence, Release
+from imagegen.audit.model import InstalledDeb, Licence, OsRelease
 from imagegen.core import registry
 from imagegen.core.git import Submodule
 from imagegen.core.text import redact
 from imagegen.plan.lock import contents_hash, inputs_hash
-from imagegen.plan.lock.base import Deb
-from imagegen.plan.lock.model import File, Lock, LockedBuild, LockedGit, LockedPatch, LockedWheel, title
+from imagegen.plan.lock.base import LockedDeb
+from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedGit, LockedPatch, LockedWheel, title
 from imagegen.supply.trust import spdx
 from imagegen.supply.trust.shipped import data
 
 _PLAIN = ".-_~:"  # beside letters and digits, what is never percent-encoded
 
 
-def pypi(name: str, version: str, file: File | None) -> str:
+def pypi(name: str, version: str, file: LockedFile | None) -> str:
     """Return the purl of a wheel, a source distribution, or a release; `name` is normalised as PyPI does."""
     return _purl("pypi", name, version, {"file_name": file.filename if file else None})
 
 
-def deb(package: Deb, suite: str | None) -> str:
+def deb(package: LockedDeb, suite: str | None) -> str:
     """Return the purl of a .deb of Debian's archive, or of Ubuntu's; other archives are for one of the two."""
     vendor = "ubuntu" if package.archive == "ubuntu" else "debian"
     return _purl(f"deb/{vendor}", package.name, package.version, {"arch": package.architecture, "distro": suite})
 
 
-def deb_of(release: Release | None, name: str, package: InstalledDeb) -> str:
+def deb_of(release: OsRelease | None, name: str, package: InstalledDeb) -> str:
     """Return the purl of a package that dpkg lists; the system's release names the distribution."""
     vendor, codename = (release.id, release.codename) if release else ("debian", "")
     return _purl(
@@ -78,15 +77,15 @@ Component = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownLicences:
     """The known licences of packages, beside the lock; a missing one is stated as unknown."""
 
     wheels: Mapping[str, Licence] = field(default_factory=dict)  # by the wheel's sha256
     debs: Mapping[str, InstalledDeb] = field(default_factory=dict)  # by name, as dpkg has them in the base
-    release: Release | None = None  # of the base
+    release: OsRelease | None = None  # of the base
 
 
-def sbom(lock: Lock, digest: str, known: Known) -> bytes:
+def sbom(lock: Lock, digest: str, known: KnownLicences) -> bytes:
     """The document about the image with this manifest digest, which the lock gave. Equal arguments, equal bytes."""
     root = _image(lock, digest)
     base = _base(lock, known.release)
@@ -133,7 +132,7 @@ def _image(lock: Lock, digest: str) -> Component:
     )
 
 
-def _base(lock: Lock, release: Release | None) -> Component:
+def _base(lock: Lock, release: OsRelease | None) -> Component:
     """The operating system, or the image that brings it."""
     base = lock.base
     if base.content and base.image:
@@ -182,7 +181,7 @@ def _support(lock: Lock) -> Component:
     return {**found, "bom-ref": "imagegen-preflight"}
 
 
-def _debs(lock: Lock, known: Known) -> list[Component]:
+def _debs(lock: Lock, known: KnownLicences) -> list[Component]:
     """The Debian packages: those of the lock; of a registry's image, those that dpkg has in the tree besides."""
     locked = [_locked_deb(each, lock.base.suite, known.debs.get(each.name)) for each in lock.debs]
     if lock.base.debs:
@@ -202,7 +201,7 @@ def _debs(lock: Lock, known: Known) -> list[Component]:
     ]
 
 
-def _locked_deb(package: Deb, suite: str | None, installed: InstalledDeb | None) -> Component:
+def _locked_deb(package: LockedDeb, suite: str | None, installed: InstalledDeb | None) -> Component:
     there = installed if installed and installed.version == package.version else None
     return _component(
         "library",
@@ -228,7 +227,7 @@ def _deb_terms(package: InstalledDeb | None) -> spdx.Terms | str:
     return spdx.of_deb(package.licences) if package.licences else "its copyright file is not machine-readable"
 
 
-def _package(lock: Lock, package: LockedWheel | LockedBuild, known: Known) -> Component:
+def _package(lock: Lock, package: LockedWheel | LockedBuild, known: KnownLicences) -> Component:
     """Return one distribution of the stack; a compiled one with its sources, and with its wheel if it was built."""
     wheel = package if isinstance(package, LockedWheel) else _built(lock, package)
     stated = known.wheels.get(wheel.file.sha256) if wheel else None
@@ -269,7 +268,7 @@ def _built(lock: Lock, build: LockedBuild) -> LockedWheel | None:
 
 def _pedigree(
     package: LockedWheel | LockedBuild,
-    source: File,
+    source: LockedFile,
     git: LockedGit | None,
     submodules: Iterable[Submodule] = (),
     patches: Iterable[LockedPatch] = (),
@@ -347,13 +346,13 @@ def _dependencies(
     lock: Lock, root: str, own: Sequence[str], debs: Iterable[str], stack: Mapping[str, Component]
 ) -> list[Component]:
     """Return which component needs which: the image its `own`, base first, and the stack; the base its `debs`."""
-    asked: dict[str, list[str]] = {_ref(each): [] for each in stack.values()}
-    asked |= {root: list(own), **{ref: [] for ref in own}, own[0]: sorted(debs)}
-    asked |= {ref: [] for ref in asked[own[0]]}
+    requested: dict[str, list[str]] = {_ref(each): [] for each in stack.values()}
+    requested |= {root: list(own), **{ref: [] for ref in own}, own[0]: sorted(debs)}
+    requested |= {ref: [] for ref in requested[own[0]]}
     for package in lock.packages:
         askers = [_ref(stack[name]) for name in package.via if name in stack]
         if package.because or not askers:
             askers.append(root)
-        for asker in askers:
-            asked[asker].append(_ref(stack[package.name]))
-    return [{"ref": ref, "dependsOn": sorted(set(wanted))} for ref, wanted in sorted(asked.items())]
+        for requester in askers:
+            requested[requester].append(_ref(stack[package.name]))
+    return [{"ref": ref, "dependsOn": sorted(set(required))} for ref, required in sorted(requested.items())]

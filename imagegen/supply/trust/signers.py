@@ -12,7 +12,7 @@ from imagegen.supply.trust.bundle import Bundle
 from imagegen.supply.trust.identity import Identities
 from imagegen.supply.trust.keys import KeySigner
 from imagegen.supply.trust.project import FILE, Project
-from imagegen.supply.trust.statement import Statement
+from imagegen.supply.trust.statement import InTotoStatement
 
 
 class Signer(Protocol):
@@ -48,7 +48,7 @@ class Trust:
             fix=f"sign with what {FILE} names, or add this key's public half under `keys`: {public} writes it",
         )
 
-    def signer_of(self, bundle: bytes) -> tuple[str, Statement]:
+    def signer_of(self, bundle: bytes) -> tuple[str, InTotoStatement]:
         """Return the project's name of the signer, and the signed statement.
 
         Raises UntrustedSignerError when the signer is not in the trust file, and TrustError when the bundle is

@@ -73,7 +73,7 @@ _MAX_SUBJECTS = 100
 
 
 @dataclass(frozen=True)
-class Statement:
+class InTotoStatement:
     """`subjects` are digests ("sha256:..."); `predicate` is canonical JSON, fit for comparison."""
 
     subjects: tuple[str, ...]
@@ -103,7 +103,7 @@ def write(subject: str, predicate_type: str, predicate: bytes = b"{}") -> bytes:
     return opened + b',"predicate":' + predicate.strip() + b"}"
 
 
-def read(data: bytes) -> Statement:
+def read(data: bytes) -> InTotoStatement:
     """Parse a statement. Raises TrustError for a malformed one or an unknown type."""
     try:
         document = parse(data)
@@ -112,7 +112,7 @@ def read(data: bytes) -> Statement:
         _require(isinstance(kind, str) and kind != "", f"its predicateType is {_short(kind)}")
         predicate = document.get("predicate") or {}
         _require(isinstance(predicate, dict), "its predicate is no JSON object")
-        return Statement(_subjects(document.get("subject")), str(kind), canonical(predicate))
+        return InTotoStatement(_subjects(document.get("subject")), str(kind), canonical(predicate))
     except UnreadableError as error:
         raise TrustError(
             "the signed statement cannot be read", code="trust-statement-malformed", why=str(error)

@@ -1,6 +1,5 @@
 """Running source builds: the stage of the cell's Dockerfile, on a builder, within its memory; into the wheelhouse."""
 
-from imagegen.wheels.builds.bench import BuildEnvironment
 from imagegen.wheels.builds.compile import compile_all
 from imagegen.wheels.builds.ensure import (
     compile_builds,
@@ -10,6 +9,7 @@ from imagegen.wheels.builds.ensure import (
     require_wheels,
     with_local_wheels,
 )
+from imagegen.wheels.builds.environment import BuildEnvironment
 
 __all__ = [
     "BuildEnvironment",

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from imagegen.audit.capability import arch, runs
 from imagegen.audit.check import audit
-from imagegen.audit.model import Package, Severity, Target
+from imagegen.audit.model import CodeTarget, Package, Severity
 from imagegen.core.config import Settings
 from imagegen.core.errors import BuildError, WheelError
 from imagegen.core.store import Store
@@ -221,7 +221,7 @@ def _architectures(package: Package, build: LockedBuild) -> list[str]:
     return [f"compiled for {', '.join(map(str, useless))} too, which was not requested"] if useless else []
 
 
-def _serves(target: Target, build: LockedBuild) -> bool:
+def _serves(target: CodeTarget, build: LockedBuild) -> bool:
     return any(runs([target], each) == "sass" or arch(each) == target.arch for each in build.architectures)
 
 

@@ -19,18 +19,18 @@ from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels import throttle, wheelhouse
 from imagegen.wheels.builds import check, planning, probe, record
-from imagegen.wheels.builds.bench import BuildEnvironment
 from imagegen.wheels.builds.check import require_sources
+from imagegen.wheels.builds.environment import BuildEnvironment
 from imagegen.wheels.builds.run import Stage, run
 from imagegen.wheels.builds.toolchain import stage
-from imagegen.wheels.throttle import BuildJob, Machine, Plan
+from imagegen.wheels.throttle import BuildJob, JobPlan, Machine
 
 _PLANNING = "builds"  # the lock around looking what is taken, and taking
 _POLL = 5.0  # seconds between looks whether another imagegen's builds have left
 
 
 def compile_all(
-    lock: Lock, wanted: Sequence[LockedBuild], cell: Cell, known: Sequence[Gpu], bench: BuildEnvironment
+    lock: Lock, required: Sequence[LockedBuild], cell: Cell, known: Sequence[Gpu], build_environment: BuildEnvironment
 ) -> None:
     """Compile builds of the lock whose wheels the wheelhouse lacks; `known` are GPUs that an audit reports on.
 
@@ -39,30 +39,45 @@ def compile_all(
 
     Raises BuildError, with the first failure; FetchError, EngineError.
     """
-    with _sole(wanted, bench) as pending:
+    with _sole(required, build_environment) as pending:
         if not pending:
             return
-        fetch_sources(pending.values(), cell.recipes, bench.store, bench.settings, bench.progress)
+        fetch_sources(
+            pending.values(),
+            cell.recipes,
+            build_environment.store,
+            build_environment.settings,
+            build_environment.progress,
+        )
         for build in pending.values():
-            require_sources(build, bench.store, bench.settings)
-        base = layers.assemble_base(lock, bench.store, bench.settings, bench.progress)
-        look = partial(probe.probe, lock, base, bench)
-        works = {name: planning.work(build, cell.recipes[name], bench.store) for name, build in pending.items()}
-        scheduler = _BuildScheduler(bench, works, look, look())
+            require_sources(build, build_environment.store, build_environment.settings)
+        base = layers.assemble_base(
+            lock, build_environment.store, build_environment.settings, build_environment.progress
+        )
+        look = partial(probe.probe, lock, base, build_environment)
+        works = {
+            name: planning.work(build, cell.recipes[name], build_environment.store) for name, build in pending.items()
+        }
+        scheduler = _BuildScheduler(build_environment, works, look, look())
         scheduler.announce()  # before anything large is fetched
         # Each from its own wheels alone: its key knows nothing of what other builds are compiled against.
-        stages = {name: stage(replace(lock, builds=(build,)), cell.recipes, bench) for name, build in pending.items()}
-        scheduler.run(_Job(lock, stages, cell.gpus, known, bench), pending)
+        stages = {
+            name: stage(replace(lock, builds=(build,)), cell.recipes, build_environment)
+            for name, build in pending.items()
+        }
+        scheduler.run(_Job(lock, stages, cell.gpus, known, build_environment), pending)
 
 
 @contextmanager
-def _sole(wanted: Sequence[LockedBuild], bench: BuildEnvironment) -> Iterator[dict[str, LockedBuild]]:
+def _sole(required: Sequence[LockedBuild], build_environment: BuildEnvironment) -> Iterator[dict[str, LockedBuild]]:
     """Claim the builds that no other process has made or is making; yield them by name."""
     with ExitStack() as locks:
-        for build in sorted(wanted, key=lambda build: build.key):  # in one order, so that no two wait for each other
+        for build in sorted(required, key=lambda build: build.key):  # in one order, so that no two wait for each other
             message = f"{build.name} {build.version}: another imagegen compiles it; this one waits for its wheel"
-            locks.enter_context(bench.store.lock(f"build-{build.key}", partial(bench.progress.say, message)))
-        yield {build.name: build for build in wanted if wheelhouse.known(bench.store, build.key) is None}
+            locks.enter_context(
+                build_environment.store.lock(f"build-{build.key}", partial(build_environment.progress.say, message))
+            )
+        yield {build.name: build for build in required if wheelhouse.known(build_environment.store, build.key) is None}
 
 
 @dataclass(frozen=True)
@@ -73,19 +88,21 @@ class _Job:
     stages: Mapping[str, Stage]
     gpus: Sequence[Gpu]
     known: Sequence[Gpu]
-    bench: BuildEnvironment
+    build_environment: BuildEnvironment
 
-    def make(self, build: LockedBuild, plan: Plan) -> None:
+    def make(self, build: LockedBuild, plan: JobPlan) -> None:
         """Compile the build and store its wheel in the wheelhouse."""
-        store, progress, lock = self.bench.store, self.bench.progress, self.lock
-        with store.room("built") as work_dir:
+        store, progress, lock = self.build_environment.store, self.build_environment.progress, self.lock
+        with store.temporary_directory("built") as work_dir:
             out = work_dir / "out"
-            done = run(build, self.stages[build.name], plan, out, self.bench)
+            done = run(build, self.stages[build.name], plan, out, self.build_environment)
             path = check.made(out, build)
             try:
                 remarks = check.check(path, build, lock, self.gpus, self.known)
             except BuildError as error:
-                error.fix = "; ".join(filter(None, [error.fix, f"what was compiled is {_spared(path, self.bench)}"]))
+                error.fix = "; ".join(
+                    filter(None, [error.fix, f"what was compiled is {_spared(path, self.build_environment)}"])
+                )
                 raise
             for remark in remarks:
                 progress.say(f"note: {build.name} {build.version} is {remark}")
@@ -95,10 +112,10 @@ class _Job:
         progress.say(record.sentence(wheel, plan))
 
 
-def _spared(wheel: Path, bench: BuildEnvironment) -> Path:
+def _spared(wheel: Path, build_environment: BuildEnvironment) -> Path:
     """Quarantine a rejected wheel: hours may have gone into it, and the fault may be the recipe's."""
-    place = bench.settings.store.parent / "refused" / wheel.name
-    with bench.store.explained():
+    place = build_environment.settings.store.parent / "refused" / wheel.name
+    with build_environment.store.explained():
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(wheel, place)
     return place
@@ -108,26 +125,28 @@ def _spared(wheel: Path, bench: BuildEnvironment) -> Path:
 class _BuildScheduler:
     """Schedules builds on one machine: those that wait, and those that run."""
 
-    bench: BuildEnvironment
+    build_environment: BuildEnvironment
     works: Mapping[str, BuildJob]
     look: Callable[[], Machine]
     machine: Machine  # as it was when none of ours ran
-    running: dict[Future[None], tuple[str, Plan, ExitStack]] = field(default_factory=dict)
-    announced: dict[str, Plan] = field(default_factory=dict)
+    running: dict[Future[None], tuple[str, JobPlan, ExitStack]] = field(default_factory=dict)
+    announced: dict[str, JobPlan] = field(default_factory=dict)
 
     def announce(self) -> None:
         """Log the plan."""
-        plans = self._plans(self.works, planning.reserved_resources(self.bench.store, self.bench.place))
+        plans = self._plans(
+            self.works, planning.reserved_resources(self.build_environment.store, self.build_environment.place)
+        )
         for name, plan in plans.items():
             self._log_plan(name, plan)
         if waiting := [name for name in self.works if name not in plans]:
-            self.bench.progress.say(f"{', '.join(waiting)}: when there is memory for it")
+            self.build_environment.progress.say(f"{', '.join(waiting)}: when there is memory for it")
 
-    def _log_plan(self, name: str, plan: Plan) -> None:
+    def _log_plan(self, name: str, plan: JobPlan) -> None:
         """Log the plan of a build once, and again after it changed."""
         if self.announced.get(name) != plan:
             self.announced[name] = plan
-            self.bench.progress.say(plan.sentence(name))
+            self.build_environment.progress.say(plan.sentence(name))
 
     def run(self, job: _Job, pending: Mapping[str, LockedBuild]) -> None:
         """Run all builds. After a failure no further build is started, and running ones finish."""
@@ -150,10 +169,10 @@ class _BuildScheduler:
                     held.close()
                     error = future.exception()
                     if error and self.running:
-                        self.bench.progress.say(f"{name}: {error}")
+                        self.build_environment.progress.say(f"{name}: {error}")
                     failure = failure or error
         except BaseException:
-            self.bench.stop.set()
+            self.build_environment.stop.set()
             raise
         finally:
             pool.shutdown()
@@ -164,16 +183,19 @@ class _BuildScheduler:
 
     def _wait_for_others(self) -> None:
         """Wait until another imagegen process takes or releases memory or cores."""
-        before = planning.reserved_resources(self.bench.store, self.bench.place)
-        while before.memory and planning.reserved_resources(self.bench.store, self.bench.place) == before:
+        before = planning.reserved_resources(self.build_environment.store, self.build_environment.place)
+        while (
+            before.memory
+            and planning.reserved_resources(self.build_environment.store, self.build_environment.place) == before
+        ):
             time.sleep(_POLL)
         self.machine = self.look()
 
-    def _startable(self, waiting: Mapping[str, LockedBuild]) -> dict[str, tuple[Plan, ExitStack]]:
+    def _startable(self, waiting: Mapping[str, LockedBuild]) -> dict[str, tuple[JobPlan, ExitStack]]:
         """Return the plans of builds that fit now, each with its memory reservation, which ends when its stack is
         closed.
         """
-        store, place = self.bench.store, self.bench.place
+        store, place = self.build_environment.store, self.build_environment.place
         with store.lock(_PLANNING):
             taken = planning.reserved_resources(store, place)
             if not waiting or (self.running and taken.cores >= self.machine.cores):
@@ -184,7 +206,7 @@ class _BuildScheduler:
                 found[name][1].enter_context(planning.reserved(store, place, plan.memory, plan.jobs * plan.threads))
         return found
 
-    def _plans(self, works: Mapping[str, BuildJob], taken: planning.Taken) -> dict[str, Plan]:
+    def _plans(self, works: Mapping[str, BuildJob], taken: planning.Taken) -> dict[str, JobPlan]:
         """Return the plans of builds that fit beside the reservations; one that never fits may run alone."""
         plans = throttle.share(works, self._left(taken), taken.memory)
         return {name: plan for name, plan in plans.items() if not (plan.warning and taken.memory)}

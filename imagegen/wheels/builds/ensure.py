@@ -16,8 +16,8 @@ from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.engine import Engine
 from imagegen.wheels import artifacts, wheelhouse
-from imagegen.wheels.builds.bench import BuildEnvironment
 from imagegen.wheels.builds.compile import compile_all
+from imagegen.wheels.builds.environment import BuildEnvironment
 
 
 def ensure_wheels(
@@ -80,19 +80,19 @@ def compile_builds(
 
 
 def pull_wheels(
-    wanted: Sequence[LockedBuild], store: Store, settings: Settings, progress: Progress
+    required: Sequence[LockedBuild], store: Store, settings: Settings, progress: Progress
 ) -> Sequence[LockedBuild]:
     """Download the wheels that the remote wheelhouse of IMAGEGEN_WHEELHOUSE has; return the builds that it lacks."""
-    place = artifacts.place(settings) if wanted else None
+    place = artifacts.place(settings) if required else None
     if place is None:
-        return wanted
+        return required
     with Client(settings) as client:
         team = artifacts.RemoteWheelhouse(place, client, settings)
-        return [build for build in wanted if not _pull(build, team, store, progress)]
+        return [build for build in required if not _pull(build, team, store, progress)]
 
 
 def _pull(build: LockedBuild, team: artifacts.RemoteWheelhouse, store: Store, progress: Progress) -> bool:
-    found = team.fetch(build.key, store, progress, wanted=(build.name, build.version))
+    found = team.fetch(build.key, store, progress, required=(build.name, build.version))
     if found:
         progress.say(f"{found.filename}: from the remote wheelhouse {team}")
     return found is not None

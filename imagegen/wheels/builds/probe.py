@@ -9,7 +9,7 @@ from imagegen.image.layers import Image
 from imagegen.incontainer import WORKER
 from imagegen.plan.lock.model import Lock
 from imagegen.wheels import throttle
-from imagegen.wheels.builds.bench import BuildEnvironment
+from imagegen.wheels.builds.environment import BuildEnvironment
 from imagegen.wheels.throttle import Machine
 
 # On the base, which has a Python and is small: the plan is logged before gigabytes are fetched.
@@ -22,20 +22,20 @@ COPY --from=asked /said /said
 """
 
 
-def probe(lock: Lock, base: Image, bench: BuildEnvironment) -> Machine:
+def probe(lock: Lock, base: Image, build_environment: BuildEnvironment) -> Machine:
     """Ask. `base` is the lock's, in the store.
 
     Raises EngineError when the builder cannot run anything, BuildError when the answer is none.
     """
-    with bench.store.room("probe") as work_dir:
+    with build_environment.store.temporary_directory("probe") as work_dir:
         (work_dir / "Dockerfile").write_text(_DOCKERFILE.format(interpreter=lock.interpreter.path))
-        context = ("--build-context", f"base={bench.layout(base)}", "--build-context", f"worker={WORKER}")
+        context = ("--build-context", f"base={build_environment.layout(base)}", "--build-context", f"worker={WORKER}")
         out = work_dir / "out"
         arguments = ["build", "--no-cache", *context, "--output", f"type=local,dest={out}", "."]
         try:
-            bench.buildx(arguments, work_dir, lambda _: None)
+            build_environment.buildx(arguments, work_dir, lambda _: None)
         except EngineError as error:
-            if bench.builder:
+            if build_environment.builder:
                 error.fix = "`docker buildx ls` shows the builders that there are, and whether they run"
             raise
         answer = (out / "said").read_text(errors="replace")

@@ -13,13 +13,13 @@ from imagegen.core.progress import human
 from imagegen.core.store import Store
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.plan.lock.model import Lock, LockedBuild
-from imagegen.wheels.throttle import Plan, duration
+from imagegen.wheels.throttle import JobPlan, duration
 
 _CHUNK = 1 << 20  # bytes
 
 
 def kept(
-    path: Path, out: Path, build: LockedBuild, lock: Lock, plan: Plan, done: Plan, store: Store, now: float
+    path: Path, out: Path, build: LockedBuild, lock: Lock, plan: JobPlan, done: JobPlan, store: Store, now: float
 ) -> BuiltWheel:
     """The wheel, with its file and its log in the store. `plan` is the first one, `done` what it succeeded with.
 
@@ -38,7 +38,7 @@ def kept(
     return BuiltWheel(build.key, build.name, build.version, path.name, digest.removeprefix("sha256:"), size, record)
 
 
-def sentence(wheel: BuiltWheel, plan: Plan) -> str:
+def sentence(wheel: BuiltWheel, plan: JobPlan) -> str:
     """Return the measured cost in words, beside the expected one."""
     record = wheel.record
     expected = f" ({duration(plan.seconds)} planned)" if plan.seconds is not None else ""

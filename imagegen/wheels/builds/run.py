@@ -21,8 +21,8 @@ from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import Image
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.recipe import Recipe
-from imagegen.wheels.builds.bench import BuildEnvironment
-from imagegen.wheels.throttle import Plan, halved
+from imagegen.wheels.builds.environment import BuildEnvironment
+from imagegen.wheels.throttle import JobPlan, halved
 
 _EVENT = re.compile(r"#[0-9]+ [0-9.]+ @imagegen (\{.*\})")
 _LINE = re.compile(r"#[0-9]+ (?:[0-9.]+ (?P<text>.*)|(?P<end>ERROR: .*))")
@@ -92,15 +92,15 @@ class Event:
 class LogParser:
     """Parses the plain progress of one build, line by line, and reports each event to a callback."""
 
-    told: Callable[[Event], None]
+    on_event: Callable[[Event], None]
     failure: Event | None = None
     _log: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
-    def hear(self, line: str) -> None:
+    def feed(self, line: str) -> None:
         if event := _event(line):
             if event.kind == "failed":
                 self.failure = event
-            self.told(event)
+            self.on_event(event)
         elif found := _LINE.fullmatch(line):
             self._log.append(found["text"] if found["end"] is None else found["end"])
         elif line.startswith(("ERROR", "error")):
@@ -166,7 +166,7 @@ class Stage:
     toolchain: Image
 
 
-def run(build: LockedBuild, stage: Stage, plan: Plan, out: Path, bench: BuildEnvironment) -> Plan:
+def run(build: LockedBuild, stage: Stage, plan: JobPlan, out: Path, build_environment: BuildEnvironment) -> JobPlan:
     """Compile into the new directory `out`; returns the plan that it succeeded with.
 
     Compiled objects stay in the builder's cache until then, so an interrupted build resumes.
@@ -174,10 +174,10 @@ def run(build: LockedBuild, stage: Stage, plan: Plan, out: Path, bench: BuildEnv
     Raises BuildError when it fails, or runs out of memory with one job; EngineError when the builder does not work.
     """
     while True:
-        output = _Shown(build, bench)
+        output = _Shown(build, build_environment)
         try:
             with output:
-                _once(build, stage, plan, out, bench, output)
+                _once(build, stage, plan, out, build_environment, output)
         except EngineError as error:
             if not output.started:
                 raise
@@ -192,25 +192,29 @@ def run(build: LockedBuild, stage: Stage, plan: Plan, out: Path, bench: BuildEnv
                     why=f"{starved}; its largest process took {human(output.largest)}",
                     fix="give the builder more memory, or name a larger one with --builder",
                 ) from error
-            bench.progress.say(f"{build.name}: out of memory with {_pace(plan)} ({starved})")
-            bench.progress.say(f"{build.name}: again with {_pace(less)}, from where it was")
+            build_environment.progress.say(f"{build.name}: out of memory with {_pace(plan)} ({starved})")
+            build_environment.progress.say(f"{build.name}: again with {_pace(less)}, from where it was")
             plan = less
         else:
             return plan
 
 
-def _pace(plan: Plan) -> str:
+def _pace(plan: JobPlan) -> str:
     return f"{counted(plan.jobs, 'job')} x {counted(plan.threads, 'thread')}"
 
 
-def _once(build: LockedBuild, stage: Stage, plan: Plan, out: Path, bench: BuildEnvironment, output: _Shown) -> None:
-    with bench.store.room("compile") as work_dir:
+def _once(
+    build: LockedBuild, stage: Stage, plan: JobPlan, out: Path, build_environment: BuildEnvironment, output: _Shown
+) -> None:
+    with build_environment.store.temporary_directory("compile") as work_dir:
         rendered = recipe.render(stage.lock, stage.lock.cell)
         (work_dir / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
         (work_dir / "throttle.json").write_text(json.dumps({"jobs": plan.jobs, "threads": plan.threads}))
-        recipe.write_builds([build], stage.recipes, work_dir / "builds", bench.store, bench.settings)
+        recipe.write_builds(
+            [build], stage.recipes, work_dir / "builds", build_environment.store, build_environment.settings
+        )
         contexts = {
-            "toolchain": bench.layout(stage.toolchain),
+            "toolchain": build_environment.layout(stage.toolchain),
             "builds": str(work_dir / "builds"),
             "wheels": str(
                 work_dir / "builds"
@@ -219,15 +223,15 @@ def _once(build: LockedBuild, stage: Stage, plan: Plan, out: Path, bench: BuildE
         arguments = [word for name, value in contexts.items() for word in ("--build-context", f"{name}={value}")]
         arguments += ["--secret", f"id=throttle,src={work_dir / 'throttle.json'}"]
         arguments += ["--output", f"type=local,dest={out}"]
-        bench.buildx(["build", "--target", f"built-{build.name}", *arguments, "."], work_dir, output.hear)
+        build_environment.buildx(["build", "--target", f"built-{build.name}", *arguments, "."], work_dir, output.feed)
 
 
 class _Shown(LogParser):
     """Shows how far it is, with what it takes."""
 
-    def __init__(self, build: LockedBuild, bench: BuildEnvironment) -> None:
+    def __init__(self, build: LockedBuild, build_environment: BuildEnvironment) -> None:
         super().__init__(self._show)
-        self._counter = bench.progress.counter(f"compiling {build.name}", "unit")
+        self._counter = build_environment.progress.counter(f"compiling {build.name}", "unit")
         self.started = False
         self.largest = 0
 

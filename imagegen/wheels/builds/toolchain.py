@@ -8,11 +8,13 @@ from imagegen.image import dockerfile as recipe
 from imagegen.image import layers
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.recipe import Recipe
-from imagegen.wheels.builds.bench import BuildEnvironment
+from imagegen.wheels.builds.environment import BuildEnvironment
 from imagegen.wheels.builds.run import Stage
 
 
-def stage(lock: Lock, recipes: Mapping[str, Recipe], bench: BuildEnvironment) -> Stage:
+def stage(lock: Lock, recipes: Mapping[str, Recipe], build_environment: BuildEnvironment) -> Stage:
     """The toolchain's image, in the store, for a lock with one build. Raises as `layers.assemble`."""
-    toolchain = layers.assemble(recipe.toolchain(lock), bench.store, bench.settings, bench.progress)
+    toolchain = layers.assemble(
+        recipe.toolchain(lock), build_environment.store, build_environment.settings, build_environment.progress
+    )
     return Stage(lock, recipes, toolchain)

@@ -20,20 +20,22 @@ from imagegen.core.net import Client
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.plan.lock import indexes
-from imagegen.plan.lock.indexes import Link
-from imagegen.plan.lock.model import LINKS, URL, File, Lock, LockedWheel
+from imagegen.plan.lock.indexes import IndexLink
+from imagegen.plan.lock.model import LINKS, URL, Lock, LockedFile, LockedWheel
 from imagegen.plan.lock.parts import pep508
 from imagegen.plan.lock.recipes import Compiled, allowed, environment, reason
-from imagegen.plan.lock.target import Target
+from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Component
 from imagegen.plan.matrix.model import Requirement as Asked
 from imagegen.plan.matrix.recipe import Commit, LocalSource, Recipe, SdistFile
 from imagegen.wheels import artifacts, wheelhouse
 from imagegen.wheels.catalogue import Catalogue
-from imagegen.wheels.find import Listing, Offer, Places, WheelRequirement, find
-from imagegen.wheels.wheelhouse import Candidate, Place
+from imagegen.wheels.find import Offer, WheelListing, WheelRequirement, WheelSources, find
+from imagegen.wheels.wheelhouse import Candidate, WheelSource
 
-COMPILED = frozenset({Place.WHEELHOUSE, Place.TEAM, Place.SOURCE})  # whose wheels stand in a lock as builds
+COMPILED = frozenset(
+    {WheelSource.WHEELHOUSE, WheelSource.TEAM, WheelSource.SOURCE}
+)  # whose wheels stand in a lock as builds
 
 
 class WheelSelector(Protocol):
@@ -72,7 +74,7 @@ class LocalWheelSelector:
         """Report the choice; for a source build, what the best candidate of each place lacks."""
         answer = f"{chosen.place}, {chosen.reason}" if chosen else "no wheel fits, and none can be compiled"
         self.progress.say(f"{need.package} {need.version}: {answer}")
-        if chosen is None or chosen.place is Place.SOURCE:
+        if chosen is None or chosen.place is WheelSource.SOURCE:
             best = {each.place: each for each in reversed(found) if not each.fits}
             for each in reversed(best.values()):
                 self.progress.say(
@@ -83,14 +85,14 @@ class LocalWheelSelector:
 def wheel_of(each: Compiled, found: Candidate, via: tuple[str, ...]) -> LockedWheel:
     """Return the locked form of a wheel that was found."""
     assert found.sha256 and found.size is not None  # noqa: S101 - its file was examined
-    index = {Place.CATALOGUE: URL, Place.LINKS: LINKS}.get(found.place, each.requirement.index)
-    file = File(
+    index = {WheelSource.CATALOGUE: URL, WheelSource.LINKS: LINKS}.get(found.place, each.requirement.index)
+    file = LockedFile(
         found.filename,
         found.size,
         found.sha256,
         index,
-        indexes.hint(found.where, found.filename) if found.place is Place.INDEX else None,
-        found.where if found.place is Place.CATALOGUE else None,
+        indexes.hint(found.where, found.filename) if found.place is WheelSource.INDEX else None,
+        found.where if found.place is WheelSource.CATALOGUE else None,
     )
     name, version, _, _ = parse_wheel_filename(found.filename)
     why = f"{found.place}: {found.reason}"
@@ -101,14 +103,19 @@ def wheel_of(each: Compiled, found: Candidate, via: tuple[str, ...]) -> LockedWh
 
 
 def candidate_places(
-    catalogue: Catalogue, index: Listing | None, settings: Settings, store: Store, client: Client, progress: Progress
-) -> Places:
+    catalogue: Catalogue,
+    index: WheelListing | None,
+    settings: Settings,
+    store: Store,
+    client: Client,
+    progress: Progress,
+) -> WheelSources:
     """Return all places in their order; `index` is the listing of the component's own index."""
     # Short timeouts: a host that does not respond is one place of many.
     quick = client.impatient()
     named = artifacts.place(settings)
     team = artifacts.RemoteWheelhouse(named, client, settings) if named else None
-    return Places(
+    return WheelSources(
         store=store,
         client=client,
         progress=progress,
@@ -116,19 +123,19 @@ def candidate_places(
         team=team.lookup if team else None,
         team_name=str(team) if team else "",
         links=tuple(
-            Listing(place, _offered(partial(indexes.find_links, quick, place))) for place in settings.find_links
+            WheelListing(place, _offered(partial(indexes.find_links, quick, place))) for place in settings.find_links
         ),
         index=index,
         catalogue=catalogue.offers,
     )
 
 
-def index_listing(alias: str, package: str, settings: Settings, client: Client) -> Listing | None:
+def index_listing(alias: str, package: str, settings: Settings, client: Client) -> WheelListing | None:
     """Return what the alias's index lists of a package today, whatever a lock's cutoff; None where it has no
     address.
     """
     url = indexes.url_of(alias, settings)
-    return Listing(alias, _offered(partial(indexes.project, client.impatient(), url, package))) if url else None
+    return WheelListing(alias, _offered(partial(indexes.project, client.impatient(), url, package))) if url else None
 
 
 def version_of(component: Component, specifier: str, recipe: Recipe | None, catalogue: Catalogue) -> str:
@@ -156,7 +163,7 @@ def need_of(
 
     Raises LockError where only a lock has the torch version.
     """
-    target = Target.of(cell.platform, cell.base, locked.interpreter.version if locked else cell.python)
+    target = WheelTarget.of(cell.platform, cell.base, locked.interpreter.version if locked else cell.python)
     builds = locked.builds if locked else ()
     key = next((each.key for each in builds if (each.name, each.version) == (component.package, version)), None)
     source = recipe.releases.get(version) if recipe else None
@@ -191,15 +198,15 @@ def _obstacle(component: Component, version: str, cell: Cell, recipe: Recipe) ->
 def _torch(cell: Cell, locked: Lock | None) -> str | None:
     if locked:
         return next((wheel.version for wheel in locked.wheels if wheel.name == "torch"), None)
-    asked = next((each for each in cell.requirements if each.component.package == "torch"), None)
-    if asked is None:
+    requested = next((each for each in cell.requirements if each.component.package == "torch"), None)
+    if requested is None:
         return None
-    if pinned := _exact(str(Requirement(pep508(asked)).specifier)):
+    if pinned := _exact(str(Requirement(pep508(requested)).specifier)):
         return pinned
     raise LockError(
         f"which torch {cell.id} has is not known yet",
         code="lock-torch-undecided",
-        why=f"the matrix asks for torch{asked.specifier}, and the cell is not locked",
+        why=f"the matrix asks for torch{requested.specifier}, and the cell is not locked",
         fix=f"`imagegen lock {cell.id}`",
     )
 
@@ -242,5 +249,5 @@ def _named(source: SdistFile | Commit | LocalSource) -> str:
             return str(source.path)
 
 
-def _offered(read: Callable[[], Iterable[Link]]) -> Callable[[], list[Offer]]:
+def _offered(read: Callable[[], Iterable[IndexLink]]) -> Callable[[], list[Offer]]:
     return lambda: [Offer(link.filename, link.url, link.sha256) for link in read() if not link.yanked]

@@ -16,7 +16,7 @@ from imagegen.plan.lock.build_sources import commit_of, patches_of, source_of
 from imagegen.plan.lock.builds import BUILDER, builder, keyed
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.plan.lock.recipes import Compiled
-from imagegen.plan.lock.target import Target
+from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Rule
 from imagegen.wheels.find import WheelRequirement
 from imagegen.wheels.resolve.candidates import COMPILED, WheelSelector, wheel_of
@@ -29,7 +29,7 @@ class Drafter:
     """Completes a lock whose other wheels are chosen already."""
 
     cell: Cell
-    target: Target
+    target: WheelTarget
     rules: tuple[Rule, ...]
     compiled: Mapping[str, Compiled]  # by package
     chooser: WheelSelector

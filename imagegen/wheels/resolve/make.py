@@ -29,11 +29,11 @@ from imagegen.plan.lock.model import (
     BUILT,
     GIT,
     URL,
-    File,
     Foundation,
     Lock,
     LockedBase,
     LockedBuild,
+    LockedFile,
     LockedGit,
     LockedGpus,
     LockedPackages,
@@ -45,10 +45,10 @@ from imagegen.plan.lock.model import (
 )
 from imagegen.plan.lock.parts import Attempts, Parts, default_site, gather, pep508
 from imagegen.plan.lock.recipes import Compiled, no_wheel, released
-from imagegen.plan.lock.resolve import Pinned, Question, Remote, resolve
-from imagegen.plan.lock.sources import Finder, Wanted, in_parallel
-from imagegen.plan.lock.target import Target
-from imagegen.plan.lock.uv_project import Contents, UvProject
+from imagegen.plan.lock.resolve import Pinned, Remote, ResolveRequest, resolve
+from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel
+from imagegen.plan.lock.target import WheelTarget
+from imagegen.plan.lock.uv_project import ProjectContents, UvProject
 from imagegen.plan.matrix.model import Cell, GitSource, Requirement, Rule, Sdist
 from imagegen.wheels.resolve.candidates import WheelSelector
 from imagegen.wheels.resolve.drafts import Drafter
@@ -95,12 +95,12 @@ def make(
     )
     debs = all_debs(locked_base, added) if locked_base else ()
     interpreter = lock_interpreter(cell.interpreter, cell.platform, debs)
-    target = Target.of(cell.platform, cell.base, interpreter.version)
+    target = WheelTarget.of(cell.platform, cell.base, interpreter.version)
     release = partial(_released, cell=cell, chooser=chooser, kept=kept, bounds=bounds or {})
     released = [attempts.attempt(partial(release, each)) for each in cell.requirements]
     compiled = {each.package: each for each in released if each}
     with tempfile.TemporaryDirectory(prefix="imagegen-lock-") as work_dir:
-        contents: Contents | None = None
+        contents: ProjectContents | None = None
         if cell.from_uv_lock:
             contents = UvProject(cell, target, compiled, attempts, store, settings, progress).contents()
             if locked_base is None:
@@ -260,7 +260,7 @@ def _made_before(previous: Lock, locked_base: LockedBase) -> dict[tuple[str, str
 @dataclass(frozen=True)
 class _Maker:
     cell: Cell
-    target: Target
+    target: WheelTarget
     below: Foundation
     compiled: Mapping[str, Compiled]  # by package
     parts: Parts
@@ -276,7 +276,7 @@ class _Maker:
         described = [replace(each.component, sdist=each.git.metadata) for each in self.cell.requirements if each.git]
         described += [each.described for each in self.compiled.values()]
         known = {each.package for each in described}
-        question = Question(
+        question = ResolveRequest(
             requirements=tuple(self._asked(each) for each in self.cell.requirements),
             target=self.target,
             as_of=self.as_of,
@@ -299,7 +299,7 @@ class _Maker:
         routes = {each.component.package: GIT if each.git else each.index for each in self.cell.requirements}
         return routes | dict.fromkeys(self.compiled, BUILT)
 
-    def wheels(self, found: Iterable[Pinned], contents: Contents | None = None) -> tuple[LockedWheel, ...]:
+    def wheels(self, found: Iterable[Pinned], contents: ProjectContents | None = None) -> tuple[LockedWheel, ...]:
         """Return all but what is compiled, sorted by name; with `contents`, as a uv.lock has them."""
         found = [each for each in found if each.name not in self.compiled]
         requirements = {each.component.package: each for each in self.cell.requirements}
@@ -323,7 +323,7 @@ class _Maker:
     def uv(self) -> LockedWheel:
         """The wheel of the uv that resolves here. Its age is no matter of the stack's as-of time."""
         now = _rfc3339(datetime.now(UTC))
-        question = Question((f"uv=={_UV}",), self.target, now, {}, default_site(self.settings))
+        question = ResolveRequest((f"uv=={_UV}",), self.target, now, {}, default_site(self.settings))
         (wheel,) = self._files(resolve(question, self.settings), {}, {})
         return wheel
 
@@ -351,7 +351,7 @@ class _Maker:
             alias = routes.get(pinned.name, indexes.DEFAULT)
             own = alias == URL
             hint = None if own else indexes.hint(remote.url, remote.filename)
-            file = File(remote.filename, size, remote.sha256, alias, hint, remote.url if own else None)
+            file = LockedFile(remote.filename, size, remote.sha256, alias, hint, remote.url if own else None)
             wheel_ = LockedWheel(pinned.name, pinned.version, file, via=pinned.via)
             wheels.append(wheel_ if remote in pinned.wheels else self._from_sdist(wheel_, sdists[pinned.name]))
         return tuple(wheels)
@@ -364,13 +364,13 @@ class _Maker:
     def _from_sdist(self, locked: LockedWheel, declared: Sdist) -> LockedWheel:
         """`locked`, whose file is an sdist, as the wheel that it gives in the sandbox."""
         source = LockedSdist(locked.file, self.build_requires(declared.build_requires))
-        return self._built(locked, source, [Wanted(locked.name, source.file)])
+        return self._built(locked, source, [RequiredFile(locked.name, source.file)])
 
     def _from_commit(self, pinned: Pinned, commit: GitSource) -> LockedWheel:
         """The wheel that a commit gives in the sandbox."""
         archive = self.parts.archives[pinned.name]
         sha256 = archive.digest.removeprefix("sha256:")
-        file = File(archive_name(pinned.name, pinned.version), archive.size, sha256, GIT)
+        file = LockedFile(archive_name(pinned.name, pinned.version), archive.size, sha256, GIT)
         source = LockedSdist(file, self.build_requires(commit.metadata.build_requires), git=LockedGit.of(commit))
         return self._built(LockedWheel(pinned.name, pinned.version, file, via=pinned.via), source, [])
 
@@ -378,15 +378,15 @@ class _Maker:
         """Return the build requirements of a backend, complete and exact; they are no part of the image."""
         if not pins:
             return ()
-        question = Question(pins, self.target, self.as_of, routes={}, sites=default_site(self.settings))
+        question = ResolveRequest(pins, self.target, self.as_of, routes={}, sites=default_site(self.settings))
         return self._files(resolve(question, self.settings), {}, {})
 
-    def _built(self, locked: LockedWheel, source: LockedSdist, own: Sequence[Wanted]) -> LockedWheel:
+    def _built(self, locked: LockedWheel, source: LockedSdist, own: Sequence[RequiredFile]) -> LockedWheel:
         """`locked` with the wheel of `source`; `own` and what its backend needs are fetched first."""
         before = self.made_before.get((locked.name, locked.version))
         if before and before.sdist == source:
             return replace(locked, file=before.file, sdist=source)
-        parts = [*own, *(Wanted(each.name, each.file) for each in source.build_requires)]
+        parts = [*own, *(RequiredFile(each.name, each.file) for each in source.build_requires)]
         total = sum(part.file.estimate for part in parts)
         label = f"fetching what {source.file.filename} is built with"
         with Client(self.settings) as client, self.progress.meter(label, total) as meter:

@@ -25,7 +25,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3 * 2**-8}
 
 @dataclass(frozen=True)
 class Case:
-    """How attention is called; `masked` passes a boolean mask that hides a third of the keys."""
+    """One call of attention; `masked` passes a boolean mask that hides a third of the keys."""
 
     dtype: torch.dtype
     causal: bool = False
