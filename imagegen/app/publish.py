@@ -51,11 +51,10 @@ from imagegen.run import smoke
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import numerics
 from imagegen.supply.publish import journal, proof
-from imagegen.supply.publish.journal import RemoteRepository, TaggedManifest
+from imagegen.supply.publish.journal import RemoteRepository, TaggedManifest, blobs, format_summary, push
 from imagegen.supply.publish.plan import PublishPlan, RegistryState, RequiredLayer
 from imagegen.supply.publish.plan import plan as planned
 from imagegen.supply.publish.proof import SmokeAttestation, SmokeRequirement
-from imagegen.supply.publish.push import blobs, format_summary, push
 from imagegen.supply.publish.remote_layers import AttachmentReader, find_remote_layers
 from imagegen.supply.trust import known, licences, provenance
 from imagegen.supply.trust.attach import attach

@@ -21,7 +21,7 @@ from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App, Table, pass_app
 from imagegen.cli.build_command import builder_option, places
 from imagegen.cli.comparing import known
-from imagegen.cli.publishing import key_option
+from imagegen.cli.publish_command import key_option
 from imagegen.cli.report_command import print_report
 from imagegen.core.errors import LockError, UsageError
 from imagegen.core.net import Client

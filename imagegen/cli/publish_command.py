@@ -1,4 +1,4 @@
-"""imagegen publish: images to a registry, proven, signed, under tags."""
+"""Shared by the commands that publish."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any, cast
 import click
 
 from imagegen.app.publish import PublishedImage, plan_publish, publish_image
-from imagegen.app.publisher import Publisher, PublishOptions
+from imagegen.app.publisher import KEY_VARIABLE, Publisher, PublishOptions
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.build_command import builder_option
-from imagegen.cli.publishing import key_option
 from imagegen.cli.report_command import print_report
 from imagegen.core.errors import UsageError
 from imagegen.plan.lock.model import Lock
@@ -19,6 +18,16 @@ from imagegen.plan.matrix.model import Cell
 from imagegen.run.smoke import SmokeFailed
 from imagegen.supply.publish.plan import lines
 from imagegen.supply.publish.tags import CHANNELS, COMPRESSIONS, Channel, Compression
+
+key_option = click.option(
+    "--key",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help=f"Sign with this private key, whose password is in COSIGN_PASSWORD; else {KEY_VARIABLE} can name one.",
+)
+
+
+# imagegen publish: images to a registry, proven, signed, under tags.
 
 
 @click.command("publish")

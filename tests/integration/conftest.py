@@ -20,7 +20,7 @@ from imagegen.image import base
 from imagegen.image.layers.image import local_tags
 from imagegen.plan import lock, matrix
 from imagegen.plan.matrix.model import Base
-from imagegen.run.embedded_engine import debs, private
+from imagegen.run.embedded_engine import private
 from imagegen.run.engine import Engine
 from imagegen.run.engine.connection import SUITE
 from tests.integration import sigstore
@@ -55,7 +55,7 @@ def engine(settings: Settings) -> Iterator[Engine]:
 def busybox(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A static program that is a whole image's worth of tools, from Debian."""
     target: Path = tmp_path_factory.mktemp("busybox") / "root"
-    debs.unpack(SUITE, ["busybox-static"], target, settings, Quiet())
+    private.unpack(SUITE, ["busybox-static"], target, settings, Quiet())
     return (target / "usr/bin/busybox").read_bytes()
 
 
@@ -63,7 +63,7 @@ def busybox(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> byt
 def docker_registry(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory in which Debian's docker-registry is unpacked."""
     target: Path = tmp_path_factory.mktemp("docker-registry") / "root"
-    debs.unpack(SUITE, ["docker-registry"], target, settings, Quiet())
+    private.unpack(SUITE, ["docker-registry"], target, settings, Quiet())
     return target
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.core.progress import Quiet
-from imagegen.run.embedded_engine import debs
+from imagegen.run.embedded_engine import private
 
 SUITES = ("forky", "sid")  # the first that has them all: released suites had none when this was written
 PROGRAMS = ["cosign", "oras"]
@@ -26,7 +26,7 @@ def unpacked(target: Path, settings: Settings) -> Path:
     missing: BaseError | None = None
     for suite in SUITES:
         try:
-            debs.unpack(suite, PROGRAMS, target, settings, Quiet())
+            private.unpack(suite, PROGRAMS, target, settings, Quiet())
         except BaseError as error:
             missing = error
             continue

@@ -27,7 +27,7 @@ from imagegen.plan.lock.builds import keyed
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Base, Cell
 from imagegen.plan.matrix.recipe import Recipe, SdistFile
-from imagegen.run.embedded_engine import debs
+from imagegen.run.embedded_engine import private
 from imagegen.run.engine import Engine
 from imagegen.wheels import builds, wheelhouse
 from tests.integration.places import Debian, committed
@@ -90,7 +90,7 @@ def with_packages(settings: Settings) -> LockedBase:
 @pytest.fixture
 def with_compilers(debian: Debian, settings: Settings, store: Store, tmp_path: Path) -> LockedBase:
     """The base that other tests have anyway, with a compiler on top, as a registry's image would bring both."""
-    debs.unpack("bookworm", COMPILERS, tmp_path / "compilers", settings, Quiet())
+    private.unpack("bookworm", COMPILERS, tmp_path / "compilers", settings, Quiet())
     packed = tmp_path / "compilers.tar"
     with tarfile.open(packed, "w") as archive:
         archive.add(

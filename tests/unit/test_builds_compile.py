@@ -133,7 +133,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuildHost:
     lock = replace(WITH_BUILD, builds=(build,), base=replace(WITH_BUILD.base, debs=debs))
     monkeypatch.setattr(compiling, "fetch_sources", lambda *_: None)
     monkeypatch.setattr(compiling.layers, "assemble_base", lambda *_: image)
-    monkeypatch.setattr(compiling.probe, "probe", lambda *_: Machine(4, 16 * GB, 14 * GB, limited=True))
+    monkeypatch.setattr(compiling.environment, "probe", lambda *_: Machine(4, 16 * GB, 14 * GB, limited=True))
     monkeypatch.setattr(compiling, "stage", lambda lock, recipes, _: compiling.Stage(lock, recipes, image))
     monkeypatch.setattr(compiling.check, "check", lambda *_: [])  # test_builds_check has it
     recipes = dict.fromkeys(("demo-ext", "other-ext"), RECIPE)
@@ -275,7 +275,7 @@ def test_a_build_starts_from_what_its_own_key_names(host: BuildHost, monkeypatch
 
 
 def test_what_does_not_fit_beside_the_other_waits(host: BuildHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling.probe, "probe", lambda *_: Machine(4, 4 * GB, 4 * GB, limited=True))
+    monkeypatch.setattr(compiling.environment, "probe", lambda *_: Machine(4, 4 * GB, 4 * GB, limited=True))
     host.builder.pause = 0.1
     host.compile(host.lock.builds[0], other(host))
     assert host.builder.most == 1
@@ -322,7 +322,7 @@ def test_no_memory_is_used_that_another_imagegen_has_planned_with(
 ) -> None:
     monkeypatch.setattr(compiling, "_POLL", 0.01)
     available = [1 * GB, 14 * GB]  # as it is found, before and after the other has left
-    monkeypatch.setattr(compiling.probe, "probe", lambda *_: Machine(4, 16 * GB, available.pop(0), limited=True))
+    monkeypatch.setattr(compiling.environment, "probe", lambda *_: Machine(4, 16 * GB, available.pop(0), limited=True))
     with ThreadPoolExecutor(1) as pool:
         with planning.reserved(host.store, "here", 14 * GB, 2):
             second = pool.submit(host.compile)

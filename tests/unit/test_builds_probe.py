@@ -18,7 +18,7 @@ from imagegen.core.store import Store
 from imagegen.image.layers import Image
 from imagegen.run.engine import Engine
 from imagegen.wheels import builds
-from imagegen.wheels.builds import probe
+from imagegen.wheels.builds import environment
 from imagegen.wheels.throttle import Machine
 from tests.support.errors import raises
 from tests.unit.builds_samples import WITH_BUILD
@@ -40,7 +40,7 @@ def ask(root: Path, answer: str | None, builder: str | None = None) -> Machine:
     engine = cast("Engine", SimpleNamespace(buildx=buildx))
     settings = Settings.from_environment({"HOME": str(root)})
     bench = builds.BuildEnvironment(engine, builder, Store(root / "store"), settings, Quiet())
-    return probe.probe(WITH_BUILD, cast("Image", SimpleNamespace(digest="sha256:" + "0" * 64)), bench)
+    return environment.probe(WITH_BUILD, cast("Image", SimpleNamespace(digest="sha256:" + "0" * 64)), bench)
 
 
 def test_a_builder_says_what_it_has(tmp_path: Path) -> None:

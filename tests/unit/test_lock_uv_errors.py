@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.config import Settings
-from imagegen.plan.lock.resolve import ResolveRequest, resolve
-from imagegen.plan.lock.uv_errors import is_limited_by_cutoff, packages_without_upload_time
+from imagegen.plan.lock.resolve import ResolveRequest, is_limited_by_cutoff, packages_without_upload_time, resolve
 from tests.support.errors import raises
 from tests.unit.test_lock_resolve import TARGET, PackageIndex
 

@@ -12,8 +12,7 @@ from packaging.licenses import canonicalize_license_expression
 
 from imagegen.audit.model import Licence
 from imagegen.supply.trust import spdx
-from imagegen.supply.trust.shipped import data
-from imagegen.supply.trust.spdx import Terms
+from imagegen.supply.trust.spdx import Terms, data
 
 MIT, APACHE, BSD = (f"OSI Approved :: {each} License" for each in ("MIT", "Apache Software", "BSD"))
 MIT_TEXT = """\

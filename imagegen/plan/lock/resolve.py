@@ -1,10 +1,4 @@
-"""Resolution with uv, from static metadata only: no code of any package runs.
-
-uv resolves for a machine other than this one (`uv pip compile --python-version --python-platform`), with an interpreter
-that refuses to build (guard.py), a cache of its own (metadata that an earlier build left in the user's cache must not
-decide), and no configuration but what is written here. It runs twice: for the versions with their dependent packages,
-and, restricted to these, for the files (PEP 751).
-"""
+"""Parse uv's error text for upload times; the rest of the text is passed on as it is."""
 
 from __future__ import annotations
 
@@ -31,8 +25,39 @@ from imagegen.core.text import redact
 from imagegen.plan.lock import guard
 from imagegen.plan.lock.indexes import DEFAULT
 from imagegen.plan.lock.target import WheelTarget
-from imagegen.plan.lock.uv_errors import is_limited_by_cutoff, packages_without_upload_time
 from imagegen.plan.matrix.model import Component
+
+# Of uv 0.13: "The requested version, v1.0, was published at T." or "The latest version satisfying the requirement is
+# v1.0, published at T."; without "published at" where the index gives no upload time.
+_EXCLUDED = re.compile(
+    r"`([^`]+)` was filtered by `exclude-newer` to only include packages uploaded before \S+\."
+    r"(?: The (?:requested|latest) version[^`]*? v\S+,(?: was)? published at (\S+)\.)?"
+)
+_UNDATED = re.compile(r"(?<![\w.-])([\w.-]+)(?:\[[\w,-]+\])?(?:[=<>!~]\S*)? (?:has|have) no publish time")
+
+
+def is_limited_by_cutoff(explanation: str) -> bool:
+    """Return whether uv ignored files that were uploaded after the cutoff."""
+    late = any(uploaded for _, uploaded in _excluded(explanation))
+    return late or "exclude newer time" in " ".join(explanation.split())
+
+
+def packages_without_upload_time(explanation: str) -> list[str]:
+    """Return the packages of which uv ignored files since the index gives no upload time, each once."""
+    hinted = [name for name, uploaded in _excluded(explanation) if not uploaded]
+    return list(dict.fromkeys([*hinted, *_UNDATED.findall(" ".join(explanation.split()))]))
+
+
+def _excluded(explanation: str) -> list[tuple[str, str]]:
+    return _EXCLUDED.findall(" ".join(explanation.split()))
+
+
+# Resolution with uv, from static metadata only: no code of any package runs.
+#
+# uv resolves for a machine other than this one (`uv pip compile --python-version --python-platform`), with an
+# interpreter that refuses to build (guard.py), a cache of its own (metadata that an earlier build left in the user's
+# cache must not decide), and no configuration but what is written here. It runs twice: for the versions with their
+# dependent packages, and, restricted to these, for the files (PEP 751).
 
 _PROJECT = "cell"
 _TIMEOUT = 1800  # seconds; the largest cells resolve within a minute where nothing is cached

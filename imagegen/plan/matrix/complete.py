@@ -1,4 +1,4 @@
-"""Validated entries -> the frozen dataclasses that the rest of imagegen sees, with every reference resolved."""
+"""The choice of the index of a component where PyPI and its publisher's index have builds for different CUDAs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagegen.core.config import mirror_name
@@ -38,8 +39,44 @@ from imagegen.plan.matrix.model import (
 from imagegen.plan.matrix.recipe import Recipe
 from imagegen.plan.matrix.recipes import recipe
 from imagegen.plan.matrix.references import Entries, PlacedEntry, check_references
-from imagegen.plan.matrix.route import AmbiguousBuildError, is_pypi_build
 from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, ImageEntry, SdistEntry
+
+_ANY = ">=0.dev0"  # the empty specifier would admit arbitrary strings too
+
+
+class AmbiguousBuildError(ValueError):
+    """Some releases that a specifier admits are on PyPI for the cell's CUDA, and others are not known to be."""
+
+
+def is_pypi_build(specifier: str, cuda: str, harvested: PackageReleases | None) -> bool:
+    """Return whether PyPI's releases of the `harvested` package are built for CUDA version `cuda` ("12.8").
+
+    That is so if it is so for every release that the PEP 440 `specifier` admits, by the CUDA runtime that its own
+    metadata pins. Patch releases of a harvested minor version count as harvested. Without metadata of any admitted
+    release for `cuda` the answer is False: the publisher's own index has builds for every CUDA.
+
+    Raises AmbiguousBuildError when the answer is not the same for all admitted releases.
+    """
+    releases = harvested.releases.values() if harvested else ()
+    allowed = SpecifierSet(specifier or _ANY, prereleases=True)
+    admitted = [each for each in releases if each.version in allowed and not each.yanked]
+    fitting = [each.version for each in admitted if each.cuda == cuda]
+    if not fitting:
+        return False
+    others = [each.version for each in admitted if each.cuda != cuda]
+    versions = [Version(each.version) for each in releases]
+    first, last = min(versions), max(versions)
+    known = SpecifierSet(f">={first.major}.{first.minor}.dev0,<{last.major}.{last.minor + 1}.dev0", prereleases=True)
+    if not allowed.to_range().is_subset(known.to_range()):
+        others.append("releases that are not harvested")
+    if others:
+        raise AmbiguousBuildError(
+            f"{', '.join(fitting)} are built for CUDA {cuda} on PyPI, {', '.join(others)} are not"
+        )
+    return True
+
+
+# Validated entries -> the frozen dataclasses that the rest of imagegen sees, with every reference resolved.
 
 CELL_AXES = ("cuda", "python", "platform")  # what every cell must have
 _MAX_CELLS = 10_000  # of one image; the largest of the shipped ones has 24

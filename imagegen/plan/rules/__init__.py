@@ -1,8 +1,7 @@
 """Compatibility: rules, package metadata and facts -> verdict, reasons, what works instead."""
 
 from imagegen.plan.rules.check import Conflict, Verdict, check
-from imagegen.plan.rules.constraints import constraints
-from imagegen.plan.rules.evaluate import floor, judge, judge_on
+from imagegen.plan.rules.evaluate import constraints, floor, judge, judge_on
 from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, facts_of_lock
 from imagegen.plan.rules.grid import Row, Standing, standings, survey
 from imagegen.plan.rules.nearby import Near, Surroundings, nearby, nearest

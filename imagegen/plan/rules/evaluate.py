@@ -1,4 +1,4 @@
-"""The minimum version of an open fact that the rules allow: the oldest driver that a stack works with."""
+"""Version bounds from rules for the resolver, where packages' own metadata lacks them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,25 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagegen.core.types import Gpu
-from imagegen.plan.matrix.model import ENV, Rule, is_surrounding
+from imagegen.plan.matrix.model import ENV, Cell, Rule, is_surrounding
 from imagegen.plan.rules.check import WORST_FIRST, Conflict, Verdict
-from imagegen.plan.rules.facts import Facts, on_each
+from imagegen.plan.rules.facts import Facts, facts_of_cell, on_each
 from imagegen.plan.rules.problem import Problem
 from imagegen.plan.rules.solve import Clause, Contradiction, Literal, State, clauses, smallest, solve
+
+
+def constraints(rules: Iterable[Rule], cell: Cell) -> tuple[str, ...]:
+    """Return PEP 508 constraints, sorted, that follow in this cell from rules that can reject a build.
+
+    A constraint binds a package only if it is installed. A bound that no specifier can express (a gap between two
+    ranges) is left to the verdict on the lock.
+    """
+    binding = sorted((rule for rule in rules if rule.binding), key=lambda rule: rule.id)
+    said = forced(binding, facts_of_cell(cell))
+    return tuple(sorted({f"{literal.name}{literal.specifier}" for literal in said if literal.specifier}))
+
+
+# The minimum version of an open fact that the rules allow: the oldest driver that a stack works with.
 
 _BOUNDS = {">=", ">", "==", "~="}
 

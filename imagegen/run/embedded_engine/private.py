@@ -1,9 +1,4 @@
-"""imagegen's private engine: Docker from Debian packages, with its own socket, data and bridge.
-
-Its files are in `engine/` of the cache directory and in one directory under /run; `state.json` records each change of
-the machine before it is made, so that `down` can undo it after any accident. Engines of several cache directories
-change the same machine: one lock orders them, and each records the state before the first of them.
-"""
+"""Get packages of one Debian suite through apt and its signature checks, leaving the host's own apt state alone."""
 
 from __future__ import annotations
 
@@ -13,10 +8,12 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from docker.errors import APIError
@@ -26,9 +23,47 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import disk
-from imagegen.run.embedded_engine import debs, processes
+from imagegen.image.base.apt import Apt
+from imagegen.image.base.resolve import official
+from imagegen.plan.distributions import release
+from imagegen.run.embedded_engine import processes
 from imagegen.run.embedded_engine.network import Network, forwards
 from imagegen.run.engine.connection import PACKAGES, SUITE, open_client
+
+
+def unpack(suite: str, packages: Sequence[str], target: Path, settings: Settings, progress: Progress) -> None:
+    """Unpack the suite's newest `packages`, without what they depend on, into `target`, which appears when complete.
+
+    No maintainer script runs and the host's dpkg learns nothing of it. Raises BaseError when apt cannot have them or
+    no mirror is known here, EngineError when one cannot be unpacked.
+    """
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".debs-") as name:
+        work, root = Path(name) / "apt", Path(name) / "root"
+        with timed(progress, f"get {', '.join(packages)} from Debian {suite}"):
+            (debian,) = official(release(SUITE), settings, pockets=False)  # whose archive has the other suites too
+            apt = Apt(work, [replace(debian, suite=suite)], settings)
+            apt.run("update", "--error-on=any")
+            apt.run("download", *packages)
+        root.mkdir()
+        with timed(progress, "unpack them"), ThreadPoolExecutor() as threads:
+            list(threads.map(lambda deb: _unpack(deb, root), work.glob("*.deb")))
+        os.replace(root, target)
+
+
+def _unpack(deb: Path, root: Path) -> None:
+    done = subprocess.run(["dpkg-deb", "-x", str(deb), str(root)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise EngineError(f"{deb.name} cannot be unpacked", code="engine-package-invalid", why=done.stderr.strip())
+
+
+# imagegen's private engine: Docker from Debian packages, with its own socket, data and bridge.
+#
+# Its files are in `engine/` of the cache directory and in one directory under /run; `state.json` records each change of
+# the machine before it is made, so that `down` can undo it after any accident. Engines of several cache directories
+# change the same machine: one lock orders them, and each records the state before the first of them.
 
 _TOOLS = {"ip": "iproute2", "iptables": "iptables", "runc": "runc", "setsid": "util-linux", "dpkg-deb": "dpkg"}
 _PATIENCE = 60  # seconds for the engine to answer
@@ -127,7 +162,7 @@ def up(settings: Settings, progress: Progress) -> PrivateEngine:
             return endpoint
         if record := _recorded(places):
             _stop(places, record, progress)  # after a crash or a reboot; images stay
-        debs.unpack(SUITE, PACKAGES, places.packages, settings, progress)
+        unpack(SUITE, PACKAGES, places.packages, settings, progress)
         record = _record(places)
         try:
             with timed(progress, "start the private engine"):

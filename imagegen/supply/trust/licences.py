@@ -18,7 +18,7 @@ from imagegen.core import registry
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.supply.trust import spdx
 from imagegen.supply.trust.sbom import KnownLicences
-from imagegen.supply.trust.shipped import data
+from imagegen.supply.trust.spdx import data
 
 _PROPRIETARY = re.compile(r"licenseref|proprietary", re.IGNORECASE)
 

@@ -17,7 +17,7 @@ from imagegen.plan.lock import contents_hash, inputs_hash
 from imagegen.plan.lock.base import LockedDeb
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedGit, LockedPatch, LockedWheel, title
 from imagegen.supply.trust import spdx
-from imagegen.supply.trust.shipped import data
+from imagegen.supply.trust.spdx import data
 
 _PLAIN = ".-_~:"  # beside letters and digits, what is never percent-encoded
 

@@ -1,9 +1,4 @@
-"""From what packages state of their licences to SPDX expressions, where that is sure; else their own words.
-
-Sources: the SPDX specification 2.3, annex D (expressions), PEP 639, Debian's machine-readable copyright format 1.0; the
-meanings of words stand in data/spdx.yaml. Sure means: stated as such, or by a name that only one licence has, and
-nothing else that is stated contradicts it.
-"""
+"""Data about licences and releases: data/*.yaml, with sources and dates."""
 
 from __future__ import annotations
 
@@ -12,11 +7,28 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+import yaml
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
 from imagegen.audit.model import Licence
-from imagegen.supply.trust.shipped import data
+
+
+@cache
+def data(name: str) -> Any:
+    """A file as it stands. It is shipped: what is wrong with it is a bug."""
+    path = Path(__file__).parent / "data" / f"{name}.yaml"
+    return yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
+
+
+# From what packages state of their licences to SPDX expressions, where that is sure; else their own words.
+#
+# Sources: the SPDX specification 2.3, annex D (expressions), PEP 639, Debian's machine-readable copyright format 1.0;
+# the meanings of words stand in data/spdx.yaml. Sure means: stated as such, or by a name that only one licence has,
+# and nothing else that is stated contradicts it.
 
 _LONGEST_NAME = 200  # characters
 _OPERATORS = {"AND", "OR", "WITH"}
