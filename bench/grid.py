@@ -1,4 +1,4 @@
-"""Measure the judgement of the whole matrix: every cell, and every choice of known versions of its main components.
+"""Measure the judgement of all cells of the matrix.
 
     python bench/grid.py [REPEAT]
 
@@ -30,11 +30,11 @@ def timed(times: dict[str, list[float]], name: str, work: Callable[[], T]) -> T:
     return result
 
 
-def once(directories: list[Path], times: dict[str, list[float]]) -> tuple[compat.Row, ...]:
+def once(directories: list[Path], times: dict[str, list[float]]) -> dict[str, compat.Standing]:
     loaded = timed(times, "read the matrix", lambda: matrix.load(directories))
     timed(times, "check the rules against each other", lambda: compat.check(loaded))
     library = compat.MetadataCache(lambda package: metadata.load(directories, package))
-    rows = timed(times, "judge the whole grid", lambda: compat.survey(loaded.all_cells, loaded.rules, library))
+    rows = timed(times, "judge the whole grid", lambda: compat.standings(loaded.all_cells, loaded.rules, library))
     fresh = compat.MetadataCache(lambda package: metadata.load(directories, package))
     vocabulary = compat.Vocabulary.of(loaded, metadata.names(directories))
     question = compat.ask(ASKED, [], loaded, vocabulary)
@@ -48,7 +48,7 @@ def main(repeat: int) -> None:
     times: dict[str, list[float]] = {}
     for _ in range(repeat):
         rows = once([shipped("matrices")], times)
-    print(f"{len(rows)} cells, {sum(row.fits.among for row in rows):,} combinations\n")
+    print(f"{len(rows)} cells\n")
     print("| what | time |\n|---|---|")
     for name, seconds in times.items():
         print(f"| {name} | {statistics.median(seconds):.2f} s |")

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from imagegen.cli import states
 from imagegen.cli.app import App, Table, pass_app
-from imagegen.core.text import counted, shown
+from imagegen.core.text import shown
 from imagegen.plan import rules as compat
 from imagegen.plan.matrix.model import Cell
-from imagegen.plan.rules import Row
+from imagegen.plan.rules import Standing
 from imagegen.plan.state import CellState, StateName
 
 _RULES: dict[StateName, tuple[str, str]] = {  # what rules and metadata say, and its colour
@@ -42,44 +42,41 @@ def command(app: App, *, pattern: str, as_json: bool, github: bool) -> None:
     builds here  yes, or the first address that a build needs and this machine lacks. No request is sent: the default
                  package index and Debian's archive count as available, any other only where the environment names a
                  mirror of it, a find-links directory has the file, or the store does.
-
-    "combinations" counts the choices of known versions of the cell's main components (torch, vllm, megatron-core, ...)
-    that rules and metadata accept on its GPUs, CUDA and Python; "versions" are those of its inference engine.
     """
     if github:
         _print_github(app, app.matrix.select(pattern))
         return
-    rows = compat.survey(app.matrix.select(pattern), app.matrix.rules, app.library)
-    answers = [_answer(app, row) for row in rows]
+    cells = app.matrix.select(pattern)
+    standings = compat.standings(cells, app.matrix.rules, app.library)
+    answers = [_answer(app, cell, standings[cell.id]) for cell in cells]
     if as_json:
-        app.json([_as_dict(row, answer) for row, answer in zip(rows, answers, strict=True)])
+        app.json([_as_dict(answer) for answer in answers])
         return
-    names = ("cell", "rules", "lock", "builds here", "combinations", "versions", "reason")
-    table = Table(*names, wraps=("builds here", "versions", "reason"))
-    for row, each in zip(rows, answers, strict=True):
+    table = Table("cell", "rules", "lock", "builds here", "reason", wraps=("builds here", "reason"))
+    for each in answers:
         rules, colour = _RULES[each.state.name]
-        counts = (_combinations(row), _engine(row))
-        table.add_row(
-            row.cell.id, Text(rules, style=colour), each.lock, _builds(each), *counts, shown(each.state.reason)
-        )
+        table.add_row(each.cell, Text(rules, style=colour), each.lock, _builds(each), shown(each.state.reason))
     table.print(app.out)
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """One row of the answer. `lock` is one word; `missing` are addresses that a build needs and that are not here."""
+    """One row. `rules` is the verdict, `lock` one word; `missing` are addresses that a build needs and cannot reach."""
 
+    cell: str
+    rules: str
     state: CellState
     lock: str
     missing: tuple[str, ...]
 
 
-def _answer(app: App, row: Row) -> _Answer:
-    locked = states.read_lock(app, row.cell)
-    state = states.state(app, row.cell, row.standing, locked)
-    word = "tested" if state.name == "tested" else states.lock_state(app, row.cell, locked)
-    missing = () if state.name == "conflict" else states.missing_here(app, row.cell, state, locked)
-    return _Answer(state, word, missing)
+def _answer(app: App, cell: Cell, standing: Standing) -> _Answer:
+    locked = states.read_lock(app, cell)
+    state = states.state(app, cell, standing, locked)
+    word = "tested" if state.name == "tested" else states.lock_state(app, cell, locked)
+    conflict = state.name == "conflict"
+    missing = () if conflict else states.missing_here(app, cell, state, locked)
+    return _Answer(cell.id, "incompatible" if conflict else standing.answer, state, word, missing)
 
 
 def _builds(answer: _Answer) -> str:
@@ -105,29 +102,13 @@ def _labels(cell: Cell) -> list[str]:
     return ["self-hosted", "gpu", cell.gpus[-1].family] if cell.gpus else ["ubuntu-24.04"]
 
 
-def _combinations(row: Row) -> str:
-    return f"{row.fits.count:,} of {row.fits.among:,} fit" if row.fits.names else ""
-
-
-def _engine(row: Row) -> str:
-    """The versions that fit of the cell's inference engine, else of torch."""
-    name = row.fits.engine
-    if name is None:
-        return ""
-    versions = row.fits.versions[name]
-    return f"{name} {versions[0]} to {versions[-1]} ({counted(len(versions), 'release')})" if versions else f"no {name}"
-
-
-def _as_dict(row: Row, answer: _Answer) -> dict[str, Any]:
+def _as_dict(answer: _Answer) -> dict[str, Any]:
     return {
-        "cell": row.cell.id,
+        "cell": answer.cell,
         "state": answer.state.name,
         "reason": answer.state.reason,
-        "rules": "incompatible" if answer.state.name == "conflict" else row.standing.answer,
+        "rules": answer.rules,
         "lock": answer.lock,
         "buildable": answer.state.name != "conflict" and not answer.missing,
         "missing": list(answer.missing),
-        "fit": row.fits.count,
-        "of": row.fits.among,
-        "versions": {name: list(versions) for name, versions in row.fits.versions.items()},
     }

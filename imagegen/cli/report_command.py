@@ -93,10 +93,10 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     read = {cell.id: states.read_lock(app, cell) for cell in app.matrix.cells()}
     locks = {name: each for name, each in read.items() if isinstance(each, Lock)}
     chosen = [cell for cell in cells if cell.id in locks]
-    rows = compat.survey(cells, app.matrix.rules, app.library)
+    standings = compat.standings(cells, app.matrix.rules, app.library)
     report = site.SiteReport(
-        rows=rows,
-        states={row.cell.id: states.state(app, row.cell, row.standing, read[row.cell.id]) for row in rows},
+        cells=tuple(cells),
+        states={cell.id: states.state(app, cell, standings[cell.id], read[cell.id]) for cell in cells},
         sheets=tuple(_sheet(app, cell, locks[cell.id]) for cell in chosen),
         others=tuple(each for name, each in locks.items() if name not in {cell.id for cell in chosen}),
         descriptions=_descriptions(app),
@@ -112,7 +112,7 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
             }
         )
         return
-    app.progress.say(f"{counted(len(report.rows), 'cell')}, {len(report.sheets)} of them with a page of their own")
+    app.progress.say(f"{counted(len(report.cells), 'cell')}, {len(report.sheets)} of them with a page of their own")
     click.echo(first)
 
 

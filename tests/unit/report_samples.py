@@ -13,7 +13,6 @@ from imagegen.core.types import Gpu
 from imagegen.image.layers import Size
 from imagegen.plan.lock.model import LockedGpus, Record, RecordedLayer
 from imagegen.plan.matrix.model import Cell
-from imagegen.plan.rules.grid import Fits, Row, Standing
 from imagegen.plan.state import CellState
 from imagegen.run.smoke.report import CheckResult, SmokeReport
 from tests.unit.matrix_samples import SMALL, load
@@ -59,8 +58,6 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
     gpu = replace(base, id="tiny-gpu", image="tiny", purpose="To see <all> of a page.", axes=axes, gpus=(GPU,))
     cpu = replace(base, id="tiny-cpu-py311", image="tiny", gpus=())
     bad = replace(base, id="worse-cpu", image="worse", gpus=())
-    fits = Fits(("torch",), 3, 1200, {"torch": ("2.11.0", "2.12.0", "2.13.0")})
-    nothing = Fits((), 0, 0, {})
     locked = replace(LOCK, cell="tiny-gpu", record=RECORD, gpu=LockedGpus(("12.0",), "580.65.06"))
     shared = replace(LOCK, record=replace(RECORD, layers=_LAYERS[:1]))
     steps = (
@@ -90,11 +87,7 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
         tag="imagegen/tiny:cpu-py311",
     )
     return site.SiteReport(
-        rows=(
-            Row(gpu, Standing("compatible"), fits),
-            Row(cpu, Standing("unknown", "No release of it is known."), nothing),
-            Row(bad, Standing("incompatible", reason), fits),
-        ),
+        cells=(gpu, cpu, bad),
         states={
             "tiny-gpu": CellState("tested", "1 of 3 smoke checks were skipped."),
             "tiny-cpu-py311": CellState("unknown", "No release of it is known."),

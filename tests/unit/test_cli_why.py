@@ -116,9 +116,8 @@ def test_nothing_is_offered_where_gpu_and_driver_do_not_go_together(run: Run) ->
 def test_an_old_sglang_counts_with_its_engine_though_its_metadata_keeps_that_in_an_extra(run: Run) -> None:  # noqa: F811
     assert verdict(run, "sglang==0.4.10.post2", "vllm==0.24.0")[0] == "incompatible"
     assert verdict(run, "sglang==0.4.6.post5", "torch==2.6.0")[0] == "compatible"
-    (cell,) = json.loads(run("matrix", "blackwell-sglang-cu130-py311", "--json").out)
-    assert "0.4.4" not in cell["versions"]["sglang"]
-    assert "0.5.14" in cell["versions"]["sglang"]
+    assert verdict(run, "blackwell-sglang-cu130-py311", "--set", "sglang=0.4.4")[0] == "incompatible"
+    assert verdict(run, "blackwell-sglang-cu130-py311", "--set", "sglang=0.5.14")[0] == "compatible"
 
 
 def test_a_variable_that_is_to_blame_is_named(run: Run) -> None:  # noqa: F811
@@ -206,12 +205,10 @@ def test_matrix_shows_every_cell(run: Run) -> None:  # noqa: F811
     assert {each["cell"] for each in cells} == {*(cell.id for cell in shipped.all_cells), "odd-cpu-py311"}
     for each in cells:
         assert each["reason"] or each["state"] in {"tested", "locked", "no known conflict"}
-        assert each["fit"] <= each["of"]
     (flagship,) = json.loads(run("matrix", "blackwell-vllm", "--json").out)
     assert flagship["state"] == "locked"
-    assert "0.24.0" in flagship["versions"]["vllm"]
     lines = run("matrix", "blackwell-vllm*").out.splitlines()
-    assert lines[0].split() == ["cell", "rules", "lock", "builds", "here", "combinations", "versions", "reason"]
+    assert lines[0].split() == ["cell", "rules", "lock", "builds", "here", "reason"]
     assert len(lines) == 1 + sum(each["cell"].startswith("blackwell-vllm") for each in cells)
     assert run("matrix", "nothing*").code == 64
 

@@ -15,7 +15,6 @@ from imagegen.image.dockerfile import reason
 from imagegen.image.layers import Size, shared
 from imagegen.plan.lock.model import MAIN, Lock, main_versions
 from imagegen.plan.matrix.model import Cell
-from imagegen.plan.rules import Row
 from imagegen.plan.state import MEANINGS, CellState, StateName
 
 Smoke = Mapping[str, Any]  # as smoke.Report.as_dict has it
@@ -42,12 +41,12 @@ class Sheet:
 
 @dataclass(frozen=True)
 class SiteReport:
-    """`rows` are the cells in the matrix's order, `states` their states by id.
+    """`cells` are in the matrix's order, `states` are their states by id.
 
     `others` are locks of cells that the report leaves out: their images may share layers with these.
     """
 
-    rows: tuple[Row, ...]
+    cells: tuple[Cell, ...]
     states: Mapping[str, CellState]
     sheets: tuple[Sheet, ...]
     others: tuple[Lock, ...] = ()
@@ -65,9 +64,6 @@ class RowView:
     cell: str
     href: str | None
     state: CellState
-    fit: str
-    of: str
-    engine: str
 
 
 @dataclass(frozen=True)
@@ -152,32 +148,14 @@ def index(report: SiteReport) -> SiteIndex:
     counts = Counter(state.name for state in report.states.values())
     locked = {sheet.cell.id for sheet in report.sheets}
     groups = [
-        Group(image, report.descriptions.get(image, ""), tuple(_row(row, report, locked) for row in rows))
-        for image, rows in itertools.groupby(report.rows, key=lambda row: row.cell.image)
+        Group(image, report.descriptions.get(image, ""), tuple(_row(cell.id, report, locked) for cell in cells))
+        for image, cells in itertools.groupby(report.cells, key=lambda cell: cell.image)
     ]
     return SiteIndex({name: counts[name] for name in MEANINGS}, tuple(groups), tuple(_sheets(report)))
 
 
-def _row(row: Row, report: SiteReport, locked: set[str]) -> RowView:
-    cell, fits = row.cell.id, row.fits
-    return RowView(
-        cell=cell,
-        href=href(cell) if cell in locked else None,
-        state=report.states[cell],
-        fit=f"{fits.count:,}" if fits.names else "",
-        of=f"{fits.among:,}" if fits.names else "",
-        engine=_engine(row),
-    )
-
-
-def _engine(row: Row) -> str:
-    name = row.fits.engine
-    if name is None:
-        return ""
-    versions = row.fits.versions[name]
-    if not versions:
-        return f"no {name}"
-    return f"{name} {versions[0]}" if len(versions) == 1 else f"{name} {versions[0]} to {versions[-1]}"
+def _row(cell: str, report: SiteReport, locked: set[str]) -> RowView:
+    return RowView(cell, href(cell) if cell in locked else None, report.states[cell])
 
 
 def _sheets(report: SiteReport) -> Iterable[SheetView]:

@@ -3,7 +3,7 @@
 from imagegen.plan.rules.check import Conflict, Verdict, check
 from imagegen.plan.rules.evaluate import constraints, floor, judge, judge_on
 from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, facts_of_lock
-from imagegen.plan.rules.grid import Row, Standing, standings, survey
+from imagegen.plan.rules.grid import Standing, standings
 from imagegen.plan.rules.nearby import Near, Surroundings, nearby, nearest
 from imagegen.plan.rules.question import Question, ask
 from imagegen.plan.rules.statements import MetadataCache
@@ -18,7 +18,6 @@ __all__ = [
     "MetadataCache",
     "Near",
     "Question",
-    "Row",
     "Standing",
     "Surroundings",
     "Verdict",
@@ -35,5 +34,4 @@ __all__ = [
     "nearby",
     "nearest",
     "standings",
-    "survey",
 ]
