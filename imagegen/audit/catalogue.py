@@ -106,7 +106,7 @@ def is_standard(library: str) -> bool:
 
 @cache
 def is_required(library: str) -> bool:
-    """Return whether a stack must have it in the version that is asked for: CUDA's and torch's libraries."""
+    """Return whether a stack must have it in the version that is requested: CUDA's and torch's libraries."""
     return any(re.fullmatch(pattern, library) for pattern in data("libraries")["required"]["libraries"])
 
 

@@ -209,7 +209,7 @@ class Loader:
         return found
 
     def _follow(self, root: Library) -> Closure:
-        # ld.so knows a file by the names under which it was asked for and by its SONAME.
+        # ld.so knows a file by the names under which it was requested and by its SONAME.
         names = {root.elf.soname: root} if root.elf.soname else {}
         inherited = {root: self.directories(root)[0]}
         order, found = [root], []

@@ -289,7 +289,7 @@ def _several(loader: Loader, single: Single) -> Iterator[Finding]:
 
 
 def _majors(loader: Loader) -> Iterator[Finding]:
-    """Two major versions of CUDA in one process, each found where it was asked for."""
+    """Two major versions of CUDA in one process, each found where it was requested."""
     requested: dict[int, dict[str, str]] = {}
     for library in loader.libraries:
         if not loader.imported(library):

@@ -1,4 +1,4 @@
-"""Libraries that files ask for: whether they are there, in the version asked for, and once."""
+"""Libraries that files ask for: whether they are there, in the requested version, and once."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _missing_finding(loader: Loader, severity: Severity, id_: str, package: str,
     evidence = f"{first} is not there"
     if id_ == "cuda-major":
         first = next(name for name in names if _other_major(loader, name))
-        evidence = f"{first} is asked for, and {_other_major(loader, first)} is there"
+        evidence = f"{first} is requested, and {_other_major(loader, first)} is there"
     elif len(names) > 1:
         evidence += ", nor is 1 other" if len(names) == 2 else f", nor are {len(names) - 1} others"
     if len(files) > 1:

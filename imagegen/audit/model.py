@@ -100,7 +100,7 @@ class Licence:
 class InstalledDeb:
     """A Debian package as dpkg has it. `licences` are the short names of a machine-readable copyright file, sorted.
 
-    Empty: the file is for people alone. None: there is no such file.
+    Empty: the file is for human readers alone. None: there is no such file.
     """
 
     version: str

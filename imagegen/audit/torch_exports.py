@@ -77,7 +77,7 @@ def minor(version: str) -> str:
 
 @cache
 def shipped() -> ExportIndex:
-    """The index that comes with imagegen, read when it is first asked for."""
+    """The index that comes with imagegen, read when it is first requested."""
     return loads(PATH.read_bytes())
 
 

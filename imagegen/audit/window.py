@@ -16,7 +16,7 @@ class Unreadable(ValueError):
 
 
 class OnDisk:
-    """An open file, of which only what is asked for is read.
+    """An open file, of which only what is requested is read.
 
     A file that someone shortens meanwhile is unreadable here, where a mapped one would be the end of the process.
     `head` is its beginning where that was read already: it is not read again.

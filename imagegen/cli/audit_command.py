@@ -168,7 +168,7 @@ def _wheels(words: tuple[str, ...], gpus: tuple[Gpu, ...], torch: str | None) ->
 
 _WIDEST = 100  # columns: longer lines are not read
 _TERMINAL = 1000  # columns: no terminal is wider
-_FEW = 3  # details of a finding, unless all are asked for
+_FEW = 3  # details of a finding, unless all are requested
 _LONGEST = 300  # characters of one of these: a C++ function can have a thousand
 _COLOUR = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 

@@ -64,7 +64,7 @@ def command(
     if given and (components or len(given) > 1):
         others = ", ".join([*given[1:], *components])
         raise UsageError(
-            f"{given[0]} is asked for alone", code="usage-option-conflict", why=f"{others} would not be harvested"
+            f"{given[0]} must be used alone", code="usage-option-conflict", why=f"{others} would not be harvested"
         )
     if torch_exports is not None:
         _add_torch(app, torch_exports, as_json=as_json)

@@ -1,4 +1,4 @@
-"""imagegen mirror: all that locks name, copied to a place of one's own."""
+"""imagegen mirror: all that locks name, copied to a directory or registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data in files: where the shipped lies (in the wheel, or beside the package), and how people's is read and written."""
+"""Data in files: where the shipped lies (in the wheel, or beside the package), and how a user's is read and written."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def require_within(path: Path, project: Path) -> None:
 
 
 def read(path: Path, project: Path | None = None, longest: int = _LONGEST) -> bytes:
-    """Return the contents of a file that people write.
+    """Return the contents of a file that users write.
 
     Raises OSError, also for what is no regular file (it might never end), has more than `longest` bytes, or lies
     outside of its `project`.

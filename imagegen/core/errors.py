@@ -260,7 +260,7 @@ class SmokeError(ImagegenError):
 
 
 class BuildError(ImagegenError):
-    """A source build cannot start, failed, or made something that is not what was asked for."""
+    """A source build cannot start, failed, or made something that is not what was requested."""
 
     exit_code = 78
     code = "source-build"

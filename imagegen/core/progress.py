@@ -233,7 +233,7 @@ def timed(progress: Progress, text: str) -> Iterator[None]:
 
 
 def human(size: float) -> str:
-    """Bytes for people, in decimal units as OCI tools and Docker print them: 191.8 MB."""
+    """Bytes for human readers, in decimal units as OCI tools and Docker print them: 191.8 MB."""
     number = float(size)
     for unit in ("B", "kB", "MB"):
         if number < 1000:

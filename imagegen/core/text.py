@@ -1,6 +1,6 @@
-"""Text on its way to people: nothing secret in it, and nothing that acts on a terminal or reads otherwise than it is.
+"""Text on its way to users: nothing secret in it, and nothing that acts on a terminal or reads otherwise than it is.
 
-What people write (matrices, locks) and what others answer (servers, programs, wheels' members) ends up in messages.
+What users write (matrices, locks) and what others answer (servers, programs, wheels' members) ends up in messages.
 """
 
 from __future__ import annotations

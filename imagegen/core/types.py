@@ -211,7 +211,7 @@ def _url_with_plain_path(url: str) -> str:
     return url
 
 
-# Text of people. Text is prose; Line may be empty or begin with white space, as values and reasons in a lock may.
+# Text of users. Text is prose; Line may be empty or begin with white space, as values and reasons in a lock may.
 Text = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=1000), AfterValidator(_text)]
 Line = Annotated[str, NoCoercion(), AfterValidator(_line)]
 

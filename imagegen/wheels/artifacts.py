@@ -115,7 +115,7 @@ class RemoteWheelhouse:
         if found is None:
             return None
         if required and not _called(found.wheel.filename, *required):
-            why = f"it is {found.wheel.filename}, and {' '.join(required)} was asked for"
+            why = f"it is {found.wheel.filename}, and {' '.join(required)} was requested"
             raise self._wrong(key, why)
         wheel = self._complete(found)
         parts = [Descriptor(_FILE, wheel.digest, wheel.size), *([found.log] if found.log else [])]
@@ -189,7 +189,7 @@ class RemoteWheelhouse:
 
     def _wrong(self, key: str, why: str) -> FetchError:
         return FetchError(
-            f"what {self._place.name} has under {tag(key)} is not the wheel that was asked for",
+            f"what {self._place.name} has under {tag(key)} is not the wheel that was requested",
             code="fetch-digest-mismatch",
             why=why,
             fix="do not trust it; an account with write access can push the wheel again",

@@ -90,7 +90,7 @@ def test_a_cuda_of_another_major_is_reported_as_such() -> None:
     ]
     (one,) = findings(*made)
     assert (one.severity, one.id) == (ERROR, "cuda-major")
-    assert one.evidence == "libcudart.so.12 is asked for, and libcudart.so.13 is there"
+    assert one.evidence == "libcudart.so.12 is requested, and libcudart.so.13 is there"
 
 
 def test_a_variant_for_what_is_there_makes_the_others_harmless() -> None:

@@ -173,4 +173,4 @@ def test_on_the_command_line(
     assert run(requested) == 0
     assert capsys.readouterr().err == f"torch 2.16.0: 3 names, nothing new ({path})\n"
     assert run(requested, "torch") == 64
-    assert "--torch-exports is asked for alone" in capsys.readouterr().err
+    assert "--torch-exports must be used alone" in capsys.readouterr().err

@@ -305,7 +305,7 @@ def test_a_range_shorter_than_asked_is_gone_on_with(server: Server, store: Store
     [
         ("gzip", gzip.compress(b"page" * 1000, mtime=0)[:-20], "its gzip ends early"),
         ("gzip", b"page" * 1000, "it is no gzip"),
-        ("br", b"page", "which was not asked for"),
+        ("br", b"page", "which was not requested"),
     ],
 )
 def test_lies_about_the_encoding(encoding: str, body: bytes, said: str, server: Server) -> None:

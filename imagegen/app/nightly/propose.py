@@ -90,7 +90,7 @@ def propose(
     if before is None:
         return Proposal(cell, as_of, None, search(None).floor())
     with ThreadPoolExecutor(1, thread_name_prefix="search") as side:
-        ahead = side.submit(lambda: search(before).run())  # on the base that seldom moves, while that is asked for
+        ahead = side.submit(lambda: search(before).run())  # on the base that seldom moves, while that is requested
         previous = _on(before, base(), cell)
     after, held = ahead.result() if previous is before else search(previous).run()
     return Proposal(cell, as_of, before, before if _same(before, after) else after, held)

@@ -190,7 +190,7 @@ def _sheets(report: SiteReport) -> Iterable[SheetView]:
 
 
 def _rank(name: str) -> tuple[int, str]:
-    """The components by which people choose an image come first."""
+    """The components by which users choose an image come first."""
     return (MAIN.index(name), "") if name in MAIN else (len(MAIN), name)
 
 

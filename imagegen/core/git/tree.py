@@ -172,7 +172,7 @@ class Submodule(Part):
 class TreeSource:
     """A commit, and the tree that it is known to have; both 40 hex digits. Without `tree`, the commit decides it.
 
-    With `ref`, a tag or branch must lead to the commit whenever the source is asked for. Of the tree's submodules those
+    With `ref`, a tag or branch must lead to the commit whenever the source is requested. Of the tree's submodules those
     in `submodules` come along, which may lie in each other; the others stay empty, as in a checkout without them.
     """
 

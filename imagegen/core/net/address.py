@@ -150,7 +150,7 @@ def read_page(chunks: Iterable[bytes], encoding: str, url: str, limit: int = MAX
     if encoding.strip().lower() in ("gzip", "x-gzip"):
         chunks = _gunzip(chunks)
     elif encoding.strip().lower() not in ("", "identity"):
-        raise DamagedBody(f"it has the Content-Encoding {encoding!r}, which was not asked for")
+        raise DamagedBody(f"it has the Content-Encoding {encoding!r}, which was not requested")
     parts, total = [], 0
     for chunk in chunks:
         parts.append(chunk)

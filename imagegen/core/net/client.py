@@ -315,7 +315,7 @@ class Client:
             if part.size and not continues(answer.response, part.size):
                 _restart(part, meter)
                 if answer.response.status_code != HTTPStatus.OK:
-                    raise TryAgainError("the server does not give the range that was asked for", wait=0, local=True)
+                    raise TryAgainError("the server does not give the range that was requested", wait=0, local=True)
             if (total := whole_size(answer.response)) not in (None, size):
                 raise _unexpected(answer.url, f"{size} bytes", f"{total} bytes")
             part.pieces += 1

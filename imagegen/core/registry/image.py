@@ -100,7 +100,7 @@ class Config:
     command: tuple[Line, ...] = ()
     user: Line = ""
     directory: Line = ""
-    # for people and tools: no lock holds them
+    # for users and tools: no lock holds them
     labels: Annotated[Mapping[str, str], Field(init=False)] = field(default_factory=dict, compare=False)
 
 

@@ -1,4 +1,4 @@
-"""A mirror of one's own: all that locks name, by digest, in a directory or in a repository of a registry.
+"""A private mirror: all that locks name, by digest, in a directory or in a repository of a registry.
 
 IMAGEGEN_MIRROR names it, `imagegen mirror` fills it. Both forms hold the same: blobs, and artifacts that list them by
 a name (a directory: an OCI image layout, the name in its index; a repository: the tag).

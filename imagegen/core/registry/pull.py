@@ -34,7 +34,7 @@ from imagegen.core.registry.referrers import INDEX_TYPE, Content, Referrer, fall
 from imagegen.core.registry.session import RegistrySession, pages
 from imagegen.core.store import Store, digest_of
 
-# Of a registry that has no referrers API, beside what it redirects to: GitHub's sends to a page for people.
+# Of a registry that has no referrers API, beside what it redirects to: GitHub's sends to a page for human readers.
 _NO_REFERRERS = (
     *(HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST, HTTPStatus.METHOD_NOT_ALLOWED),
     *(HTTPStatus.NOT_ACCEPTABLE, HTTPStatus.NOT_IMPLEMENTED),

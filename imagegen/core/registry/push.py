@@ -36,7 +36,7 @@ from imagegen.core.text import counted, cut, redact
 
 _AT_ONCE = 4  # uploads
 _ASKED_AT_ONCE = 8
-_MAX_MOUNTS = 16  # repositories that are asked for each blob; a token names them all
+_MAX_MOUNTS = 16  # repositories that are queried for each blob; a token names them all
 _MAX_REASONS = 3  # of a refusal, each of as many characters as the next line says
 _MAX_REASON = 200
 _DONE = (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT)

@@ -30,7 +30,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Reference:
-    """An image's name in full. With a digest, the tag is for people alone."""
+    """An image's name in full. With a digest, the tag is for human readers alone."""
 
     registry: str  # "docker.io", "registry.example.com:5000"
     repository: str  # "library/debian"

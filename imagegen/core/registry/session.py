@@ -166,7 +166,7 @@ _NEXT = re.compile(r";\s*rel\s*=\s*(?:\"(?:[^\"]*\s)?next(?:\s[^\"]*)?\"|next)\s
 def pages(session: RegistrySession, sender: Sender, url: str, accept: str) -> Iterator[Reply]:
     """The answers from `url` on, as long as each is fine and names a next one; the first, whatever it is.
 
-    No redirect is followed: registries have no list elsewhere, and what some send to instead is a page for people.
+    No redirect is followed: no registry has a list elsewhere, and some redirect to a page for human readers.
     Raises FetchError, DeniedError among its kinds.
     """
     seen, size = {url}, 0

@@ -50,7 +50,7 @@ class Bounded(tarfile.TarInfo):
 
 
 def members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The members of an archive that is a stream; none is kept once the next is asked for."""
+    """The members of an archive that is a stream; none is kept once the next is requested."""
     while (member := archive.next()) is not None:
         archive.members = []  # type: ignore[attr-defined]  # which would hold all of them
         yield member

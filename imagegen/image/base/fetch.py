@@ -112,7 +112,7 @@ Locked = LockedBase | LockedPackages
 
 _CONNECTIONS = 6
 _RECORD = "deb"
-PACKAGES = "application/vnd.imagegen.mirror.debian-packages.v1"  # artifact of one's own mirror that lists packages
+PACKAGES = "application/vnd.imagegen.mirror.debian-packages.v1"  # artifact of a private mirror that lists packages
 
 
 def fetch(locked: Locked, store: Store, settings: Settings, progress: Progress) -> None:
@@ -181,7 +181,7 @@ def lacking(locked: Locked, store: Store) -> list[LockedDeb]:
 
 
 def listing(debs: Sequence[LockedDeb]) -> str:
-    """The name under which one's own mirror lists these packages as packages of Debian."""
+    """The name under which a private mirror lists these packages as packages of Debian."""
     return f"debian-{digest_of(json.dumps(sorted(deb.digest for deb in debs)).encode())[7:23]}"
 
 

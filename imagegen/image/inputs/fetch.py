@@ -1,4 +1,4 @@
-"""The blobs that a lock refers to, by digest, with names for people: what the store keeps for it, and names in
+"""The blobs that a lock refers to, by digest, with names for human readers: what the store keeps for it, and names in
 errors.
 """
 

@@ -225,7 +225,7 @@ def file_conflicts_among(
 
 # The main software of a lock: the versions by which an image is chosen, searched and tagged.
 
-# By these people choose an image, most telling first; versions of the rest stand in the lock and in the SBOM.
+# By these users choose an image, most telling first; versions of the rest stand in the lock and in the SBOM.
 MAIN = (
     *("torch", "vllm", "sglang", "verl", "trl", "stable-baselines3", "sb3-contrib", "prime-rl"),
     *("transformers", "megatron-core", "mbridge", "flash-attn", "transformer-engine", "apex"),

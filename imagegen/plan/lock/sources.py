@@ -203,7 +203,7 @@ def _lacks(place: str) -> str:
 
 
 def mirrored(file: LockedFile, store: Store, settings: Settings, progress: Progress) -> bool:
-    """Bring a file that no index has from one's own mirror; False where there is none, or it lacks the file.
+    """Bring a file that no index has from a private mirror; False where there is none, or it lacks the file.
 
     Raises FetchError, StoreError.
     """

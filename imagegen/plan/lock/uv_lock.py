@@ -123,7 +123,7 @@ class UvLock(_Table):
 
 @dataclass(frozen=True)
 class Root:
-    """A distribution that is asked for, with its extras and, for a member, its dependency groups."""
+    """A distribution that is requested, with its extras and, for a member, its dependency groups."""
 
     name: str
     extras: tuple[str, ...] = ()

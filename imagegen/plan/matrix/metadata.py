@@ -49,7 +49,7 @@ class ReleaseMetadata:
 
 @dataclass(frozen=True)
 class PackageReleases:
-    """`since` and `extras` are what a harvest is asked for, everything else is what it found."""
+    """`since` and `extras` are the input of a harvest, everything else is its result."""
 
     name: str  # normalised
     index: str  # alias: "pypi"

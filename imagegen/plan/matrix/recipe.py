@@ -32,7 +32,7 @@ class Commit:
     url: str
     commit: str  # 40 hex digits
     tree: str  # 40 hex digits
-    ref: str | None  # the tag or branch that people know it by, which must still lead to it; None: not asked
+    ref: str | None  # the tag or branch that users know it by, which must still lead to it; None: not asked
     submodules: tuple[Submodule, ...]  # sorted by path
 
 

@@ -27,7 +27,7 @@ class GpuEntry(NamedEntry):
 
     capability: t.Capability = Field(description="Compute capability.")
     family: t.Name
-    products: list[t.Alias] = Field(default=[], description="What people call the cards.")
+    products: list[t.Alias] = Field(default=[], description="What users call the cards.")
     source: t.Text
 
 
@@ -125,7 +125,7 @@ class ComponentEntry(NamedEntry):
 
     description: t.Text
     package: t.Distribution | None = Field(default=None, description="Name on the index, if not the entry's.")
-    aliases: list[t.Alias] = Field(default=[], description="What else people call it.")
+    aliases: list[t.Alias] = Field(default=[], description="What else users call it.")
     imports: list[t.Module] = Field(default=[], description="Modules that must import where this is installed.")
     entry_points: list[t.Module] = Field(
         default=[], description="Modules that users start: everything that they import must be installed."

@@ -151,5 +151,5 @@ def _blamed(
 
 
 def _shown(name: str) -> str:
-    """A name of atoms as people write it."""
+    """A name of atoms as users write it."""
     return f"build of {name[:-1]}" if name.endswith("+") else name.partition("=")[0]

@@ -28,7 +28,7 @@ def versions_in(specifier: str) -> VersionRange:
 class Fact:
     """The versions that are possible, and the local version label where it is known ("" is none, None unknown)."""
 
-    text: str  # as people write it: "2.13.0+cpu", ">=5.9,<5.11"
+    text: str  # as users write it: "2.13.0+cpu", ">=5.9,<5.11"
     range: VersionRange
     local: str | None = None
     version: Version | None = None  # where only one is possible

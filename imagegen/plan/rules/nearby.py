@@ -158,7 +158,7 @@ class _Search:
                     yield names
 
     def _unknown(self, name: str) -> bool:
-        """Return whether a version is asked for that is not known: then it has to change."""
+        """Return whether a version is requested that is not known: then it has to change."""
         mask = self.masks.get(name, 0)
         return any(atom.opaque and mask >> place & 1 for place, atom in enumerate(self.problem.atoms[name]))
 

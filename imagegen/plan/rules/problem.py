@@ -36,7 +36,7 @@ class FreeNames:
     free: frozenset[str] = frozenset()
     facts: Mapping[str, tuple[Fact, ...]] = field(default_factory=dict)  # package -> what else it may be held to
     candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    extras: Mapping[str, frozenset[str]] = field(default_factory=dict)  # package -> its extras that are asked for
+    extras: Mapping[str, frozenset[str]] = field(default_factory=dict)  # package -> its extras that are requested
 
 
 class Problem:

@@ -262,7 +262,7 @@ def _split(word: str) -> tuple[str, frozenset[str], str]:
 
 
 def _double(specifier: str) -> str:
-    """`=0.12.0` as people write it after --set."""
+    """`=0.12.0` as users write it after --set."""
     return f"={specifier}" if re.match(r"=[^=]", specifier) else specifier
 
 

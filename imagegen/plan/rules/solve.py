@@ -95,7 +95,7 @@ class Contradiction:
 
 
 class GaveUpError(MatrixError):
-    """The question is harder than any that people ask."""
+    """The question is harder than any that users ask."""
 
     code = "matrix-too-complex"
 

@@ -17,7 +17,7 @@ from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, hold
 from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules.facts import Fact
 
-_INDEXES = {"pypi": "PyPI"}  # as people call them
+_INDEXES = {"pypi": "PyPI"}  # as users call them
 # What torch asks of NVIDIA's libraries is true of PyPI's build alone; builds for other CUDA versions ask for others.
 _ALWAYS = {"sglang": frozenset({"srt"})}  # extras without which nothing runs: of sglang before 0.5.3, the engine
 _OF_THE_BUILD = re.compile(r"(nvidia|cuda)-.+")
@@ -125,7 +125,7 @@ class Releases:
 
 
 class MetadataCache:
-    """Packages by name, each read when it is first asked for."""
+    """Packages by name, each read when it is first requested."""
 
     def __init__(self, load: Callable[[str], PackageReleases | None]) -> None:
         self._load = load

@@ -40,7 +40,7 @@ def run_buildx(
         process = subprocess.Popen(
             [*buildx.command, *args], cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE
         )
-        assert process.stderr is not None  # noqa: S101 - PIPE was asked for
+        assert process.stderr is not None  # noqa: S101 - PIPE was requested
         try:
             for raw in iter(partial(process.stderr.readline, _LONGEST_LINE), b""):
                 line = raw.decode(errors="replace").rstrip()

@@ -292,7 +292,7 @@ class Engine:
 
 def clients(settings: Settings) -> Generator[docker.DockerClient]:
     """The engines that answer, whether they will do or not: the one that DOCKER_HOST or DOCKER_CONTEXT names, or the
-    user's default and imagegen's private one. Each is closed when the next is asked for.
+    user's default and imagegen's private one. Each is closed when the next is requested.
 
     Raises EngineError when the one that is named does not answer.
     """

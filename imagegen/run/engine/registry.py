@@ -172,7 +172,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def _span(header: str | None, size: int) -> tuple[int, int] | None:
-    """The half-open range of bytes that is asked for; everything where there is no usable header; None past the end."""
+    """The half-open range of bytes that is requested; everything where there is no usable header; None past the end."""
     match = _RANGE.fullmatch(header or "")
     if match is None:
         return 0, size

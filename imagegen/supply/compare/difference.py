@@ -80,7 +80,7 @@ class Pull:
 class Difference:
     before: DiffOperand
     after: DiffOperand
-    components: tuple[Change, ...]  # that the matrix chooses, or by which people choose an image; the main ones first
+    components: tuple[Change, ...]  # that the matrix chooses, or by which users choose an image; the main ones first
     packages: tuple[Change, ...]  # the rest, by name
     debs: tuple[Change, ...]
     rebuilds: tuple[Rebuild, ...]

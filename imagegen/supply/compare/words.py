@@ -152,7 +152,7 @@ _CAUSES: tuple[Callable[[Clue], str | None], ...] = (
 #
 # A sentence has no capital and no full stop, so that several make one line: "; ".join(sentences(difference)).
 
-_NAMED = 3  # of what people do not choose, before the rest is counted
+_NAMED = 3  # of what users do not choose, before the rest is counted
 
 
 def sentences(difference: Difference) -> list[str]:
@@ -187,7 +187,7 @@ def arrow(change: Change) -> str:
 
 
 def amount(size: int) -> str:
-    """Bytes as exact as people want them: 640 MB, 1.2 GB."""
+    """Bytes as exact as users want them: 640 MB, 1.2 GB."""
     if size < 1000:
         return counted(size, "byte")
     number, unit = size / 1000, "kB"
@@ -287,7 +287,7 @@ def _surroundings(difference: Difference) -> Iterator[str]:
     if gpus := difference.capabilities:
         yield f"it is for GPUs of {gpus.after or 'no kind'}, before for {gpus.before or 'none'}"
     if driver := difference.driver:
-        floor = f"the driver must be {driver.after} or newer" if driver.after else "no driver is asked for any more"
+        floor = f"the driver must be {driver.after} or newer" if driver.after else "no driver is required any more"
         yield floor + (f", before {driver.before}" if driver.before else "")
     if difference.env:
         names = [each.name for each in difference.env]

@@ -210,6 +210,6 @@ def push(image: Image, repository: RemoteRepository, store: Store, progress: Pro
 
 
 def format_summary(moved: Moved) -> str:
-    """Return a summary for people: "12.0 MB sent, 3.10 GB there already"."""
+    """Return a summary for human readers: "12.0 MB sent, 3.10 GB there already"."""
     linked = f", {human(moved.mounted.size)} linked from a repository beside it" if moved.mounted.blobs else ""
     return f"{human(moved.sent.size)} sent{linked}, {human(moved.there.size)} there already"

@@ -149,7 +149,7 @@ _WORDS: Mapping[Where, str] = {
 
 
 def lines(plan: PublishPlan) -> Iterator[str]:
-    """The plan for people."""
+    """The plan for human readers."""
     yield f"{plan.cell} -> {plan.repository}"
     yield f"  image     {plan.digest or 'a digest that is not known yet'}"
     for where, action in _WORDS.items():

@@ -21,7 +21,7 @@ from imagegen.core.git.local import Worktree
 
 @dataclass(frozen=True)
 class Kind:
-    """`name` is what people call it, `media_type` the document's, and its artifact's type.
+    """`name` is what users call it, `media_type` the document's, and its artifact's type.
 
     `predicate` is the in-toto predicate type under which the document (a JSON object) is signed; None: it is covered
     by another document, which names its digest.

@@ -29,7 +29,7 @@ AUDIENCE = "sigstore"
 URL, TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
 _PERMISSION = "give the job `permissions: id-token: write`; runs for pull requests of forks never get it"
 _LEEWAY = timedelta(seconds=5)  # between our clock and GitHub's
-_MARGIN = timedelta(minutes=1)  # before a certificate ends, another one is asked for
+_MARGIN = timedelta(minutes=1)  # before a certificate ends, another one is requested
 _PAUSES = (1.0, 4.0)  # seconds before the second and the third try
 _BUSY = 429
 
@@ -239,7 +239,7 @@ def _within(seconds: float, requested: Callable[[], T]) -> T:
     def run() -> None:
         try:
             given.append(requested())
-        except BaseException as error:  # noqa: BLE001 - it is raised again where it was asked for
+        except BaseException as error:  # noqa: BLE001 - it is raised again where it was requested
             raised.append(error)
 
     thread = threading.Thread(target=run, daemon=True)  # one that hangs must not hold up the end of the program

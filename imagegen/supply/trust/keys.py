@@ -38,7 +38,7 @@ _MAKE = "make one with `openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve
 
 
 class KeySigner:
-    """Signs statements with a private key. `name` is the key's file, for people; `hint` as a PublicKey has it."""
+    """Signs statements with a private key. `name` is the key's file, for messages; `hint` as a PublicKey has it."""
 
     def __init__(self, name: str, private: EllipticCurvePrivateKey) -> None:
         self.name = name

@@ -16,7 +16,7 @@ from imagegen.supply.trust.statement import InTotoStatement
 
 
 class Signer(Protocol):
-    """`name` is what people call it."""
+    """`name` is what users call it."""
 
     name: str
 

@@ -82,7 +82,7 @@ def made(folder: Path, build: LockedBuild) -> Path:
         raise BuildError(
             f"{_name(build)} gave {len(wheels)} wheels",
             code="source-build-wheel-count",
-            why=f"one was asked for; there are: {names}",
+            why=f"one was requested; there are: {names}",
         )
     (path,) = wheels
     try:
@@ -99,7 +99,7 @@ def made(folder: Path, build: LockedBuild) -> Path:
             f"{_name(build)} gave a wheel of another release",
             code="source-build-wrong-release",
             where=path.name,
-            why=f"{build.name} {build.version} was asked for, and this is {name} {version}",
+            why=f"{build.name} {build.version} was requested, and this is {name} {version}",
             fix="set in its recipe's env what its build takes the version from, or correct the release's name",
         )
     return path

@@ -31,8 +31,8 @@ _END = 400  # lines in which a disguise is looked for
 _WIDTH = 300  # characters of a line in an error
 _MOST = 1 << 60  # of whatever is counted: JSON has larger numbers, and infinite ones
 
-# Each disguise with its name for people. Sources: flash-attention#2079, roboflow/inference#2068, and the messages of
-# BuildKit's client (google.golang.org/grpc, "keepalive ping failed").
+# Each disguise with its name for human readers. Sources: flash-attention#2079, roboflow/inference#2068, and the
+# messages of BuildKit's client (google.golang.org/grpc, "keepalive ping failed").
 _DISGUISES = (
     (re.compile(r"exit code: 137\b"), "exit code 137 (SIGKILL)"),
     (re.compile(r"exit code: 143\b"), "exit code 143 (SIGTERM)"),

@@ -239,7 +239,7 @@ def _exact(specifier: str) -> str | None:
 
 
 def _named(source: SdistFile | Commit | LocalSource) -> str:
-    """A release's source, as people know it."""
+    """A release's source, as users know it."""
     match source:
         case SdistFile():
             return source.filename
