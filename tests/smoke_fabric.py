@@ -1,6 +1,6 @@
 """Run the check `fabric-cuda` with each transport between the GPUs of one host; runs where the suite runs, on 2+ GPUs.
 
-In an image, beside the package `suite`:   python -m smoke_fabric spec.json
+In an image, beside the package `smoke`:   python -m smoke_fabric spec.json
 
 The transports are chosen by NCCL's own variables, as its user guide has them ("Environment Variables"). Prints one JSON
 line for each: the variables, the expected transport, those that NCCL's log names, the notes, the bus bandwidth in GB/s

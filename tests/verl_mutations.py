@@ -1,6 +1,6 @@
 """Break verl's trainer one way at a time, and see that the check `verl-grpo` finds each break; needs a GPU.
 
-In an image, beside the package `suite`:   python verl_mutations.py NAME [VARIANT]
+In an image, beside the package `smoke`:   python verl_mutations.py NAME [VARIANT]
 
 Prints one JSON line: the mutation's name, the findings that must be among those found, those found, and seconds. The
 mutation "none" must find nothing. Faults in verl reach its Ray workers by a `sitecustomize` module on PYTHONPATH.

@@ -1,4 +1,4 @@
-"""GPU code compatibility: which code runs on which GPU, and the driver that it needs.
+"""GPU code compatibility: which code runs on which GPU, the driver that it needs, and the oldest supported driver.
 
 The rules are NVIDIA's. Machine code (SASS) for sm_XY runs on its own major version from its minor version on; an `a`
 target on its GPU alone, an `f` target on its family, which is the same major version from its minor version on. PTX for

@@ -1,4 +1,4 @@
-"""Verdicts on each package of a subject: what it runs with and on, also on GPUs that were not requested.
+"""Run all checks of an audit; verdicts on each package of a subject, also on GPUs that were not requested.
 
 The answers are the checks' own: a GPU is one that a package runs on where the check of GPU code has nothing against it.
 """

@@ -1,4 +1,4 @@
-"""The subjects of `imagegen audit`: cells, an image, installed packages, or wheels."""
+"""imagegen audit: findings in cells, an image, installed packages or wheels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared by commands that compile wheels, or lock what must be compiled."""
+"""imagegen build; and options that commands share which compile wheels, or lock what must be compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table that ends a build: check, result, time; and files that reports go to."""
+"""imagegen report; and the table of checks that ends a build, with its report files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one modification time of every file in an image, which builds get as SOURCE_DATE_EPOCH."""
+"""Types that all packages share: the modification time of files, GPU architectures, validated strings of inputs."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ Name = Annotated[str, string(r"[a-z0-9]+(?:[.-][a-z0-9]+)*", 60)]
 Word = Annotated[str, string(r"[a-z0-9][a-z0-9._-]*", None, meaning="a name of lower-case letters, digits, ., _ and -")]
 Alias = Annotated[str, string(r"[A-Za-z0-9]+(?:[ ._-][A-Za-z0-9]+)*", 60)]
 AxisValue = Annotated[str, string(r"[a-z0-9]+(?:[./-][a-z0-9]+)*", 40)]
-# A rule's subject: a surrounding, a component, or env.NAME. Its condition: see plan/matrix/conditions.py.
+# A rule's subject: a surrounding, a component, or env.NAME. Its condition: see plan/matrix/model.py.
 Subject = Annotated[str, string(r"[a-z0-9]+(?:[.-][a-z0-9]+)*|env\.[A-Za-z_][A-Za-z0-9_]*", 100)]
 Condition = Annotated[str, StringConstraints(strict=True, max_length=200), AfterValidator(_text)]
 # Numbers are strings in YAML: its own have too many spellings.

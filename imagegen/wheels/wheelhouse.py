@@ -1,4 +1,4 @@
-"""The data of the wheel finder. Nothing here reads a file."""
+"""The wheelhouse: compiled wheels in the store by the key of their inputs; and the data of the wheel finder."""
 
 from __future__ import annotations
 

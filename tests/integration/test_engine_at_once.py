@@ -37,14 +37,14 @@ pytestmark = [
 _PROGRAM = """
 import os, subprocess, tempfile
 from imagegen.cli import engine_command, main
-from imagegen.run.embedded_engine import debs
+from imagegen.run.embedded_engine import private
 def unpack(suite, packages, target, *_):
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".debs-") as name:
             subprocess.run(["cp", "-al", os.environ["PROGRAMS"], f"{name}/root"], check=True)
             os.replace(f"{name}/root", target)
-debs.unpack = unpack
+private.unpack = unpack
 user = int(os.environ["BECOME"])
 os.setgroups([])
 os.setegid(user)

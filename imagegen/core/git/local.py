@@ -1,4 +1,4 @@
-"""A directory of the user's as a source archive, of the same form as a commit's: equal files give equal bytes.
+"""A user's directory as a source archive, of the same form as a commit's; and the repository around a directory.
 
 What counts is the working tree as git sees it (ls-files: tracked and new files, not the ignored ones; submodules that
 are checked out along with it); without git all but version control and caches, which say so themselves. What Python

@@ -1,4 +1,4 @@
-"""Why an exchange failed, in a line."""
+"""Answers and failures of HTTP: the reason of a failure, files without a source, the meaning of status and headers."""
 
 from __future__ import annotations
 

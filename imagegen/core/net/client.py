@@ -1,4 +1,4 @@
-"""HTTP requests that may carry a body, streamed, with the same checks as for downloads.
+"""HTTP client: documents, ranges, downloads that are resumed and verified, and requests with a body.
 
 Credentials are not sent to a redirect's target; certificates, proxies, time limits and cancellation are the client's. A
 request that failed half-way may have taken effect: a caller whose request must not be repeated asks the server for its

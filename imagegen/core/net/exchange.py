@@ -1,7 +1,7 @@
 """An end to exchanges that hang: the timeout of a single read never comes where an answer drips, byte by byte.
 
-A lifeline holds a second handle to the connection's socket, and shuts the connection down when nothing has come of it
-in time, in whichever phase that is: a proxy's answer, the TLS handshake, headers, or the body.
+The stall watchdog holds a second handle to the connection's socket, and shuts the connection down when nothing has come
+of it in time, in whichever phase that is: a proxy's answer, the TLS handshake, headers, or the body.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from imagegen.core.net.answer import (
 from imagegen.core.net.partial import bundle
 from imagegen.core.text import redact
 
-_here = threading.local()  # .line: the lifeline of the exchange that this thread is in
+_here = threading.local()  # .line: the watchdog of the exchange that this thread is in
 
 
 class StallWatchdog:
@@ -97,7 +97,7 @@ class StallWatchdog:
 
 
 class HeldAdapter(HTTPAdapter):
-    """requests' transport, in which the lifeline of the calling thread holds every connection that is used."""
+    """requests' transport, in which the watchdog of the calling thread holds every connection that is used."""
 
     def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
         pool: Any = super().get_connection_with_tls_context(*args, **kwargs)
@@ -127,7 +127,7 @@ def _hold(sock: socket.socket) -> None:
 
 @cache
 def _held(kind: type) -> type:
-    """`kind`, one of urllib3's connections, direct or through a proxy, that shows itself to the lifeline."""
+    """`kind`, one of urllib3's connections, direct or through a proxy, that registers with the watchdog."""
     return kind if issubclass(kind, _Held) else type(kind.__name__, (_Held, kind), {})
 
 
@@ -349,7 +349,7 @@ class Exchange:
 
 
 class _Outgoing:
-    """A body as requests takes one of known length: the lifeline is renewed by every piece that has left."""
+    """A body as requests takes one of known length: the watchdog is reset by every piece that has left."""
 
     def __init__(self, body: Body, exchange: Exchange, line: StallWatchdog, url: str) -> None:
         self._body, self._exchange, self._line, self._url = body, exchange, line, url

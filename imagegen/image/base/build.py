@@ -1,4 +1,4 @@
-"""The installation of packages over an image's file tree; a program of its own, since it needs many user ids.
+"""Build a base from Debian packages as a layer, and install packages over the file tree of an image.
 
 Started as root, it is root, with the capabilities that engines give to `RUN` in a Dockerfile. Started by a user, it is
 the first process of a user namespace in which that user is root and the ids of /etc/subuid are the others. The image's

@@ -1,7 +1,7 @@
-"""The LAYERS document: the layers that a lock gave, as their signer describes them. Pure: bytes in, dataclasses out.
+"""The image: its LAYERS document, and its config and manifest.
 
 A client that trusts the signer need not build these layers: `elsewhere` is for `assemble`, `packed` for `gzipped`, and
-`facts` names the scans that `inventory.carried` imports. Trust is decided elsewhere, not in this module.
+`facts` names the scans that `image.inventory.cell` imports. `supply.trust` decides about trust.
 """
 
 from __future__ import annotations

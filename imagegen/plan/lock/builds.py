@@ -1,4 +1,4 @@
-"""A wheel that was built from source, as the wheelhouse keeps it."""
+"""Source builds in a lock: the wheel that was built, and the key of all inputs that decide it."""
 
 from __future__ import annotations
 

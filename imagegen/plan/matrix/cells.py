@@ -16,7 +16,7 @@ from imagegen.plan.matrix.schema import ComponentUse, ImageEntry, OverrideEntry,
 
 @dataclass
 class Composition:
-    """Names only; complete.py resolves them."""
+    """Names only; plan/matrix/complete.py resolves them."""
 
     base: str
     gpus: list[str]

@@ -1,4 +1,4 @@
-"""Model types of Hugging Face checkpoints, each with the first releases that support it: matrices/models.json.
+"""Interpreters of cells, and model types of Hugging Face checkpoints with the first releases that support them.
 
     {"read": DATE, "since": {PACKAGE: VERSION}, "source": {PACKAGE: TEXT}, "models": {TYPE: {PACKAGE: VERSION}}}
 

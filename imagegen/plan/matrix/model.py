@@ -59,7 +59,7 @@ def condition_parts(text: str) -> tuple[str, ...]:
 class Rule:
     """A rule: when all of `when` holds, so does all of `then`, or not all of `conflict` does, or all of `same` agree.
 
-    Keys are package names, surroundings (conditions.NAMED and VERSIONED) or env.NAME for a variable. Values are PEP 440
+    Keys are package names, surroundings (NAMED and VERSIONED) or env.NAME for a variable. Values are PEP 440
     specifiers for packages and VERSIONED surroundings ("" is any version; gpu's is the compute capability, cuda's may
     also be "cpu"), for packages also "+" and a glob over the local version label (condition_parts), a glob for
     a variable's value (unset is the empty text), and plain text for NAMED surroundings. A package that is not

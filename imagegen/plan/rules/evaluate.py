@@ -1,4 +1,4 @@
-"""Version bounds from rules for the resolver, where packages' own metadata lacks them."""
+"""Judge a combination by the rules alone; the minimum version and the bounds that rules give."""
 
 from __future__ import annotations
 

@@ -58,7 +58,9 @@ class Facts:
     """`closed` means that a package without a fact is not installed; otherwise nothing is known about it."""
 
     packages: Mapping[str, Fact]
-    versions: Mapping[str, Fact]  # of surroundings (fields.VERSIONED), where known; cuda's where it is not "cpu"
+    versions: Mapping[
+        str, Fact
+    ]  # of surroundings (plan.matrix.model.VERSIONED), where known; cuda's where it is not "cpu"
     names: Mapping[str, str]  # the other surroundings: "base", "platform", and "cuda" where it is "cpu"
     closed: bool
     env: Mapping[str, str] | None = None  # the variables that are set, all of them; None: not known

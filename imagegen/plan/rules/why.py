@@ -1,4 +1,4 @@
-"""Model types in questions: `model==qwen3` stands for the releases of transformers and vLLM that know it."""
+"""Explain a combination by rules and metadata; model types stand for the releases that know them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents to attach to an image, and which of them are new."""
+"""The documents that are attached to an image, and test attestations: whether an earlier smoke report still holds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from imagegen.supply.trust.documents import (
 )
 from imagegen.supply.trust.provenance import Builder
 
-# Said once of an image: what another machine would say later is as true, and no news.
+# Attached once per image: equal content from another machine adds nothing.
 _ONCE = (LOCK, LAYERS, SBOM, PROVENANCE)
 
 
