@@ -16,7 +16,7 @@ from imagegen.audit.model import CodeTarget, File, Finding, Package, Severity, S
 from imagegen.audit.report import AuditReport, PackageVerdict, Runs, ordered
 from imagegen.core.types import Gpu
 
-_COMPILED = "ptx-only"  # the id of what is said of a library that the driver compiles
+_COMPILED = "ptx-only"  # id of the finding about a library that the driver compiles
 
 
 def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[PackageVerdict, ...], dict[str, bool]]:

@@ -45,7 +45,7 @@ class Wire:
             if "config" in document:
                 kinds[document["config"]["digest"]] = "image's config"
         kinds[EMPTY.digest] = "documents' config"
-        found += [(kinds.get(digest, "nobody's"), size) for digest, size in self._blobs.items()]
+        found += [(kinds.get(digest, "unknown"), size) for digest, size in self._blobs.items()]
         return {
             kind: (sum(each == kind for each, _ in found), sum(size for each, size in found if each == kind))
             for kind in sorted({kind for kind, _ in found})

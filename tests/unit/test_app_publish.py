@@ -301,7 +301,7 @@ def test_a_report_that_a_trusted_signer_attests_is_not_made_again(world: World, 
     assert other.tags()["nightly"] == published.digest
     untrusted = World(tmp_path / "stranger", world.registry)
     untrusted.publish("1.0")
-    assert untrusted.tested == 1, "whoever may write there could say so"
+    assert untrusted.tested == 1, "a report without a trusted signature is not reused"
 
 
 def interrupted(world: World, before: Mapping[str, tuple[str, bytes]], at: int, *, for_good: bool) -> None:

@@ -156,7 +156,7 @@ def test_a_wheelhouse_that_may_not_be_written_to(status: int, registry: Writable
 
 
 def test_gc_and_check_know_the_wheelhouse(here: Machine) -> None:
-    untrusted = here.store.write(b"nobody's")
+    untrusted = here.store.write(b"unsigned")
     age(here.store)
     app = here.app
     app.__dict__["matrix"] = SimpleNamespace(cells=list)
