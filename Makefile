@@ -74,8 +74,9 @@ bench: setup  ## five ways from one lock to an environment, side by side; the fi
 	@$(call with_engine,$(BIN)/python bench/compare.py cpu-grpo && \
 	    $(BIN)/imagegen build cpu-grpo --no-test --scratch-base >/dev/null && $(BIN)/python bench/imports.py)
 
-tables: setup  ## write the generated tables and pages: images in README, docs/reference
-	@$(BIN)/pytest -q tests/unit/test_readme.py tests/unit/test_error_codes.py tests/unit/test_reference.py --update-golden
+tables: setup  ## write the generated tables, pages and schema: images in README, docs/reference, matrices/schema.json
+	@$(BIN)/pytest -q tests/unit/test_readme.py tests/unit/test_error_codes.py tests/unit/test_reference.py \
+	    tests/unit/test_matrix_load.py --update-golden
 
 docs: setup  ## build the documentation into site/, with strict links
 	@$(BIN)/python -m pip install -q --group docs
