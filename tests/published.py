@@ -12,10 +12,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from imagegen.core.registry.image import Descriptor
-from imagegen.core.registry.referrers import EMPTY, INDEX_TYPE, NOTHING, artifact, described, fallback_tag
+from imagegen.core.oci.types import (
+    EMPTY,
+    EMPTY_CONTENT,
+    INDEX_TYPE,
+    MANIFEST_TYPE,
+    Descriptor,
+    write_artifact,
+)
+from imagegen.core.registry.referrers import fallback_tag
 from imagegen.core.store import Store
-from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.image import base, layers
 from imagegen.image.layers.codec import LayerSink, TarWriter
 from imagegen.image.layers.plan import plan
@@ -81,14 +87,14 @@ class Published:
         """Attach contents by their titles, as `attach` does."""
         image = Descriptor(MANIFEST_TYPE, self.image.digest, len(self.image.manifest))
         blobs = {title: Descriptor(kind, digest_of(content), len(content)) for title, content in contents.items()}
-        manifest = artifact(kind, blobs.items(), annotations or {}, image)
-        self.registry.blob(self.repository, NOTHING, EMPTY.media_type)
+        manifest = write_artifact(kind, blobs.items(), annotations or {}, image)
+        self.registry.blob(self.repository, EMPTY_CONTENT, EMPTY.media_type)
         for content in contents.values():
             self.registry.blob(self.repository, content, kind)
         digest = digest_of(manifest)
         self.registry.documents[self.manifest(digest)] = (MANIFEST_TYPE, manifest)
         entries = [each for each in self._listed() if each["digest"] != self.attached.get(name, ("",))[0]]
-        entry = described(Descriptor(MANIFEST_TYPE, digest, len(manifest)))
+        entry = Descriptor(MANIFEST_TYPE, digest, len(manifest)).as_dict()
         self._list([*entries, entry | {"artifactType": kind, "annotations": dict(annotations or {})}])
         self.attached[name] = (digest, *(digest_of(content) for content in contents.values()))
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 import zstandard
 
-from imagegen.core.store import Store, digest_of
+from imagegen.core.oci.types import digest_of
+from imagegen.core.store import Store
 
 PROGRAMS = ("sh", "cat", "echo", "sleep", "kill", "ls")
 

@@ -21,10 +21,9 @@ from imagegen.core import data, registry
 from imagegen.core.config import Settings
 from imagegen.core.errors import AuditError, FetchError, UsageError
 from imagegen.core.net import Client
+from imagegen.core.oci.types import Platform, is_digest
 from imagegen.core.progress import Progress, timed
-from imagegen.core.registry import Platform
 from imagegen.core.store import Store
-from imagegen.core.store.layout import is_digest
 from imagegen.core.text import counted
 from imagegen.core.types import Gpu
 from imagegen.image.inputs import tree_key

@@ -30,17 +30,16 @@ from imagegen.app.publisher import Publisher, PublishJob
 from imagegen.app.session import Session
 from imagegen.core.errors import FetchError, PublishError
 from imagegen.core.net import Client
+from imagegen.core.oci.types import MANIFEST_TYPE, ZSTD_TYPE, Descriptor
 from imagegen.core.registry.credentials import credentials_for
-from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.push import Moved
 from imagegen.core.registry.reference import endpoint, engine_name
 from imagegen.core.store import Store
-from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.core.text import counted
 from imagegen.image import layers
 from imagegen.image.inventory.cell import known_scans
 from imagegen.image.layers import Image
-from imagegen.image.layers.codec import CODEC, MEDIA_TYPE
+from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.gzipped import gzipped
 from imagegen.image.layers.image import local_tags
 from imagegen.image.layers.plan import LAYER_FORMAT
@@ -303,7 +302,7 @@ def query_registry(
     """Return which layers the registry has, and what its tags name. Raises PublishError, FetchError."""
     repository.target.reach()
     required = {
-        each.digest: Descriptor(MEDIA_TYPE, each.digest, each.size)
+        each.digest: Descriptor(ZSTD_TYPE, each.digest, each.size)
         for each in known_layers(job, store)
         if each.digest is not None and each.size is not None
     }

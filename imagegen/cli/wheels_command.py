@@ -18,8 +18,8 @@ from imagegen.cli.commands import CommandGroup
 from imagegen.cli.wheels_find import find_wheels
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
+from imagegen.core.oci.types import is_digest
 from imagegen.core.progress import human
-from imagegen.core.store.layout import is_digest
 from imagegen.core.text import counted, did_you_mean, shown
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.plan.lock.model import Lock

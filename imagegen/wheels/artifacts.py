@@ -19,12 +19,19 @@ from packaging.version import Version
 from imagegen.core.config import WHEELHOUSE_VARIABLE, Settings
 from imagegen.core.errors import FetchError, UsageError
 from imagegen.core.net import Client, NotFoundError
+from imagegen.core.oci.types import (
+    EMPTY,
+    EMPTY_CONTENT,
+    MANIFEST_TYPE,
+    Artifact,
+    Descriptor,
+    is_digest,
+    read_artifact,
+    write_artifact,
+)
 from imagegen.core.progress import Progress
-from imagegen.core.registry import Artifact, PushTarget, Reference, Repository, parse, read_artifact
-from imagegen.core.registry.image import Descriptor
-from imagegen.core.registry.referrers import EMPTY, NOTHING, artifact
+from imagegen.core.registry import PushTarget, Reference, Repository, parse
 from imagegen.core.store import Store
-from imagegen.core.store.layout import MANIFEST_TYPE, is_digest
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import naming, wheelhouse
 
@@ -132,7 +139,7 @@ class RemoteWheelhouse:
     def push(self, wheel: BuiltWheel, store: Store, progress: Progress) -> None:
         """Write a wheel of the store there, its record and log with it. Raises PublishError, StoreError."""
         record = json.dumps(asdict(wheel), sort_keys=True).encode()
-        store.write(NOTHING)
+        store.write(EMPTY_CONTENT)
         parts = {
             wheel.filename: Descriptor(_FILE, wheel.digest, wheel.size),
             "record.json": Descriptor(_RECORD, store.write(record), len(record)),
@@ -144,7 +151,7 @@ class RemoteWheelhouse:
         with progress.meter(wheel.filename, sum(blob.size for blob in blobs)) as meter:
             self._target.upload_all(blobs, store, meter)
         annotations = {f"{_OWN}{name}": str(getattr(wheel, name)) for name in ("key", "name", "version")}
-        self._target.put(artifact(ARTIFACT, parts.items(), annotations), MANIFEST_TYPE, tag(wheel.key))
+        self._target.put(write_artifact(ARTIFACT, parts.items(), annotations), MANIFEST_TYPE, tag(wheel.key))
 
     def _entry(self, key: str) -> _Entry | None:
         with self._lock:

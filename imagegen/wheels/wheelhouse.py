@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 
+from imagegen.core.oci.types import is_digest
 from imagegen.core.store import Store
-from imagegen.core.store.layout import is_digest
 from imagegen.plan.lock.builds import BuiltWheel
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from imagegen.core.oci.types import LayerDescriptor
 from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.plan import lock
@@ -26,7 +27,7 @@ class Debian:
 
     requested: Base
     locked: base.LockedBase
-    layer: base.BaseLayer
+    layer: LayerDescriptor
     store: Store
     rootfs: Path
 

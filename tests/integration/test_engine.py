@@ -19,8 +19,9 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import ContainerError, EngineError, OutputLimitError, StoreError, WheelError
+from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, digest_of
+from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer
 from imagegen.run.embedded_engine import private, processes
 from imagegen.run.engine import Engine, load

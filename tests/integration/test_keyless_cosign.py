@@ -15,8 +15,8 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.net import Client
+from imagegen.core.oci.types import Descriptor
 from imagegen.core.registry import PushTarget, Repository, parse
-from imagegen.core.registry.image import Descriptor
 from imagegen.supply.trust import attach
 from imagegen.supply.trust.documents import SBOM, Document
 from imagegen.supply.trust.keyless import keyless

@@ -15,7 +15,8 @@ import pytest
 import uv
 import zstandard
 
-from imagegen.core.store import Store, digest_of
+from imagegen.core.oci.types import digest_of
+from imagegen.core.store import Store
 from imagegen.image.layers.bytecode import Compiler
 from imagegen.image.layers.layer import wheels_layer
 from imagegen.image.layers.plan import LayerPlan

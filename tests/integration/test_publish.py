@@ -21,13 +21,12 @@ import pytest
 from imagegen.core.data import shipped
 from imagegen.core.errors import EngineError
 from imagegen.core.net import Client
+from imagegen.core.oci.types import MANIFEST_TYPE, Descriptor, Platform
 from imagegen.core.progress import Quiet
-from imagegen.core.registry import Platform, PushTarget, Repository, parse
+from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.registry.credentials import credentials_for
-from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.reference import endpoint, engine_name
 from imagegen.core.store import Store, upkeep
-from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.plan import lock, matrix
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import CheckResult, SmokeReport

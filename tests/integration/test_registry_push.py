@@ -18,10 +18,10 @@ import requests
 from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
+from imagegen.core.oci.types import Descriptor, Platform, digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.registry import Platform, PushTarget, Repository, parse, resolve, upload
-from imagegen.core.registry.image import Descriptor
-from imagegen.core.store import Store, digest_of
+from imagegen.core.registry import PushTarget, Repository, parse, resolve, upload
+from imagegen.core.store import Store
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.artifacts import RemoteWheelhouse

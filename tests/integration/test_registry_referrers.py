@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.net import Client
+from imagegen.core.oci.types import Descriptor
 from imagegen.core.registry import Content, PushTarget, Repository, parse
-from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.referrers import fallback_tag
 from tests.integration.hub import Hub, serving
 from tests.integration.test_registry_push import login

@@ -15,8 +15,8 @@ from typing import cast
 
 import pytest
 
-from imagegen.core import registry
 from imagegen.core.config import Settings
+from imagegen.core.oci.types import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import base, layers
@@ -102,8 +102,8 @@ def with_compilers(debian: Debian, settings: Settings, store: Store, tmp_path: P
         top, size = writer.commit(), writer.size
     store.path(debian.layer.diff_id).hardlink_to(debian.store.path(debian.layer.diff_id))
     blobs = ((debian.layer.diff_id, debian.layer.size), (top, size))
-    layers = tuple(registry.RemoteLayer(_LAYER, digest, size, digest) for digest, size in blobs)
-    content = registry.RemoteImage(top, top, registry.Config(("PATH=/usr/bin:/bin",), (), (), "", ""), layers)
+    layers = tuple(LayerDescriptor(_LAYER, digest, size, digest) for digest, size in blobs)
+    content = RemoteImage(top, top, ImageConfig(("PATH=/usr/bin:/bin",), (), (), "", ""), layers)
     return LockedBase("compilers", "registry", None, {}, (), "a.invalid/base:1", content)
 
 

@@ -16,10 +16,9 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.net import Client
+from imagegen.core.oci.types import Descriptor, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import PushTarget, Repository, parse
-from imagegen.core.registry.image import Descriptor
-from imagegen.core.store.layout import digest_of
 from imagegen.supply.trust import attach, bundle, keys, statement
 from imagegen.supply.trust.bundle import Bundle
 from imagegen.supply.trust.documents import BUNDLE, LAYERS, LOCK, PROVENANCE, SBOM, SIGNATURE, SMOKE, Document

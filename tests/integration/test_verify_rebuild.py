@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from imagegen.core.registry.image import Descriptor
-from imagegen.core.registry.referrers import NOTHING, artifact, described
-from imagegen.core.store.layout import MANIFEST_TYPE
+from imagegen.core.oci.types import EMPTY_CONTENT, MANIFEST_TYPE, Descriptor, write_artifact
 from imagegen.plan import lock as locks
 from imagegen.supply.trust.documents import LOCK
 from tests.integration.small_cell import CELL, Machine, Site
@@ -39,11 +37,11 @@ class Layout:
 
     def names(self, image: Descriptor, lock: bytes) -> None:
         """This image alone, with this lock attached."""
-        self.put(NOTHING)
+        self.put(EMPTY_CONTENT)
         blob = Descriptor(LOCK.media_type, self.put(lock).digest, len(lock))
-        attached = self.put(artifact(LOCK.media_type, [(None, blob)], {}, image))
+        attached = self.put(write_artifact(LOCK.media_type, [(None, blob)], {}, image))
         (self.root / "index.json").unlink()
-        entries = [described(image), described(attached)]
+        entries = [image.as_dict(), attached.as_dict()]
         (self.root / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": entries}))
 
     def altered(self, layer: str) -> Descriptor:

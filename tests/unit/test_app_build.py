@@ -18,10 +18,10 @@ from imagegen.audit.model import Finding, Severity, Subject
 from imagegen.audit.report import AuditReport
 from imagegen.core.config import Settings
 from imagegen.core.errors import AuditError
+from imagegen.core.oci.types import LayerDescriptor
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store, refs
 from imagegen.image import layers
-from imagegen.image.base import BaseLayer
 from imagegen.image.layers import bytecode
 from imagegen.image.layers.image import local_tags
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel, Record
@@ -108,7 +108,7 @@ class Machine:
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine(tmp_path)
     monkeypatch.setattr(bytecode, "Sandbox", HostSandbox)
-    layer = BaseLayer(machine.store.write(bytes(1024)), 1024)
+    layer = LayerDescriptor.of_tar(machine.store.write(bytes(1024)), 1024)
     monkeypatch.setattr(assembling.base, "build", lambda *_: layer)
     (tmp_path / "rootfs").mkdir()
     monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path / "rootfs")

@@ -20,11 +20,10 @@ from imagegen.app.publisher import Publisher, PublishJob, PublishOptions
 from imagegen.core.config import Settings
 from imagegen.core.errors import ImagegenError
 from imagegen.core.net import Client
+from imagegen.core.oci.types import MANIFEST_TYPE, Descriptor, digest_of
 from imagegen.core.progress import Progress
 from imagegen.core.registry import PushTarget, Repository, parse
-from imagegen.core.registry.image import Descriptor
-from imagegen.core.store import Store, digest_of
-from imagegen.core.store.layout import MANIFEST_TYPE
+from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer, RemoteLayers
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Cell, Declarations

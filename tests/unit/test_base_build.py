@@ -18,10 +18,11 @@ from imagegen.core import registry
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.core.net import Client
+from imagegen.core.oci.types import LayerDescriptor, digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, digest_of, upkeep
+from imagegen.core.store import Store, upkeep
 from imagegen.image import base
-from imagegen.image.base import BaseLayer, fetch
+from imagegen.image.base import fetch
 from imagegen.image.base.build import failed, sources_file, verify, write_repository
 from imagegen.image.base.sources import AptSuite, parse_deb822
 from imagegen.plan.distributions import release
@@ -184,7 +185,7 @@ def test_a_base_that_was_built_is_not_built_again(here: Settings, tmp_path: Path
     store = Store(tmp_path / "store")
     diff_id = store.write(b"layer")
     store.remember("base", base.key(ONE), {"diff_id": diff_id, "size": 5})
-    assert base.build(ONE, store, here, Quiet()) == base.BaseLayer(diff_id, 5)
+    assert base.build(ONE, store, here, Quiet()) == LayerDescriptor.of_tar(diff_id, 5)
     assert base.missing(ONE, store) == []
     store.path(diff_id).unlink()
     with pytest.raises(BaseError) as caught:
@@ -286,7 +287,7 @@ def test_mmdebstraps_failure_says_what_a_user_without_root_can_do() -> None:
 def test_a_tree_in_use_is_never_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Upkeep from another project knows nothing of this base, and sandboxes may run on its tree right now."""
     store = Store(tmp_path / "store")
-    layer = BaseLayer(store.write(b"tar"), 3)
+    layer = LayerDescriptor.of_tar(store.write(b"tar"), 3)
     module = importlib.import_module("imagegen.image.base.rootfs")
     monkeypatch.setattr(module, "build", lambda *_: layer)
     tree = store.root / "rootfs" / layer.diff_id.removeprefix("sha256:")
@@ -316,7 +317,7 @@ def test_a_base_that_others_made_is_unpacked_from_its_layer(tmp_path: Path, monk
 
     source = cast("registry.Repository", Source())
     kind = "application/vnd.oci.image.layer.v1.tar+gzip"
-    layer = registry.RemoteLayer(kind, digest_of(blob), len(blob), digest_of(tar))
+    layer = LayerDescriptor(kind, digest_of(blob), len(blob), digest_of(tar))
     made = module.PrebuiltBase((layer,), source)
     assert made.required_bytes() > len(blob)
     for _ in range(2):  # the second time it is there

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BaseError
-from imagegen.core.registry import RemoteLayer
-from imagegen.core.store import Store, digest_of
+from imagegen.core.oci.types import LayerDescriptor, digest_of
+from imagegen.core.store import Store
 from imagegen.core.types import EPOCH
 from imagegen.image.base.difference import snapshot, write_difference
 from imagegen.image.base.unpack import unpack
@@ -93,7 +93,7 @@ def test_the_layer_turns_the_tree_before_into_the_tree_after(
         layer = layer_of(root, before, original)
         store = Store(Path(name, "store"))
         whole = layer_of(original, {}, original)
-        layers = [RemoteLayer(TAR, store.write(each), len(each), digest_of(each)) for each in (whole, layer)]
+        layers = [LayerDescriptor(TAR, store.write(each), len(each), digest_of(each)) for each in (whole, layer)]
         target.mkdir()
         unpack(layers, store, target, owners=os.geteuid() == 0)
         expected = contents(root)

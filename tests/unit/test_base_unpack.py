@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BaseError
-from imagegen.core.registry import RemoteLayer, tar
+from imagegen.core.oci.types import LayerDescriptor
+from imagegen.core.registry import tar
 from imagegen.core.store import Store
 from imagegen.image.base import unpack as unpacking
 from imagegen.image.base.unpack import inside, unpack, verify
@@ -53,9 +54,9 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def kept(store: Store, tar: bytes, blob: bytes | None = None, kind: str = GZIP) -> RemoteLayer:
+def kept(store: Store, tar: bytes, blob: bytes | None = None, kind: str = GZIP) -> LayerDescriptor:
     blob = gzip.compress(tar, mtime=0) if blob is None else blob
-    return RemoteLayer(kind, store.write(blob), len(blob), digest_of(tar))
+    return LayerDescriptor(kind, store.write(blob), len(blob), digest_of(tar))
 
 
 def tree_of(store: Store, *layers: list[Member]) -> dict[str, object]:

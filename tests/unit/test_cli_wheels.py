@@ -20,7 +20,7 @@ from imagegen.cli import (
 )
 from imagegen.cli.app import App
 from imagegen.core.errors import BuildError, EngineError, UsageError
-from imagegen.core.store import digest_of
+from imagegen.core.oci.types import digest_of
 from imagegen.image import dockerfile as recipe
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.plan.lock.model import Lock

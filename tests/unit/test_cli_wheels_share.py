@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from imagegen.cli import store_command, wheels_command
 from imagegen.cli.app import App
 from imagegen.core.errors import PublishError
-from imagegen.core.store import Store, digest_of
+from imagegen.core.oci.types import digest_of
+from imagegen.core.store import Store
 from imagegen.wheels import wheelhouse
 from tests.registry_writes import Writable, answering
 from tests.support.errors import raises

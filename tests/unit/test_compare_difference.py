@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.data import shipped
-from imagegen.core.registry import Config, RemoteImage, RemoteLayer
+from imagegen.core.oci.types import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.image.layers.plan import plan
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedDeb, LockedGpus, LockedWheel, Record, RecordedLayer
@@ -233,9 +233,11 @@ def test_why_something_must_be_compiled() -> None:
 
 def test_an_image_without_a_lock_shows_its_main_versions() -> None:
     labels = {"dev.imagegen.version.torch": "2.12.0", "dev.imagegen.gpu.driver": "570.1", "else": "x"}
-    config = Config(("PATH=/bin",), (), (), "", "", labels)
+    config = ImageConfig(("PATH=/bin",), (), (), "", "", labels)
     layers = (
-        RemoteLayer("application/vnd.oci.image.layer.v1.tar", "sha256:" + "1" * 64, 5_000_000, "sha256:" + "2" * 64),
+        LayerDescriptor(
+            "application/vnd.oci.image.layer.v1.tar", "sha256:" + "1" * 64, 5_000_000, "sha256:" + "2" * 64
+        ),
     )
     bare = of_image("x:1", "labels", RemoteImage("sha256:" + "3" * 64, "sha256:" + "4" * 64, config, layers))
     found = difference(bare, side(recorded(AFTER)))

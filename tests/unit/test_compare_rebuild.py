@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from imagegen.core.config import Settings
+from imagegen.core.oci.types import ImageConfig, digest_of
+from imagegen.core.oci.types import LayerDescriptor as Described
 from imagegen.core.progress import Quiet
-from imagegen.core.registry import Config
-from imagegen.core.registry import RemoteLayer as Described
-from imagegen.core.store import Store, digest_of
+from imagegen.core.store import Store
 from imagegen.core.types import EPOCH
 from imagegen.image import layers
 from imagegen.image.layers.layer import Layer
@@ -110,7 +110,7 @@ def image_of(lock: Lock, store: Store, *tars: bytes) -> layers.Image:
 
 
 def found_of(built: layers.Image) -> ReadImage:
-    config = Config((), (), (), "", "")
+    config = ImageConfig((), (), (), "", "")
     described = tuple(Described(each.media_type, each.digest, each.size, each.diff_id) for each in built.layers)
     names = tuple(each.name for each in built.layers)
     return ReadImage(built.digest, built.manifest, "", digest_of(built.config), built.config, config, described, names)

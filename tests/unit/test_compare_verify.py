@@ -19,10 +19,9 @@ from imagegen.audit.report import AuditReport
 from imagegen.cli import comparing
 from imagegen.core.config import Settings
 from imagegen.core.net import Client, NotFoundError, UnavailableError, UnreachableError
+from imagegen.core.oci.types import INDEX_TYPE, MANIFEST_TYPE
 from imagegen.core.progress import Quiet
-from imagegen.core.registry.referrers import INDEX_TYPE
 from imagegen.core.store import Store, refs
-from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.image import base as bases
 from imagegen.image import layers
 from imagegen.image.layers import Layer

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from imagegen.core import git
 from imagegen.core.errors import FetchError
-from imagegen.core.store import Store, digest_of
+from imagegen.core.oci.types import digest_of
+from imagegen.core.store import Store
 from tests.support.errors import raises
 from tests.unit.test_git_archive import LFS
 

@@ -10,8 +10,9 @@ import pytest
 from imagegen.audit.check import audit
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
+from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, digest_of, upkeep
+from imagegen.core.store import Store, upkeep
 from imagegen.image.inventory import cell as cells
 from imagegen.image.inventory.cell import import_scans, known_scans
 from imagegen.image.layers import watch

@@ -21,9 +21,9 @@ import zstandard
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
+from imagegen.core.oci.types import LayerDescriptor
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image.base import BaseLayer
 from imagegen.image.layers import LayerStack, bytecode, resolve_layers
 from imagegen.image.layers.bytecode import Compiler
 from imagegen.image.layers.ownership import OwnershipErrors
@@ -93,7 +93,7 @@ def lock_of(*wheels: LockedWheel) -> Lock:
 
 @pytest.fixture
 def _a_base(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = BaseLayer(store.write(bytes(1024)), 1024)
+    layer = LayerDescriptor.of_tar(store.write(bytes(1024)), 1024)
     monkeypatch.setattr(assembling.base, "build", lambda *_: layer)
     monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path)
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagegen.core.errors import TrustError
+from imagegen.core.oci.types import GZIP_TYPE, ZSTD_TYPE
 from imagegen.image.layers import Layer
-from imagegen.image.layers.codec import CODEC, GZIP, GZIP_TYPE, MEDIA_TYPE
+from imagegen.image.layers.codec import CODEC, GZIP
 from imagegen.image.layers.image import MAX_DOCUMENT, Described, Packed, dump, read_description
 
 ONE, TWO = (f"sha256:{digit * 64}" for digit in "12")
@@ -25,7 +26,7 @@ SIZES = st.integers(0, 64 << 30)
 @st.composite
 def documents(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Described:
     keys = draw(st.lists(DIGESTS, min_size=1, max_size=5, unique=True))
-    types = st.sampled_from([MEDIA_TYPE, GZIP_TYPE, "application/vnd.oci.image.layer.v1.tar"])
+    types = st.sampled_from([ZSTD_TYPE, GZIP_TYPE, "application/vnd.oci.image.layer.v1.tar"])
     layers = tuple(
         draw(st.builds(Layer, NAMES, st.just(key), DIGESTS, DIGESTS, SIZES, st.none() | SIZES, types)) for key in keys
     )

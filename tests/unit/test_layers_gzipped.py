@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from imagegen.core.oci.types import GZIP_TYPE, digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, digest_of
+from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer, image
 from imagegen.image.layers import gzipped as gzipping
-from imagegen.image.layers.codec import GZIP_TYPE, LayerSink
+from imagegen.image.layers.codec import LayerSink
 from imagegen.image.layers.gzipped import gzipped
 from imagegen.image.layers.image import description, read_description
 from tests.support.errors import raises

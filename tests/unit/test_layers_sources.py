@@ -11,9 +11,9 @@ import pytest
 
 from imagegen.core import registry
 from imagegen.core.config import Settings
+from imagegen.core.oci.types import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store, refs, upkeep
-from imagegen.image.base import BaseLayer
 from imagegen.image.inventory import cell
 from imagegen.image.layers import Image, Layer, LayerStack, Origin, RemoteLayers, bytecode, ownership, resolve_layers
 from imagegen.image.layers.image import description, read_description
@@ -36,7 +36,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lock, Image]:
     """A store that has made an image, for tests that copy it."""
     place = tmp_path_factory.mktemp("published")
     store = Store(place / "store")
-    layer = BaseLayer(store.write(bytes(1024)), 1024)
+    layer = LayerDescriptor.of_tar(store.write(bytes(1024)), 1024)
     lock = lock_of(*(locked(store, place, name, {f"{name}.py": b"x = 1\n"}) for name in NAMES))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bytecode, "Sandbox", assembled.HostSandbox)
@@ -197,12 +197,10 @@ def test_what_this_store_made_is_remembered_when_its_blobs_are_gone(
 
 def on_a_registrys_image(*wheels: LockedWheel) -> Lock:
     layers = tuple(
-        registry.RemoteLayer("application/vnd.oci.image.layer.v1.tar+gzip", f"sha256:{n * 64}", 1, f"sha256:{n * 64}")
+        LayerDescriptor("application/vnd.oci.image.layer.v1.tar+gzip", f"sha256:{n * 64}", 1, f"sha256:{n * 64}")
         for n in "12"
     )
-    content = registry.RemoteImage(
-        f"sha256:{'3' * 64}", f"sha256:{'4' * 64}", registry.Config((), (), (), "", ""), layers
-    )
+    content = RemoteImage(f"sha256:{'3' * 64}", f"sha256:{'4' * 64}", ImageConfig((), (), (), "", ""), layers)
     lock = lock_of(*wheels)
     return replace(lock, base=replace(lock.base, kind="registry", image="x/y:1", content=content))
 
@@ -255,7 +253,7 @@ def test_the_bases_tree_comes_from_its_layer(
     build(lock, empty, settings, replace(elsewhere, repository=cast("registry.Repository", source)))
     base = published.layers[0]
     (only,) = made
-    assert only.layers == (registry.RemoteLayer(base.media_type, base.digest, base.size, base.diff_id),)
+    assert only.layers == (LayerDescriptor(base.media_type, base.digest, base.size, base.diff_id),)
     assert only.fetch(empty, Quiet()) == only.layers
     assert source.downloaded == [base.digest]
 

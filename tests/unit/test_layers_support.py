@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 
 from imagegen.core.config import Settings
 from imagegen.core.data import shipped
+from imagegen.core.oci.types import LayerDescriptor
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.dockerfile import folder
@@ -41,7 +42,7 @@ Member = tuple[tarfile.TarInfo, bytes]
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store whose base is nothing, and byte-code from the interpreter of the tests."""
     store = Store(tmp_path / "store")
-    layer = assembled.BaseLayer(store.write(bytes(1024)), 1024)
+    layer = LayerDescriptor.of_tar(store.write(bytes(1024)), 1024)
     monkeypatch.setattr(bytecode, "Sandbox", assembled.HostSandbox)
     monkeypatch.setattr(assembled.assembling.base, "build", lambda *_: layer)
     monkeypatch.setattr(assembled.assembling.base, "rootfs", lambda *_: tmp_path)

@@ -10,7 +10,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.core.store import digest_of
+from imagegen.core.oci.types import digest_of
 from imagegen.core.types import EPOCH
 from imagegen.image.layers.codec import FRAME, LayerSink, TarWriter
 

@@ -23,6 +23,7 @@ ORDER = [
     "core.gpu",
     "core.config",
     "core.progress",
+    "core.oci",
     "core.store",
     "core.net",
     "core.registry",

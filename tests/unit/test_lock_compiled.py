@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.core import data, registry
+from imagegen.core import data
 from imagegen.core.config import Settings
 from imagegen.core.errors import BuildError, FetchError, Location, LockError
 from imagegen.core.git import Submodule
+from imagegen.core.oci.types import ImageConfig, RemoteImage
 from imagegen.core.progress import Quiet
 from imagegen.core.types import Gpu
 from imagegen.plan.lock import contradictions, dumps, fetch_sources, stale
@@ -315,7 +316,7 @@ def test_tools_that_will_do_are_not_refused(works: Works) -> None:
 
 
 def image(name: str, *env: str) -> LockedBase:
-    content = registry.RemoteImage("sha256:" + SHA, "sha256:" + SHA, registry.Config(env, (), (), "", ""), ())
+    content = RemoteImage("sha256:" + SHA, "sha256:" + SHA, ImageConfig(env, (), (), "", ""), ())
     return LockedBase("cuda", "registry", None, {}, (), image=name, content=content)
 
 

@@ -10,10 +10,10 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
+from imagegen.core.oci.types import MANIFEST_TYPE
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.store import Store
-from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.supply.publish import journal
 from imagegen.supply.publish.journal import RemoteRepository, TaggedManifest
 from tests.environment import environment

@@ -23,9 +23,9 @@ from imagegen.app.publish import PublishedImage, publish_image
 from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App
 from imagegen.core.net import Client
+from imagegen.core.oci.types import LayerDescriptor, digest_of
 from imagegen.core.progress import Progress, Quiet
-from imagegen.core.store import Store, digest_of
-from imagegen.image.base import BaseLayer
+from imagegen.core.store import Store
 from imagegen.image.inventory import cell
 from imagegen.image.layers import bytecode, watch
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
@@ -97,9 +97,9 @@ def team(registry: Writable, engines: Engines, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(bytecode, "Sandbox", HostSandbox)
     made: list[Store] = []
 
-    def build(_: object, store: Store, *__: object) -> BaseLayer:
+    def build(_: object, store: Store, *__: object) -> LayerDescriptor:
         made.append(store)
-        return BaseLayer(store.write(bytes(1024)), 1024)
+        return LayerDescriptor.of_tar(store.write(bytes(1024)), 1024)
 
     monkeypatch.setattr(assembling.base, "build", build)
     (tmp_path / "rootfs").mkdir()

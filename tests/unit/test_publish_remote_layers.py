@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
+from imagegen.core.oci.types import GZIP_TYPE, digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, digest_of
+from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer, RemoteLayers, image
-from imagegen.image.layers.codec import GZIP_TYPE
 from imagegen.image.layers.image import description
 from imagegen.image.layers.sources import plan_layers
 from imagegen.supply.publish.journal import RemoteRepository

@@ -19,8 +19,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from imagegen.core.errors import LockError, MatrixErrors
-from imagegen.core.registry.image import Config
-from imagegen.core.registry.image import RemoteImage as RegistryImage
+from imagegen.core.oci.types import ImageConfig
+from imagegen.core.oci.types import RemoteImage as RegistryImage
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import environment
 from imagegen.image.layers.image import image, labels, local_tags
@@ -371,7 +371,7 @@ def test_the_last_gate_refuses_what_no_lock_can_hold() -> None:
 
 @pytest.mark.parametrize("user", ["", "app", "1000:1000"])
 def test_a_base_with_a_user_of_its_own_is_built_as_root_and_runs_as_that_user(user: str) -> None:
-    config = Config(("PATH=/usr/bin",), ("/hello",), (), user, "")
+    config = ImageConfig(("PATH=/usr/bin",), ("/hello",), (), user, "")
     content = RegistryImage("sha256:" + "a" * 64, "sha256:" + "b" * 64, config, ())
     lock = replace(LOCK, base=replace(LOCK.base, kind="registry", suite=None, image="docker.io/a/b:1", content=content))
     users = [line for line in render(lock).splitlines() if line.startswith("USER")]

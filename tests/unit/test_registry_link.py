@@ -11,10 +11,9 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
+from imagegen.core.oci.types import Descriptor, digest_of
 from imagegen.core.registry import PushTarget, parse
-from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.reference import engine_name
-from imagegen.core.store import digest_of
 from imagegen.run.engine import load as pulling
 from tests.environment import environment
 from tests.registry import LAYER

@@ -13,7 +13,8 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
-from imagegen.core.registry import Platform, RemoteImage, Repository, parse, resolve
+from imagegen.core.oci.types import Platform, RemoteImage
+from imagegen.core.registry import Repository, parse, resolve
 from imagegen.core.registry.credentials import credentials_for, parse_challenges
 from imagegen.core.store import Store
 from tests.registry import CONFIG, INDEX, LAYER, MANIFEST, StandIn, basic, digest_of, send

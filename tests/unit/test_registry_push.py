@@ -21,9 +21,9 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError, StoreError
 from imagegen.core.net import Client
 from imagegen.core.net.client import Reply, Sender
+from imagegen.core.oci.types import Descriptor, digest_of
 from imagegen.core.registry import BlobTotals, Moved, PushTarget, Repository, parse, upload
-from imagegen.core.registry.image import Descriptor
-from imagegen.core.store import Store, digest_of
+from imagegen.core.store import Store
 from tests.loopback import DATA
 from tests.registry import LAYER, MANIFEST, StandIn, basic
 from tests.registry_writes import Writable, answering, dropping, error, every, received

@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
+from imagegen.core.oci.types import Descriptor, digest_of
 from imagegen.core.registry import Content, PushTarget, Referrer, Repository, parse, session, upload
-from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.referrers import extended, fallback_tag, listed, referring
 from imagegen.core.registry.session import next_page
-from imagegen.core.store import digest_of
 from tests.loopback import DATA
 from tests.registry import INDEX, MANIFEST, send
 from tests.registry_writes import Writable, answering, dropping, every, received

@@ -20,8 +20,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, digest_of, refs, upkeep
+from imagegen.core.store import Store, refs, upkeep
 from tests.support.errors import raises
 
 

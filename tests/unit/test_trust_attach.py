@@ -11,10 +11,9 @@ import pytest
 
 from imagegen.core.errors import FetchError, TrustError, UntrustedSignerError
 from imagegen.core.net import UnreachableError
+from imagegen.core.oci.types import Descriptor, digest_of
 from imagegen.core.registry import Content, PushTarget, Referrer
-from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.referrers import referring
-from imagegen.core.store.layout import digest_of
 from imagegen.supply.trust import attach, bundle, statement
 from imagegen.supply.trust.bundle import Bundle
 from imagegen.supply.trust.documents import AUDIT, BUNDLE, LAYERS, LOCK, SBOM, SIGNATURE, SMOKE, Attached, Document

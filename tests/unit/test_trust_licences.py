@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from imagegen.audit.model import Licence
-from imagegen.core import registry
+from imagegen.core.oci.types import ImageConfig, RemoteImage
 from imagegen.plan.lock.base import LockedBase
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.trust.licences import restricted
@@ -65,7 +65,7 @@ def test_a_proprietary_licence_outside_the_data_is_reported() -> None:
 
 
 def test_nvidias_base_images_are_named() -> None:
-    content = registry.RemoteImage("sha256:" + "1" * 64, "sha256:" + "2" * 64, registry.Config((), (), (), "", ""), ())
+    content = RemoteImage("sha256:" + "1" * 64, "sha256:" + "2" * 64, ImageConfig((), (), (), "", ""), ())
     base = LockedBase("cuda", "registry", None, {}, (), image="nvidia/cuda:13.0.1-base", content=content)
     assert named(replace(holding(), base=base)) == {
         "NVIDIA Deep Learning Container License": ("base image nvidia/cuda:13.0.1-base",)

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from packageurl import PackageURL
 
 from imagegen.audit.model import InstalledDeb, Licence, OsRelease
-from imagegen.core import registry
 from imagegen.core.git import Submodule
+from imagegen.core.oci.types import ImageConfig, RemoteImage
 from imagegen.plan.lock.base import LockedBase
 from imagegen.plan.lock.model import Lock, LockedFile, LockedGit, LockedPatch, LockedSdist
 from imagegen.supply.trust.sbom import KnownLicences, sbom
@@ -161,7 +161,7 @@ def test_debian_packages(licences: tuple[str, ...] | None, version: str, expecte
 
 
 def test_a_registrys_base_is_listed_by_digest_and_its_packages_as_dpkg_has_them() -> None:
-    content = registry.RemoteImage("sha256:" + "7" * 64, DIGEST, registry.Config((), (), (), "", ""), ())
+    content = RemoteImage("sha256:" + "7" * 64, DIGEST, ImageConfig((), (), (), "", ""), ())
     base = LockedBase("cuda", "registry", None, {}, (), image="nvidia/cuda:13.0.1-base", content=content)
     lock = replace(WITH_BUILD, base=base)
     found = document(lock, KnownLicences({}, {"zlib1g": ZLIB}, OsRelease("ubuntu", "24.04", "noble")))

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
+from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import parse
-from imagegen.core.store import Store, digest_of
+from imagegen.core.store import Store
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import artifacts, wheelhouse
 from imagegen.wheels.artifacts import RemoteWheelhouse

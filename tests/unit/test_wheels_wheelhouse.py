@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.core.store import Store, digest_of, upkeep
+from imagegen.core.oci.types import digest_of
+from imagegen.core.store import Store, upkeep
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import wheelhouse
 from tests.support.errors import raises

@@ -20,7 +20,8 @@ from imagegen.core.errors import FetchError, LockError
 from imagegen.core.git import command
 from imagegen.core.git import tree as trees
 from imagegen.core.git.tree import PackedTree, Read, TreeEntry, tarred
-from imagegen.core.store import Store, digest_of
+from imagegen.core.oci.types import digest_of
+from imagegen.core.store import Store
 from imagegen.core.text import counted
 
 _CONTROL = (".git", ".hg", ".svn")

@@ -18,8 +18,9 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.git.repository import check_ref, fetched
 from imagegen.core.net import UnreachableError
+from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Progress, timed
-from imagegen.core.store import Store, digest_of
+from imagegen.core.store import Store
 from imagegen.core.text import unprintable
 from imagegen.core.types import EPOCH, GitObject, GitUrl, Part, PathBelow
 

@@ -16,13 +16,11 @@ from imagegen.core import data
 from imagegen.core.config import MIRROR_VARIABLE, Settings
 from imagegen.core.errors import FetchError, StoreError, UsageError
 from imagegen.core.net import Client, NotFoundError
+from imagegen.core.oci.types import MANIFEST_TYPE, REF_NAME, Artifact, digest_of, is_digest, read_artifact
 from imagegen.core.progress import Meter
-from imagegen.core.registry.image import Artifact, read_artifact
 from imagegen.core.registry.pull import Repository
 from imagegen.core.registry.reference import Reference, parse
-from imagegen.core.store import Store, digest_of
-from imagegen.core.store.layout import MANIFEST_TYPE, is_digest
-from imagegen.core.store.refs import REF_NAME
+from imagegen.core.store import Store
 
 _CHUNK = 1 << 20
 _READING = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC

@@ -15,24 +15,26 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import ByteSink, Client, DeniedError, NotFoundError, Page, UnavailableError, UnreachableError
 from imagegen.core.net.client import Reply, Sender
-from imagegen.core.progress import Meter
-from imagegen.core.registry.image import (
+from imagegen.core.oci.types import (
     ACCEPT,
+    INDEX_TYPE,
     MAX_CONFIG,
-    MAX_DOCUMENT,
+    MAX_MANIFEST,
     Artifact,
     Descriptor,
     Manifest,
     Platform,
     RemoteImage,
+    digest_of,
     read_artifact,
     read_config,
     read_document,
 )
+from imagegen.core.progress import Meter
 from imagegen.core.registry.reference import Reference, endpoint, is_tag, variable
-from imagegen.core.registry.referrers import INDEX_TYPE, Content, Referrer, fallback_tag, listed
+from imagegen.core.registry.referrers import Content, Referrer, fallback_tag, listed
 from imagegen.core.registry.session import RegistrySession, pages
-from imagegen.core.store import Store, digest_of
+from imagegen.core.store import Store
 
 # Of a registry that has no referrers API, beside what it redirects to: GitHub's sends to a page for human readers.
 _NO_REFERRERS = (
@@ -135,7 +137,7 @@ class Repository:
         Raises FetchError: NotFoundError where the registry has none.
         """
         url = f"{self._endpoint.base}/manifests/{requested}"
-        page = self._page(url, MAX_DOCUMENT, ACCEPT)
+        page = self._page(url, MAX_MANIFEST, ACCEPT)
         digest = digest_of(page.body)
         reported = page.headers.get("Docker-Content-Digest", digest)
         for expected in (requested, reported):

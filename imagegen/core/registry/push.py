@@ -23,15 +23,23 @@ from imagegen.core.net import Client, DeniedError, NotFoundError, UnreachableErr
 from imagegen.core.net.address import parse as parse_address
 from imagegen.core.net.answer import TryAgainError, redirected
 from imagegen.core.net.client import Reply, Sender, small
+from imagegen.core.oci.types import (
+    ACCEPT,
+    EMPTY,
+    EMPTY_CONTENT,
+    INDEX_TYPE,
+    MANIFEST_TYPE,
+    MAX_MANIFEST,
+    Descriptor,
+    digest_of,
+)
 from imagegen.core.progress import Meter, Quiet, human
-from imagegen.core.registry.image import ACCEPT, MAX_DOCUMENT, Descriptor
 from imagegen.core.registry.pull import Repository
 from imagegen.core.registry.reference import Reference, endpoint, is_tag, why_no_tag
-from imagegen.core.registry.referrers import EMPTY, INDEX_TYPE, NOTHING, extended, fallback_tag, referring
+from imagegen.core.registry.referrers import extended, fallback_tag, referring
 from imagegen.core.registry.session import RegistrySession
 from imagegen.core.registry.upload import Mounts, Upload
-from imagegen.core.store import Store, digest_of
-from imagegen.core.store.layout import MANIFEST_TYPE
+from imagegen.core.store import Store
 from imagegen.core.text import counted, cut, redact
 
 _AT_ONCE = 4  # uploads
@@ -203,7 +211,7 @@ class PushTarget:
         """Attach several documents by their titles, as `refer`; only those are sent that the repository lacks."""
         named = {title: Descriptor(media_type, digest_of(blob), len(blob)) for title, blob in blobs.items()}
         contents = {named[title]: blob for title, blob in blobs.items()}
-        self._send(EMPTY, NOTHING)
+        self._send(EMPTY, EMPTY_CONTENT)
         self._each(tuple(contents), _AT_ONCE, lambda part: self._send(part, contents[part]))
         manifest, entry = referring(subject, artifact_type, named, annotations)
         reply = self._put(manifest, MANIFEST_TYPE)
@@ -280,8 +288,8 @@ class PushTarget:
     def _put(self, manifest: bytes, media_type: str, tag: str | None = None) -> Reply:
         digest = digest_of(manifest)
         what = f"manifest {tag or digest}"
-        if len(manifest) > MAX_DOCUMENT:
-            why = f"it has {len(manifest)} bytes, and registries take {MAX_DOCUMENT}"
+        if len(manifest) > MAX_MANIFEST:
+            why = f"it has {len(manifest)} bytes, and registries take {MAX_MANIFEST}"
             raise PublishError(
                 f"{what} cannot be written to {self._reference.name}", code="publish-write-failed", why=why
             )

@@ -1,57 +1,28 @@
-"""Writing artifacts: manifests that are no image's.
+"""Referrers of an image in a registry: artifacts whose manifests name the image's as their subject. Pure.
 
-Source: OCI image-spec v1.1, manifest.md (artifactType, subject, the empty descriptor), annotations.md (title).
+Sources: OCI distribution-spec v1.1, "Listing Referrers" and "Referrers Tag Schema": either the registry lists them,
+or the client that attaches one maintains the list, an index under a tag derived from the subject's digest. OCI
+image-spec v1.1, manifest.md: subject, artifactType.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from imagegen.core.errors import FetchError
-from imagegen.core.registry.image import MAX_LIST, Descriptor, entries_of, read_entry
-from imagegen.core.store import digest_of
-from imagegen.core.store.layout import MANIFEST_TYPE
-
-NOTHING = b"{}"  # the blob of EMPTY, which stands where an image has its config
-EMPTY = Descriptor("application/vnd.oci.empty.v1+json", digest_of(NOTHING), len(NOTHING))
-_TITLE = "org.opencontainers.image.title"
-
-
-def artifact(
-    kind: str,
-    parts: Iterable[tuple[str | None, Descriptor]],
-    annotations: Mapping[str, str],
-    subject: Descriptor | None = None,
-) -> bytes:
-    """The manifest of an artifact of this type: its blobs with their titles, where they have some, and its subject."""
-    document: dict[str, Any] = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST_TYPE,
-        "artifactType": kind,
-        "config": described(EMPTY),
-        "layers": [described(blob) | ({"annotations": {_TITLE: title}} if title else {}) for title, blob in parts],
-        "annotations": dict(annotations),
-    }
-    if subject:
-        document["subject"] = described(subject)
-    return json.dumps(document, sort_keys=True).encode()
-
-
-def described(blob: Descriptor) -> dict[str, Any]:
-    """The descriptor as documents write it."""
-    return {"mediaType": blob.media_type, "digest": blob.digest, "size": blob.size}
-
-
-# Referrers of an image in a registry: artifacts whose manifests name the image's as their subject. Pure.
-#
-# Sources: OCI distribution-spec v1.1, "Listing Referrers" and "Referrers Tag Schema": either the registry lists them,
-# or the client that attaches one maintains the list, an index under a tag derived from the subject's digest. OCI
-# image-spec v1.1, manifest.md: subject, artifactType, and the empty config of an artifact.
-
-INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
+from imagegen.core.oci.types import (
+    INDEX_TYPE,
+    MANIFEST_TYPE,
+    MAX_LIST,
+    Descriptor,
+    digest_of,
+    read_entry,
+    read_index,
+    write_artifact,
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +60,7 @@ def fallback_tag(subject: str) -> str:
 def listed(index: bytes, subject: str, where: str) -> tuple[Referrer, ...]:
     """The referrers in a list of them, in its order; what imagegen cannot ask for is left out. Raises FetchError."""
     found: dict[str, Referrer] = {}
-    for entry in entries_of(index, where):
+    for entry in read_index(index, where):
         read = read_entry(entry)
         if read is not None:
             descriptor, artifact_type, annotations = read
@@ -105,8 +76,8 @@ def referring(
 
     `blobs` are by their titles; "" is none.
     """
-    data = artifact(artifact_type, blobs.items(), annotations, subject)
-    entry = described(Descriptor(MANIFEST_TYPE, digest_of(data), len(data)))
+    data = write_artifact(artifact_type, blobs.items(), annotations, subject)
+    entry = Descriptor(MANIFEST_TYPE, digest_of(data), len(data)).as_dict()
     return data, entry | {"artifactType": artifact_type, "annotations": dict(annotations)}
 
 
@@ -115,7 +86,7 @@ def extended(index: bytes | None, entries: Mapping[str, dict[str, Any]], where: 
 
     What others wrote stays as it is. Raises FetchError for a list that is none, or is full.
     """
-    there = entries_of(index, where) if index is not None else []
+    there = read_index(index, where) if index is not None else []
     known = {entry.get("digest") for entry in there if isinstance(entry, dict)}
     added = [entry for digest, entry in entries.items() if digest not in known]
     if not added:

@@ -21,8 +21,8 @@ from imagegen.core.net import Client, DeniedError, NotFoundError, UnavailableErr
 from imagegen.core.net.address import parse as parse_address
 from imagegen.core.net.answer import redirected
 from imagegen.core.net.client import Reply, Sender
+from imagegen.core.oci.types import MAX_MANIFEST
 from imagegen.core.registry.credentials import Credentials, credentials_for, parse_challenges
-from imagegen.core.registry.image import MAX_DOCUMENT
 from imagegen.core.registry.reference import Endpoint, is_loopback, secure
 from imagegen.core.text import counted
 
@@ -69,7 +69,7 @@ class RegistrySession:
         """Raise UnreachableError within seconds if the registry does not respond at its address."""
         root = self._endpoint.base.partition("/v2/")[0] + "/v2/"
         try:
-            self._client.impatient().page(root, limit=MAX_DOCUMENT)
+            self._client.impatient().page(root, limit=MAX_MANIFEST)
         except UnreachableError:
             raise
         except FetchError:
@@ -200,7 +200,7 @@ def pages(session: RegistrySession, sender: Sender, url: str, accept: str) -> It
 def _page(session: RegistrySession, sender: Sender, url: str, accept: str) -> Reply:
     def once(authorization: str | None) -> Reply:
         headers = {"Accept": accept}
-        return sender.once("GET", url, authorization=authorization, headers=headers, limit=MAX_DOCUMENT, follow=False)
+        return sender.once("GET", url, authorization=authorization, headers=headers, limit=MAX_MANIFEST, follow=False)
 
     return session.asking(lambda authorization: sender.retry(url, lambda: once(authorization), aim="be fetched"))
 

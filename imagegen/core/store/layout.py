@@ -25,24 +25,12 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from imagegen.core.errors import StoreError
+from imagegen.core.oci.layout import LAYOUT_VERSION
+from imagegen.core.oci.types import digest_of, is_digest
 from imagegen.core.store import disk
 
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CHUNK = 1 << 20
 _REMEDY = "`imagegen store gc`, or set XDG_CACHE_HOME to a directory of yours on a larger disk"
-
-MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
-LAYOUT_FILE = b'{"imageLayoutVersion":"1.0.0"}'  # what every layout's oci-layout holds
-
-
-def digest_of(data: bytes) -> str:
-    """The OCI digest of `data`: "sha256:" and 64 lower-case hex digits."""
-    return "sha256:" + hashlib.sha256(data).hexdigest()
-
-
-def is_digest(text: str) -> bool:
-    """Return whether `text` has the form of an OCI digest, as `digest_of` writes it."""
-    return _DIGEST.fullmatch(text) is not None
 
 
 class DamagedError(StoreError):
@@ -67,7 +55,7 @@ class Store:
             if not (root / "locks" / "gate").exists():
                 (root / "locks" / "gate").touch()
             if not (root / "oci-layout").exists():
-                self.replace("oci-layout", LAYOUT_FILE)
+                self.replace("oci-layout", LAYOUT_VERSION)
             if not (root / "index.json").exists():
                 with self.lock("index"):
                     if not (root / "index.json").exists():  # else another build made it, and has names in it by now

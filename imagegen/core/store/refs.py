@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from imagegen.core.errors import StoreError
+from imagegen.core.oci.layout import LAYOUT_VERSION
+from imagegen.core.oci.types import MANIFEST_TYPE, REF_NAME, is_digest
 from imagegen.core.store import disk
-from imagegen.core.store.layout import LAYOUT_FILE, MANIFEST_TYPE, Store, is_digest
+from imagegen.core.store.layout import Store
 
-REF_NAME = "org.opencontainers.image.ref.name"
 _UNFINISHED = ".imagegen-export-"
 _OUTPUT, _REMEDY = "the output directory", "name another one"
 
@@ -80,7 +81,7 @@ def export(store: Store, digest: str, directory: Path, name: str) -> None:
             disk.require(directory, _OUTPUT, _REMEDY, sum(blobs.values()))
         for part in (digest, *blobs):
             _place(store.path(part), folder / store.path(part).name)
-        (fresh / "oci-layout").write_bytes(LAYOUT_FILE)
+        (fresh / "oci-layout").write_bytes(LAYOUT_VERSION)
         (fresh / "index.json").write_bytes(_index([_descriptor(name, digest, len(manifest))]))
 
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagegen.core.errors import StoreError
+from imagegen.core.oci.types import is_digest
 from imagegen.core.progress import Progress
 from imagegen.core.store import disk, refs
-from imagegen.core.store.layout import DamagedError, Store, is_digest
+from imagegen.core.store.layout import DamagedError, Store
 
 # Whatever was used within this many seconds stays: a build that runs now may need it.
 YOUNG = 24 * 3600

@@ -11,7 +11,7 @@ from imagegen.image.base.added import (
     packages_built,
     packages_key,
 )
-from imagegen.image.base.build import TAR, BaseLayer, build, fetch_files, key, missing, needed
+from imagegen.image.base.build import build, fetch_files, key, missing, needed
 from imagegen.image.base.image import fetch as fetch_layers
 from imagegen.image.base.image import require_published
 from imagegen.image.base.packages import resolve_packages
@@ -21,8 +21,6 @@ from imagegen.image.base.unpack import verified
 from imagegen.plan.lock.base import LockedBase, LockedDeb, LockedPackages
 
 __all__ = [
-    "TAR",
-    "BaseLayer",
     "LockedBase",
     "LockedDeb",
     "LockedPackages",

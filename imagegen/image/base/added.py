@@ -19,11 +19,11 @@ from pathlib import Path
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.core.net import Missing
+from imagegen.core.oci.types import LayerDescriptor, digest_of
 from imagegen.core.progress import Progress, timed
-from imagegen.core.registry import RemoteLayer
-from imagegen.core.store import Store, digest_of
+from imagegen.core.store import Store
 from imagegen.image.base import fetch
-from imagegen.image.base.build import AddedPackages, BaseLayer
+from imagegen.image.base.build import AddedPackages
 from imagegen.plan.lock.base import LockedPackages
 
 FORMAT = 1  # raise it with every change in added.py, installer.py, difference.py or normalise.py that changes bytes
@@ -59,11 +59,11 @@ def needed_packages(added: LockedPackages, base_key: str, store: Store) -> int:
 def build_packages(
     added: LockedPackages,
     base_key: str,
-    base: Callable[[], tuple[Sequence[RemoteLayer], Path]],
+    base: Callable[[], tuple[Sequence[LayerDescriptor], Path]],
     store: Store,
     settings: Settings,
     progress: Progress,
-) -> BaseLayer:
+) -> LayerDescriptor:
     """Return the layer of the packages, from the store when it is there.
 
     `base` brings the base's layers into the store, from the bottom up, and its unpacked tree. Raises BaseError (a
@@ -81,7 +81,7 @@ def build_packages(
             store.temporary_directory("packages") as work,
         ):
             layer = _build(added, layers, tree, work, store, settings)
-        store.remember(_RECORD, key, asdict(layer))
+        store.remember(_RECORD, key, {"diff_id": layer.diff_id, "size": layer.size})
         return layer
 
 
@@ -95,14 +95,14 @@ def packages_built(added: LockedPackages, base_key: str, store: Store) -> bool:
     return _built(packages_key(added, base_key), store) is not None
 
 
-def _built(key: str, store: Store) -> BaseLayer | None:
+def _built(key: str, store: Store) -> LayerDescriptor | None:
     known = store.recall(_RECORD, key)
-    return BaseLayer(**known) if known and store.has(known["diff_id"], known["size"]) else None
+    return LayerDescriptor.of_tar(**known) if known and store.has(known["diff_id"], known["size"]) else None
 
 
 def _build(
-    added: LockedPackages, layers: Sequence[RemoteLayer], tree: Path, work: Path, store: Store, settings: Settings
-) -> BaseLayer:
+    added: LockedPackages, layers: Sequence[LayerDescriptor], tree: Path, work: Path, store: Store, settings: Settings
+) -> LayerDescriptor:
     packages, layer = work / "packages", work / "layer.tar"
     packages.mkdir()
     for deb in added.debs:
@@ -116,7 +116,7 @@ def _build(
     with layer.open("rb") as file, store.writer() as writer:
         while chunk := file.read(1 << 20):
             writer.write(chunk)
-        return BaseLayer(writer.commit(), writer.size)
+        return LayerDescriptor.of_tar(writer.commit(), writer.size)
 
 
 def _run(job: AddedPackages, store: Store, settings: Settings) -> dict[str, str]:

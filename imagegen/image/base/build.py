@@ -28,10 +28,10 @@ from imagegen.core import seccomp
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError, ImagegenError
 from imagegen.core.net import Missing
+from imagegen.core.oci.types import LayerDescriptor, digest_of
 from imagegen.core.progress import Progress, timed
-from imagegen.core.registry import RemoteLayer
 from imagegen.core.sandbox import failure, pipe_from
-from imagegen.core.store import Store, digest_of, disk
+from imagegen.core.store import Store, disk
 from imagegen.core.types import EPOCH
 from imagegen.image.base import fetch, image
 from imagegen.image.base.difference import snapshot, write_difference
@@ -83,7 +83,7 @@ def run(job: AddedPackages) -> dict[str, str]:
     """
     tree = Path(job.work, "tree")
     tree.mkdir(mode=0o755)
-    unpack([RemoteLayer(**each) for each in job.layers], Store(Path(job.store)), tree, owners=True)  # type: ignore[arg-type]
+    unpack([LayerDescriptor(**each) for each in job.layers], Store(Path(job.store)), tree, owners=True)  # type: ignore[arg-type]
     status = inside(tree, "var/lib/dpkg/status")
     then = status.read_bytes()
     before = snapshot(tree)
@@ -153,7 +153,6 @@ if __name__ == "__main__":
 # writes or copies from the host are dropped. So the version of mmdebstrap on the host is not part of the key.
 
 FORMAT = 1  # raise it with every change here, in normalise.py or in data/ that changes bytes
-TAR = "application/vnd.oci.image.layer.v1.tar"  # media type of what is uncompressed
 _RECORD = "base"
 _PEAK = 12  # bytes for a byte of package: the packages twice; tree, tar and normalised tar, three times as large each
 STATUS = "var/lib/dpkg/status"
@@ -169,14 +168,6 @@ _ENDING = {
 }
 
 
-@dataclass(frozen=True)
-class BaseLayer:
-    """The base as an uncompressed tar in the store: `diff_id` is the blob's digest, `size` its bytes."""
-
-    diff_id: str
-    size: int
-
-
 def key(locked: LockedBase) -> str:
     """The digest of all that decides the layer's bytes: the packages and the format of this module.
 
@@ -189,8 +180,8 @@ def key(locked: LockedBase) -> str:
     return digest_of(json.dumps(inputs, sort_keys=True).encode())
 
 
-def build(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> BaseLayer:
-    """The base's layer, from the store when it is there, else built from its packages.
+def build(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> LayerDescriptor:
+    """Return the base's layer, uncompressed: from the store when it is there, else built from its packages.
 
     Raises BaseError (mmdebstrap missing or failed, packages gone), MissingFiles, StoreError. Nothing half-done stays.
     """
@@ -226,11 +217,9 @@ def missing(locked: LockedBase, store: Store) -> list[Missing]:
     return [fetch.missing(deb) for deb in fetch.lacking(locked, store)]
 
 
-def _built(base_key: str, store: Store) -> BaseLayer | None:
+def _built(base_key: str, store: Store) -> LayerDescriptor | None:
     known = store.recall(_RECORD, base_key)
-    if known and store.has(known["diff_id"], known["size"]):
-        return BaseLayer(known["diff_id"], known["size"])
-    return None
+    return LayerDescriptor.of_tar(**known) if known and store.has(known["diff_id"], known["size"]) else None
 
 
 def needed(locked: LockedBase, store: Store) -> int:
@@ -240,7 +229,7 @@ def needed(locked: LockedBase, store: Store) -> int:
     return 0 if _built(key(locked), store) else _PEAK * sum(deb.size for deb in locked.debs)
 
 
-def _build(locked: LockedBase, store: Store) -> BaseLayer:
+def _build(locked: LockedBase, store: Store) -> LayerDescriptor:
     with _work_directory(store) as work:
         work.chmod(0o755)  # in a user namespace mmdebstrap is another user
         archive = work / "root.tar"
@@ -256,7 +245,7 @@ def _build(locked: LockedBase, store: Store) -> BaseLayer:
             }
             with store.writer() as writer:
                 normalise(source, writer.write, files)
-                return BaseLayer(writer.commit(), writer.size)
+                return LayerDescriptor.of_tar(writer.commit(), writer.size)
 
 
 @contextmanager

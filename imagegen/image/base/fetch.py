@@ -16,9 +16,10 @@ from urllib.parse import quote, urlsplit
 from imagegen.core.config import APT_VARIABLE, Settings, archive_variable, mirror_name
 from imagegen.core.errors import BaseError, FetchError, PackagesGoneError
 from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
+from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Meter, Progress
 from imagegen.core.registry.mirror import Mirror
-from imagegen.core.store import Store, digest_of
+from imagegen.core.store import Store
 from imagegen.core.text import redact
 from imagegen.plan.distributions import archives
 from imagegen.plan.lock.base import LockedBase, LockedDeb, LockedPackages

@@ -11,10 +11,11 @@ from imagegen.core import registry
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError, FetchError
 from imagegen.core.net import Client, Missing, MissingFiles, UnreachableError
+from imagegen.core.oci.types import LayerDescriptor, Platform, RemoteImage, digest_of
 from imagegen.core.progress import Progress, timed
 from imagegen.core.registry.mirror import Mirror
 from imagegen.core.registry.reference import variable
-from imagegen.core.store import Store, digest_of
+from imagegen.core.store import Store
 from imagegen.image.base.unpack import verify
 from imagegen.plan.lock.base import LockedBase
 from imagegen.plan.matrix.model import Base
@@ -28,7 +29,7 @@ UNPACKED = 4  # bytes of tree for a byte of layer, about
 def resolve(base: Base, settings: Settings, progress: Progress, *, architecture: str) -> LockedBase:
     """Return the image that the base's name stands for now. Raises FetchError, which names what was not reached."""
     reference = registry.parse(str(base.image))
-    platform = registry.Platform("linux", architecture)
+    platform = Platform("linux", architecture)
     with Client(settings) as client, timed(progress, f"resolving base {base.name}, {reference}"):
         content = registry.resolve(reference, platform, client, settings)
     return LockedBase(base.name, base.kind, None, {}, (), image=base.image, content=content)
@@ -53,7 +54,7 @@ def require_published(locked: LockedBase, platform: str, store: Store, settings:
     reference = registry.parse(f"{locked.image}@{content.digest}")
     with Client(settings) as client, timed(progress, f"verifying base {locked.name}, {reference}"):
         try:
-            published = registry.resolve(reference, registry.Platform(os, architecture), client, settings)
+            published = registry.resolve(reference, Platform(os, architecture), client, settings)
         except UnreachableError:
             if settings.mirror:
                 return
@@ -93,7 +94,7 @@ def _download(locked: LockedBase, store: Store, settings: Settings, progress: Pr
         repository = registry.Repository(reference, client, settings)
         mirror = Mirror.of(settings, client)
 
-        def download(layer: registry.RemoteLayer) -> Missing | None:
+        def download(layer: LayerDescriptor) -> Missing | None:
             try:
                 if not (mirror and mirror.take(layer.digest, layer.size, store, meter)):
                     repository.download(layer.digest, layer.size, store, meter)
@@ -128,18 +129,18 @@ def needed(locked: LockedBase, store: Store) -> int:
     return (1 + UNPACKED) * sum(layer.size for layer in _lacking(locked, store))
 
 
-def _content(locked: LockedBase) -> registry.RemoteImage:
+def _content(locked: LockedBase) -> RemoteImage:
     if locked.content is None:
         raise BaseError(f"base {locked.name} is no image of a registry", code="base-not-published", fix="lock again")
     return locked.content
 
 
-def _lacking(locked: LockedBase, store: Store) -> Sequence[registry.RemoteLayer]:
+def _lacking(locked: LockedBase, store: Store) -> Sequence[LayerDescriptor]:
     distinct = {layer.digest: layer for layer in _content(locked).layers}
     return [layer for layer in distinct.values() if not store.has(layer.digest, layer.size)]
 
 
-def _missing(locked: LockedBase, layer: registry.RemoteLayer, error: FetchError | None = None) -> Missing:
+def _missing(locked: LockedBase, layer: LayerDescriptor, error: FetchError | None = None) -> Missing:
     host = registry.parse(str(locked.image)).registry
     tried = (f"{error.what}: {error.why}" if error.why else error.what,) if error else ()
     fix = f"set {variable(host)} to a mirror of {host} that can be reached, or `docker login` to it"

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
+from imagegen.core.oci.types import LayerDescriptor
 from imagegen.core.progress import Progress, timed
-from imagegen.core.registry import RemoteLayer, Repository
+from imagegen.core.registry import Repository
 from imagegen.core.store import Store
 from imagegen.image.base import image
 from imagegen.image.base.build import build, key, needed
@@ -24,10 +25,10 @@ from imagegen.plan.lock.base import LockedBase
 class PrebuiltBase:
     """A base, with the packages added to it, from a trusted source: its layers from the bottom up, in `repository`."""
 
-    layers: tuple[RemoteLayer, ...]
+    layers: tuple[LayerDescriptor, ...]
     repository: Repository
 
-    def fetch(self, store: Store, progress: Progress) -> tuple[RemoteLayer, ...]:
+    def fetch(self, store: Store, progress: Progress) -> tuple[LayerDescriptor, ...]:
         """Download the layers into the store, verified, and return them. Raises FetchError, StoreError."""
         for layer in self.layers:
             with progress.meter("fetching a layer of the base", layer.size) as meter:
@@ -79,7 +80,7 @@ def rootfs(
 
 
 def merged_tree(
-    key: str, layers: Callable[[], Sequence[RemoteLayer]], program: str | None, store: Store, progress: Progress
+    key: str, layers: Callable[[], Sequence[LayerDescriptor]], program: str | None, store: Store, progress: Progress
 ) -> Path:
     """Return the tree of several layers, from the bottom up, unpacked in the store under `key`.
 

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, cast
 import zstandard
 
 from imagegen.core.errors import BaseError
-from imagegen.core.registry import RemoteLayer
+from imagegen.core.oci.types import LayerDescriptor
 from imagegen.core.registry.tar import DAMAGED, Bounded, members, most_unpacked
 from imagegen.core.store import Store
 
@@ -37,7 +37,7 @@ _RECORD = "diff-id"
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
 
-def unpack(layers: Iterable[RemoteLayer], store: Store, root: Path, *, owners: bool = False) -> None:
+def unpack(layers: Iterable[LayerDescriptor], store: Store, root: Path, *, owners: bool = False) -> None:
     """Unpack the layers, all in the store, into the empty directory `root`, from the bottom up.
 
     Files belong to the caller, and none is set-user-id; with `owners`, which takes root's capabilities, they have the
@@ -62,14 +62,14 @@ def unpack(layers: Iterable[RemoteLayer], store: Store, root: Path, *, owners: b
                         ) from error
 
 
-def verify(layer: RemoteLayer, store: Store) -> None:
+def verify(layer: LayerDescriptor, store: Store) -> None:
     """Raise BaseError unless the layer, in the store, unpacks to the diff_id in its image's config."""
     if not verified(layer, store):
         with _unpacking(layer, store):
             pass
 
 
-def verified(layer: RemoteLayer, store: Store) -> bool:
+def verified(layer: LayerDescriptor, store: Store) -> bool:
     """Return whether this store has verified before that the layer unpacks to the diff_id in its image's config."""
     return store.recall(_RECORD, layer.digest) == {"diff_id": layer.diff_id}
 
@@ -83,7 +83,7 @@ def inside(root: Path, path: str) -> Path:
 
 
 @contextmanager
-def _unpacking(layer: RemoteLayer, store: Store) -> Iterator[_Hashed]:
+def _unpacking(layer: LayerDescriptor, store: Store) -> Iterator[_Hashed]:
     """Yield the layer's tar; at the end verify both of its digests and record that."""
     try:
         with store.open(layer.digest) as blob:

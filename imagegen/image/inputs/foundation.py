@@ -10,9 +10,9 @@ from pathlib import Path
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
+from imagegen.core.oci.types import LayerDescriptor, digest_of
 from imagegen.core.progress import Progress, timed
-from imagegen.core.registry import RemoteLayer
-from imagegen.core.store import Store, digest_of
+from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.image.interpreter import unpack
 from imagegen.plan.lock import interpreters
@@ -38,7 +38,7 @@ def bottom_key(below: Foundation) -> str:
     return base.packages_key(below.added, base.key(below.base)) if below.added else base.key(below.base)
 
 
-def packages_layer(below: Foundation, store: Store, settings: Settings, progress: Progress) -> base.BaseLayer:
+def packages_layer(below: Foundation, store: Store, settings: Settings, progress: Progress) -> LayerDescriptor:
     """Return the layer of packages above the base, uncompressed, made where the store lacks it.
 
     Raises as `base.build_packages` does.
@@ -52,17 +52,13 @@ def packages_layer(below: Foundation, store: Store, settings: Settings, progress
 
 def _bottom(
     below: Foundation, store: Store, settings: Settings, progress: Progress
-) -> tuple[Sequence[RemoteLayer], Path]:
+) -> tuple[Sequence[LayerDescriptor], Path]:
     """The base's layers, from the bottom up, and its tree, in the store."""
     root = base.rootfs(below.base, store, settings, progress)
     if content := below.base.content:
         base.fetch_layers(below.base, store, settings, progress)
         return content.layers, root
-    return [_as_layer(base.build(below.base, store, settings, progress))], root
-
-
-def _as_layer(built: base.BaseLayer) -> RemoteLayer:
-    return RemoteLayer(base.TAR, built.diff_id, built.size, built.diff_id)
+    return [base.build(below.base, store, settings, progress)], root
 
 
 def tree(
@@ -102,11 +98,11 @@ def _bottom_tree(
     if added is None:
         return base.rootfs(below.base, store, settings, progress, prebuilt, program)
 
-    def layers() -> Sequence[RemoteLayer]:
+    def layers() -> Sequence[LayerDescriptor]:
         if prebuilt and not base.packages_built(added, base.key(below.base), store):
             return prebuilt.fetch(store, progress)
         bottom, _ = _bottom(below, store, settings, progress)
-        return [*bottom, _as_layer(packages_layer(below, store, settings, progress))]
+        return [*bottom, packages_layer(below, store, settings, progress)]
 
     return base.merged_tree(bottom_key(below), layers, program, store, progress)
 

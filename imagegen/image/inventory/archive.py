@@ -16,9 +16,16 @@ from pathlib import Path
 from typing import IO, cast
 
 from imagegen.core.errors import FetchError
-from imagegen.core.registry.image import Config, Manifest, Platform, RemoteLayer, read_config, read_document
+from imagegen.core.oci.types import (
+    ImageConfig,
+    LayerDescriptor,
+    Manifest,
+    Platform,
+    digest_of,
+    read_config,
+    read_document,
+)
 from imagegen.core.registry.tar import DAMAGED, Bounded, members
-from imagegen.core.store import digest_of
 from imagegen.image.inventory.layers import LayerEntry, Stream
 from imagegen.image.inventory.stream import PrefixedStream, layer
 
@@ -34,7 +41,7 @@ _OTHERS = ("VERSION", "repositories", "oci-layout")
 class ArchivedImage:
     """An image, read: `layers` from the bottom up."""
 
-    config: Config
+    config: ImageConfig
     layers: tuple[list[LayerEntry], ...]
 
 
@@ -99,12 +106,12 @@ class _Archive:
             )
         return ArchivedImage(config, tuple(each for each in layers if each is not None))
 
-    def _classic(self) -> tuple[Config, list[str]]:
+    def _classic(self) -> tuple[ImageConfig, list[str]]:
         """Return the config and layers of the one image in manifest.json."""
         try:
             (entry,) = json.loads(self._documents[_MANIFEST])
             settings = json.loads(self._documents[posixpath.normpath(entry["Config"])]).get("config") or {}
-            config = Config(
+            config = ImageConfig(
                 env=tuple(str(each) for each in settings.get("Env") or ()),
                 entrypoint=(),
                 command=(),
@@ -121,7 +128,7 @@ class _Archive:
 
 def chosen(
     index: bytes, document: Callable[[str], bytes | None], platform: Platform, where: str, digest: str | None = None
-) -> tuple[Config, tuple[RemoteLayer, ...]]:
+) -> tuple[ImageConfig, tuple[LayerDescriptor, ...]]:
     """Config and layers of the one image that an OCI layout's index names, or of the one with this digest.
 
     `document` gives a blob by digest. Raises FetchError.

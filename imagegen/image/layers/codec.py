@@ -26,14 +26,12 @@ CODEC = (
     f"zstd {'.'.join(str(part) for part in zstandard.ZSTD_VERSION)} level {LEVEL} frames of {FRAME >> 20} MiB "
     f"(zstandard {zstandard.__version__})"
 )
-MEDIA_TYPE = "application/vnd.oci.image.layer.v1.tar+zstd"
 
 # For registries and runtimes that do not know zstd. zlib gives the same bytes on every processor, which faster encoders
 # of the format do not promise (github.com/intel/isa-l issue 140); level 4 packs as tight as zstd's level 1 does.
 GZIP_LEVEL = 4
 GZIP_BLOCK = 4 << 20
 GZIP = f"zlib {zlib.ZLIB_RUNTIME_VERSION} level {GZIP_LEVEL} blocks of {GZIP_BLOCK >> 20} MiB"
-GZIP_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
 class LayerSink:

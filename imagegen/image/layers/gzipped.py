@@ -20,10 +20,11 @@ from types import MappingProxyType
 import zstandard
 
 from imagegen.core.errors import StoreError
+from imagegen.core.oci.types import GZIP_TYPE, ZSTD_TYPE
 from imagegen.core.progress import Meter, Progress
 from imagegen.core.store import Store
 from imagegen.core.text import counted
-from imagegen.image.layers.codec import GZIP, GZIP_BLOCK, GZIP_LEVEL, GZIP_TYPE, MEDIA_TYPE
+from imagegen.image.layers.codec import GZIP, GZIP_BLOCK, GZIP_LEVEL
 from imagegen.image.layers.image import Image, image, keep
 from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.plan import digest_of_json
@@ -59,7 +60,7 @@ def gzipped(
 
 
 def _known(layer: Layer, store: Store, elsewhere: Mapping[str, Layer]) -> Layer | None:
-    if layer.media_type != MEDIA_TYPE:
+    if layer.media_type != ZSTD_TYPE:
         return layer
     record = store.recall(_RECORD, _key(layer))
     if record and store.has(record["digest"], record["size"]):

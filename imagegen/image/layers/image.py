@@ -14,11 +14,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from imagegen.core.errors import TrustError
-from imagegen.core.store import Store, digest_of
-from imagegen.core.store.layout import MANIFEST_TYPE
+from imagegen.core.oci.types import (
+    CONFIG_TYPE,
+    GZIP_TYPE,
+    Descriptor,
+    canonical_json,
+    digest_of,
+    write_manifest,
+)
+from imagegen.core.store import Store
 from imagegen.core.types import Digest, Strict
 from imagegen.image import base
-from imagegen.image.layers.codec import CODEC, GZIP, GZIP_TYPE
+from imagegen.image.layers.codec import CODEC, GZIP
 from imagegen.image.layers.install import PREFIX
 from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.support import ENTRYPOINT, ENV, WORKDIR
@@ -176,7 +183,6 @@ class _Document(Strict):
 #
 # Source: OCI image-spec v1.1, config.md and manifest.md. The promise of reproducibility is on the manifest's digest.
 
-CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 LABEL = "dev.imagegen."
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -270,7 +276,7 @@ def _of_base(lock: Lock) -> dict[str, Any]:
 
 def _image(lock: Lock, settings: dict[str, Any], layers: Sequence[Layer]) -> Image:
     os, _, architecture = lock.platform.partition("/")
-    config = _json(
+    config = canonical_json(
         {
             "created": lock.as_of,
             "architecture": architecture,
@@ -280,13 +286,9 @@ def _image(lock: Lock, settings: dict[str, Any], layers: Sequence[Layer]) -> Ima
             "history": [{"created": lock.as_of, "created_by": f"imagegen: {layer.name}"} for layer in layers],
         }
     )
-    manifest = _json(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST_TYPE,
-            "config": {"mediaType": CONFIG_TYPE, "digest": digest_of(config), "size": len(config)},
-            "layers": [{"mediaType": layer.media_type, "digest": layer.digest, "size": layer.size} for layer in layers],
-        }
+    manifest = write_manifest(
+        Descriptor(CONFIG_TYPE, digest_of(config), len(config)),
+        (Descriptor(layer.media_type, layer.digest, layer.size) for layer in layers),
     )
     return Image(digest_of(manifest), manifest, config, tuple(layers))
 
@@ -296,7 +298,3 @@ def keep(store: Store, built: Image) -> Image:
     store.write(built.config)
     store.write(built.manifest)
     return built
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagegen.core.errors import WheelError
+from imagegen.core.oci.types import ZSTD_TYPE
 from imagegen.core.store import Store
 from imagegen.core.store.layout import BlobWriter
 from imagegen.image.inputs import libpython_link
 from imagegen.image.layers import ownership, support
 from imagegen.image.layers.bytecode import ByteCode, Compiler
-from imagegen.image.layers.codec import CODEC, MEDIA_TYPE, LayerSink, TarWriter
+from imagegen.image.layers.codec import CODEC, LayerSink, TarWriter
 from imagegen.image.layers.install import (
     MAX_SOURCE,
     InstalledFile,
@@ -45,7 +46,7 @@ class Layer:
     digest: str
     size: int
     unpacked: int | None
-    media_type: str = MEDIA_TYPE
+    media_type: str = ZSTD_TYPE
 
 
 def recorded(store: Store, name: str, key: str) -> Layer | None:

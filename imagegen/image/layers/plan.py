@@ -9,12 +9,11 @@ leave users more than half.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from imagegen.core.store import digest_of
+from imagegen.core.oci.types import canonical_json, digest_of
 from imagegen.image import base
 from imagegen.image.layers import support
 from imagegen.image.layers.install import PREFIX
@@ -118,5 +117,4 @@ def _interpreter(lock: Lock) -> list[Any]:
 
 def digest_of_json(value: Any) -> str:
     """The OCI digest of the canonical JSON of `value`."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return digest_of(text.encode())
+    return digest_of(canonical_json(value))

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from imagegen.core.oci.types import ZSTD_TYPE
 from imagegen.core.store import Store
 from imagegen.image.layers import sources
 from imagegen.image.layers.archive import ArchiveError, ZipArchive
-from imagegen.image.layers.codec import MEDIA_TYPE
 from imagegen.image.layers.image import Image, image
 from imagegen.image.layers.layer import Layer, known
 from imagegen.image.layers.plan import LAYER_FORMAT, group_of
@@ -24,7 +24,7 @@ def recorded_image(lock: Lock) -> Image:
     return image(
         lock,
         [
-            Layer(each.name, each.key, each.diff_id, each.digest, each.size, None, types.get(each.digest, MEDIA_TYPE))
+            Layer(each.name, each.key, each.diff_id, each.digest, each.size, None, types.get(each.digest, ZSTD_TYPE))
             for each in recorded
         ],
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from imagegen.core import registry
 from imagegen.core.config import Settings
+from imagegen.core.oci.types import LayerDescriptor
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.image import base
@@ -100,7 +101,7 @@ def prebuilt_base(lock: Lock, remote: RemoteLayers | None) -> base.PrebuiltBase 
     if not all(part.key in trusted for part in parts):
         return None
     stored = [remote.gzip.get(part.key, trusted[part.key]) for part in parts]
-    layers = (registry.RemoteLayer(each.media_type, each.digest, each.size, each.diff_id) for each in stored)
+    layers = (LayerDescriptor(each.media_type, each.digest, each.size, each.diff_id) for each in stored)
     return base.PrebuiltBase(tuple(layers), remote.repository)
 
 

@@ -8,14 +8,14 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, model_validator
 
-from imagegen.core import registry
 from imagegen.core import types as t
+from imagegen.core.oci.types import RemoteImage
 from imagegen.plan.distributions import archive_at
 from imagegen.plan.distributions import archives as named_archives
 from imagegen.plan.lock.tables import LockTable, inline
 
 _Image = Annotated[
-    registry.RemoteImage,
+    RemoteImage,
     BeforeValidator(inline(config=("env", "entrypoint", "command", "user", "directory"), required=True)),
 ]
 

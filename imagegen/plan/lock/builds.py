@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imagegen.core.errors import BuildError
-from imagegen.core.store import digest_of
+from imagegen.core.oci.types import canonical_json, digest_of
 from imagegen.incontainer import WORKER
 from imagegen.plan.lock.base import LockedBase, LockedDeb
 from imagegen.plan.lock.interpreters import interpreter_key
@@ -82,7 +81,7 @@ def key_of(build: LockedBuild, lock: Lock) -> str:
         "env": dict(build.env),
         "architectures": build.architectures,
     }
-    return digest_of(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode())
+    return digest_of(canonical_json(parts))
 
 
 def keyed(build: LockedBuild, lock: Lock) -> LockedBuild:

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from imagegen.core import data
 from imagegen.core.errors import MOST, ErrorGroup, ErrorList, Location, LockError
-from imagegen.core.store import digest_of
+from imagegen.core.oci.types import canonical_json, digest_of
 from imagegen.core.types import explain_mismatch
 from imagegen.plan.lock import builds
 from imagegen.plan.lock.model import LOCK_VERSION, Lock
@@ -127,8 +127,7 @@ def _adapter() -> TypeAdapter[Lock]:
 
 def inputs_hash(lock: Lock) -> str:
     """The digest of the lock without its record: what labels and tags carry."""
-    canonical = json.dumps(lock_table(replace(lock, record=None)), sort_keys=True, separators=(",", ":"))
-    return digest_of(canonical.encode())
+    return digest_of(canonical_json(lock_table(replace(lock, record=None))))
 
 
 def contents_hash(lock: Lock) -> str:

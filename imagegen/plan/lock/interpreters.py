@@ -15,9 +15,10 @@ from imagegen.core import types as t
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, Missing, MissingFiles
+from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Meter, Progress
 from imagegen.core.registry.mirror import Mirror
-from imagegen.core.store import Store, digest_of
+from imagegen.core.store import Store
 from imagegen.core.text import redact
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.base import LockedBase, LockedDeb

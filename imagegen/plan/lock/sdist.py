@@ -17,9 +17,10 @@ from packaging.version import Version
 
 from imagegen.core.errors import ReproducibilityError, SandboxError, WheelError
 from imagegen.core.git import LARGEST_POINTER, is_pointer
+from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Progress, timed
 from imagegen.core.sandbox import Sandbox
-from imagegen.core.store import Store, digest_of
+from imagegen.core.store import Store
 from imagegen.core.types import EPOCH
 from imagegen.plan.lock.model import LockedFile, LockedSdist
 

@@ -20,11 +20,11 @@ from docker.errors import ImageNotFound, NotFound
 from docker.utils import parse_repository_tag
 
 from imagegen.core.errors import EngineError, LostEngineError, StoreError
+from imagegen.core.oci.layout import LAYOUT_VERSION
+from imagegen.core.oci.types import CONFIG_TYPE, MANIFEST_TYPE, digest_of
 from imagegen.core.progress import Progress, timed
-from imagegen.core.store import Store, digest_of
-from imagegen.core.store.layout import LAYOUT_FILE, MANIFEST_TYPE
+from imagegen.core.store import Store
 from imagegen.image.layers import Image
-from imagegen.image.layers.image import CONFIG_TYPE
 from imagegen.run.engine.connection import while_alive
 from imagegen.run.engine.containers import explained
 from imagegen.run.engine.registry import ServedBlob, serving
@@ -294,7 +294,7 @@ def _archive(
             }
         ],
     }
-    yield from _member("oci-layout", LAYOUT_FILE)
+    yield from _member("oci-layout", LAYOUT_VERSION)
     yield from _member("index.json", json.dumps(index).encode())
     yield from _member(_blob_path(manifest), store.read(manifest.digest))
     for blob in blobs:

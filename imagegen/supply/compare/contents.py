@@ -16,19 +16,19 @@ from typing import IO, cast
 
 from imagegen.core.errors import FetchError, ImagegenError
 from imagegen.core.net import NotFoundError, UnavailableError
-from imagegen.core.progress import Progress, human
-from imagegen.core.registry.image import (
-    Config,
+from imagegen.core.oci.types import (
+    MANIFEST_TYPE,
     Descriptor,
+    ImageConfig,
+    LayerDescriptor,
     Manifest,
     Platform,
-    RemoteLayer,
-    entries_of,
     read_config,
     read_document,
+    read_index,
 )
+from imagegen.core.progress import Progress, human
 from imagegen.core.registry.tar import DAMAGED, Bounded, members
-from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.core.text import counted
 from imagegen.image import layers
 from imagegen.image.inventory.layers import Stream
@@ -170,8 +170,8 @@ class ReadImage:
     media_type: str
     config_digest: str
     raw: bytes  # the config
-    config: Config
-    layers: tuple[RemoteLayer, ...]
+    config: ImageConfig
+    layers: tuple[LayerDescriptor, ...]
     names: tuple[str, ...]
 
     @property
@@ -219,7 +219,7 @@ def found_at(source: ImageLocation, requested: str, where: str) -> tuple[ReadIma
 def _others(index: bytes, chosen: str, where: str) -> list[StepResult]:
     """Return the faults of an index: a machine may get another image of it than the one that is examined."""
     others = []
-    for entry in entries_of(index, where):
+    for entry in read_index(index, where):
         platform = entry.get("platform") if isinstance(entry, dict) else None
         fields = platform if isinstance(platform, dict) else {}
         nowhere = "unknown" in (fields.get("os"), fields.get("architecture"))  # so BuildKit marks attestations
@@ -258,7 +258,7 @@ def layer_steps(
         yield passed("layers", f"{what}, {human(total)}, have the digests of the manifest and unpack to the diff_ids")
 
 
-def _wrong(layer: RemoteLayer, source: ImageLocation, stop: Callable[[], None]) -> str | None:
+def _wrong(layer: LayerDescriptor, source: ImageLocation, stop: Callable[[], None]) -> str | None:
     try:
         with piped(partial(source.stream, layer.digest, layer.size), stop) as blob:
             plain = Plain(blob)

@@ -15,11 +15,8 @@ from typing import Any
 from imagegen.core import data
 from imagegen.core.errors import FetchError
 from imagegen.core.net import ByteSink, NotFoundError, UnavailableError
-from imagegen.core.registry import Artifact, read_artifact
-from imagegen.core.registry.image import Descriptor
+from imagegen.core.oci.types import MANIFEST_TYPE, Artifact, Descriptor, digest_of, is_digest, read_artifact
 from imagegen.core.registry.referrers import Content, Referrer, fallback_tag
-from imagegen.core.store import digest_of
-from imagegen.core.store.layout import MANIFEST_TYPE, is_digest
 
 PREFIX = "oci:"
 _NAME = "org.opencontainers.image.ref.name"

@@ -14,11 +14,9 @@ from imagegen.core import registry
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError, TrustError, UsageError
 from imagegen.core.net import ByteSink, Client
-from imagegen.core.registry import Platform
-from imagegen.core.registry.image import Descriptor, RemoteImage, read_config
+from imagegen.core.oci.types import Descriptor, Platform, RemoteImage, is_digest, read_config
 from imagegen.core.registry.pull import manifest_for
 from imagegen.core.store import Store
-from imagegen.core.store.layout import is_digest
 from imagegen.core.text import did_you_mean
 from imagegen.image import base
 from imagegen.image.layers import environment, layer_sizes, sources
@@ -71,7 +69,7 @@ class DiffOperand:
 
 
 def of_lock(
-    name: str, source: str, lock: Lock, image: registry.RemoteImage | None = None, unpacked: int | None = None
+    name: str, source: str, lock: Lock, image: RemoteImage | None = None, unpacked: int | None = None
 ) -> DiffOperand:
     """Return the operand of a lock; if there is an image of it, the layers are the image's."""
     record = lock.record
@@ -90,7 +88,7 @@ def of_lock(
     )
 
 
-def of_image(name: str, source: str, image: registry.RemoteImage) -> DiffOperand:
+def of_image(name: str, source: str, image: RemoteImage) -> DiffOperand:
     """Return the operand of an image without a lock, from its labels and its environment."""
     labels = image.config.labels
     return DiffOperand(
@@ -107,7 +105,7 @@ def of_image(name: str, source: str, image: registry.RemoteImage) -> DiffOperand
     )
 
 
-def _of_image(image: registry.RemoteImage, lock: Lock | None) -> tuple[ComparedLayer, ...]:
+def _of_image(image: RemoteImage, lock: Lock | None) -> tuple[ComparedLayer, ...]:
     recorded = {each.diff_id: each for each in lock.record.layers} if lock and lock.record else {}
     parts = []
     for number, layer in enumerate(image.layers, 1):

@@ -13,9 +13,9 @@ from typing import Any
 
 from imagegen.core.errors import FetchError, TrustError
 from imagegen.core.net import UnavailableError
+from imagegen.core.oci.types import Artifact, digest_of
 from imagegen.core.progress import Progress
-from imagegen.core.registry import Artifact, Referrer
-from imagegen.core.store import digest_of
+from imagegen.core.registry import Referrer
 from imagegen.core.text import counted
 from imagegen.image.layers.image import read_description
 from imagegen.plan.lock import inputs_hash

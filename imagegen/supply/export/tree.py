@@ -15,13 +15,13 @@ from typing import IO, Any, cast
 import zstandard
 
 from imagegen.core.errors import StoreError
+from imagegen.core.oci.types import LAYER_TYPES
 from imagegen.core.registry.tar import DAMAGED, Bounded, members
 from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _BUFFER = 1 << 20
-GZIP_TYPES = ("application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip")
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def contents(layer: Layer, store: Store) -> Iterator[tuple[str, IO[bytes]]]:
 def _opened(layer: Layer, store: Store) -> Iterator[tarfile.TarFile]:
     try:
         with store.open(layer.digest) as blob:
-            if layer.media_type in GZIP_TYPES:
+            if LAYER_TYPES[layer.media_type] == "gzip":
                 with tarfile.open(fileobj=cast("IO[bytes]", blob), mode="r|gz", tarinfo=Bounded) as archive:
                     yield archive
             else:

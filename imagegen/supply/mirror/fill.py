@@ -18,13 +18,11 @@ from imagegen.core import data
 from imagegen.core.config import Settings
 from imagegen.core.errors import Location, StoreError
 from imagegen.core.net import Client
+from imagegen.core.oci.layout import LAYOUT_VERSION
+from imagegen.core.oci.types import EMPTY, EMPTY_CONTENT, MANIFEST_TYPE, REF_NAME, Descriptor, write_artifact
 from imagegen.core.progress import Meter, Progress
 from imagegen.core.registry import PushTarget, Reference
-from imagegen.core.registry.image import Descriptor
-from imagegen.core.registry.referrers import EMPTY, NOTHING, artifact
 from imagegen.core.store import Store, disk
-from imagegen.core.store.layout import LAYOUT_FILE, MANIFEST_TYPE
-from imagegen.core.store.refs import REF_NAME
 from imagegen.core.text import counted
 from imagegen.image import base, inputs
 from imagegen.image.base.fetch import PACKAGES, listing
@@ -133,7 +131,7 @@ def fill(
     What is there already stays. Raises StoreError, PublishError.
     """
     blobs = tuple(dict.fromkeys(blob for listing in listings for _, blob in listing.files))
-    store.write(NOTHING)
+    store.write(EMPTY_CONTENT)
     label = f"mirroring {counted(len(blobs), 'file')}"
     with progress.meter(label, sum(blob.size for blob in blobs)) as meter:
         if isinstance(at, Path):
@@ -150,7 +148,7 @@ def fill(
 
 
 def _manifest(listing: MirrorArtifact) -> bytes:
-    return artifact(listing.kind, listing.files, {})
+    return write_artifact(listing.kind, listing.files, {})
 
 
 def _into_directory(
@@ -167,7 +165,7 @@ def _into_directory(
             meter.advance(blob.size)
         _copy(store, EMPTY.digest, folder)
         if not (at / "oci-layout").exists():
-            data.write(at / "oci-layout", LAYOUT_FILE)
+            data.write(at / "oci-layout", LAYOUT_VERSION)
         with FileLock(at / ".imagegen-lock"):
             _list(at, {listing.name: _kept(store, listing, folder) for listing in listings})
     return len(absent)

@@ -17,15 +17,13 @@ from typing import Any
 
 from imagegen.core.errors import ImagegenError, PublishError, StoreError
 from imagegen.core.net import NotFoundError
+from imagegen.core.oci.types import CONFIG_TYPE, MANIFEST_TYPE, Descriptor, digest_of
 from imagegen.core.progress import Progress, human
 from imagegen.core.registry import PushTarget, Reference, Repository
-from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.push import BlobTotals, Moved
-from imagegen.core.store import Store, digest_of
-from imagegen.core.store.layout import MANIFEST_TYPE
+from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image.layers import Image
-from imagegen.image.layers.image import CONFIG_TYPE
 from imagegen.image.layers.plan import digest_of_json
 
 _KIND = "publishing"  # records of the store

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from imagegen.core.store import Store, digest_of
+from imagegen.core.oci.types import digest_of
+from imagegen.core.store import Store
 from imagegen.image import layers
 from imagegen.image.layers import Image
 from imagegen.image.layers.image import description

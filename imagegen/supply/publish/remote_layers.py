@@ -11,8 +11,8 @@ from contextlib import suppress
 
 from imagegen.core.errors import FetchError, PublishError, TrustError
 from imagegen.core.net import NotFoundError
+from imagegen.core.oci.types import Descriptor
 from imagegen.core.progress import Progress
-from imagegen.core.registry.image import Descriptor
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image.inventory import cell

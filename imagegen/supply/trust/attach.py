@@ -14,9 +14,8 @@ from typing import Protocol
 
 from imagegen.core.errors import FetchError, TrustError, UntrustedSignerError
 from imagegen.core.net import UnavailableError
+from imagegen.core.oci.types import EMPTY_TYPE, Descriptor, digest_of
 from imagegen.core.registry import Content, PushTarget, Referrer
-from imagegen.core.registry.image import Descriptor
-from imagegen.core.store.layout import digest_of
 from imagegen.supply.trust import statement as statements
 from imagegen.supply.trust.documents import BUNDLE, KINDS, LAYERS, LOCK, SIGNATURE, Attached, Document, Kind
 from imagegen.supply.trust.signers import Signer, Trust
@@ -25,7 +24,7 @@ from imagegen.supply.trust.statement import InTotoStatement
 _BY_TYPE = {kind.media_type: kind for kind in KINDS.values()}
 _BY_PREDICATE = {kind.predicate: kind for kind in KINDS.values() if kind.predicate}
 # cosign 3.1.1 lists what it attaches under its config's type where it is itself that keeps the list: go and see.
-_UNTOLD = ("", "application/vnd.oci.empty.v1+json")
+_UNTOLD = ("", EMPTY_TYPE)
 _MOST = 500  # artifacts that are looked at; an image has some ten
 _MOST_BYTES = 256 << 20  # of all of them: they are in memory together
 

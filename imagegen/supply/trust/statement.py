@@ -13,7 +13,7 @@ from typing import Any
 
 from imagegen.core.data import unique_keys
 from imagegen.core.errors import TrustError
-from imagegen.core.store.layout import is_digest
+from imagegen.core.oci.types import is_digest
 
 LONGEST = 32 << 20  # bytes
 _EXACT = 1 << 53  # whole numbers below it are the same as integers and as doubles, which is how Go writes them

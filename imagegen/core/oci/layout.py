@@ -1,0 +1,1 @@
+LAYOUT_VERSION = b'{"imageLayoutVersion":"1.0.0"}'  # what every layout's oci-layout holds
