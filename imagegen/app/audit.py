@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -21,7 +20,8 @@ from imagegen.core import data, registry
 from imagegen.core.config import Settings
 from imagegen.core.errors import AuditError, FetchError, UsageError
 from imagegen.core.net import Client
-from imagegen.core.oci.types import Platform, is_digest
+from imagegen.core.oci.layout import INDEX_FILE, Layout
+from imagegen.core.oci.types import Platform
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.core.text import counted
@@ -196,28 +196,24 @@ def _of_registry(
 def _of_layout(text: str, here: Platform, scratch: Path) -> ArchivedImage:
     """DIR or DIR@DIGEST."""
     directory, at, digits = text.partition("@sha256:")
-    root, where = Path(directory), f"{LAYOUT}{text}"
+    layout, where = Layout(Path(directory)), f"{LAYOUT}{text}"
 
     def document(digest: str) -> bytes | None:
         try:
-            return data.read(_blob(root, digest)) if is_digest(digest) else None
+            return data.read(layout.path(digest))
         except OSError:
             return None
 
     try:
-        index = data.read(root / "index.json")
+        index = data.read(layout.root / INDEX_FILE)
         digest = f"sha256:{digits}" if at else None
         config, found = archive.chosen(index, document, here, where, digest)
         layers = []
         for each in found:
-            with open(os.open(_blob(root, each.digest), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as blob:
+            with layout.open(each.digest) as blob:
                 layers.append(layer(blob, each.digest, f"{where}: {each.digest}", scratch))
     except OSError as error:
         raise FetchError(
             f"{where} is no OCI layout", code="fetch-not-a-layout", why=f"{error.filename}: {error.strerror}"
         ) from error
     return ArchivedImage(config, tuple(layers))
-
-
-def _blob(root: Path, digest: str) -> Path:
-    return root / "blobs" / "sha256" / digest.removeprefix("sha256:")

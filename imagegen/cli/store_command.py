@@ -10,7 +10,7 @@ import click
 
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.commands import CommandGroup
-from imagegen.core.errors import LockError, StoreError
+from imagegen.core.errors import FetchError, LockError, StoreError
 from imagegen.core.progress import human
 from imagegen.core.store import refs, upkeep
 from imagegen.image import inputs
@@ -78,7 +78,7 @@ def _owners(app: App) -> dict[str, dict[str, str]]:
     """Digest -> cell -> what it is there: by the locks, and by the images of the store."""
     owners: dict[str, dict[str, str]] = {}
     for name, digest in refs.images(app.store).items():
-        with suppress(StoreError):  # an image that is not whole cannot say what it was made of
+        with suppress(FetchError, StoreError):  # an image that is not whole cannot say what it was made of
             for part, what in refs.parts(app.store, digest).items():
                 owners.setdefault(part, {})[name] = what
         owners.setdefault(digest, {})[name] = "manifest"

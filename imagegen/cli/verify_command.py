@@ -19,7 +19,7 @@ from imagegen.core.net import Client
 from imagegen.core.text import shown
 from imagegen.image.inventory.stream import piped
 from imagegen.supply.compare import rebuild, sides
-from imagegen.supply.compare.layout import Layout
+from imagegen.supply.compare.layout import LayoutRepository
 from imagegen.supply.compare.verdict import ImageVerdict, StepResult, StepStatus
 from imagegen.supply.compare.verify import VerificationOptions, Verified, verify
 from imagegen.supply.publish.tags import contradiction
@@ -70,7 +70,9 @@ def command(
         source, requested = sides.located(reference, app.store, client, app.settings)
         said = attachment_verifier(source, project, "none of the keys of --key" if keys else NO_SIGNER)
         demands = VerificationOptions(
-            cell, None if isinstance(source, Layout) else partial(_contradiction, app, reference), require_signature
+            cell,
+            None if isinstance(source, LayoutRepository) else partial(_contradiction, app, reference),
+            require_signature,
         )
         verified = verify(
             reference, source, requested, said, app.progress, client.close, layers=not no_layers, demands=demands

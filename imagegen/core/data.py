@@ -7,6 +7,7 @@ import os
 import stat
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +61,13 @@ def read(path: Path, project: Path | None = None, longest: int = _LONGEST) -> by
     return content
 
 
-def write(path: Path, content: bytes) -> None:
+def write(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Replace a file at once, or leave it as it was. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)  # mkstemp's 0600 would keep others from reading a committed file

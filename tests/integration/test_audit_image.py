@@ -38,7 +38,7 @@ def in_docker(sb3_maskable: Built, machine: Place) -> Subject:
 def from_registry(sb3_maskable: Built, machine: Place, store: Store) -> Iterator[Subject]:
     """The loopback registry from which engines are served."""
     found = _image(store, sb3_maskable.digest)
-    with serving(store, found.manifest, found.blobs, lambda _: None) as registry:
+    with serving(found, lambda _: None) as registry:
         yield audited(f"{registry.repository}@{sb3_maskable.digest}", machine)
 
 

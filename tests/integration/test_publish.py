@@ -223,7 +223,7 @@ def test_builds_publishes_and_a_collector_at_once(
         publishing = Publishing(site, tmp_path, way, f"at-once-{rounds}-{turn}", machine)
         publishing.prove()
         age(machine.store)
-        (machine.store / "index.json").write_text('{"manifests": []}')
+        (machine.store / "index.json").write_text('{"schemaVersion": 2, "manifests": []}')
         if turn % 2:
             shutil.rmtree(machine.store / "records" / "layer")  # so that the wheels are needed, too
         with collecting(machine.store, debian):

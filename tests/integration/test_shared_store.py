@@ -74,7 +74,7 @@ def test_a_collector_at_any_point_of_a_build(site: Site, debian: Debian, tmp_pat
         if not known:
             shutil.rmtree(records)
         age(machine.store)
-        (machine.store / "index.json").write_text('{"manifests": []}')
+        (machine.store / "index.json").write_text('{"schemaVersion": 2, "manifests": []}')
         process = machine.start(f"image-{number}", KILLER_AT=str(number), KILLER_SIGNAL="SIGSTOP")
         while process.poll() is None and Path(f"/proc/{process.pid}/stat").read_text().split()[2] != "T":
             time.sleep(0.01)
@@ -99,7 +99,7 @@ def test_two_builds_and_a_collector(site: Site, debian: Debian, tmp_path: Path, 
     machine = site.machine(tmp_path / "machine")
     for turn in range(rounds):
         age(machine.store)
-        (machine.store / "index.json").write_text('{"manifests": []}')
+        (machine.store / "index.json").write_text('{"schemaVersion": 2, "manifests": []}')
         if turn % 2:
             shutil.rmtree(machine.store / "records" / "layer")  # so that the wheels are needed, too
         with collecting(machine.store, debian):

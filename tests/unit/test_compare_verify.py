@@ -455,7 +455,7 @@ def test_a_layout_that_is_none_gets_no_verdict(world: World, tmp_path: Path) -> 
     with raises("fetch-not-a-layout") as caught:
         world.verify("oci:/nonexistent")
     assert caught.value.fix == "name a directory that `imagegen build --output` wrote: oci:DIR"
-    (tmp_path / "index.json").write_text('{"manifests": []}')
+    (tmp_path / "index.json").write_text('{"schemaVersion": 2, "manifests": []}')
     with raises("fetch-not-found"):
         world.verify(f"oci:{tmp_path}")
 

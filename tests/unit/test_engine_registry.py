@@ -12,8 +12,9 @@ import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from imagegen.core.oci.types import Descriptor
 from imagegen.core.store import Store
-from imagegen.run.engine.registry import Registry, ServedBlob, serving
+from imagegen.run.engine.registry import Loadable, Registry, serving
 
 BLOB = os.urandom(3 << 20)
 MANIFEST = b'{"schemaVersion":2}'
@@ -32,11 +33,11 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     store = Store(tmp_path_factory.mktemp("store"))
-    manifest = ServedBlob("application/vnd.oci.image.manifest.v1+json", store.write(MANIFEST), len(MANIFEST))
-    blob = ServedBlob("application/vnd.oci.image.layer.v1.tar+zstd", store.write(BLOB), len(BLOB))
+    manifest = Descriptor("application/vnd.oci.image.manifest.v1+json", store.write(MANIFEST), len(MANIFEST))
+    blob = Descriptor("application/vnd.oci.image.layer.v1.tar+zstd", store.write(BLOB), len(BLOB))
     other = store.write(b"a blob of another image")
     sent: list[int] = []
-    with serving(store, manifest, (blob,), sent.append) as registry:
+    with serving(Loadable(store, manifest, (blob,)), sent.append) as registry:
         found = Served(registry, manifest.digest, blob.digest, other)
         found.sent = sent
         yield found
@@ -44,8 +45,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def test_no_engine_has_connected_before_the_first_request(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    manifest = ServedBlob("m", store.write(MANIFEST), len(MANIFEST))
-    with serving(store, manifest, (), lambda _: None) as registry:
+    manifest = Descriptor("m", store.write(MANIFEST), len(MANIFEST))
+    with serving(Loadable(store, manifest, ()), lambda _: None) as registry:
         host = registry.repository.partition("/")[0]
         assert requests.get(f"http://{host}/v2/", timeout=5).status_code == 200
         assert not registry.reached.is_set()
@@ -112,6 +113,6 @@ def test_a_tls_hello_is_answered_with_a_status_line(served: Served) -> None:
 
 def test_two_registries_differ_in_path(served: Served, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    with serving(store, ServedBlob("m", store.write(b"{}"), 2), (), lambda _: None) as other:
+    with serving(Loadable(store, Descriptor("m", store.write(b"{}"), 2), ()), lambda _: None) as other:
         assert other.repository.partition("/")[2] != served.path
         assert other.repository.startswith("127.0.0.1:")

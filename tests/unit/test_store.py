@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci.types import CONFIG_TYPE, ZSTD_TYPE, Descriptor, digest_of, write_manifest
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, refs, upkeep
 from tests.support.errors import raises
@@ -33,9 +33,9 @@ def store(tmp_path: Path) -> Store:
 
 def put_image(store: Store, layer: bytes = b"layer") -> str:
     config = {"history": [{"created_by": "imagegen: demo"}], "rootfs": {"diff_ids": [digest_of(b"unpacked")]}}
-    contents = [json.dumps(config).encode(), layer]
-    described = [{"digest": store.write(data), "size": len(data)} for data in contents]
-    return store.write(json.dumps({"config": described[0], "layers": [described[1]]}).encode())
+    contents = {CONFIG_TYPE: json.dumps(config).encode(), ZSTD_TYPE: layer}
+    described, *layers = (Descriptor(kind, store.write(data), len(data)) for kind, data in contents.items())
+    return store.write(write_manifest(described, layers))
 
 
 def damage(path: Path, data: bytes) -> None:

@@ -7,23 +7,20 @@ Sources: OCI image-spec v1.1 (image-layout.md, manifest.md), distribution-spec v
 
 from __future__ import annotations
 
-import json
-import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from imagegen.core import data
 from imagegen.core.config import MIRROR_VARIABLE, Settings
-from imagegen.core.errors import FetchError, StoreError, UsageError
+from imagegen.core.errors import FetchError, UsageError
 from imagegen.core.net import Client, NotFoundError
-from imagegen.core.oci.types import MANIFEST_TYPE, REF_NAME, Artifact, digest_of, is_digest, read_artifact
+from imagegen.core.oci.layout import INDEX_FILE, Layout
+from imagegen.core.oci.types import MANIFEST_TYPE, Artifact, read_artifact
 from imagegen.core.progress import Meter
 from imagegen.core.registry.pull import Repository
 from imagegen.core.registry.reference import Reference, parse
 from imagegen.core.store import Store
-
-_CHUNK = 1 << 20
-_READING = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def place(text: str, said: str) -> Path | Reference:
@@ -64,7 +61,7 @@ class Mirror:
         self._at = at
         self._lock = threading.Lock()
         self._reached: FetchError | bool = False
-        self._repository = None if isinstance(at, Path) else Repository(at, client, settings, what="mirror")
+        self._source = Layout(at) if isinstance(at, Path) else Repository(at, client, settings, what="mirror")
 
     @classmethod
     def of(cls, settings: Settings, client: Client) -> Mirror | None:
@@ -79,40 +76,35 @@ class Mirror:
 
         Raises FetchError, StoreError.
         """
-        if self._repository is None:
-            return self._copy(digest, size, store, meter)
-        self._reach(self._repository)
+        if isinstance(self._source, Layout):
+            return self._copy(self._source, digest, size, store, meter)
+        self._reach(self._source)
         try:
-            self._repository.download(digest, size, store, meter)
+            self._source.download(digest, size, store, meter)
         except NotFoundError:
             return False
         return True
 
     def size(self, digest: str) -> int | None:
         """Return the size in bytes of a blob of the mirror; None where it has none. Raises FetchError."""
-        if self._repository is None:
-            path = _blob(Path(str(self._at)), digest)
-            try:
+        if isinstance(self._source, Layout):
+            path = self._source.path(digest)
+            with self._reading(path):
                 return path.stat().st_size
-            except FileNotFoundError:
-                return None
-            except OSError as error:
-                raise FetchError(
-                    f"{self} cannot be read", code="fetch-mirror-unreadable", where=str(path), why=error.strerror
-                ) from error
-        self._reach(self._repository)
+            return None
+        self._reach(self._source)
         try:
-            return self._repository.size(digest)
+            return self._source.size(digest)
         except NotFoundError:
             return None
 
     def listed(self, name: str) -> Artifact | None:
         """The artifact of this name; None where there is none. Raises FetchError."""
-        if self._repository is None:
-            return self._named(name)
-        self._reach(self._repository)
+        if isinstance(self._source, Layout):
+            return self._named(self._source, name)
+        self._reach(self._source)
         try:
-            _, manifest, kind = self._repository.manifest(name)
+            _, manifest, kind = self._source.manifest(name)
         except NotFoundError:
             return None
         return read_artifact(manifest, kind, f"{self}: {name}")
@@ -129,58 +121,41 @@ class Mirror:
         if isinstance(self._reached, FetchError):
             raise self._reached
 
-    def _copy(self, digest: str, size: int, store: Store, meter: Meter) -> bool:
-        path = _blob(Path(str(self._at)), digest)
+    def _copy(self, layout: Layout, digest: str, size: int, store: Store, meter: Meter) -> bool:
+        with self._reading(layout.path(digest)), store.writer() as writer:
+            for chunk in layout.chunks(digest, size):
+                writer.write(chunk)
+                meter.advance(len(chunk))
+            if writer.commit() != digest:
+                raise FetchError("its bytes have another sha256", code="fetch-digest-mismatch")
+            return True
+        return False
+
+    def _named(self, layout: Layout, name: str) -> Artifact | None:
+        digest: str | None = None
+        with self._reading(layout.root / INDEX_FILE):
+            digest = layout.find(name)
+        if digest:
+            with self._reading(layout.path(digest)):
+                return read_artifact(layout.read(digest), MANIFEST_TYPE, digest)
+        return None
+
+    @contextmanager
+    def _reading(self, path: Path) -> Iterator[None]:
+        """End the block where the directory has no such file. Raises FetchError for an unreadable or damaged one."""
         try:
-            # An endless file, or a pipe of that name, must not block the build.
-            with open(os.open(path, _READING), "rb") as source, store.writer() as writer:
-                while chunk := source.read(min(_CHUNK, size - writer.size + 1)):
-                    if writer.size + len(chunk) > size:
-                        raise self._damaged(path, f"it has more than {size} bytes")
-                    writer.write(chunk)
-                    meter.advance(len(chunk))
-                if writer.commit() != digest:
-                    raise self._damaged(path, "its bytes have another sha256")
+            yield
         except FileNotFoundError:
-            return False
+            return
         except OSError as error:
             raise FetchError(
                 f"{self} cannot be read", code="fetch-mirror-unreadable", where=str(path), why=error.strerror
             ) from error
-        return True
-
-    def _named(self, name: str) -> Artifact | None:
-        path = Path(str(self._at)) / "index.json"
-        try:
-            entries = json.loads(data.read(path))["manifests"]
-            found = [each for each in entries if (each.get("annotations") or {}).get(REF_NAME) == name]
-            if not found:
-                return None
-            path = _blob(path.parent, found[0]["digest"])
-            manifest = data.read(path)
-            if digest_of(manifest) != found[0]["digest"]:
-                raise self._damaged(path, "its bytes have another sha256")
-            return read_artifact(manifest, MANIFEST_TYPE, f"{path}")
-        except FileNotFoundError:
-            return None
-        except OSError as error:
+        except FetchError as error:
             raise FetchError(
-                f"{self} cannot be read", code="fetch-mirror-unreadable", where=str(path), why=error.strerror
+                f"{self} is damaged",
+                code="fetch-mirror-damaged",
+                where=str(path),
+                why=f"{error.what}: {error.why}" if error.why else error.what,
+                fix="fill it again: `imagegen mirror`",
             ) from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, StoreError) as error:
-            raise self._damaged(path, str(error)) from error
-
-    def _damaged(self, path: Path, why: str) -> FetchError:
-        return FetchError(
-            f"{self} is damaged",
-            code="fetch-mirror-damaged",
-            where=str(path),
-            why=why,
-            fix="fill it again: `imagegen mirror`",
-        )
-
-
-def _blob(layout: Path, digest: str) -> Path:
-    if not is_digest(digest):
-        raise StoreError(f"not a digest: {digest!r}", code="store-invalid-digest")
-    return layout / "blobs" / "sha256" / digest.removeprefix("sha256:")

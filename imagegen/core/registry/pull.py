@@ -20,19 +20,17 @@ from imagegen.core.oci.types import (
     INDEX_TYPE,
     MAX_CONFIG,
     MAX_MANIFEST,
-    Artifact,
     Descriptor,
     Manifest,
     Platform,
     RemoteImage,
     digest_of,
-    read_artifact,
     read_config,
     read_document,
 )
 from imagegen.core.progress import Meter
 from imagegen.core.registry.reference import Reference, endpoint, is_tag, variable
-from imagegen.core.registry.referrers import Content, Referrer, fallback_tag, listed
+from imagegen.core.registry.referrers import Referrer, ReferrerReader, fallback_tag, listed
 from imagegen.core.registry.session import RegistrySession, pages
 from imagegen.core.store import Store
 
@@ -41,7 +39,6 @@ _NO_REFERRERS = (
     *(HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST, HTTPStatus.METHOD_NOT_ALLOWED),
     *(HTTPStatus.NOT_ACCEPTABLE, HTTPStatus.NOT_IMPLEMENTED),
 )
-_MAX_CONTENT = 64 << 20  # bytes of what is attached to an image
 
 T = TypeVar("T")
 
@@ -79,7 +76,7 @@ def manifest_for(manifests: Manifests, requested: str, platform: Platform, where
     return digest, found
 
 
-class Repository:
+class Repository(ReferrerReader):
     """Thread-safe. The mirror that the environment names answers for the registry, and gets its credentials.
 
     `what` is what errors call it.
@@ -87,6 +84,7 @@ class Repository:
 
     def __init__(self, reference: Reference, client: Client, settings: Settings, *, what: str = "image") -> None:
         self._reference, self._client, self._name = reference, client, f"{what} {reference}"
+        self.name = reference.name
         self._endpoint = endpoint(reference, settings)
         self._session = RegistrySession(self._endpoint, client, settings, actions="pull")
         self._sender = Sender(client)
@@ -170,33 +168,6 @@ class Repository:
         # Whether the registry has left out the others or not: it need not know the query.
         return tuple(each for each in found.values() if artifact_type in (None, each.artifact_type))
 
-    def artifact(self, referrer: Referrer) -> Artifact:
-        """Return the artifact's manifest, verified by digest and by its subject. Raises FetchError."""
-        where = f"{self._reference.name}@{referrer.digest}"
-        _, data, kind = self.manifest(referrer.digest, referrer.size)
-        artifact = read_artifact(data, kind, where)
-        if artifact.subject != referrer.subject:
-            raise FetchError(
-                f"{where} is listed for {referrer.subject}, and does not refer to it",
-                code="fetch-referrer-mismatch",
-                why=f"it refers to {artifact.subject or 'nothing'}",
-                fix="do not trust it: any account with write access can have changed the list",
-            )
-        return artifact
-
-    def content(self, referrer: Referrer) -> Content:
-        """Return the blob of an artifact, verified as `artifact` is. Raises FetchError."""
-        artifact = self.artifact(referrer)
-        if len(artifact.parts) != 1:
-            where = f"{self._reference.name}@{referrer.digest}"
-            raise FetchError(
-                f"{where} is no single document",
-                code="fetch-artifact-invalid",
-                why=f"it has {len(artifact.parts)} parts",
-            )
-        ((_, blob),) = artifact.parts
-        return Content(artifact.kind, artifact.annotations, blob.media_type, self.document(blob, _MAX_CONTENT))
-
     def tags(self) -> tuple[str, ...]:
         """Return all tags, as the registry orders them; a repository that does not exist has none.
         Raises FetchError.
@@ -225,7 +196,7 @@ class Repository:
             _, data, _ = self.manifest(fallback_tag(digest))
         except NotFoundError:
             return ()
-        return listed(data, digest, f"{self._reference.name}:{fallback_tag(digest)}")
+        return listed(data, digest, f"{self.name}:{fallback_tag(digest)}")
 
     def _pages(self, url: str, accept: str) -> Iterator[Reply]:
         pages_ = pages(self._session, self._sender, url, accept)

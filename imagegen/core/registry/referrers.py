@@ -8,6 +8,7 @@ image-spec v1.1, manifest.md: subject, artifactType.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +17,18 @@ from imagegen.core.errors import FetchError
 from imagegen.core.oci.types import (
     INDEX_TYPE,
     MANIFEST_TYPE,
+    MAX_CONFIG,
     MAX_LIST,
+    Artifact,
     Descriptor,
     digest_of,
+    read_artifact,
     read_entry,
     read_index,
     write_artifact,
 )
+
+_MAX_CONTENT = 64 << 20  # bytes of what is attached to an image
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,43 @@ class Content:
     annotations: Mapping[str, str]
     media_type: str
     data: bytes
+
+
+class ReferrerReader(ABC):
+    """Reads the referrers of images of a registry's repository or of a layout in a directory; `name` is for errors."""
+
+    name: str
+
+    @abstractmethod
+    def manifest(self, requested: str, size: int | None = None) -> tuple[str, bytes, str]:
+        """Return digest, bytes and media type of the manifest under a tag or digest, verified. Raises FetchError."""
+
+    @abstractmethod
+    def document(self, blob: Descriptor, limit: int = MAX_CONFIG) -> bytes:
+        """Return a small blob, whole and verified, of at most `limit` bytes. Raises FetchError."""
+
+    def artifact(self, referrer: Referrer) -> Artifact:
+        """Return the artifact's manifest, verified by digest and by its subject. Raises FetchError."""
+        where = f"{self.name}@{referrer.digest}"
+        _, data, kind = self.manifest(referrer.digest, referrer.size)
+        artifact = read_artifact(data, kind, where)
+        if artifact.subject != referrer.subject:
+            raise FetchError(
+                f"{where} is listed for {referrer.subject}, and does not refer to it",
+                code="fetch-referrer-mismatch",
+                why=f"it refers to {artifact.subject or 'nothing'}",
+                fix="do not trust it: any account with write access can have changed the list",
+            )
+        return artifact
+
+    def content(self, referrer: Referrer) -> Content:
+        """Return the one blob of an artifact, verified as `artifact` is. Raises FetchError."""
+        artifact = self.artifact(referrer)
+        if len(artifact.parts) != 1:
+            what, why = f"{self.name}@{referrer.digest} is no single document", f"it has {len(artifact.parts)} parts"
+            raise FetchError(what, code="fetch-artifact-invalid", why=why)
+        ((_, blob),) = artifact.parts
+        return Content(artifact.kind, artifact.annotations, blob.media_type, self.document(blob, _MAX_CONTENT))
 
 
 def fallback_tag(subject: str) -> str:

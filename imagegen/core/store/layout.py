@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from imagegen.core.errors import StoreError
-from imagegen.core.oci.layout import LAYOUT_VERSION
+from imagegen.core.oci.layout import BLOBS, INDEX_FILE, LAYOUT_FILE, LAYOUT_VERSION, blob_name
 from imagegen.core.oci.types import digest_of, is_digest
 from imagegen.core.store import disk
 
@@ -50,16 +50,16 @@ class Store:
         self._needed = 0
         self._written: set[str] = set()  # by this process, which hashed the bytes on their way
         with self.explained():
-            for name in ("blobs/sha256", "records", "rootfs", "tmp", "locks"):
+            for name in (BLOBS, "records", "rootfs", "tmp", "locks"):
                 (root / name).mkdir(parents=True, exist_ok=True)
             if not (root / "locks" / "gate").exists():
                 (root / "locks" / "gate").touch()
-            if not (root / "oci-layout").exists():
-                self.replace("oci-layout", LAYOUT_VERSION)
-            if not (root / "index.json").exists():
+            if not (root / LAYOUT_FILE).exists():
+                self.replace(LAYOUT_FILE, LAYOUT_VERSION)
+            if not (root / INDEX_FILE).exists():
                 with self.lock("index"):
-                    if not (root / "index.json").exists():  # else another build made it, and has names in it by now
-                        self.replace("index.json", b'{"schemaVersion":2,"manifests":[]}')
+                    if not (root / INDEX_FILE).exists():  # else another build made it, and has names in it by now
+                        self.replace(INDEX_FILE, b'{"schemaVersion":2,"manifests":[]}')
             disk.sweep(root / "tmp")
 
     @property
@@ -71,7 +71,7 @@ class Store:
         """Return the path of a blob, whether it exists or not."""
         if not is_digest(digest):
             raise StoreError(f"not a digest: {digest!r}", code="store-invalid-digest")
-        return self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
+        return self.root / blob_name(digest)
 
     def has(self, digest: str, size: int | None = None) -> bool:
         """Return whether the blob is here, with the given size in bytes; its content is not verified.

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from imagegen.core.errors import StoreError
-from imagegen.core.oci.layout import LAYOUT_VERSION
-from imagegen.core.oci.types import MANIFEST_TYPE, REF_NAME, is_digest
+from imagegen.core.errors import FetchError, StoreError
+from imagegen.core.oci.layout import INDEX_FILE, Layout, index_entry, name_of, write_index
+from imagegen.core.oci.types import MANIFEST_TYPE, Descriptor, read_manifest
 from imagegen.core.store import disk
 from imagegen.core.store.layout import Store
 
@@ -30,7 +30,7 @@ def keep(store: Store, name: str, digest: str, size: int) -> None:
     """
     with store.lock("index"):
         others = [entry for entry in _entries(store) if _name(entry) != name]
-        store.replace("index.json", _index([*others, _descriptor(name, digest, size)]))
+        store.replace(INDEX_FILE, write_index([*others, index_entry(Descriptor(MANIFEST_TYPE, digest, size), name)]))
 
 
 def images(store: Store) -> dict[str, str]:
@@ -41,14 +41,14 @@ def images(store: Store) -> dict[str, str]:
 def parts(store: Store, digest: str) -> dict[str, str]:
     """Digest -> what it is, of all that the image with this manifest is made of; what its layers unpack to, too.
 
-    Raises StoreError when the manifest or its config is absent or damaged.
+    Raises StoreError when the manifest or its config is absent or damaged, FetchError for a manifest of another kind.
     """
-    manifest = json.loads(store.read(digest))
-    found = {digest: "manifest", manifest["config"]["digest"]: "config"}
-    config = json.loads(store.read(manifest["config"]["digest"]))
+    manifest = read_manifest(store.read(digest), digest)
+    found = {digest: "manifest", manifest.config.digest: "config"}
+    config = json.loads(store.read(manifest.config.digest))
     names = [str(entry.get("created_by", "")).removeprefix("imagegen: ") for entry in config.get("history", ())]
-    for index, layer in enumerate(manifest["layers"]):
-        found[layer["digest"]] = f"layer {names[index] if len(names) == len(manifest['layers']) else index + 1}"
+    for index, layer in enumerate(manifest.layers):
+        found[layer.digest] = f"layer {names[index] if len(names) == len(manifest.layers) else index + 1}"
     unpacked = config.get("rootfs", {}).get("diff_ids", ())
     return found | {
         diff_id: f"{name}, unpacked" for diff_id, name in zip(unpacked, list(found.values())[2:], strict=False)
@@ -63,8 +63,7 @@ def export(store: Store, digest: str, directory: Path, name: str) -> None:
     """
     require_new(directory)
     manifest = store.read(digest)
-    described = json.loads(manifest)
-    blobs = {blob["digest"]: blob["size"] for blob in (described["config"], *described["layers"])}
+    blobs = {blob.digest: blob.size for blob in read_manifest(manifest, digest).blobs}
     lacking = [part for part, size in blobs.items() if not store.intact(part, size)]
     if lacking:
         raise StoreError(
@@ -75,14 +74,13 @@ def export(store: Store, digest: str, directory: Path, name: str) -> None:
             fix="run the same command again, if it builds; `imagegen build` makes layers that only a registry has",
         )
     with filling(directory, sum(blobs.values())) as fresh:
-        folder = fresh / "blobs" / "sha256"
-        folder.mkdir(parents=True)
+        layout = Layout(fresh)
+        layout.create()
         if fresh.stat().st_dev != store.root.stat().st_dev:
             disk.require(directory, _OUTPUT, _REMEDY, sum(blobs.values()))
         for part in (digest, *blobs):
-            _place(store.path(part), folder / store.path(part).name)
-        (fresh / "oci-layout").write_bytes(LAYOUT_VERSION)
-        (fresh / "index.json").write_bytes(_index([_descriptor(name, digest, len(manifest))]))
+            _place(store.path(part), layout.path(part))
+        layout.write_index([index_entry(Descriptor(MANIFEST_TYPE, digest, len(manifest)), name)])
 
 
 @contextmanager
@@ -125,28 +123,18 @@ def _place(source: Path, target: Path) -> None:
 
 
 def _entries(store: Store) -> list[dict[str, Any]]:
-    path = store.root / "index.json"
     try:
-        entries: list[dict[str, Any]] = json.loads(path.read_bytes())["manifests"]
-        return [entry for entry in entries if is_digest(entry["digest"])]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return Layout(store.root).entries()
+    except FetchError as error:
         raise StoreError(
             "the store's list of images is damaged",
             code="store-index-damaged",
-            where=str(path),
+            where=str(store.root / INDEX_FILE),
+            why=error.why,
             fix="remove it; builds name their images in it again",
         ) from error
 
 
 def _name(entry: dict[str, Any]) -> str:
-    """The image's name; its digest where another program put it here without one."""
-    return str((entry.get("annotations") or {}).get(REF_NAME) or entry["digest"])
-
-
-def _descriptor(name: str, digest: str, size: int) -> dict[str, Any]:
-    return {"mediaType": MANIFEST_TYPE, "digest": digest, "size": size, "annotations": {REF_NAME: name}}
-
-
-def _index(entries: list[dict[str, Any]]) -> bytes:
-    ordered = sorted(entries, key=_name)
-    return json.dumps({"schemaVersion": 2, "manifests": ordered}, indent=1).encode()
+    """Return the image's name; its digest where another program put it here without one."""
+    return name_of(entry) or str(entry["digest"])

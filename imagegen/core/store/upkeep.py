@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagegen.core.errors import StoreError
+from imagegen.core.errors import FetchError, StoreError
 from imagegen.core.oci.types import is_digest
 from imagegen.core.progress import Progress
 from imagegen.core.store import disk, refs
@@ -79,7 +79,7 @@ def collect(store: Store, required: Iterable[str], now: float | None = None) -> 
     now = time.time() if now is None else now
     keep = set(required)
     for digest in refs.images(store).values():
-        with suppress(StoreError):  # of an image that is not whole, what others want is kept
+        with suppress(FetchError, StoreError):  # of an image that is not whole, what others want is kept
             keep |= refs.parts(store, digest).keys()
     freed = 0
     for path in [*map(store.path, blobs(store)), *(store.root / "rootfs").iterdir()]:

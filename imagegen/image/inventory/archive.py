@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from imagegen.core.errors import FetchError
+from imagegen.core.oci.layout import BLOBS, INDEX_FILE, LAYOUT_FILE, blob_name
 from imagegen.core.oci.types import (
     ImageConfig,
     LayerDescriptor,
@@ -24,6 +25,8 @@ from imagegen.core.oci.types import (
     digest_of,
     read_config,
     read_document,
+    read_entry,
+    read_index,
 )
 from imagegen.core.registry.tar import DAMAGED, Bounded, members
 from imagegen.image.inventory.layers import LayerEntry, Stream
@@ -33,8 +36,8 @@ _BLOCK = 1 << 20
 _MAX_FILES = 10_000
 _MAX_DOCUMENTS = 64 << 20  # bytes, of all
 _MAX_DEPTH = 4  # indexes in indexes
-_INDEX, _MANIFEST, _BLOBS = "index.json", "manifest.json", "blobs/sha256/"
-_OTHERS = ("VERSION", "repositories", "oci-layout")
+_MANIFEST = "manifest.json"
+_OTHERS = ("VERSION", "repositories", LAYOUT_FILE)
 
 
 @dataclass(frozen=True)
@@ -87,14 +90,14 @@ class _Archive:
                 )
             self._documents[name] = head + content.read()
         elif head:
-            digest = f"sha256:{posixpath.basename(name)}" if name.startswith(_BLOBS) else None
+            digest = f"sha256:{posixpath.basename(name)}" if name.startswith(f"{BLOBS}/") else None
             self._layers[name] = layer(PrefixedStream(head, content), digest, f"{self._where}: {name}", self._scratch)
 
     def contents(self, platform: Platform) -> ArchivedImage:
-        if _INDEX in self._documents:
-            index = self._documents[_INDEX]
-            config, found = chosen(index, lambda digest: self._documents.get(_path(digest)), platform, self._where)
-            names = [_path(each.digest) for each in found]
+        if INDEX_FILE in self._documents:
+            index = self._documents[INDEX_FILE]
+            config, found = chosen(index, lambda digest: self._documents.get(blob_name(digest)), platform, self._where)
+            names = [blob_name(each.digest) for each in found]
         else:
             config, names = self._classic()
         layers = [self._layers.get(self._links.get(name, name)) for name in names]
@@ -134,9 +137,11 @@ def chosen(
     `document` gives a blob by digest. Raises FetchError.
     """
     try:
-        entries = {str(each["digest"]): str(each["mediaType"]) for each in json.loads(index)["manifests"]}
-    except (KeyError, ValueError, TypeError, RecursionError) as error:
-        raise FetchError(f"{where} is no OCI layout", code="fetch-not-a-layout", why=f"{_INDEX}: {error}") from error
+        found = [entry[0] for entry in map(read_entry, read_index(index, where)) if entry]
+    except FetchError as error:
+        why = f"{INDEX_FILE}: {error.why}"
+        raise FetchError(f"{where} is no OCI layout", code="fetch-not-a-layout", why=why) from error
+    entries = {manifest.digest: manifest.media_type for manifest in found}
     required = [each for each in entries if digest in (None, each)]
     if len(required) != 1:
         what = f"{where} holds {len(required)} images" if digest is None else f"{where} has no image {digest}"
@@ -145,10 +150,10 @@ def chosen(
         )
     name, kind = required[0], entries[required[0]]
     for _ in range(_MAX_DEPTH):
-        found = read_document(_blob(document, name, where), kind, platform, where)
-        if isinstance(found, Manifest):
-            return read_config(_blob(document, found.config.digest, where), found, platform, where)
-        name, kind = found.digest, found.media_type
+        read = read_document(_blob(document, name, where), kind, platform, where)
+        if isinstance(read, Manifest):
+            return read_config(_blob(document, read.config.digest, where), read, platform, where)
+        name, kind = read.digest, read.media_type
     raise FetchError(f"{where} is described in circles", code="fetch-nested-index")
 
 
@@ -161,7 +166,3 @@ def _blob(document: Callable[[str], bytes | None], digest: str, where: str) -> b
             why=f"{digest} is not there" if data is None else "it is damaged",
         )
     return data
-
-
-def _path(digest: str) -> str:
-    return _BLOBS + digest.removeprefix("sha256:")

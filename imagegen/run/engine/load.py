@@ -10,7 +10,6 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -20,14 +19,14 @@ from docker.errors import ImageNotFound, NotFound
 from docker.utils import parse_repository_tag
 
 from imagegen.core.errors import EngineError, LostEngineError, StoreError
-from imagegen.core.oci.layout import LAYOUT_VERSION
-from imagegen.core.oci.types import CONFIG_TYPE, MANIFEST_TYPE, digest_of
+from imagegen.core.oci.layout import INDEX_FILE, LAYOUT_FILE, LAYOUT_VERSION, blob_name
+from imagegen.core.oci.types import MANIFEST_TYPE, Descriptor, read_manifest
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.image.layers import Image
 from imagegen.run.engine.connection import while_alive
 from imagegen.run.engine.containers import explained
-from imagegen.run.engine.registry import ServedBlob, serving
+from imagegen.run.engine.registry import Loadable, serving
 
 
 class Loading:
@@ -101,11 +100,10 @@ class Loading:
 
 
 def _in_memory(store: Store, image: Image) -> Loadable:
-    """An image whose layers the store has, but not its manifest and config."""
-    config = ServedBlob(CONFIG_TYPE, digest_of(image.config), len(image.config), image.config)
-    manifest = ServedBlob(MANIFEST_TYPE, image.digest, len(image.manifest), image.manifest)
-    layers = {layer.digest: ServedBlob(layer.media_type, layer.digest, layer.size) for layer in image.layers}
-    return Loadable(store, manifest, (config, *layers.values()))
+    """Return an image whose layers the store has, but not its manifest and config."""
+    manifest = read_manifest(image.manifest, image.digest)
+    documents = {image.digest: image.manifest, manifest.config.digest: image.config}
+    return Loadable(store, Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest)), manifest.blobs, documents)
 
 
 # Bring an image of the store into an engine: a pull from loopback, or an archive where loopback is out of reach.
@@ -114,15 +112,6 @@ def _in_memory(store: Store, image: Image) -> Loadable:
 
 _SHORT = 12  # hex digits of a digest in the engine's progress events
 _LOADED = re.compile(r"127\.0\.0\.1:(\d+)/imagegen/[0-9a-f]{32}@")  # an image while it is loaded; see `serving`
-
-
-@dataclass(frozen=True)
-class Loadable:
-    """An image to be loaded: a manifest, its config and layers, each blob once."""
-
-    store: Store
-    manifest: ServedBlob
-    blobs: tuple[ServedBlob, ...]
 
 
 def load(client: docker.DockerClient, store: Store, digest: str, tag: str, progress: Progress) -> None:
@@ -167,10 +156,8 @@ def image_digest(client: docker.DockerClient, ref: str) -> str | None:
 def _image(store: Store, digest: str) -> Loadable:
     """Read the manifest. StoreError when a blob that it names is missing."""
     data = store.read(digest)
-    manifest = json.loads(data)
-    listed = [manifest["config"], *manifest["layers"]]
-    blobs = {blob["digest"]: ServedBlob(blob["mediaType"], blob["digest"], int(blob["size"])) for blob in listed}
-    missing = [blob.digest for blob in blobs.values() if not store.has(blob.digest, blob.size)]
+    manifest = read_manifest(data, digest)
+    missing = [blob.digest for blob in manifest.blobs if not store.has(blob.digest, blob.size)]
     if missing:
         raise StoreError(
             f"{len(missing)} blobs of the image {digest} are missing or have another size",
@@ -179,9 +166,7 @@ def _image(store: Store, digest: str) -> Loadable:
             why=", ".join(missing),
             fix="build again: `imagegen build` makes layers that only a registry has",
         )
-    return Loadable(
-        store, ServedBlob(manifest.get("mediaType", MANIFEST_TYPE), digest, len(data)), tuple(blobs.values())
-    )
+    return Loadable(store, Descriptor(manifest.media_type, digest, len(data)), manifest.blobs)
 
 
 @contextmanager
@@ -194,9 +179,9 @@ def pulled(
     there. The name exists, and its port answers, until the block ends. Raises EngineError when the pull fails or `stop`
     is set, StoreError for a fault of the store.
     """
-    manifest, blobs = image.manifest, image.blobs
-    with serving(image.store, manifest, blobs, advance) as registry:
-        held = {blob.digest.removeprefix("sha256:")[:_SHORT]: blob.size for blob in blobs}
+    manifest = image.manifest
+    with serving(image, advance) as registry:
+        held = {blob.digest.removeprefix("sha256:")[:_SHORT]: blob.size for blob in image.blobs}
         name = f"{registry.repository}@{manifest.digest}"
 
         def seen(event: dict[str, Any]) -> None:
@@ -218,7 +203,7 @@ def pulled(
                 raise
             except EngineError:
                 if registry.reached.is_set():
-                    _check_blobs(image.store, blobs)
+                    _check_blobs(image)
                     raise
                 yield None
             else:
@@ -274,41 +259,26 @@ def _held(client: docker.DockerClient, store: Store) -> frozenset[str]:
         digests = [str(image["Id"]) for image in client.api.images()]
     for digest in digests:
         if store.has(digest):
-            manifest = json.loads(store.read(digest))
-            held |= {blob["digest"] for blob in [manifest["config"], *manifest["layers"]]}
+            held |= {blob.digest for blob in read_manifest(store.read(digest), digest).blobs}
     return frozenset(held)
 
 
 def _archive(
-    store: Store, name: str, manifest: ServedBlob, blobs: Iterable[ServedBlob], sent: Callable[[int], None]
+    store: Store, name: str, manifest: Descriptor, blobs: Iterable[Descriptor], sent: Callable[[int], None]
 ) -> Iterator[bytes]:
-    """An OCI image layout as a tar stream, with the image under `name`; every blob is verified while it is read."""
-    index = {
-        "schemaVersion": 2,
-        "manifests": [
-            {
-                "mediaType": manifest.media_type,
-                "digest": manifest.digest,
-                "size": manifest.size,
-                "annotations": {"io.containerd.image.name": name},
-            }
-        ],
-    }
-    yield from _member("oci-layout", LAYOUT_VERSION)
-    yield from _member("index.json", json.dumps(index).encode())
-    yield from _member(_blob_path(manifest), store.read(manifest.digest))
+    """Yield an OCI image layout as a tar, with the image under `name`; every blob is verified while it is read."""
+    entry = manifest.as_dict() | {"annotations": {"io.containerd.image.name": name}}
+    yield from _member(LAYOUT_FILE, LAYOUT_VERSION)
+    yield from _member(INDEX_FILE, json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode())
+    yield from _member(blob_name(manifest.digest), store.read(manifest.digest))
     for blob in blobs:
-        yield _header(_blob_path(blob), blob.size)
+        yield _header(blob_name(blob.digest), blob.size)
         with store.open(blob.digest) as reader:
             for chunk in reader:
                 yield chunk
                 sent(len(chunk))
         yield _padding(blob.size)
     yield bytes(2 * tarfile.BLOCKSIZE)
-
-
-def _blob_path(blob: ServedBlob) -> str:
-    return f"blobs/sha256/{blob.digest.removeprefix('sha256:')}"
 
 
 def _member(name: str, content: bytes) -> Iterator[bytes]:
@@ -335,11 +305,11 @@ def follow(events: Iterable[Any], tag: str, seen: Callable[[dict[str, Any]], Non
         seen(event)
 
 
-def _check_blobs(store: Store, blobs: Iterable[ServedBlob]) -> None:
+def _check_blobs(image: Loadable) -> None:
     """Raise StoreError after a failed pull if a blob of the store is damaged."""
-    for blob in blobs:
-        if blob.data is None:
-            store.verify(blob.digest)
+    for blob in image.blobs:
+        if blob.digest not in image.documents:
+            image.store.verify(blob.digest)
 
 
 def tag_image(client: docker.DockerClient, ref: str, tag: str) -> None:

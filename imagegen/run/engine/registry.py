@@ -12,12 +12,13 @@ import re
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from imagegen.core.oci.types import Descriptor
 from imagegen.core.store import Store
 
 _TLS_HANDSHAKE = b"\x16"  # RFC 8446 section 5.1: the content type that a client's hello begins with
@@ -26,13 +27,16 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class ServedBlob:
-    """One blob of an image, as an OCI descriptor has it; `size` in bytes. With `data` the store need not have it."""
+class Loadable:
+    """An image to be loaded: a manifest, its config and layers, each blob once.
 
-    media_type: str
-    digest: str
-    size: int
-    data: bytes | None = None
+    `documents` has by digest the contents of those that `store` need not have.
+    """
+
+    store: Store
+    manifest: Descriptor
+    blobs: tuple[Descriptor, ...]
+    documents: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass
@@ -44,18 +48,16 @@ class Registry:
 
 
 @contextmanager
-def serving(
-    store: Store, manifest: ServedBlob, blobs: tuple[ServedBlob, ...], sent: Callable[[int], None]
-) -> Iterator[Registry]:
-    """Serve `manifest` and `blobs`, nothing else, at a random path on a random port of 127.0.0.1.
+def serving(image: Loadable, sent: Callable[[int], None]) -> Iterator[Registry]:
+    """Serve the image's manifest and blobs, nothing else, at a random path on a random port of 127.0.0.1.
 
     `sent` is called from several threads with the number of blob bytes that were sent. The client verifies the digests,
     as the specification requires.
     """
     path = f"imagegen/{secrets.token_hex(16)}"
-    resources = {f"/v2/{path}/manifests/{manifest.digest}": manifest}
-    resources |= {f"/v2/{path}/blobs/{blob.digest}": blob for blob in blobs}
-    server = _Server(store, resources, sent)
+    resources = {f"/v2/{path}/manifests/{image.manifest.digest}": image.manifest}
+    resources |= {f"/v2/{path}/blobs/{blob.digest}": blob for blob in image.blobs}
+    server = _Server(image, resources, sent)
     registry = Registry(f"127.0.0.1:{server.server_address[1]}/{path}", server.reached)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
@@ -71,9 +73,9 @@ class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # an engine keeps idle connections open
 
-    def __init__(self, store: Store, resources: dict[str, ServedBlob], sent: Callable[[int], None]) -> None:
+    def __init__(self, image: Loadable, resources: dict[str, Descriptor], sent: Callable[[int], None]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.store, self.resources, self.sent = store, resources, sent
+        self.image, self.resources, self.sent = image, resources, sent
         self.reached = threading.Event()
         self._open: set[socket.socket] = set()
 
@@ -141,12 +143,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if body:
             self._send(found, start, stop)
 
-    def _send(self, blob: ServedBlob, start: int, stop: int) -> None:
+    def _send(self, blob: Descriptor, start: int, stop: int) -> None:
         """Let the kernel copy the bytes. A blob shorter than its descriptor ends the connection early."""
-        if blob.data is not None:
-            self.wfile.write(blob.data[start:stop])
+        image = self.server.image
+        if (document := image.documents.get(blob.digest)) is not None:
+            self.wfile.write(document[start:stop])
             return
-        with self.server.store.path(blob.digest).open("rb") as file:
+        with image.store.path(blob.digest).open("rb") as file:
             while start < stop:
                 count = self.connection.sendfile(file, start, min(_CHUNK, stop - start))
                 if not count:

@@ -27,7 +27,7 @@ from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Lock, main_versions
 from imagegen.run.smoke.numerics import Fingerprint
 from imagegen.supply.compare import revision
-from imagegen.supply.compare.layout import PREFIX, Layout
+from imagegen.supply.compare.layout import PREFIX, LayoutRepository
 
 _VERSION = f"{LABEL}version."
 
@@ -226,10 +226,10 @@ def located(text: str, store: Store, client: Client, settings: Settings) -> tupl
     image).
     """
     if is_digest(text):
-        return Layout(store.root, "the store"), text
+        return LayoutRepository(store.root, "the store"), text
     if text.startswith(PREFIX):
         directory, at, digits = text.removeprefix(PREFIX).partition("@sha256:")
-        return Layout(Path(directory), text), f"sha256:{digits}" if at else ""
+        return LayoutRepository(Path(directory), text), f"sha256:{digits}" if at else ""
     reference = registry.parse(text)
     requested = reference.digest or reference.tag
     if requested is None:

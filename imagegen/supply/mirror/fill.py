@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +11,10 @@ from filelock import FileLock
 
 from imagegen.core import data
 from imagegen.core.config import Settings
-from imagegen.core.errors import Location, StoreError
+from imagegen.core.errors import FetchError, Location, StoreError
 from imagegen.core.net import Client
-from imagegen.core.oci.layout import LAYOUT_VERSION
-from imagegen.core.oci.types import EMPTY, EMPTY_CONTENT, MANIFEST_TYPE, REF_NAME, Descriptor, write_artifact
+from imagegen.core.oci.layout import INDEX_FILE, Layout, index_entry, name_of
+from imagegen.core.oci.types import EMPTY, EMPTY_CONTENT, MANIFEST_TYPE, Descriptor, write_artifact
 from imagegen.core.progress import Meter, Progress
 from imagegen.core.registry import PushTarget, Reference
 from imagegen.core.store import Store, disk
@@ -154,66 +149,50 @@ def _manifest(listing: MirrorArtifact) -> bytes:
 def _into_directory(
     at: Path, listings: Sequence[MirrorArtifact], blobs: Sequence[Descriptor], store: Store, meter: Meter
 ) -> int:
+    layout = Layout(at)
     with disk.explained(at, _WHAT, _REMEDY):
-        folder = at / "blobs" / "sha256"
-        folder.mkdir(parents=True, exist_ok=True)
-        absent = [blob for blob in blobs if not _there(folder, blob)]
+        layout.create()
+        absent = [blob for blob in blobs if not _has(layout, blob)]
         disk.require(at, _WHAT, _REMEDY, sum(blob.size for blob in absent))
         meter.advance(sum(blob.size for blob in blobs) - sum(blob.size for blob in absent))
         for blob in absent:
-            _copy(store, blob.digest, folder)
+            _copy(store, blob.digest, layout)
             meter.advance(blob.size)
-        _copy(store, EMPTY.digest, folder)
-        if not (at / "oci-layout").exists():
-            data.write(at / "oci-layout", LAYOUT_VERSION)
+        _copy(store, EMPTY.digest, layout)
         with FileLock(at / ".imagegen-lock"):
-            _list(at, {listing.name: _kept(store, listing, folder) for listing in listings})
+            _list(layout, {listing.name: _write_manifest(store, listing, layout) for listing in listings})
     return len(absent)
 
 
-def _there(folder: Path, blob: Descriptor) -> bool:
-    path = folder / blob.digest.removeprefix("sha256:")
+def _has(layout: Layout, blob: Descriptor) -> bool:
+    path = layout.path(blob.digest)
     return path.is_file() and path.stat().st_size == blob.size
 
 
-def _kept(store: Store, listing: MirrorArtifact, folder: Path) -> dict[str, Any]:
-    """The listing's entry in the index, its manifest written."""
+def _write_manifest(store: Store, listing: MirrorArtifact, layout: Layout) -> dict[str, Any]:
+    """Write the listing's manifest, and return its entry in the index."""
     manifest = _manifest(listing)
     digest = store.write(manifest)
-    _copy(store, digest, folder)
-    annotations = {REF_NAME: listing.name}
-    return {"mediaType": MANIFEST_TYPE, "digest": digest, "size": len(manifest), "annotations": annotations}
+    _copy(store, digest, layout)
+    return index_entry(Descriptor(MANIFEST_TYPE, digest, len(manifest)), listing.name)
 
 
-def _copy(store: Store, digest: str, folder: Path) -> None:
-    """A blob under its final name, whole or not at all. No link: what is done to the mirror is not done here."""
-    handle, name = tempfile.mkstemp(dir=folder, prefix=".new-")
-    try:
-        with os.fdopen(handle, "wb") as target, store.open(digest) as source:
-            shutil.copyfileobj(source, target, 1 << 20)
-            target.flush()
-            os.fsync(target.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, folder / digest.removeprefix("sha256:"))
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(name)
+def _copy(store: Store, digest: str, layout: Layout) -> None:
+    """Copy a blob, whole or not at all. No link: what is done to the mirror is not done to the store."""
+    with store.open(digest) as source:
+        data.write(layout.path(digest), source)
 
 
-def _list(at: Path, entries: dict[str, dict[str, Any]]) -> None:
+def _list(layout: Layout, added: dict[str, dict[str, Any]]) -> None:
     """Add entries to the layout's index, in place of those of the same name. Raises StoreError for a damaged one."""
-    index = at / "index.json"
     try:
-        known = json.loads(data.read(index))["manifests"] if index.exists() else []
-        others = [each for each in known if each["annotations"][REF_NAME] not in entries]
-        ordered = sorted([*others, *entries.values()], key=lambda each: str(each["annotations"][REF_NAME]))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        why = f"it is no mirror's list: {error}"
+        known = layout.entries() if (layout.root / INDEX_FILE).exists() else []
+    except FetchError as error:
         raise StoreError(
             "the mirror cannot be added to",
             code="store-mirror-unwritable",
-            where=Location(index),
-            why=why,
+            where=Location(layout.root / INDEX_FILE),
+            why=f"it is no mirror's list: {error.why}",
             fix="name another directory",
         ) from error
-    data.write(index, json.dumps({"schemaVersion": 2, "manifests": ordered}, indent=1).encode())
+    layout.write_index([*(entry for entry in known if name_of(entry) not in added), *added.values()])
