@@ -17,6 +17,7 @@ from imagegen.core.oci.types import (
     EMPTY_CONTENT,
     INDEX_TYPE,
     MANIFEST_TYPE,
+    ZSTD_TYPE,
     Descriptor,
     write_artifact,
 )
@@ -46,7 +47,7 @@ def _layer(store: Store, name: str, key: str, content: bytes) -> layers.Layer:
         tar.file(f"/opt/{name}/file.py", len(content), [content])
         tar.close()
         diff_id = sink.close()
-        return layers.Layer(name, key, diff_id, blob.commit(), blob.size, sink.unpacked)
+        return layers.Layer(ZSTD_TYPE, blob.commit(), blob.size, diff_id, name, key, sink.unpacked)
 
 
 @dataclass

@@ -50,8 +50,8 @@ from imagegen.run import smoke
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import numerics
 from imagegen.supply.publish import attachments, journal
-from imagegen.supply.publish.journal import RemoteRepository, TaggedManifest, blobs, format_summary, push
-from imagegen.supply.publish.plan import PublishPlan, RegistryState, RequiredLayer
+from imagegen.supply.publish.journal import RemoteRepository, TaggedManifest, format_summary, push
+from imagegen.supply.publish.plan import LocatedLayer, PublishPlan, RegistryState
 from imagegen.supply.publish.plan import plan as planned
 from imagegen.supply.publish.remote_layers import AttachmentReader, find_remote_layers
 from imagegen.supply.publish.smoke_attestations import (
@@ -247,7 +247,7 @@ def run_smoke_checks(
     tag = local_tags(lock)[1] + ("" if job.compression == "zstd" else "-gzip")
     settings = session.settings
     with Engine.connect(settings, session.progress) as engine:
-        if all(session.store.has(blob.digest, blob.size) for blob in blobs(image)):
+        if all(session.store.has(blob.digest, blob.size) for blob in image.blobs):
             engine.load(session.store, image.digest, tag, session.progress)
         else:
             found = credentials_for(endpoint(repository.reference, settings).host, settings.env)
@@ -289,20 +289,20 @@ def plan_publish(publisher: Publisher, cell: Cell, lock: Lock) -> PublishPlan:
     )
 
 
-def known_layers(job: PublishJob, store: Store) -> tuple[RequiredLayer, ...]:
+def known_layers(job: PublishJob, store: Store) -> tuple[LocatedLayer, ...]:
     """Return the image's layers from the bottom up, with digests and sizes where the lock's record or this store has
     them.
     """
     lock, record = job.lock, job.lock.record
     if job.compression != "zstd":
-        return tuple(RequiredLayer(part.name) for part in plan_layers(lock))
+        return tuple(LocatedLayer(part.name) for part in plan_layers(lock))
     if record and (record.layer_format, record.codec) == (LAYER_FORMAT, CODEC):
-        return tuple(RequiredLayer(layer.name, layer.digest, layer.size) for layer in record.layers)
+        return tuple(LocatedLayer(layer.name, layer.digest, layer.size) for layer in record.layers)
     built = previously_built_layers(lock, store)
     return tuple(
-        RequiredLayer(part.name, built[part.key].digest, built[part.key].size)
+        LocatedLayer(part.name, built[part.key].digest, built[part.key].size)
         if part.key in built
-        else RequiredLayer(part.name)
+        else LocatedLayer(part.name)
         for part in plan_layers(lock)
     )
 

@@ -19,7 +19,7 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import ContainerError, EngineError, OutputLimitError, StoreError, WheelError
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci.types import ZSTD_TYPE, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer
@@ -122,7 +122,7 @@ def part_of(store: Store, digest: str, layers: int) -> Image:
     manifest["layers"] = manifest["layers"][:layers]
     manifest["config"] |= {"digest": digest_of(config_bytes), "size": len(config_bytes)}
     manifest_bytes = json.dumps(manifest).encode()
-    made = tuple(Layer("x", "", "", layer["digest"], layer["size"], 0) for layer in manifest["layers"])
+    made = tuple(Layer(ZSTD_TYPE, layer["digest"], layer["size"], "", "x", "") for layer in manifest["layers"])
     return Image(digest_of(manifest_bytes), manifest_bytes, config_bytes, made)
 
 

@@ -20,7 +20,7 @@ from imagegen.app.publisher import Publisher, PublishJob, PublishOptions
 from imagegen.core.config import Settings
 from imagegen.core.errors import ImagegenError
 from imagegen.core.net import Client
-from imagegen.core.oci.types import MANIFEST_TYPE, Descriptor, digest_of
+from imagegen.core.oci.types import CONFIG_TYPE, ZSTD_TYPE, Descriptor, digest_of, write_manifest
 from imagegen.core.progress import Progress
 from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.store import Store
@@ -81,19 +81,10 @@ class World:
     def image(self, version: str) -> Image:
         layers = []
         for name, content in (("base", b"base"), ("demo", version.encode())):
-            digest = self.store.write(content * 10)
-            layers.append(
-                Layer(name, digest_of(name.encode() + content), digest_of(content), digest, len(content) * 10, 1)
-            )
+            digest, key = self.store.write(content * 10), digest_of(name.encode() + content)
+            layers.append(Layer(ZSTD_TYPE, digest, len(content) * 10, digest_of(content), name, key, 1))
         config = json.dumps({"version": version}).encode()
-        manifest = json.dumps(
-            {
-                "schemaVersion": 2,
-                "mediaType": MANIFEST_TYPE,
-                "config": {"mediaType": "c", "digest": self.store.write(config), "size": len(config)},
-                "layers": [{"mediaType": each.media_type, "digest": each.digest, "size": each.size} for each in layers],
-            }
-        ).encode()
+        manifest = write_manifest(Descriptor(CONFIG_TYPE, self.store.write(config), len(config)), layers)
         return Image(self.store.write(manifest), manifest, config, tuple(layers))
 
     def repository(self, client: Client, repository: str = REPOSITORY) -> RemoteRepository:

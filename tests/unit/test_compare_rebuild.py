@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from imagegen.core.config import Settings
-from imagegen.core.oci.types import ImageConfig, digest_of
+from imagegen.core.oci.types import ZSTD_TYPE, ImageConfig, digest_of
 from imagegen.core.oci.types import LayerDescriptor as Described
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
@@ -103,7 +103,7 @@ ALTERED: dict[str, tuple[list[Any], list[Any], str, str]] = {
 
 def image_of(lock: Lock, store: Store, *tars: bytes) -> layers.Image:
     built = [
-        Layer(name, "sha256:" + "0" * 64, digest_of(data), store.write(data), len(data), len(data))
+        Layer(ZSTD_TYPE, store.write(data), len(data), digest_of(data), name, "sha256:" + "0" * 64, len(data))
         for name, data in zip(("base", "venv"), tars, strict=False)
     ]
     return layers.image(lock, built)

@@ -19,7 +19,7 @@ from imagegen.audit.report import AuditReport
 from imagegen.cli import comparing
 from imagegen.core.config import Settings
 from imagegen.core.net import Client, NotFoundError, UnavailableError, UnreachableError
-from imagegen.core.oci.types import INDEX_TYPE, MANIFEST_TYPE
+from imagegen.core.oci.types import INDEX_TYPE, MANIFEST_TYPE, ZSTD_TYPE
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, refs
 from imagegen.image import base as bases
@@ -113,7 +113,7 @@ def documents(lock: Lock, digest: str) -> dict[Kind, bytes]:
     """Return the documents that publish attaches to an image, in their form in the registry."""
     text = lock_document(lock)
     rows = lock.record.layers if lock.record else ()
-    layers = tuple(Layer(row.name, row.key, row.diff_id, row.digest, row.size, None) for row in rows)
+    layers = tuple(Layer(ZSTD_TYPE, row.digest, row.size, row.diff_id, row.name, row.key) for row in rows)
     inputs, base = locks.inputs_hash(lock), bases.key(lock.base)
     listed = Described(
         inputs, digest_of(text), digest, CODEC, base, layers, {key: digest_of(KNOWN[key]) for key in KNOWN}

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagegen.core.errors import SmokeError
+from imagegen.core.oci.types import ZSTD_TYPE
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer
@@ -46,7 +47,7 @@ def layer(store: Store, *members: tarfile.TarInfo, contents: Mapping[str, bytes]
             archive.addfile(member, io.BytesIO(content))
     tar = buffer.getvalue()
     digest = store.write(zstandard.compress(tar))
-    return Layer("test", "sha256:key", "sha256:diff", digest, len(tar), len(tar))
+    return Layer(ZSTD_TYPE, digest, len(tar), "sha256:diff", "test", "sha256:key", len(tar))
 
 
 def member(path: str, kind: bytes = tarfile.REGTYPE, target: str = "", mode: int = 0o644) -> tarfile.TarInfo:

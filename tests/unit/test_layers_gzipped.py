@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen.core.oci.types import GZIP_TYPE, digest_of
+from imagegen.core.oci.types import GZIP_TYPE, ZSTD_TYPE, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer, image
@@ -46,7 +46,7 @@ def layer(store: Store, name: str, data: bytes) -> Layer:
         sink = LayerSink(blob)
         sink.write(data)
         diff_id = sink.close()
-        return Layer(name, digest_of(name.encode()), diff_id, blob.commit(), blob.size, sink.unpacked)
+        return Layer(ZSTD_TYPE, blob.commit(), blob.size, diff_id, name, digest_of(name.encode()), sink.unpacked)
 
 
 def built(store: Store, *contents: bytes) -> Image:

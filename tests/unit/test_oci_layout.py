@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from imagegen.core.errors import FetchError
 from imagegen.core.oci.layout import INDEX_FILE, LAYOUT_FILE, Layout, blob_name, index_entry, name_of, write_index
-from imagegen.core.oci.types import MANIFEST_TYPE, Descriptor, digest_of, read_index
+from imagegen.core.oci.types import digest_of, read_index
 from tests.support.errors import raises
 
 BLOB = b"content" * 1000
@@ -24,7 +24,7 @@ def layout(tmp_path: Path) -> Layout:
     layout = Layout(tmp_path / "layout")
     layout.create()
     layout.path(DIGEST).write_bytes(BLOB)
-    layout.write_index([index_entry(Descriptor(MANIFEST_TYPE, DIGEST, len(BLOB)), "demo:1")])
+    layout.write_index([index_entry("demo:1", DIGEST, len(BLOB))])
     return layout
 
 
@@ -82,7 +82,7 @@ def test_entries_of_another_form_are_left_out(layout: Layout) -> None:
 
 @given(st.lists(st.text(), unique=True, max_size=5))
 def test_an_index_is_the_same_in_any_order(names: list[str]) -> None:
-    entries = [index_entry(Descriptor(MANIFEST_TYPE, DIGEST, 1), name) for name in names]
+    entries = [index_entry(name, DIGEST, 1) for name in names]
     data = write_index(entries)
     assert write_index(reversed(entries)) == data
     assert sorted(map(name_of, read_index(data, "it"))) == sorted(names)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from imagegen.supply.publish.plan import PublishPlan, RegistryState, RequiredLayer, lines, plan
+from imagegen.supply.publish.plan import LocatedLayer, PublishPlan, RegistryState, lines, plan
 from imagegen.supply.publish.tags import Tags
 
 TAGS = Tags("2026.11.20-torch2.13.0-cu130-py311-1a2b3c4d", ("latest", "cu130", "cu130-py311"))
 OLD, NEW = "sha256:" + "0" * 64, "sha256:" + "f" * 64
 WANTED = (
-    RequiredLayer("base", "sha256:" + "a" * 64, 177_300_000),
-    RequiredLayer("nvidia-cublas", "sha256:" + "b" * 64, 411_000_000),
-    RequiredLayer("torch", "sha256:" + "c" * 64, 510_900_000),
-    RequiredLayer("vllm", "sha256:" + "d" * 64, 271_100_000),
+    LocatedLayer("base", "sha256:" + "a" * 64, 177_300_000),
+    LocatedLayer("nvidia-cublas", "sha256:" + "b" * 64, 411_000_000),
+    LocatedLayer("torch", "sha256:" + "c" * 64, 510_900_000),
+    LocatedLayer("vllm", "sha256:" + "d" * 64, 271_100_000),
 )
 SEEN = RegistryState(
     frozenset({WANTED[0].digest or ""}),
@@ -24,7 +24,7 @@ STEPS = ("attached: lock, sbom; signed by release.key",)
 
 
 def planned(
-    required: tuple[RequiredLayer, ...] = WANTED,
+    required: tuple[LocatedLayer, ...] = WANTED,
     digest: str | None = NEW,
     seen: RegistryState | None = SEEN,
     *,
@@ -41,7 +41,7 @@ def test_the_plan_as_text(golden: Callable[[str, str], None]) -> None:
     plans = {
         "of a registry that was queried": planned(),
         "of one that was not": planned(seen=None, moves=False),
-        "of a lock without a record": planned((WANTED[0], RequiredLayer("vllm")), None, None),
+        "of a lock without a record": planned((WANTED[0], LocatedLayer("vllm")), None, None),
         "of a tag that is taken": planned(seen=RegistryState(frozenset(), frozenset(), {TAGS.immutable: OLD})),
     }
     text = "\n".join("\n".join([f"# {name}", *lines(each), ""]) for name, each in plans.items())

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.core.oci.types import GZIP_TYPE, digest_of
+from imagegen.core.oci.types import GZIP_TYPE, ZSTD_TYPE, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer, RemoteLayers, image
@@ -50,7 +50,9 @@ class Full:
 def built(word: str) -> Image:
     """An image of the lock whose layers are of this word."""
     layers = [
-        Layer(name, key, digest_of(f"{word} {name}".encode()), digest_of(f"zstd {word} {name}".encode()), 9, 9)
+        Layer(
+            ZSTD_TYPE, digest_of(f"zstd {word} {name}".encode()), 9, digest_of(f"{word} {name}".encode()), name, key, 9
+        )
         for key, name in KEYS.items()
     ]
     return image(LOCK, layers)

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from imagegen.core import data
 from imagegen.core.errors import FetchError
-from imagegen.core.oci.types import REF_NAME, Descriptor, digest_of, is_digest, read_index
+from imagegen.core.oci.types import MANIFEST_TYPE, REF_NAME, Descriptor, digest_of, is_digest, read_index
 
 LAYOUT_FILE, INDEX_FILE, BLOBS = "oci-layout", "index.json", "blobs/sha256"
 LAYOUT_VERSION = b'{"imageLayoutVersion":"1.0.0"}'  # content of LAYOUT_FILE
@@ -34,9 +34,9 @@ def name_of(entry: dict[str, Any]) -> str:
     return str(annotations.get(REF_NAME, "")) if isinstance(annotations, dict) else ""
 
 
-def index_entry(manifest: Descriptor, name: str) -> dict[str, Any]:
-    """Return the entry of an index that gives the manifest a name."""
-    return manifest.as_dict() | {"annotations": {REF_NAME: name}}
+def index_entry(name: str, digest: str, size: int) -> dict[str, Any]:
+    """Return the entry of an index that gives a name to the manifest with this digest and size in bytes."""
+    return Descriptor(MANIFEST_TYPE, digest, size).as_dict() | {"annotations": {REF_NAME: name}}
 
 
 def write_index(entries: Iterable[dict[str, Any]]) -> bytes:

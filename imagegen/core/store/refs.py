@@ -15,7 +15,7 @@ from typing import Any
 
 from imagegen.core.errors import FetchError, StoreError
 from imagegen.core.oci.layout import INDEX_FILE, Layout, index_entry, name_of, write_index
-from imagegen.core.oci.types import MANIFEST_TYPE, Descriptor, read_manifest
+from imagegen.core.oci.types import read_manifest
 from imagegen.core.store import disk
 from imagegen.core.store.layout import Store
 
@@ -30,7 +30,7 @@ def keep(store: Store, name: str, digest: str, size: int) -> None:
     """
     with store.lock("index"):
         others = [entry for entry in _entries(store) if _name(entry) != name]
-        store.replace(INDEX_FILE, write_index([*others, index_entry(Descriptor(MANIFEST_TYPE, digest, size), name)]))
+        store.replace(INDEX_FILE, write_index([*others, index_entry(name, digest, size)]))
 
 
 def images(store: Store) -> dict[str, str]:
@@ -80,7 +80,7 @@ def export(store: Store, digest: str, directory: Path, name: str) -> None:
             disk.require(directory, _OUTPUT, _REMEDY, sum(blobs.values()))
         for part in (digest, *blobs):
             _place(store.path(part), layout.path(part))
-        layout.write_index([index_entry(Descriptor(MANIFEST_TYPE, digest, len(manifest)), name)])
+        layout.write_index([index_entry(name, digest, len(manifest))])
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
@@ -17,23 +17,24 @@ from imagegen.core.errors import TrustError
 from imagegen.core.oci.types import (
     CONFIG_TYPE,
     GZIP_TYPE,
+    MAX_LAYERS,
     Descriptor,
     canonical_json,
     digest_of,
+    read_manifest,
     write_manifest,
 )
 from imagegen.core.store import Store
-from imagegen.core.types import Digest, Strict
+from imagegen.core.types import Digest, Size, Strict
 from imagegen.image import base
 from imagegen.image.layers.codec import CODEC, GZIP
 from imagegen.image.layers.install import PREFIX
-from imagegen.image.layers.layer import Layer
+from imagegen.image.layers.layer import Layer, PrintableName
 from imagegen.image.layers.support import ENTRYPOINT, ENV, WORKDIR
 from imagegen.plan.lock import dumps, inputs_hash
 from imagegen.plan.lock.model import Lock, main_versions, title
 
 MAX_DOCUMENT = 4 << 20  # bytes: the flagship's, with 249 wheels, has under 100 000
-_MAX_LAYERS = 127  # overlay file systems end there
 _MAX_FACTS = 10_000
 
 
@@ -109,10 +110,11 @@ def read_description(data: bytes) -> Described:
         first = invalid.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise _malformed(f"{place}: {first['msg']}" if place else first["msg"]) from invalid
-    layers = tuple(Layer(**dict(layer)) for layer in document.layers)
-    by_key = {layer.key: layer for layer in layers}
-    if len(by_key) != len(layers):
+    by_key = {layer.key: layer for layer in document.layers}
+    if len(by_key) != len(document.layers):
         raise _malformed("two of its layers have one key")
+    if docker := [layer.media_type for layer in document.layers if layer.media_type != layer.oci_type]:
+        raise _malformed(f"a layer has the media type {docker[0]}")
     packed = None
     if document.gzip:
         if unknown := document.gzip.layers.keys() - by_key.keys():
@@ -126,7 +128,7 @@ def read_description(data: bytes) -> Described:
             },
         )
     said = (document.inputs, document.lock, document.image, document.codec, document.base)
-    return Described(*said, layers, document.facts, packed)
+    return Described(*said, document.layers, document.facts, packed)
 
 
 def _malformed(why: str) -> TrustError:
@@ -139,32 +141,13 @@ def _malformed(why: str) -> TrustError:
     )
 
 
-_Text = Annotated[str, Field(pattern=r"^[ -~]{1,200}\z")]
-_Size = Annotated[int, Field(ge=0, le=64 << 30)]
-_MediaType = Literal[
-    "application/vnd.oci.image.layer.v1.tar",
-    "application/vnd.oci.image.layer.v1.tar+gzip",
-    "application/vnd.oci.image.layer.v1.tar+zstd",
-]
-
-
-class _Layer(Strict):
-    name: _Text
-    key: Digest
-    diff_id: Digest
-    digest: Digest
-    size: _Size
-    unpacked: Annotated[int, Field(ge=0, le=1 << 40)] | None
-    media_type: _MediaType
-
-
 class _Blob(Strict):
     digest: Digest
-    size: _Size
+    size: Size
 
 
 class _Packed(Strict):
-    codec: _Text
+    codec: PrintableName
     layers: dict[Digest, _Blob]
 
 
@@ -172,9 +155,9 @@ class _Document(Strict):
     inputs: Digest
     lock: Digest
     image: Digest
-    codec: _Text
+    codec: PrintableName
     base: Digest
-    layers: Annotated[tuple[_Layer, ...], Field(min_length=1, max_length=_MAX_LAYERS)]
+    layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=MAX_LAYERS)]
     facts: Annotated[dict[Digest, Digest], Field(max_length=_MAX_FACTS)]
     gzip: _Packed | None = None
 
@@ -195,6 +178,11 @@ class Image:
     manifest: bytes
     config: bytes
     layers: tuple[Layer, ...]
+
+    @property
+    def blobs(self) -> tuple[Descriptor, ...]:
+        """Return config and layers, each blob once."""
+        return read_manifest(self.manifest, self.digest).blobs
 
 
 def local_tags(lock: Lock) -> tuple[str, str]:
@@ -288,7 +276,7 @@ def _image(lock: Lock, settings: dict[str, Any], layers: Sequence[Layer]) -> Ima
     )
     manifest = write_manifest(
         Descriptor(CONFIG_TYPE, digest_of(config), len(config)),
-        (Descriptor(layer.media_type, layer.digest, layer.size) for layer in layers),
+        layers,
     )
     return Image(digest_of(manifest), manifest, config, tuple(layers))
 

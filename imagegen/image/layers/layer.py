@@ -1,4 +1,15 @@
-"""Making one layer: the venv's skeleton, a set of wheels, the support files, or the base's file tree."""
+"""Making one layer: the venv's skeleton, a set of wheels, the support files, or the base's file tree.
+
+What is known of a layer, by type:
+
+LayerPlan        name and key of its inputs; it need not exist       layers/plan.py
+LayerDescriptor  a blob and its diff_id, as an image names them      core/oci/types.py
+Layer            both                                                here
+LayerSource      a LayerPlan, and whether its Layer exists, where    layers/sources.py
+RecordedLayer    a Layer as a lock's record has it                   plan/lock/model.py
+LocatedLayer     where a publish takes the layer from                supply/publish/plan.py
+ComparedLayer    what a comparison needs, as far as it is known      supply/compare/sides.py
+"""
 
 from __future__ import annotations
 
@@ -6,11 +17,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from imagegen.core.errors import WheelError
-from imagegen.core.oci.types import ZSTD_TYPE
+from imagegen.core.oci.types import ZSTD_TYPE, LayerDescriptor
 from imagegen.core.store import Store
 from imagegen.core.store.layout import BlobWriter
+from imagegen.core.types import Digest, Size
 from imagegen.image.inputs import libpython_link
 from imagegen.image.layers import ownership, support
 from imagegen.image.layers.bytecode import ByteCode, Compiler
@@ -32,27 +47,25 @@ from imagegen.image.layers.wheel import Wheel, open_locked
 from imagegen.plan.lock.interpreters import directory
 from imagegen.plan.lock.model import Lock
 
+PrintableName = Annotated[str, Field(pattern=r"^[ -~]{1,200}\z")]
+
 
 @dataclass(frozen=True)
-class Layer:
-    """A layer in the store. `size` and `unpacked` are bytes, compressed and not; `diff_id` is of the latter.
+class Layer(LayerDescriptor):
+    """A layer of an image that imagegen assembles: `key` is the digest of its inputs, `unpacked` the size of the tar.
 
-    Of a registry's image it is taken as it is, compressed in whatever way, and `unpacked` is not known.
+    A layer of a registry's image is used as it is, however it is compressed, and its `unpacked` size is unknown.
     """
 
-    name: str
-    key: str
-    diff_id: str
-    digest: str
-    size: int
-    unpacked: int | None
-    media_type: str = ZSTD_TYPE
+    name: PrintableName
+    key: Digest
+    unpacked: Size | None = None
 
 
 def recorded(store: Store, name: str, key: str) -> Layer | None:
     """The layer that this store once made for `key` with the codec in use, whether its blob is still here or not."""
     record = store.recall("layer", _with_codec(key))
-    return None if record is None else Layer(name, key, **record)
+    return None if record is None else Layer(ZSTD_TYPE, name=name, key=key, **record)
 
 
 def known(store: Store, name: str, key: str) -> Layer | None:
@@ -217,7 +230,7 @@ def _finish(store: Store, name: str, key: str, sink: LayerSink, blob: BlobWriter
     digest = blob.commit()
     record = {"diff_id": diff_id, "digest": digest, "size": blob.size, "unpacked": sink.unpacked}
     store.remember("layer", _with_codec(key), record)
-    return Layer(name, key, diff_id, digest, blob.size, sink.unpacked)
+    return Layer(ZSTD_TYPE, digest, blob.size, diff_id, name, key, sink.unpacked)
 
 
 def _with_codec(key: str) -> str:

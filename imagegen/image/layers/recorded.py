@@ -24,7 +24,7 @@ def recorded_image(lock: Lock) -> Image:
     return image(
         lock,
         [
-            Layer(each.name, each.key, each.diff_id, each.digest, each.size, None, types.get(each.digest, ZSTD_TYPE))
+            Layer(types.get(each.digest, ZSTD_TYPE), each.digest, each.size, each.diff_id, each.name, each.key)
             for each in recorded
         ],
     )

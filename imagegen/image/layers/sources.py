@@ -12,7 +12,6 @@ from pathlib import Path
 
 from imagegen.core import registry
 from imagegen.core.config import Settings
-from imagegen.core.oci.types import LayerDescriptor
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.image import base
@@ -100,9 +99,8 @@ def prebuilt_base(lock: Lock, remote: RemoteLayers | None) -> base.PrebuiltBase 
     parts = [part for part in plan_base(lock) if part.name != INTERPRETER]
     if not all(part.key in trusted for part in parts):
         return None
-    stored = [remote.gzip.get(part.key, trusted[part.key]) for part in parts]
-    layers = (LayerDescriptor(each.media_type, each.digest, each.size, each.diff_id) for each in stored)
-    return base.PrebuiltBase(tuple(layers), remote.repository)
+    layers = tuple(remote.gzip.get(part.key, trusted[part.key]) for part in parts)
+    return base.PrebuiltBase(layers, remote.repository)
 
 
 def previously_built_layers(lock: Lock, store: Store) -> dict[str, Layer]:
@@ -267,13 +265,12 @@ def from_image(lock: Lock) -> list[Layer]:
     found = enumerate(lock.base.content.layers if lock.base.content else (), 1)
     return [
         Layer(
-            f"base-{number}",
-            digest_of_json(["registry", number, layer.diff_id]),
-            layer.diff_id,
+            layer.oci_type,
             layer.digest,
             layer.size,
-            None,
-            layer.oci_type,
+            layer.diff_id,
+            f"base-{number}",
+            digest_of_json(["registry", number, layer.diff_id]),
         )
         for number, layer in found
     ]

@@ -18,7 +18,7 @@ from imagegen.core.types import Part
 
 
 class LockTable(Part):
-    """The base class of a lock's dataclasses; registry.Image, of a level below, has this configuration from them."""
+    """The base class of a lock's dataclasses; dataclasses within them, as RemoteImage, get this configuration."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", alias_generator=lambda name: name.replace("_", "-")

@@ -20,7 +20,7 @@ from docker.utils import parse_repository_tag
 
 from imagegen.core.errors import EngineError, LostEngineError, StoreError
 from imagegen.core.oci.layout import INDEX_FILE, LAYOUT_FILE, LAYOUT_VERSION, blob_name
-from imagegen.core.oci.types import MANIFEST_TYPE, Descriptor, read_manifest
+from imagegen.core.oci.types import MANIFEST_TYPE, Descriptor, digest_of, read_manifest
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.image.layers import Image
@@ -101,9 +101,8 @@ class Loading:
 
 def _in_memory(store: Store, image: Image) -> Loadable:
     """Return an image whose layers the store has, but not its manifest and config."""
-    manifest = read_manifest(image.manifest, image.digest)
-    documents = {image.digest: image.manifest, manifest.config.digest: image.config}
-    return Loadable(store, Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest)), manifest.blobs, documents)
+    documents = {image.digest: image.manifest, digest_of(image.config): image.config}
+    return Loadable(store, Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest)), image.blobs, documents)
 
 
 # Bring an image of the store into an engine: a pull from loopback, or an archive where loopback is out of reach.

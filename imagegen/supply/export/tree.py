@@ -15,7 +15,6 @@ from typing import IO, Any, cast
 import zstandard
 
 from imagegen.core.errors import StoreError
-from imagegen.core.oci.types import LAYER_TYPES
 from imagegen.core.registry.tar import DAMAGED, Bounded, members
 from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer
@@ -86,7 +85,7 @@ def contents(layer: Layer, store: Store) -> Iterator[tuple[str, IO[bytes]]]:
 def _opened(layer: Layer, store: Store) -> Iterator[tarfile.TarFile]:
     try:
         with store.open(layer.digest) as blob:
-            if LAYER_TYPES[layer.media_type] == "gzip":
+            if layer.compression == "gzip":
                 with tarfile.open(fileobj=cast("IO[bytes]", blob), mode="r|gz", tarinfo=Bounded) as archive:
                     yield archive
             else:

@@ -174,7 +174,7 @@ def _write_manifest(store: Store, listing: MirrorArtifact, layout: Layout) -> di
     manifest = _manifest(listing)
     digest = store.write(manifest)
     _copy(store, digest, layout)
-    return index_entry(Descriptor(MANIFEST_TYPE, digest, len(manifest)), listing.name)
+    return index_entry(listing.name, digest, len(manifest))
 
 
 def _copy(store: Store, digest: str, layout: Layout) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from imagegen.core.errors import ImagegenError, PublishError, StoreError
 from imagegen.core.net import NotFoundError
-from imagegen.core.oci.types import CONFIG_TYPE, MANIFEST_TYPE, Descriptor, digest_of
+from imagegen.core.oci.types import MANIFEST_TYPE
 from imagegen.core.progress import Progress, human
 from imagegen.core.registry import PushTarget, Reference, Repository
 from imagegen.core.registry.push import BlobTotals, Moved
@@ -177,19 +177,12 @@ def _clear(store: Store, repository: str) -> None:
 # An image on its way to a repository: the blobs that it lacks, then the manifest under its digest and no tag.
 
 
-def blobs(image: Image) -> tuple[Descriptor, ...]:
-    """Config and layers, each blob once."""
-    config = Descriptor(CONFIG_TYPE, digest_of(image.config), len(image.config))
-    layers = {each.digest: Descriptor(each.media_type, each.digest, each.size) for each in image.layers}
-    return (config, *layers.values())
-
-
 def push(image: Image, repository: RemoteRepository, store: Store, progress: Progress) -> Moved:
     """Push the image to the repository. Raises PublishError, and StoreError for a blob that is in no known place.
 
     The first error cancels the other uploads and closes the client.
     """
-    every = blobs(image)
+    every = image.blobs
     present = repository.writer.present(every)
     lacking = [blob for blob in every if blob.digest not in present]
     if gone := [blob for blob in lacking if not store.has(blob.digest, blob.size) and not repository.writer.link(blob)]:

@@ -7,7 +7,7 @@ neither the layers' sizes nor the image's digest.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from imagegen.core.progress import human
@@ -16,15 +16,6 @@ from imagegen.supply.publish.tags import Tags
 
 Location = Literal["registry", "sibling", "store", "build"]
 _SHORT = len("sha256:") + 12
-
-
-@dataclass(frozen=True)
-class RequiredLayer:
-    """A layer that the image needs. `digest` and `size` (bytes) are None until the layer is built."""
-
-    name: str
-    digest: str | None = None
-    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -37,13 +28,16 @@ class RegistryState:
 
 
 @dataclass(frozen=True)
-class PlannedLayer:
-    """A layer and its location: the repository, a sibling repository, the store, or none that is known ("build")."""
+class LocatedLayer:
+    """A layer that the image needs, and its location: the repository, a sibling, the store, or none ("build").
+
+    `digest` and `size` (bytes) are None until the layer is built.
+    """
 
     name: str
-    digest: str | None
-    size: int | None
-    where: Location
+    digest: str | None = None
+    size: int | None = None
+    where: Location = "build"
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,7 @@ class PublishPlan:
     cell: str
     repository: str
     digest: str | None
-    layers: tuple[PlannedLayer, ...]
+    layers: tuple[LocatedLayer, ...]
     tags: Tags
     seen: RegistryState | None  # None: the registry was not asked
     moves: bool  # whether the mutable tags move
@@ -87,7 +81,7 @@ def plan(
     cell: str,
     repository: str,
     digest: str | None,
-    required: Sequence[RequiredLayer],
+    required: Sequence[LocatedLayer],
     tags: Tags,
     *,
     in_store: Collection[str],
@@ -97,13 +91,12 @@ def plan(
     unknown: Sequence[str] = (),
     rebuild_reason: str | None = None,
 ) -> PublishPlan:
-    """Return the plan of a publish. `in_store` are the digests of layers that the store has.
+    """Return the plan of a publish, in which the `required` layers are located.
 
-    `rebuild_reason` is a sentence if the layers are built again, whatever the lock records.
+    `in_store` are the digests of layers that the store has. `rebuild_reason` is a sentence if the layers are built
+    again, whatever the lock records.
     """
-    layers = tuple(
-        PlannedLayer(each.name, each.digest, each.size, _location(each, in_store, seen)) for each in required
-    )
+    layers = tuple(replace(each, where=_location(each, in_store, seen)) for each in required)
     return PublishPlan(
         cell,
         repository,
@@ -117,7 +110,7 @@ def plan(
     )
 
 
-def _location(layer: RequiredLayer, in_store: Collection[str], seen: RegistryState | None) -> Location:
+def _location(layer: LocatedLayer, in_store: Collection[str], seen: RegistryState | None) -> Location:
     if layer.digest is None:
         return "build"
     if seen and layer.digest in seen.blobs:
@@ -129,7 +122,7 @@ def _location(layer: RequiredLayer, in_store: Collection[str], seen: RegistrySta
 
 def _unknown(
     digest: str | None,
-    layers: Sequence[PlannedLayer],
+    layers: Sequence[LocatedLayer],
     seen: RegistryState | None,
     repository: str,
     rebuild_reason: str | None,

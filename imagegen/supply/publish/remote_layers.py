@@ -136,6 +136,5 @@ def _import_scans(
 
 def _stored(repository: RemoteRepository, layers: Mapping[str, Layer]) -> frozenset[str]:
     """Return the keys of the layers that the repository has, or mounts from another one. Raises PublishError."""
-    blobs = {key: Descriptor(layer.media_type, layer.digest, layer.size) for key, layer in layers.items()}
-    present = repository.writer.present(blobs.values())
-    return frozenset(key for key, blob in blobs.items() if blob.digest in present or repository.writer.link(blob))
+    present = repository.writer.present(layers.values())
+    return frozenset(key for key, layer in layers.items() if layer.digest in present or repository.writer.link(layer))
