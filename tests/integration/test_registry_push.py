@@ -24,7 +24,7 @@ from imagegen.core.registry import PushTarget, Repository, parse, resolve, uploa
 from imagegen.core.store import Store
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import wheelhouse
-from imagegen.wheels.artifacts import RemoteWheelhouse
+from imagegen.wheels.remote_wheelhouse import RemoteWheelhouse
 from tests.integration.hub import PASSWORD, USER, Hub, serving
 from tests.registry import CONFIG, LAYER, MANIFEST
 

@@ -15,7 +15,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, upkeep
 from imagegen.image.inventory import cell as cells
 from imagegen.image.inventory.cell import import_scans, known_scans
-from imagegen.image.layers import watch
+from imagegen.image.layers import scan
 from imagegen.plan.lock.model import FileConflict, Lock, LockedGpus
 from tests.elf_samples import make_elf
 from tests.unit import test_inventory_cell as inventory
@@ -68,7 +68,7 @@ def test_equal_knowledge_is_equal_bytes(lock: Lock, facts: dict[str, bytes], emp
 
 
 def test_only_what_is_named_and_lacks_is_asked_for(lock: Lock, facts: dict[str, bytes], empty: Store) -> None:
-    one, two = (watch.key(wheel, lock.python) for wheel in lock.wheels)
+    one, two = (scan.scan_key(wheel, lock.python) for wheel in lock.wheels)
     requested: list[str] = []
 
     def bring(key: str) -> bytes | None:
@@ -86,7 +86,7 @@ def test_only_what_is_named_and_lacks_is_asked_for(lock: Lock, facts: dict[str, 
 def test_a_missing_scan_is_skipped_and_what_came_before_an_error_stays(
     lock: Lock, facts: dict[str, bytes], empty: Store
 ) -> None:
-    one, two = (watch.key(wheel, lock.python) for wheel in lock.wheels)
+    one, two = (scan.scan_key(wheel, lock.python) for wheel in lock.wheels)
 
     def bring(key: str) -> bytes | None:
         if key == two:

@@ -21,7 +21,7 @@ from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, Lo
 from imagegen.plan.lock.sdist import SdistBuilder, build
 from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement, Rule, Sdist
 from imagegen.wheels.find import WheelRequirement
-from imagegen.wheels.resolve import make
+from imagegen.wheels.resolve import lock_cell
 from imagegen.wheels.wheelhouse import Candidate, WheelSource
 from tests.interpreters import DEBIAN, LOCKED
 from tests.loopback import Behaviour, Server, raw, status
@@ -106,7 +106,7 @@ class Workspace:
         options: dict[str, object] = {"upgrade": False, "upgrade_packages": (), "as_of": None} | more
         options = {"rules": (), "chooser": self.chooser} | options
         settings = Settings.from_environment(self.env)
-        return make(
+        return lock_cell(
             self.cell, previous=previous or self.first, settings=settings, store=self.store,
             progress=Recorder(), **options,  # type: ignore[arg-type]
         )  # fmt: skip

@@ -8,7 +8,7 @@ Layer            both                                                here
 LayerSource      a LayerPlan, and whether its Layer exists, where    layers/sources.py
 RecordedLayer    a Layer as a lock's record has it                   plan/lock/model.py
 LocatedLayer     where a publish takes the layer from                supply/publish/plan.py
-ComparedLayer    what a comparison needs, as far as it is known      supply/compare/sides.py
+ComparedLayer    what a comparison needs, as far as it is known      supply/compare/operands.py
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from imagegen.image.layers.install import (
     skeleton,
 )
 from imagegen.image.layers.plan import INTERPRETER, LayerPlan, bytecode_key, digest_of_json, layer_key
+from imagegen.image.layers.scan import WheelScanner
+from imagegen.image.layers.scan import scan_blob as facts_blob
 from imagegen.image.layers.support import WORKDIR
-from imagegen.image.layers.watch import WheelScanner
-from imagegen.image.layers.watch import blob as facts_blob
 from imagegen.image.layers.wheel import Wheel, open_locked
 from imagegen.plan.lock.interpreters import directory
 from imagegen.plan.lock.model import Lock
