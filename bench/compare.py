@@ -31,6 +31,7 @@ from imagegen.cli.app import App
 from imagegen.core.data import shipped
 from imagegen.core.store import Store
 from imagegen.image import base, inputs, layers
+from imagegen.image.base.build import BASES
 from imagegen.image.layers.layer import known
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
@@ -87,10 +88,10 @@ class Bench:
         fresh = Store(cache / "imagegen" / "store")
         key = base.key(self.lock.base)
         bottom = known(self.warm, "base", key)
-        made = self.warm.recall("base", key)
+        made = BASES.get(self.warm, key)
         assert bottom and made
-        fresh.remember("base", key, made)
-        for digest in (made["diff_id"], bottom.digest, *(wheel.file.digest for wheel in self.sdists)):
+        BASES.put(fresh, key, made)
+        for digest in (made.digest, bottom.digest, *(wheel.file.digest for wheel in self.sdists)):
             os.link(self.warm.path(digest), fresh.path(digest))
         for folder in ("records/layer", "rootfs"):
             shutil.copytree(self.warm.root / folder, fresh.root / folder, symlinks=True, dirs_exist_ok=True)

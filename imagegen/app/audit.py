@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from imagegen.core.oci.layout import INDEX_FILE, Layout
 from imagegen.core.oci.types import Platform
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
 from imagegen.core.types import Gpu
 from imagegen.image.inputs import tree_key
@@ -43,7 +44,17 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.engine.client import exported
 
-_AUDIT = "audit"  # kind of the store's records
+
+@dataclass(frozen=True)
+class _Audited:
+    """The result of a pre-image audit; `report` is as audit.report.Report.as_dict gives it."""
+
+    errors: list[str]
+    warnings: int
+    report: dict[str, Any]
+
+
+_AUDITS = Cache("audit", _Audited)
 _SHOWN = 10  # errors of an audit in one message
 
 
@@ -55,14 +66,14 @@ def audit_before_image(session: Session, cell: Cell, lock: Lock) -> None:
     """
     store, progress = session.store, session.progress
     key = _audit_key(lock, cell)
-    found = store.recall(_AUDIT, key)
-    if found is None or "report" not in found:
+    found = _AUDITS.get(store, key)
+    if found is None:
         with timed(progress, f"auditing {lock.cell}"):
             report = audit(subject(lock, cell, store, session.settings_for(cell), progress))
         errors = [_line(each) for each in report.findings if each.severity is Severity.ERROR]
-        found = {"errors": errors, "warnings": report.counts[Severity.WARNING], "report": report.as_dict()}
-        store.remember(_AUDIT, key, found)
-    errors, more = found["errors"], f"`imagegen audit {lock.cell}` lists them"
+        found = _Audited(errors, report.counts[Severity.WARNING], report.as_dict())
+        _AUDITS.put(store, key, found)
+    errors, more = found.errors, f"`imagegen audit {lock.cell}` lists them"
     if errors:
         rest = [f"and {len(errors) - _SHOWN} more"] if len(errors) > _SHOWN else []
         raise AuditError(
@@ -71,14 +82,14 @@ def audit_before_image(session: Session, cell: Cell, lock: Lock) -> None:
             why="\n       ".join([*errors[:_SHOWN], *rest]),
             fix=f"{more}, `imagegen audit --explain ID` explains a finding; `build --no-audit` skips the audit",
         )
-    if warnings := found["warnings"]:
+    if warnings := found.warnings:
         progress.say(f"the audit found no errors, and {counted(warnings, 'warning')}: {more}")
 
 
 def audit_report(lock: Lock, cell: Cell, store: Store) -> dict[str, Any] | None:
     """Return the audit's result as audit.report.Report.as_dict gives it; None where the lock was not audited."""
-    found = store.recall(_AUDIT, _audit_key(lock, cell))
-    return found.get("report") if found else None
+    found = _AUDITS.get(store, _audit_key(lock, cell))
+    return found.report if found else None
 
 
 def _audit_key(lock: Lock, cell: Cell) -> str:

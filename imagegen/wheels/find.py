@@ -20,6 +20,7 @@ from imagegen.core.net import Client, NotFoundError, UnreachableError, file_path
 from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Meter, Progress
 from imagegen.core.store import Store
+from imagegen.core.store.cache import BlobCache, StoredBlob
 from imagegen.core.text import counted, redact
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import naming
@@ -32,7 +33,7 @@ Examine = Callable[[Path], Sequence[Finding]]  # of a wheel's file, under its ow
 
 _OTHER_MINOR = "torch-other-minor"  # of an environment a warning, since it may be meant; a wheel is still to be chosen
 _AWAY = "cannot be reached"
-_KIND = "address"  # records of the store: what an address without a known hash last gave
+_ADDRESSES = BlobCache("address")
 
 
 @dataclass(frozen=True)
@@ -189,14 +190,14 @@ class _Search:
                 with store.writer() as writer:
                     self.places.client.stream(offer.url, _Counting(writer.write, meter), size=size)
                     sha256 = writer.commit().removeprefix("sha256:")
-                store.remember(_KIND, digest_of(offer.url.encode()), {"sha256": sha256, "size": size})
+                _ADDRESSES.put(store, digest_of(offer.url.encode()), StoredBlob(f"sha256:{sha256}", size))
         return store.path(f"sha256:{sha256}"), sha256, size
 
     def _remembered(self, url: str, size: int) -> str | None:
         """Return the digest that this address gave before, if it still has as many bytes and the store has them."""
-        record = self.places.store.recall(_KIND, digest_of(url.encode()))
-        if record and record["size"] == size and self.places.store.intact(f"sha256:{record['sha256']}", size):
-            return str(record["sha256"])
+        found = _ADDRESSES.get(self.places.store, digest_of(url.encode()))
+        if found and found.size == size and self.places.store.intact(found.digest, size):
+            return found.digest.removeprefix("sha256:")
         return None
 
     def _source(self) -> Candidate:

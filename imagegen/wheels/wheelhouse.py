@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from imagegen.core.oci.types import is_digest
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.plan.lock.builds import BuiltWheel
 
 
@@ -52,13 +53,12 @@ class Offer:
 # The file is a blob, what it is a record of the store, and so is the log that the record names; `store gc` leaves them
 # alone, `wheels gc` does not.
 
-KIND = "wheel"  # records of the store
-_FIELDS = {each.name for each in fields(BuiltWheel)}
+WHEELS = Cache("wheel", BuiltWheel)
 
 
 def known(store: Store, key: str) -> BuiltWheel | None:
     """The wheel with this key; None where it was never kept, or its file is gone or damaged."""
-    found = _recall(store, key)
+    found = WHEELS.get(store, key)
     return found if found and store.intact(found.digest, found.size) else None
 
 
@@ -66,7 +66,7 @@ def keep(store: Store, wheel: BuiltWheel) -> None:
     """Remember a wheel whose file is in the store already. The first of a key stays: it may be locked somewhere."""
     with store.lock(f"wheel-{wheel.key}"):
         if known(store, wheel.key) is None:
-            store.remember(KIND, wheel.key, asdict(wheel))
+            WHEELS.put(store, wheel.key, wheel)
 
 
 def every(store: Store) -> Iterator[BuiltWheel]:
@@ -74,14 +74,14 @@ def every(store: Store) -> Iterator[BuiltWheel]:
 
     Listing does not count as a use of a wheel: see `unused`.
     """
-    found = [wheel for key in store.keys(KIND) if (wheel := _recall(store, key)) and _whole(store, wheel)]
+    found = [wheel for key in WHEELS.keys(store) if (wheel := WHEELS.get(store, key)) and _whole(store, wheel)]
     yield from sorted(found, key=lambda wheel: (wheel.name, wheel.version, wheel.key))
 
 
 def contents(store: Store) -> dict[str, str]:
     """Digest -> what it is, of all blobs that the kept wheels are made of; asking does not count as using them."""
     found: dict[str, str] = {}
-    for wheel in filter(None, (_recall(store, key) for key in store.keys(KIND))):
+    for wheel in filter(None, (WHEELS.get(store, key) for key in WHEELS.keys(store))):
         found[wheel.digest] = f"the wheel {wheel.filename}"
         if log := log_of(wheel):
             found[log] = f"the log of {wheel.filename}"
@@ -96,7 +96,7 @@ def log_of(wheel: BuiltWheel) -> str | None:
 
 def forget(store: Store, key: str) -> None:
     """Remove a wheel's entry; the next collection of the store removes its file."""
-    store.forget(KIND, key)
+    WHEELS.forget(store, key)
 
 
 def unused(store: Store, wheel: BuiltWheel, now: float) -> float:
@@ -146,10 +146,3 @@ def _unlink(path: Path) -> int:
     size = _size(path)
     path.unlink(missing_ok=True)
     return size
-
-
-def _recall(store: Store, key: str) -> BuiltWheel | None:
-    record = store.recall(KIND, key)
-    if record is None or record.keys() != _FIELDS:  # another version of imagegen may have written it
-        return None
-    return BuiltWheel(**record)

@@ -19,6 +19,7 @@ from imagegen.core.errors import BaseError
 from imagegen.core.progress import Quiet
 from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.core.types import EPOCH
 from imagegen.image import base
 from imagegen.image.base.build import sources_file
@@ -130,9 +131,9 @@ def test_what_is_no_package_leaves_nothing_behind(
     store = Store(tmp_path / "store")
     store.write(b"no archive")
     bad = replace(debian.locked.debs[0], sha256=hashlib.sha256(b"no archive").hexdigest(), size=10)
-    store.remember("deb", bad.digest, {"archive": bad.archive})  # a mirror that gives such a file
+    Cache("deb", dict).put(store, bad.digest, {"archive": bad.archive})  # a mirror that gives such a file
     locked = replace(debian.locked, debs=(bad,))
     with pytest.raises(BaseError, match="mmdebstrap failed"):
         base.build(locked, store, settings, Quiet())
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
-    assert store.recall("base", base.key(locked)) is None
+    assert Cache("base", dict).get(store, base.key(locked)) is None

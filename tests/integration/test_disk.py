@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from imagegen.core.errors import StoreError
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, disk, refs
+from imagegen.core.store.cache import Cache
 from imagegen.image import base
 from tests.integration.places import Debian
 from tests.integration.small_cell import Machine, Site
@@ -111,7 +113,7 @@ def keep_blob(store: Store, source: Path) -> None:
 
 
 def keep_record(store: Store, source: Path) -> None:
-    store.remember("files", "sha256:" + "0" * 64, {"x": source.read_text()})
+    Cache("files", dict).put(store, "sha256:" + "0" * 64, {"x": source.read_text()})
 
 
 def download(store: Store, source: Path) -> None:
@@ -145,11 +147,11 @@ def test_a_base_that_does_not_fit(step: str, debian: Debian, settings: Settings,
         store = Store(place / "store")
         for deb in debian.locked.debs:
             shutil.copy(debian.store.path(deb.digest), store.path(deb.digest))
-            store.remember("deb", deb.digest, {"archive": deb.archive})
+            Cache("deb", dict).put(store, deb.digest, {"archive": deb.archive})
         if step == "unpacking":
             key, diff_id = base.key(debian.locked), debian.layer.diff_id
             shutil.copy(debian.store.path(diff_id), store.path(diff_id))
-            store.remember("base", key, {"diff_id": diff_id, "size": debian.layer.size})
+            Cache("base", dict).put(store, key, asdict(debian.layer))
         before = disk.free(place)
         with pytest.raises(StoreError, match="the disk of the store is full"):
             base.rootfs(debian.locked, store, settings, Quiet())
@@ -174,7 +176,7 @@ def test_a_base_takes_no_more_than_it_says_and_no_tmp(
         store = Store(place / "store")
         for deb in debian.locked.debs:
             shutil.copy(debian.store.path(deb.digest), store.path(deb.digest))
-            store.remember("deb", deb.digest, {"archive": deb.archive})
+            Cache("deb", dict).put(store, deb.digest, {"archive": deb.archive})
         assert base.build(debian.locked, store, settings, Quiet()) == debian.layer
         base.rootfs(debian.locked, store, settings, Quiet())
         assert base.needed(debian.locked, store) == 0
@@ -213,7 +215,7 @@ def test_another_users_store(tmp_path: Path) -> None:
         assert Store(tmp_path / "store").read(digest) == b"x"
         for write in (
             lambda: store.write(b"y"),
-            lambda: store.remember("layer", digest, {}),
+            lambda: Cache("layer", dict).put(store, digest, {}),
             lambda: store.lock("x").__enter__(),
             lambda: store.temporary_directory("x").__enter__(),
         ):

@@ -22,6 +22,7 @@ import zstandard
 from imagegen.core.config import Settings
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.image import base, inputs, layers
 from imagegen.plan.lock.interpreters import InterpreterArchive, LockedInterpreter
 from imagegen.plan.lock.model import Lock
@@ -89,7 +90,7 @@ def assembled(small: Small, debian: Debian, at: Path) -> tuple[Store, layers.Ima
     """The image, made in a store that has the base alone."""
     store = Store(at)
     os.link(debian.store.path(debian.layer.diff_id), store.path(debian.layer.diff_id))
-    store.remember("base", base.key(debian.locked), asdict(debian.layer))
+    Cache("base", dict).put(store, base.key(debian.locked), asdict(debian.layer))
     settings = replace(small.settings, store=at)
     return store, layers.assemble(small.lock, store, settings, Quiet())
 

@@ -23,7 +23,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, upkeep
 from imagegen.image import base
 from imagegen.image.base import fetch
-from imagegen.image.base.build import failed, sources_file, verify, write_repository
+from imagegen.image.base.build import BASES, failed, sources_file, verify, write_repository
 from imagegen.image.base.sources import AptSuite, parse_deb822
 from imagegen.plan.distributions import release
 from imagegen.plan.lock.base import LockedBase, LockedDeb
@@ -184,7 +184,7 @@ def test_every_fault_of_a_mirror_is_reported(here: Settings, tmp_path: Path) -> 
 def test_a_base_that_was_built_is_not_built_again(here: Settings, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     diff_id = store.write(b"layer")
-    store.remember("base", base.key(ONE), {"diff_id": diff_id, "size": 5})
+    BASES.put(store, base.key(ONE), LayerDescriptor.of_tar(diff_id, 5))
     assert base.build(ONE, store, here, Quiet()) == LayerDescriptor.of_tar(diff_id, 5)
     assert base.missing(ONE, store) == []
     store.path(diff_id).unlink()

@@ -20,6 +20,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import BuildError, EngineError
 from imagegen.core.progress import Counter, Quiet
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.image import dockerfile as recipe
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.model import Cell
@@ -190,7 +191,7 @@ def test_what_was_measured_wins_over_the_recipe(host: BuildHost) -> None:
 
 def test_what_another_imagegen_has_remembered_is_not_guessed_at(host: BuildHost) -> None:
     (build,) = host.lock.builds
-    host.store.remember("build-cost", planning._key(build), {"units": 4, "minutes": 3})
+    Cache("build-cost", dict).put(host.store, planning._key(build), {"units": 4, "minutes": 3})
     assert planning.work(build, RECIPE, host.store).cost == RECIPE.cost
 
 

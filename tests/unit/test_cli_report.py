@@ -18,6 +18,7 @@ from imagegen.cli.app import App
 from imagegen.cli.commands import cli
 from imagegen.core.data import shipped
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.plan import lock
 from imagegen.supply.publish.smoke_attestations import SmokeAttestation, SmokeRequirement, save_attestation
 from tests.unit.matrix_samples import shipped_matrix
@@ -57,7 +58,7 @@ def test_a_report_shows_what_the_store_has_and_what_the_project_names(run: Run, 
     store = Store(tmp_path / "cache" / "imagegen" / "store")
     locked = lock.read(shipped("locks") / f"{CELL}.toml")
     found = {"errors": [], "warnings": 0, "report": AUDIT.as_dict()}
-    store.remember("audit", audit._audit_key(locked, cell), found)
+    Cache("audit", dict).put(store, audit._audit_key(locked, cell), found)
     assert locked.record
     required = SmokeRequirement.of(locked.record.digest, locked, cell.declarations, require_gpu=False)
     save_attestation(store, SmokeAttestation(required.image, required.programs, gpu=False, report=SMOKE.as_dict()))

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from imagegen.core.oci.types import GZIP_TYPE, ZSTD_TYPE, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.image.layers import Image, Layer, image
 from imagegen.image.layers import gzipped as gzipping
 from imagegen.image.layers.codec import LayerSink
@@ -144,8 +145,8 @@ def test_a_gzip_layer_of_other_contents_is_not_taken(store: Store) -> None:
     after = gzipped(LOCK, before, store, Quiet())
     (mine,) = before.layers
     theirs = replace(mine, diff_id=digest_of(b"other"), digest=digest_of(b"packed"), media_type=GZIP_TYPE)
-    for digest in store.keys("gzip"):
-        store.forget("gzip", digest)
+    for digest in Cache("gzip", dict).keys(store):
+        Cache("gzip", dict).forget(store, digest)
     assert gzipped(LOCK, before, store, Quiet(), {mine.key: theirs}) == after
 
 
@@ -154,7 +155,7 @@ def test_a_layer_that_is_not_what_was_said_is_refused(store: Store) -> None:
     lie = image(LOCK, [replace(true, diff_id=digest_of(b"other"))])
     with raises("store-layer-differs"):
         gzipped(LOCK, lie, store, Quiet())
-    assert not store.keys("gzip")
+    assert not Cache("gzip", dict).keys(store)
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data[:40] + b"x" + data[41:]])

@@ -14,6 +14,7 @@ from imagegen.core.config import Settings
 from imagegen.core.oci.types import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store, refs, upkeep
+from imagegen.core.store.cache import Cache
 from imagegen.image.inventory import cell
 from imagegen.image.layers import Image, Layer, LayerStack, Origin, RemoteLayers, bytecode, ownership, resolve_layers
 from imagegen.image.layers.image import description, read_description
@@ -211,7 +212,7 @@ def test_the_layers_of_a_registrys_image_are_attested_once_they_were_seen(
     lock = on_a_registrys_image(*wheels)
     layers = lock.base.content.layers if lock.base.content else ()
     assert previously_built_layers(lock, store) == {}
-    store.remember("diff-id", layers[1].digest, {"diff_id": layers[1].diff_id})
+    Cache("diff-id", dict).put(store, layers[1].digest, {"diff_id": layers[1].diff_id})
     (found,) = previously_built_layers(lock, store).values()
     assert (found.name, found.digest) == ("base-2", layers[1].digest)
 

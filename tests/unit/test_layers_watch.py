@@ -86,9 +86,9 @@ def test_facts_that_are_lost_or_damaged_are_made_of_the_wheel(store: Store, tmp_
     assemble(lock, store, settings, Quiet())
     seen = scan.scan_wheel(store, wheel, "3.11")
     for harm in (Path.unlink, lambda path: (path.chmod(0o644), path.write_bytes(bytes(path.stat().st_size)))):
-        digest = scan.scan_blob(store, wheel, "3.11")
-        assert digest
-        harm(store.path(digest))
+        blob = scan.recorded_blob(store, wheel, "3.11")
+        assert blob
+        harm(store.path(blob.digest))
         assert scan.scan_wheel(Store(store.root), wheel, "3.11") == seen
 
 
@@ -127,10 +127,12 @@ def test_a_large_file_made_in_another_way_is_read_twice(
 def test_facts_are_kept_as_long_as_a_lock_names_the_wheel(store: Store, tmp_path: Path, settings: Settings) -> None:
     lock, wheel = demo(store, tmp_path)
     assemble(lock, store, settings, Quiet())
-    digest = scan.scan_blob(store, wheel, "3.11")
+    blob = scan.recorded_blob(store, wheel, "3.11")
+    assert blob
+    digest = blob.digest
     assert blobs(lock, store) == {digest: "the scan of one-1.0-py3-none-any.whl"}
     assert digest in upkeep.blobs(store)
-    later = 2 * upkeep.YOUNG + store.path(str(digest)).stat().st_mtime
+    later = 2 * upkeep.YOUNG + store.path(digest).stat().st_mtime
     upkeep.collect(store, [str(digest)], later)
     assert scan.recorded_scan(store, wheel, "3.11")
     upkeep.collect(store, [], 2 * upkeep.YOUNG + later)

@@ -14,6 +14,7 @@ from imagegen.core.oci.types import MANIFEST_TYPE
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.supply.publish import journal
 from imagegen.supply.publish.journal import RemoteRepository, TaggedManifest
 from tests.environment import environment
@@ -63,7 +64,8 @@ class Scene:
     def killed(self, *moved: str) -> None:
         """Leave what a run leaves that was killed after it had moved these."""
         before = {tag: TaggedManifest(self.old, MANIFEST_TYPE) for tag in TAGS}
-        journal._write(self.store, journal.TagMove(self.place.name, self.new, before))
+        move = journal.TagMove(self.place.name, self.new, before)
+        journal._MOVES.put(self.store, journal._key(move.repository), move)
         for tag in moved:
             self.name(tag, self.new)
 
@@ -85,7 +87,7 @@ def test_tags_move_together(scene: Scene) -> None:
     assert moved == dict.fromkeys(TAGS, scene.old) | {"fresh": None}
     assert scene.stands() == [scene.new] * 3
     assert journal.move_tags(scene.place, scene.store, scene.to, TAGS, scene.progress) == {}
-    assert not scene.store.keys("publishing")
+    assert not Cache("publishing", dict).keys(scene.store)
 
 
 def test_a_refusal_puts_them_back(scene: Scene) -> None:
@@ -96,7 +98,7 @@ def test_a_refusal_puts_them_back(scene: Scene) -> None:
         journal.move_tags(scene.place, scene.store, scene.to, TAGS, scene.progress)
     assert "the tags are where they were" in str(refused.value)
     assert scene.stands() == [scene.old] * 3
-    assert not scene.store.keys("publishing")
+    assert not Cache("publishing", dict).keys(scene.store)
 
 
 def test_what_a_killed_run_moved_goes_back(scene: Scene) -> None:
@@ -104,7 +106,7 @@ def test_what_a_killed_run_moved_goes_back(scene: Scene) -> None:
     scene.settle()
     assert scene.stands() == [scene.old] * 3
     assert f"latest is back at {scene.old}" in scene.said[-1]
-    assert not scene.store.keys("publishing")
+    assert not Cache("publishing", dict).keys(scene.store)
 
 
 def test_a_run_that_was_killed_when_all_had_moved_was_done(scene: Scene) -> None:
@@ -112,7 +114,7 @@ def test_a_run_that_was_killed_when_all_had_moved_was_done(scene: Scene) -> None
     scene.settle()
     assert scene.stands() == [scene.new] * 3
     assert not scene.said
-    assert not scene.store.keys("publishing")
+    assert not Cache("publishing", dict).keys(scene.store)
 
 
 def test_a_tag_that_another_machine_moved_meanwhile_stays(scene: Scene) -> None:
@@ -138,4 +140,4 @@ def test_an_image_that_is_gone_blocks_nothing(scene: Scene) -> None:
     scene.settle()
     assert scene.place.resolve_tag("latest") == scene.new
     assert "stays: the manifest that it named" in " ".join(scene.said)
-    assert not scene.store.keys("publishing")
+    assert not Cache("publishing", dict).keys(scene.store)

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from imagegen.core.oci.types import CONFIG_TYPE, ZSTD_TYPE, Descriptor, digest_of, write_manifest
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, refs, upkeep
+from imagegen.core.store.cache import Cache
 from tests.support.errors import raises
 
 
@@ -126,20 +127,20 @@ def test_a_blob_that_was_made_again_meanwhile_stays(store: Store) -> None:
 )
 def test_a_record_counts_only_as_it_was_written(store: Store) -> None:
     key, other = digest_of(b"key"), digest_of(b"other")
-    store.remember("layer", key, {"a": 1})
-    store.remember("layer", other, {"a": 2})
-    assert store.recall("layer", key) == {"a": 1}
+    Cache("layer", dict).put(store, key, {"a": 1})
+    Cache("layer", dict).put(store, other, {"a": 2})
+    assert Cache("layer", dict).get(store, key) == {"a": 1}
     path, foreign = (store.root / "records" / "layer" / each.removeprefix("sha256:") for each in (key, other))
     whole = path.read_bytes()
     for position in range(len(whole)):
         path.write_bytes(whole[:position])
-        assert store.recall("layer", key) is None
+        assert Cache("layer", dict).get(store, key) is None
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-        assert store.recall("layer", key) is None
+        assert Cache("layer", dict).get(store, key) is None
     path.write_bytes(foreign.read_bytes())
-    assert store.recall("layer", key) is None
+    assert Cache("layer", dict).get(store, key) is None
     path.write_text('{"digest": "without its seal"}')
-    assert store.recall("layer", key) is None
+    assert Cache("layer", dict).get(store, key) is None
 
 
 def test_an_index_that_is_damaged_says_what_to_do(store: Store) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from imagegen.core.oci.types import digest_of
 from imagegen.core.store import Store, upkeep
+from imagegen.core.store.cache import Cache
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import wheelhouse
 from tests.support.errors import raises
@@ -70,7 +71,7 @@ def test_a_wheel_without_its_file_is_none(how: str, store: Store) -> None:
 
 
 def test_a_record_of_another_version_of_imagegen_is_none(store: Store) -> None:
-    store.remember(wheelhouse.KIND, KEY, {"key": KEY, "unheard": "of"})
+    Cache("wheel", dict).put(store, KEY, {"key": KEY, "unheard": "of"})
     assert wheelhouse.known(store, KEY) is None
     assert list(wheelhouse.every(store)) == []
     assert wheelhouse.contents(store) == {}

@@ -11,7 +11,7 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from imagegen.core.config import Settings
@@ -21,6 +21,7 @@ from imagegen.core.net import UnreachableError
 from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.core.text import unprintable
 from imagegen.core.types import EPOCH, GitObject, GitUrl, Part, PathBelow
 
@@ -151,7 +152,6 @@ def _refused(where: str, what: str, why: str | None = None) -> FetchError:
 # Not by `git archive`: what that writes depends on its version, and on attributes inside the tree (export-subst).
 
 _FORMAT = 1  # of the archive; raise it whenever its bytes change for the same tree
-_RECORD = "git"
 _LFS = b"version https://git-lfs.github.com/spec/v1\n"  # how a pointer begins, in place of a large file
 LARGEST_POINTER = 1024  # bytes (Git LFS specification)
 
@@ -203,6 +203,9 @@ class PackedTree:
     commits: Mapping[str, str] = field(default_factory=dict)
 
 
+_TREES = Cache("git", PackedTree)
+
+
 def archive(source: TreeSource, folder: str, store: Store, settings: Settings, progress: Progress) -> PackedTree:
     """Return the tree below one folder as an sdist-like archive; from the store if it was made before.
 
@@ -215,9 +218,9 @@ def archive(source: TreeSource, folder: str, store: Store, settings: Settings, p
         decides.append(sorted([each.path, each.commit, each.tree] for each in source.submodules))
     key = digest_of(json.dumps(decides).encode())
     with store.lock(f"git-{key}"):
-        record = store.recall(_RECORD, key)
-        # An older imagegen remembered neither tree nor commits.
-        known = record if record and "commits" in record and store.intact(record["digest"], record["size"]) else None
+        known = _TREES.get(store, key)
+        # An older imagegen recorded neither tree nor commits.
+        known = known if known and known.tree and store.intact(known.digest, known.size) else None
         if source.ref:
             try:
                 check_ref(source.url, source.ref, source.commit, store, settings)
@@ -226,11 +229,11 @@ def archive(source: TreeSource, folder: str, store: Store, settings: Settings, p
                     raise
                 progress.say(f"{error.what}: whether {source.ref} still leads to {source.commit[:12]} was not asked")
         if known:
-            return PackedTree(**known | {name: tuple(known[name]) for name in ("submodules", "pointers")})
+            return known
         with ExitStack() as repositories:
             tree, found = _gathered(source, repositories, store, settings, progress)
             made = replace(tarred(found, source.where, folder, store), tree=tree, commits=_recorded(found))
-        store.remember(_RECORD, key, asdict(made))
+        _TREES.put(store, key, made)
     return made
 
 

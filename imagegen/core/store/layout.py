@@ -13,20 +13,19 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
 from imagegen.core.errors import StoreError
 from imagegen.core.oci.layout import BLOBS, INDEX_FILE, LAYOUT_FILE, LAYOUT_VERSION, blob_name
-from imagegen.core.oci.types import digest_of, is_digest
+from imagegen.core.oci.types import is_digest
 from imagegen.core.store import disk
 
 _CHUNK = 1 << 20
@@ -40,7 +39,7 @@ class DamagedError(StoreError):
 
 
 class Store:
-    """Blobs by digest, small records by (kind, key). Raises StoreError for damage, a full disk, a read-only store.
+    """Blobs by digest, and the records of `Cache`. Raises StoreError for damage, a full disk, a read-only store.
 
     Opening it removes what killed builds left unfinished.
     """
@@ -179,39 +178,6 @@ class Store:
         with self.explained(), disk.new_directory(self.root / "tmp", f"{name}-") as path:
             yield path
 
-    def recall(self, kind: str, key: str) -> dict[str, Any] | None:
-        """Return what `remember` stored under this kind and key ("sha256:..."), or None.
-
-        A record that `remember` did not write, or wrote under another key, counts as absent. A user with write access
-        to the store can forge one: the digest in the lock's record is what protects a build against that.
-        """
-        try:
-            seal, _, body = self._record(kind, key).read_bytes().partition(b"\n")
-        except FileNotFoundError:
-            return None
-        if seal != _seal(kind, key, body):
-            return None
-        record: dict[str, Any] = json.loads(body)
-        return record
-
-    def remember(self, kind: str, key: str, record: dict[str, Any]) -> None:
-        """Store the result for the inputs behind `key`, so that it is not computed again."""
-        path = self._record(kind, key)
-        body = json.dumps(record, sort_keys=True).encode()
-        with self.explained():
-            path.parent.mkdir(exist_ok=True)
-            self.replace(path.relative_to(self.root), _seal(kind, key, body) + b"\n" + body, sync=False)
-
-    def keys(self, kind: str) -> list[str]:
-        """The keys under which something of this kind is remembered, sorted."""
-        folder = self.root / "records" / kind
-        return sorted(f"sha256:{path.name}" for path in folder.iterdir()) if folder.is_dir() else []
-
-    def forget(self, kind: str, key: str) -> None:
-        """Undo `remember`."""
-        with self.explained():
-            self._record(kind, key).unlink(missing_ok=True)
-
     @contextmanager
     def lock(self, name: str, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
         """Hold a lock between threads and processes, around work that two builds must not do at once.
@@ -268,9 +234,6 @@ class Store:
         """Return where a blob that was just written goes."""
         self._written.add(digest)
         return self.path(digest)
-
-    def _record(self, kind: str, key: str) -> Path:
-        return self.root / "records" / kind / self.path(key).name
 
     def _drop(self, path: Path, handle: int) -> bool:
         """Remove the open file at `path`, unless another one has taken its place; whether it is gone."""
@@ -344,7 +307,3 @@ class VerifiedReader:
                 fix=self._damaged(self._file.fileno()),
             )
         return data
-
-
-def _seal(kind: str, key: str, body: bytes) -> bytes:
-    return digest_of(f"{kind}\n{key}\n".encode() + body).encode()

@@ -22,12 +22,13 @@ from imagegen.core.net import Missing
 from imagegen.core.oci.types import LayerDescriptor, digest_of
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.image.base import fetch
 from imagegen.image.base.build import AddedPackages
 from imagegen.plan.lock.base import LockedPackages
 
 FORMAT = 1  # raise it with every change in added.py, installer.py, difference.py or normalise.py that changes bytes
-_RECORD = "packages"
+_PACKAGES = Cache("packages", LayerDescriptor)
 _PEAK = 8  # bytes for a byte of package: installed, and as a layer
 _STANZA = re.compile(r"^(Package|Version|Architecture|Status): (.*)$", re.MULTILINE)
 # A user becomes root of a namespace that has the other ids as well; newuidmap makes it (shadow's, package uidmap).
@@ -81,7 +82,7 @@ def build_packages(
             store.temporary_directory("packages") as work,
         ):
             layer = _build(added, layers, tree, work, store, settings)
-        store.remember(_RECORD, key, {"diff_id": layer.diff_id, "size": layer.size})
+        _PACKAGES.put(store, key, layer)
         return layer
 
 
@@ -96,8 +97,8 @@ def packages_built(added: LockedPackages, base_key: str, store: Store) -> bool:
 
 
 def _built(key: str, store: Store) -> LayerDescriptor | None:
-    known = store.recall(_RECORD, key)
-    return LayerDescriptor.of_tar(**known) if known and store.has(known["diff_id"], known["size"]) else None
+    known = _PACKAGES.get(store, key)
+    return known if known and store.has(known.digest, known.size) else None
 
 
 def _build(

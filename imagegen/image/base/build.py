@@ -32,6 +32,7 @@ from imagegen.core.oci.types import LayerDescriptor, digest_of
 from imagegen.core.progress import Progress, timed
 from imagegen.core.sandbox import failure, pipe_from
 from imagegen.core.store import Store, disk
+from imagegen.core.store.cache import Cache
 from imagegen.core.types import EPOCH
 from imagegen.image.base import fetch, image
 from imagegen.image.base.difference import snapshot, write_difference
@@ -153,7 +154,7 @@ if __name__ == "__main__":
 # writes or copies from the host are dropped. So the version of mmdebstrap on the host is not part of the key.
 
 FORMAT = 1  # raise it with every change here, in normalise.py or in data/ that changes bytes
-_RECORD = "base"
+BASES = Cache("base", LayerDescriptor)
 _PEAK = 12  # bytes for a byte of package: the packages twice; tree, tar and normalised tar, three times as large each
 STATUS = "var/lib/dpkg/status"
 _FIELD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~-]*")
@@ -199,7 +200,7 @@ def build(locked: LockedBase, store: Store, settings: Settings, progress: Progre
         fetch.fetch(locked, store, settings, progress)
         with timed(progress, f"building base {locked.name} from {len(locked.debs)} packages"):
             layer = _build(locked, store)
-        store.remember(_RECORD, base_key, {"diff_id": layer.diff_id, "size": layer.size})
+        BASES.put(store, base_key, layer)
         return layer
 
 
@@ -218,8 +219,8 @@ def missing(locked: LockedBase, store: Store) -> list[Missing]:
 
 
 def _built(base_key: str, store: Store) -> LayerDescriptor | None:
-    known = store.recall(_RECORD, base_key)
-    return LayerDescriptor.of_tar(**known) if known and store.has(known["diff_id"], known["size"]) else None
+    known = BASES.get(store, base_key)
+    return known if known and store.has(known.digest, known.size) else None
 
 
 def needed(locked: LockedBase, store: Store) -> int:

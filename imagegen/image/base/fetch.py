@@ -20,6 +20,7 @@ from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Meter, Progress
 from imagegen.core.registry.mirror import Mirror
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
 from imagegen.plan.distributions import archives
 from imagegen.plan.lock.base import LockedBase, LockedDeb, LockedPackages
@@ -112,7 +113,7 @@ def host_env(settings: Settings) -> Mapping[str, str]:
 Locked = LockedBase | LockedPackages
 
 _CONNECTIONS = 6
-_RECORD = "deb"
+_GIVEN = Cache("deb", dict[str, str])
 PACKAGES = "application/vnd.imagegen.mirror.debian-packages.v1"  # artifact of a private mirror that lists packages
 
 
@@ -178,7 +179,7 @@ def lacking(locked: Locked, store: Store) -> list[LockedDeb]:
     A package's scripts run as root when the base is made. So that a lock with foreign hashes cannot pass off a package
     as a wheel, and then install it, a package counts only once a mirror has given it.
     """
-    return [deb for deb in locked.debs if not (store.has(deb.digest, deb.size) and store.recall(_RECORD, deb.digest))]
+    return [deb for deb in locked.debs if not (store.has(deb.digest, deb.size) and _GIVEN.get(store, deb.digest))]
 
 
 def listing(debs: Sequence[LockedDeb]) -> str:
@@ -198,7 +199,7 @@ def _not_mirrored(
     left = []
     for deb in required:
         if deb.digest in known and mirror.take(deb.digest, deb.size, store, meter):
-            store.remember(_RECORD, deb.digest, {"archive": deb.archive})
+            _GIVEN.put(store, deb.digest, {"archive": deb.archive})
         else:
             left.append(deb)
     return left
@@ -264,4 +265,4 @@ def snapshot_time(locked: Locked, archive: str) -> str:
 
 def _download(client: Client, url: str, deb: LockedDeb, store: Store, meter: Meter) -> None:
     client.download(url, store, sha256=deb.sha256, size=deb.size, meter=meter, anew=True)
-    store.remember(_RECORD, deb.digest, {"archive": deb.archive})
+    _GIVEN.put(store, deb.digest, {"archive": deb.archive})

@@ -16,12 +16,13 @@ from imagegen.core.progress import Progress, timed
 from imagegen.core.registry.mirror import Mirror
 from imagegen.core.registry.reference import variable
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.image.base.unpack import verify
 from imagegen.plan.lock.base import LockedBase
 from imagegen.plan.matrix.model import Base
 
 _FORMAT = 1  # of how layers are unpacked
-_PUBLISHED = "registry-image"  # records of the store: images of which a registry has given the manifest
+_CONFIRMED = Cache("registry-image", dict[str, str])
 _CONNECTIONS = 3
 UNPACKED = 4  # bytes of tree for a byte of layer, about
 
@@ -48,7 +49,7 @@ def require_published(locked: LockedBase, platform: str, store: Store, settings:
     if content is None:
         return
     key = digest_of(json.dumps(asdict(content), sort_keys=True).encode())
-    if store.recall(_PUBLISHED, key):
+    if _CONFIRMED.get(store, key):
         return
     os, _, architecture = platform.partition("/")
     reference = registry.parse(f"{locked.image}@{content.digest}")
@@ -70,7 +71,7 @@ def require_published(locked: LockedBase, platform: str, store: Store, settings:
             why=f"the registry's image with this digest differs in {', '.join(wrong)}: the lock was edited",
             fix="restore the lock from version control, or lock the base again: imagegen lock CELL --upgrade-base",
         )
-    store.remember(_PUBLISHED, key, {"image": content.digest})
+    _CONFIRMED.put(store, key, {"image": content.digest})
 
 
 def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> None:

@@ -25,6 +25,7 @@ from imagegen.core.errors import BaseError
 from imagegen.core.oci.types import LayerDescriptor
 from imagegen.core.registry.tar import DAMAGED, Bounded, members, most_unpacked
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 
 _MAX_ENTRIES = 3_000_000
 _MAX_BYTES = 200 << 30  # the largest images of the field unpack to 60 GB
@@ -33,7 +34,7 @@ _MAX_DEPTH = 200  # folders in folders, ten times what images have: removing the
 _CHUNK = 1 << 20
 # What a file system says of names and kinds that cannot be; all else is its own trouble.
 ODD = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.EEXIST, errno.ENOENT}
-_RECORD = "diff-id"
+_VERIFIED = Cache("diff-id", dict[str, str])
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
 
@@ -71,7 +72,7 @@ def verify(layer: LayerDescriptor, store: Store) -> None:
 
 def verified(layer: LayerDescriptor, store: Store) -> bool:
     """Return whether this store has verified before that the layer unpacks to the diff_id in its image's config."""
-    return store.recall(_RECORD, layer.digest) == {"diff_id": layer.diff_id}
+    return _VERIFIED.get(store, layer.digest) == {"diff_id": layer.diff_id}
 
 
 def inside(root: Path, path: str) -> Path:
@@ -100,7 +101,7 @@ def _unpacking(layer: LayerDescriptor, store: Store) -> Iterator[_Hashed]:
     if (found := f"sha256:{stream.hash.hexdigest()}") != layer.diff_id:
         why = f"expected diff_id {layer.diff_id}, got {found}"
         raise BaseError("a layer is not what its image says", code="base-layer-differs", where=layer.digest, why=why)
-    store.remember(_RECORD, layer.digest, {"diff_id": layer.diff_id})
+    _VERIFIED.put(store, layer.digest, {"diff_id": layer.diff_id})
 
 
 class _Hashed:

@@ -16,7 +16,8 @@ from imagegen.audit import facts
 from imagegen.audit.model import Package, Subject, SystemLibraries
 from imagegen.core.config import Settings
 from imagegen.core.progress import Progress, timed
-from imagegen.core.store import Store, kept
+from imagegen.core.store import Store
+from imagegen.core.store.cache import BlobCache
 from imagegen.core.text import counted
 from imagegen.image import inputs, layers
 from imagegen.image.inventory import system
@@ -34,7 +35,7 @@ def known_scans(locked: Lock, store: Store) -> dict[str, bytes]:
     """Return the store's scans of the lock's wheels and base by key; the same scans give the same bytes on every
     machine.
     """
-    found = {key: kept.recall(store, kind, key) for kind, key in _keys(locked)}
+    found = {key: cache.read(store, key) for cache, key in _keys(locked)}
     return {key: data for key, data in sorted(found.items()) if data is not None}
 
 
@@ -44,19 +45,19 @@ def import_scans(locked: Lock, store: Store, named: Container[str], bring: Calla
     `bring` returns the scan for a key, or None; its result is trusted and stored. Its exceptions propagate, and the
     scans imported before stay.
     """
-    lacking = [(kind, key) for kind, key in _keys(locked) if key in named and kept.blob(store, kind, key) is None]
+    lacking = [(cache, key) for cache, key in _keys(locked) if key in named and cache.get(store, key) is None]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="facts") as pool:
         found = pool.map(bring, [key for _, key in lacking])
-        for (kind, key), data in zip(lacking, found, strict=True):
+        for (cache, key), data in zip(lacking, found, strict=True):
             if data is not None:
-                kept.keep(store, kind, key, data)
+                cache.write(store, key, data)
 
 
-def _keys(locked: Lock) -> Iterator[tuple[str, str]]:
-    """Yield kind and key of every record that an audit of the cell reads."""
+def _keys(locked: Lock) -> Iterator[tuple[BlobCache, str]]:
+    """Yield cache and key of every record that an audit of the cell reads."""
     for wheel in locked.wheels:
         yield scan.SCANS, scan.scan_key(wheel, locked.python)
-    yield SYSTEM, system_key(locked)
+    yield SYSTEMS, system_key(locked)
 
 
 # A cell's lock as the subject of an audit: its wheels as they would be installed, on the base, for the cell's GPUs.
@@ -64,7 +65,7 @@ def _keys(locked: Lock) -> Iterator[tuple[str, str]]:
 # What a build has seen of the wheels while it made layers of them is remembered by the store. The others are fetched
 # and read, and no layer is made.
 
-SYSTEM = "system"  # kind of the store's records: the scan of a base
+SYSTEMS = BlobCache("system")
 
 
 def subject(locked: Lock, cell: Cell, store: Store, settings: Settings, progress: Progress) -> Subject:
@@ -94,15 +95,15 @@ def subject(locked: Lock, cell: Cell, store: Store, settings: Settings, progress
 def blobs(locked: Lock, store: Store) -> dict[str, str]:
     """Return the digests of all blobs that the store keeps for the cell's audit, with a description of each."""
     found = {
-        scan.scan_blob(store, wheel, locked.python): f"the scan of {wheel.file.filename}" for wheel in locked.wheels
+        scan.recorded_blob(store, wheel, locked.python): f"the scan of {wheel.file.filename}" for wheel in locked.wheels
     }
-    found[kept.blob(store, SYSTEM, system_key(locked))] = f"the scan of base {locked.base.name}"
-    return {digest: what for digest, what in found.items() if digest}
+    found[SYSTEMS.get(store, system_key(locked))] = f"the scan of base {locked.base.name}"
+    return {blob.digest: what for blob, what in found.items() if blob}
 
 
 def known_system(locked: Lock, store: Store) -> SystemLibraries | None:
     """Return the scan of the cell's base, where the store has it."""
-    data = kept.recall(store, SYSTEM, system_key(locked))
+    data = SYSTEMS.read(store, system_key(locked))
     return None if data is None else facts.system(data)
 
 
@@ -146,7 +147,7 @@ def _system(locked: Lock, store: Store, settings: Settings, progress: Progress) 
     found = system.from_directories(root, environment=layers.environment(locked), interpreter=locked.interpreter.path)
     tree = Disk(root)
     found = replace(found, debs=system.installed(tree), release=system.release(tree))
-    kept.keep(store, SYSTEM, system_key(locked), facts.packed(found))
+    SYSTEMS.write(store, system_key(locked), facts.packed(found))
     return found
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import queue
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from imagegen.core.config import Settings
@@ -15,6 +15,7 @@ from imagegen.core.errors import ReproducibilityError
 from imagegen.core.net import MissingFiles
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.image import base
 from imagegen.image.inputs import complete, fetch_each, tree
 from imagegen.image.layers import ownership
@@ -38,7 +39,7 @@ from imagegen.image.layers.sources import (
 from imagegen.plan.lock import contents_hash
 from imagegen.plan.lock.model import Lock, LockedWheel, Record, RecordedLayer
 
-_IMAGE = "image"  # kind of the store's records: the image that a lock gave
+_IMAGES = Cache("image", Record)
 
 
 def assemble(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Image:
@@ -86,7 +87,7 @@ def write_image(lock: Lock, stack: LayerStack, store: Store) -> Image:
     built = keep(store, image(lock, stack.layers()))
     own = previously_built_layers(lock, store) if stack.remote else {}
     if all(own.get(layer.key) == layer for layer in built.layers if layer.key in stack.remote):
-        store.remember(_IMAGE, _memory_key(lock), _essence(record_of(built)))
+        _IMAGES.put(store, _memory_key(lock), record_of(built))
     return built
 
 
@@ -147,21 +148,21 @@ def built_digest(lock: Lock, store: Store) -> str | None:
 
     The record alone does not count: an edited lock may name any image that an engine happens to hold.
     """
-    known, record = store.recall(_IMAGE, _memory_key(lock)), lock.record
+    known, record = _IMAGES.get(store, _memory_key(lock)), lock.record
     if known is None:
         return None
-    agrees = record is None or known == _essence(record)
+    agrees = record is None or _essence(known) == _essence(record)
     if record and record.codec != CODEC:  # other blobs, then, and only the contents can be compared
-        agrees = _contents(known) == _contents(_essence(record))
-    return str(known["digest"]) if agrees else None
+        agrees = _contents(known) == _contents(record)
+    return known.digest if agrees else None
 
 
-def _essence(record: Record) -> dict[str, Any]:
-    return {"digest": record.digest, "layers": [asdict(layer) for layer in record.layers]}
+def _essence(record: Record) -> tuple[str, tuple[RecordedLayer, ...]]:
+    return record.digest, record.layers
 
 
-def _contents(essence: Mapping[str, Any]) -> list[Any]:
-    return [(layer["name"], layer["diff_id"]) for layer in essence["layers"]]
+def _contents(record: Record) -> list[tuple[str, str]]:
+    return [(layer.name, layer.diff_id) for layer in record.layers]
 
 
 def _memory_key(lock: Lock) -> str:

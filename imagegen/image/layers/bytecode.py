@@ -17,10 +17,11 @@ import zstandard
 from imagegen.core.errors import SandboxError
 from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store
+from imagegen.core.store.cache import BlobCache, StoredBlob
 from imagegen.core.store.layout import BlobWriter
 from imagegen.image.layers.codec import LEVEL
 
-_RECORD = "bytecode"
+_BYTE_CODE = BlobCache("bytecode")
 _READ = 1 << 18
 # Part of the layer format: a request is compiled in one fresh process, so its files decide the bytes together.
 FILES_PER_REQUEST = 64
@@ -47,9 +48,9 @@ class ByteCode:
         self._compress = zstandard.ZstdCompressor(level=LEVEL).compressobj()
 
     def __enter__(self) -> ByteCode:
-        record = self._store.recall(_RECORD, self._key) if self._key else None
-        if record and self._store.intact(record["digest"], record["size"]):
-            blob = self._open.enter_context(self._store.open(record["digest"]))
+        found = _BYTE_CODE.get(self._store, self._key) if self._key else None
+        if found and self._store.intact(found.digest, found.size):
+            blob = self._open.enter_context(self._store.open(found.digest))
             reader = zstandard.ZstdDecompressor().stream_reader(blob, read_size=_READ)  # type: ignore[arg-type]
             self._kept = self._open.enter_context(reader)
         elif self._key:
@@ -75,7 +76,7 @@ class ByteCode:
             yield from self._take()
         if self._keep and self._key:
             self._keep.write(self._compress.flush())
-            self._store.remember(_RECORD, self._key, {"digest": self._keep.commit(), "size": self._keep.size})
+            _BYTE_CODE.put(self._store, self._key, StoredBlob(self._keep.commit(), self._keep.size))
 
     def _submit(self) -> None:
         future = None if self._kept else self._compiler.submit(tuple(self._sources))

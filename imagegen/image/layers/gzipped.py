@@ -23,6 +23,7 @@ from imagegen.core.errors import StoreError
 from imagegen.core.oci.types import GZIP_TYPE, ZSTD_TYPE
 from imagegen.core.progress import Meter, Progress
 from imagegen.core.store import Store
+from imagegen.core.store.cache import BlobCache, StoredBlob
 from imagegen.core.text import counted
 from imagegen.image.layers.codec import GZIP, GZIP_BLOCK, GZIP_LEVEL
 from imagegen.image.layers.image import Image, image, keep
@@ -30,7 +31,7 @@ from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.plan.lock.model import Lock
 
-_RECORD = "gzip"
+_GZIPPED = BlobCache("gzip")
 _HEADER = b"\x1f\x8b\x08" + bytes(6) + b"\xff"  # deflate; no flags, no mtime, no extra flags, an unknown system
 _WINDOW = 32 << 10
 _READ = 1 << 20
@@ -62,13 +63,9 @@ def gzipped(
 def _known(layer: Layer, store: Store, elsewhere: Mapping[str, Layer]) -> Layer | None:
     if layer.media_type != ZSTD_TYPE:
         return layer
-    record = store.recall(_RECORD, _key(layer))
-    if record and store.has(record["digest"], record["size"]):
-        return replace(layer, **record, media_type=GZIP_TYPE)
-    theirs = elsewhere.get(layer.key)
-    if theirs and theirs.diff_id == layer.diff_id:
-        return replace(layer, digest=theirs.digest, size=theirs.size, media_type=GZIP_TYPE)
-    return None
+    found, theirs = _GZIPPED.get(store, _key(layer)), elsewhere.get(layer.key)
+    blob = found or (theirs if theirs and theirs.diff_id == layer.diff_id else None)
+    return replace(layer, digest=blob.digest, size=blob.size, media_type=GZIP_TYPE) if blob else None
 
 
 def _compress(layer: Layer, store: Store, pool: ThreadPoolExecutor, ahead: int, meter: Meter) -> Layer:
@@ -96,7 +93,7 @@ def _compress(layer: Layer, store: Store, pool: ThreadPoolExecutor, ahead: int, 
             )
         blob.write(struct.pack("<II", checksum, size & 0xFFFFFFFF))
         digest = blob.commit()
-        store.remember(_RECORD, _key(layer), {"digest": digest, "size": blob.size})
+        _GZIPPED.put(store, _key(layer), StoredBlob(digest, blob.size))
     return replace(layer, digest=digest, size=blob.size, media_type=GZIP_TYPE)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +24,7 @@ from pydantic import Field
 from imagegen.core.errors import WheelError
 from imagegen.core.oci.types import ZSTD_TYPE, LayerDescriptor
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.core.store.layout import BlobWriter
 from imagegen.core.types import Digest, Size
 from imagegen.image.inputs import libpython_link
@@ -40,8 +41,7 @@ from imagegen.image.layers.install import (
     skeleton,
 )
 from imagegen.image.layers.plan import INTERPRETER, LayerPlan, bytecode_key, digest_of_json, layer_key
-from imagegen.image.layers.scan import WheelScanner
-from imagegen.image.layers.scan import scan_blob as facts_blob
+from imagegen.image.layers.scan import WheelScanner, recorded_blob
 from imagegen.image.layers.support import WORKDIR
 from imagegen.image.layers.wheel import Wheel, open_locked
 from imagegen.plan.lock.interpreters import directory
@@ -62,10 +62,13 @@ class Layer(LayerDescriptor):
     unpacked: Size | None = None
 
 
+_LAYERS = Cache("layer", Layer)
+
+
 def recorded(store: Store, name: str, key: str) -> Layer | None:
     """The layer that this store once made for `key` with the codec in use, whether its blob is still here or not."""
-    record = store.recall("layer", _with_codec(key))
-    return None if record is None else Layer(ZSTD_TYPE, name=name, key=key, **record)
+    found = _LAYERS.get(store, _with_codec(key))
+    return replace(found, name=name) if found else None
 
 
 def known(store: Store, name: str, key: str) -> Layer | None:
@@ -84,9 +87,8 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
                 files = installation(wheel, lock.python)
                 # Before the layer is known: a layer in the store means that its files can be checked against others.
                 ownership.remember(store, locked, files, lock.python)
-                watch = (
-                    None if facts_blob(store, locked, lock.python) else WheelScanner(store, locked, wheel, lock.python)
-                )
+                scanned = recorded_blob(store, locked, lock.python)
+                watch = None if scanned else WheelScanner(store, locked, wheel, lock.python)
                 files = watch.over(files) if watch else files
                 left = ownership.left_out(lock, locked.name, (file.path for file in files))
                 own = [file for file in files if file.path not in left and not _shared(written, file, wheel)]
@@ -228,9 +230,9 @@ def _shared(written: dict[str, InstalledFile], file: InstalledFile, wheel: Wheel
 def _finish(store: Store, name: str, key: str, sink: LayerSink, blob: BlobWriter) -> Layer:
     diff_id = sink.close()
     digest = blob.commit()
-    record = {"diff_id": diff_id, "digest": digest, "size": blob.size, "unpacked": sink.unpacked}
-    store.remember("layer", _with_codec(key), record)
-    return Layer(ZSTD_TYPE, digest, blob.size, diff_id, name, key, sink.unpacked)
+    layer = Layer(ZSTD_TYPE, digest, blob.size, diff_id, name, key, sink.unpacked)
+    _LAYERS.put(store, _with_codec(key), layer)
+    return layer
 
 
 def _with_codec(key: str) -> str:

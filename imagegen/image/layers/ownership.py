@@ -14,6 +14,7 @@ from imagegen.audit.contents import clashes
 from imagegen.audit.model import File
 from imagegen.core.errors import ErrorGroup, WheelError
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.image.layers import scan
 from imagegen.image.layers.install import InstalledFile, absolute, installation, pyc_path, site_packages
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
@@ -21,6 +22,7 @@ from imagegen.image.layers.wheel import open_locked
 from imagegen.plan.lock.model import FileConflict, Lock, LockedWheel
 
 Contents = Mapping[str, str]  # path -> sha256 and mode, of what a wheel installs
+_FILES = Cache("files", dict[str, str])
 _FIX = (
     "leave one of the two out of the image, lock versions that do not overlap, or say in the matrix which of them wins "
     "(`file_conflicts:`)"
@@ -62,7 +64,7 @@ def check(store: Store, lock: Lock) -> None:
 def remember(store: Store, locked: LockedWheel, files: Iterable[InstalledFile], python: str) -> Contents:
     """Record and return what the wheel installs, so that it is opened only once."""
     identities = {file.path: _identity(file) for file in files}
-    store.remember("files", _key(locked, python), identities)
+    _FILES.put(store, _key(locked, python), identities)
     return identities
 
 
@@ -76,11 +78,11 @@ def table(store: Store, locked: LockedWheel, python: str) -> Contents:
 
 def known(store: Store, locked: LockedWheel, python: str) -> Contents | None:
     """Return the files that the wheel installs, from the cache or from its scan; None where the store has neither."""
-    found: dict[str, str] | None = store.recall("files", _key(locked, python))
+    found = _FILES.get(store, _key(locked, python))
     if found is None and (package := scan.recorded_scan(store, locked, python)) is not None:
         site = site_packages(python)
         found = {absolute(path, site): _identity(file) for path, file in package.files.items()}
-        store.remember("files", _key(locked, python), found)
+        _FILES.put(store, _key(locked, python), found)
     return found
 
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from imagegen.audit import extras, facts
 from imagegen.audit.collect import IN_MEMORY, Collector
 from imagegen.audit.model import File, OptionalImport, Package
-from imagegen.core.store import Store, kept
+from imagegen.core.store import Store
+from imagegen.core.store.cache import BlobCache, StoredBlob
 from imagegen.image.layers.install import InstalledFile, installation, relative, site_packages
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.image.layers.wheel import Wheel, open_locked
 from imagegen.plan.lock.model import LockedWheel
 
-SCANS = "facts"  # records of the store
+SCANS = BlobCache("facts")
 
 
 class WheelScanner:
@@ -55,7 +56,7 @@ class WheelScanner:
             licence=self._wheel.licence,
             optional_imports=tuple(each for path in sorted(self._imports) for each in self._imports[path]),
         )
-        kept.keep(self._store, SCANS, scan_key(self._locked, self._python), facts.packed(package))
+        SCANS.write(self._store, scan_key(self._locked, self._python), facts.packed(package))
         return package
 
     def _seen(self, file: InstalledFile) -> Iterator[bytes]:
@@ -95,13 +96,13 @@ def scan_wheel(store: Store, locked: LockedWheel, python: str) -> Package:
 
 def recorded_scan(store: Store, locked: LockedWheel, python: str) -> Package | None:
     """The wheel's facts, where the store has them."""
-    data = kept.recall(store, SCANS, scan_key(locked, python))
+    data = SCANS.read(store, scan_key(locked, python))
     return None if data is None else facts.package(data)
 
 
-def scan_blob(store: Store, locked: LockedWheel, python: str) -> str | None:
-    """The digest of the blob that holds the wheel's facts, where the store has them."""
-    return kept.blob(store, SCANS, scan_key(locked, python))
+def recorded_blob(store: Store, locked: LockedWheel, python: str) -> StoredBlob | None:
+    """Return the blob that holds the wheel's scan, where the store has it."""
+    return SCANS.get(store, scan_key(locked, python))
 
 
 def scan_file(file: InstalledFile, scratch: Path, *, whole: bool = False) -> File:

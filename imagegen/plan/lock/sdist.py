@@ -9,7 +9,7 @@ import tomllib
 import zipfile
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
@@ -21,6 +21,7 @@ from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Progress, timed
 from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.core.types import EPOCH
 from imagegen.plan.lock.model import LockedFile, LockedSdist
 
@@ -28,6 +29,7 @@ _FORMAT = 1  # of this way of building; a new number builds everything anew
 _TIMEOUT = 600  # seconds
 _MEMORY = 2 << 30  # bytes
 _WORKER = Path(__file__).with_name("sdist_worker.py")
+_WHEELS = Cache("sdist", LockedFile)
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,15 @@ def build(name: str, version: str, sdist: LockedSdist, workshop: SdistBuilder) -
     """
     store, key = workshop.store, _key(sdist, workshop)
     with store.lock(f"sdist-{key}"):
-        known = store.recall("sdist", key)
-        if known and store.has(f"sha256:{known.get('sha256')}", known.get("size")):
-            return LockedFile(known["filename"], known["size"], known["sha256"], sdist.file.index)
+        known = _WHEELS.get(store, key)
+        if known and store.has(known.digest, known.size):
+            return replace(known, index=sdist.file.index)
         with timed(workshop.progress, f"building a wheel from {sdist.file.filename}, twice"):
             filename, wheel = _build_twice(name, version, sdist, workshop)
         _check(name, version, filename, wheel, sdist.file.filename)
-        digest = store.write(wheel)
-        record = {"filename": filename, "sha256": digest.removeprefix("sha256:"), "size": len(wheel)}
-        store.remember("sdist", key, record)
-    return LockedFile(filename, len(wheel), digest.removeprefix("sha256:"), sdist.file.index)
+        built = LockedFile(filename, len(wheel), store.write(wheel).removeprefix("sha256:"), sdist.file.index)
+        _WHEELS.put(store, key, built)
+    return built
 
 
 def _key(sdist: LockedSdist, workshop: SdistBuilder) -> str:

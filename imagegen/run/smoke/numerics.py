@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.run.smoke.report import SmokeReport
 
 CHECKS = ("numerics", "numerics-cuda")  # of smoke.table
 FORMAT = 1  # of the checks' details (smoke.checks.numerics)
 
-_KIND = "numerics"  # records of the store
+_DETAILS = Cache("numerics", dict[str, dict[str, Any]])
 
 Key = tuple[str, str, str]  # operation, implementation, dtype
 
@@ -81,8 +82,8 @@ def remember(store: Store, image: str, report: SmokeReport) -> None:
         fingerprint = read(result.details) if result.check in CHECKS else None
         if fingerprint:
             found[fingerprint.device] = dict(result.details)
-    with store.lock(_KIND):
-        store.remember(_KIND, _key(image), {**_details(store, image), **found})
+    with store.lock("numerics"):
+        _DETAILS.put(store, _key(image), {**_details(store, image), **found})
 
 
 def recall(store: Store, image: str) -> tuple[Fingerprint, ...]:
@@ -111,7 +112,7 @@ def attached(content: Any, image: str) -> tuple[Fingerprint, ...]:
 
 
 def _details(store: Store, image: str) -> dict[str, Any]:
-    return store.recall(_KIND, _key(image)) or {}
+    return _DETAILS.get(store, _key(image)) or {}
 
 
 def _key(image: str) -> str:

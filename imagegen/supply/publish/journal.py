@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from imagegen.core.errors import ImagegenError, PublishError, StoreError
 from imagegen.core.net import NotFoundError
@@ -22,11 +21,10 @@ from imagegen.core.progress import Progress, human
 from imagegen.core.registry import PushTarget, Reference, Repository
 from imagegen.core.registry.push import BlobTotals, Moved
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
 from imagegen.image.layers import Image
 from imagegen.image.layers.plan import digest_of_json
-
-_KIND = "publishing"  # kind of the store's records
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,9 @@ class TagMove:
     before: Mapping[str, TaggedManifest | None]
 
 
+_MOVES = Cache("publishing", TagMove)
+
+
 def move_tags(
     repository: RemoteRepository, store: Store, to: TaggedManifest, tags: Sequence[str], progress: Progress
 ) -> dict[str, str | None]:
@@ -87,7 +88,7 @@ def move_tags(
     previous = {digest: repository.fetch_manifest(digest, store) for digest in dict.fromkeys(named.values()) if digest}
     before = {tag: previous[digest] if digest else None for tag, digest in named.items()}
     journal = TagMove(repository.name, to.digest, before)
-    _write(store, journal)
+    _MOVES.put(store, _key(repository.name), journal)
     try:
         data = store.read(to.digest)
         for tag in before:
@@ -103,7 +104,7 @@ def move_tags(
 
 def recover(repository: RemoteRepository, store: Store, progress: Progress) -> None:
     """Roll back the tags that an interrupted run moved in part. Raises PublishError where that fails."""
-    journal = _read(store, repository.name)
+    journal = _MOVES.get(store, _key(repository.name))
     if journal is None:
         return
     if all(repository.resolve_tag(tag) == journal.to for tag in journal.before):
@@ -155,23 +156,9 @@ def _key(repository: str) -> str:
     return digest_of_json(["repository", repository])
 
 
-def _write(store: Store, journal: TagMove) -> None:
-    store.remember(_KIND, _key(journal.repository), asdict(journal))
-
-
-def _read(store: Store, repository: str) -> TagMove | None:
-    found = store.recall(_KIND, _key(repository))
-    if found is None:
-        return None
-    before: dict[str, Any] = found["before"]
-    return TagMove(
-        found["repository"], found["to"], {tag: TaggedManifest(**old) if old else None for tag, old in before.items()}
-    )
-
-
 def _clear(store: Store, repository: str) -> None:
     with suppress(ImagegenError):  # of a store that cannot be written: then there was no journal either
-        store.forget(_KIND, _key(repository))
+        _MOVES.forget(store, _key(repository))
 
 
 # An image on its way to a repository: the blobs that it lacks, then the manifest under its digest and no tag.

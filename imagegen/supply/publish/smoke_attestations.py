@@ -14,6 +14,7 @@ from typing import Any
 
 from imagegen.core.oci.types import digest_of
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock.model import Lock
@@ -21,8 +22,6 @@ from imagegen.plan.matrix.model import Declarations
 from imagegen.run.smoke import SmokeReport
 from imagegen.run.smoke.run import files, parts, spec
 from imagegen.supply.trust.documents import SMOKE, Attached, Document
-
-_KIND = "smoke"  # kind of the store's records
 
 
 @dataclass(frozen=True)
@@ -64,17 +63,18 @@ def attestation_of(report: SmokeReport, required: SmokeRequirement, lock: Lock) 
     return SmokeAttestation(required.image, required.programs, bool(checks) and checks <= ran, report.as_dict())
 
 
+_SAVED = Cache("smoke", SmokeAttestation)
+
+
 def save_attestation(store: Store, attestation: SmokeAttestation) -> None:
-    store.remember(
-        _KIND, _key(attestation.image, attestation.programs, attestation.gpu), {"report": dict(attestation.report)}
-    )
+    _SAVED.put(store, _key(attestation.image, attestation.programs, attestation.gpu), attestation)
 
 
 def find_saved(store: Store, required: SmokeRequirement) -> SmokeAttestation | None:
     """Return an attestation in the store that satisfies `required`; one with a GPU before one without."""
     for gpu in (True,) if required.gpu else (True, False):
-        if found := store.recall(_KIND, _key(required.image, required.programs, gpu)):
-            return SmokeAttestation(required.image, required.programs, gpu, found["report"])
+        if found := _SAVED.get(store, _key(required.image, required.programs, gpu)):
+            return found
     return None
 
 

@@ -17,6 +17,7 @@ from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
 from imagegen.image.inventory.cell import known_system
 from imagegen.image.layers import scan
@@ -25,7 +26,7 @@ from imagegen.plan.lock import indexes
 from imagegen.plan.lock.model import Lock, LockedWheel
 from imagegen.supply.trust.sbom import KnownLicences
 
-_LICENCE = "licence"  # records of the store: what an index said of a wheel
+_LICENCES = Cache("licence", Licence)
 _THREADS = 8
 
 
@@ -43,8 +44,7 @@ def read_known_licences(lock: Lock, store: Store, settings: Settings, progress: 
 def _recalled(wheel: LockedWheel, lock: Lock, store: Store) -> Licence | None:
     if package := scan.recorded_scan(store, wheel, lock.python):
         return package.licence
-    record = store.recall(_LICENCE, wheel.file.digest)
-    return Licence(record["expression"], record["text"], tuple(record["classifiers"])) if record else None
+    return _LICENCES.get(store, wheel.file.digest)
 
 
 def _is_served(wheel: LockedWheel) -> bool:
@@ -56,8 +56,7 @@ def _asked(wheels: Iterable[LockedWheel], store: Store, settings: Settings) -> d
         answers = pool.map(lambda wheel: (wheel, _said(wheel, client, settings)), wheels)
         found = {wheel: licence for wheel, licence in answers if licence}
     for wheel, licence in found.items():
-        record = {"expression": licence.expression, "text": licence.text, "classifiers": licence.classifiers}
-        store.remember(_LICENCE, wheel.file.digest, record)
+        _LICENCES.put(store, wheel.file.digest, licence)
     return {wheel.file.sha256: licence for wheel, licence in found.items()}
 
 

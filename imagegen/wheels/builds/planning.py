@@ -7,26 +7,24 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from imagegen.core.store import Store, disk
+from imagegen.core.store.cache import Cache
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.plan.lock.model import LockedBuild
 from imagegen.plan.matrix.recipe import Cost, Recipe
 from imagegen.wheels.throttle import BuildJob, learned
 
-_KIND = "build-cost"  # records of the store
-_FIELDS = {each.name for each in fields(Cost)}
+_COSTS = Cache("build-cost", Cost)
 
 
 def work(build: LockedBuild, recipe: Recipe, store: Store) -> BuildJob:
     """The build as its plan sees it."""
-    found = store.recall(_KIND, _key(build))
     return BuildJob(
-        # Another version of imagegen may have written it.
-        cost=Cost(**found) if found and found.keys() == _FIELDS else recipe.cost,
+        cost=_COSTS.get(store, _key(build)) or recipe.cost,
         architectures=max(1, len(set(build.architectures))),
         jobs=recipe.jobs is not None,
         threads=recipe.threads is not None,
@@ -38,7 +36,7 @@ def learn(build: LockedBuild, record: Mapping[str, Any], store: Store) -> None:
     with suppress(KeyError, TypeError, ValueError, ZeroDivisionError):
         cost = learned(record, max(1, len(build.architectures)), "measured here")
         if cost.units > 0 and cost.memory > 0:
-            store.remember(_KIND, _key(build), asdict(cost))
+            _COSTS.put(store, _key(build), cost)
 
 
 def _key(build: LockedBuild) -> str:

@@ -1,0 +1,99 @@
+"""Results in the store, by the digest of their inputs. docs/internals/cache.md lists the kinds, and what decides each.
+
+Formats, codecs and programs are parts of keys, so that the results of another imagegen are under other keys. Records
+are never removed; a blob that a record names is removed like others, after a day without use or reference.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from imagegen.core.oci.types import digest_of
+from imagegen.core.store.layout import DamagedError, Store
+
+V = TypeVar("V")
+
+
+class Cache(Generic[V]):
+    """Results of one kind, of the type `form`, by key ("sha256:...").
+
+    A record that `put` did not write, or wrote under another key or in another form, counts as absent. A user with
+    write access to the store can forge one: the digest in the lock's record is what protects a build against that.
+    """
+
+    def __init__(self, kind: str, form: type[V]) -> None:
+        self._kind, self._form = kind, form
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[V]:
+        return TypeAdapter(self._form)
+
+    def get(self, store: Store, key: str) -> V | None:
+        """Return the result for the inputs behind `key`, or None."""
+        try:
+            seal, _, body = self._path(store, key).read_bytes().partition(b"\n")
+            return self._adapter.validate_json(body) if seal == self._seal(key, body) else None
+        except (FileNotFoundError, ValidationError):
+            return None
+
+    def put(self, store: Store, key: str, result: V) -> None:
+        """Store the result, so that it is not computed again."""
+        path = self._path(store, key)
+        body = json.dumps(self._adapter.dump_python(result, mode="json", by_alias=True), sort_keys=True).encode()
+        with store.explained():
+            path.parent.mkdir(exist_ok=True)
+            store.replace(path.relative_to(store.root), self._seal(key, body) + b"\n" + body, sync=False)
+
+    def forget(self, store: Store, key: str) -> None:
+        """Undo `put`."""
+        with store.explained():
+            self._path(store, key).unlink(missing_ok=True)
+
+    def keys(self, store: Store) -> list[str]:
+        """Return the keys that have a record, sorted."""
+        folder = store.root / "records" / self._kind
+        return sorted(f"sha256:{path.name}" for path in folder.iterdir()) if folder.is_dir() else []
+
+    def _path(self, store: Store, key: str) -> Path:
+        return store.root / "records" / self._kind / store.path(key).name
+
+    def _seal(self, key: str, body: bytes) -> bytes:
+        return digest_of(f"{self._kind}\n{key}\n".encode() + body).encode()
+
+
+@dataclass(frozen=True)
+class StoredBlob:
+    """A blob of the store, `size` in bytes."""
+
+    digest: str
+    size: int
+
+
+class BlobCache(Cache[StoredBlob]):
+    """Results of one kind that are blobs of the store."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind, StoredBlob)
+
+    def get(self, store: Store, key: str) -> StoredBlob | None:
+        """Return the blob, if it is here; it counts as used now."""
+        found = super().get(store, key)
+        return found if found and store.has(found.digest, found.size) else None
+
+    def write(self, store: Store, key: str, data: bytes) -> None:
+        """Store the contents of a blob."""
+        self.put(store, key, StoredBlob(store.write(data), len(data)))
+
+    def read(self, store: Store, key: str) -> bytes | None:
+        """Return the contents of the blob, verified; None where it is gone, or damaged: then it is removed."""
+        found = self.get(store, key)
+        try:
+            return store.read(found.digest) if found else None
+        except DamagedError:
+            return None
