@@ -12,10 +12,18 @@ from imagegen.cli import states
 from imagegen.cli.app import App, pass_app
 from imagegen.core.errors import UsageError
 from imagegen.core.text import shown
-from imagegen.plan import rules as compat
 from imagegen.plan.matrix import interpreters, metadata
 from imagegen.plan.matrix.model import Rule
-from imagegen.plan.rules import CellAnswer, Explanation, Question
+from imagegen.plan.rules import (
+    CellAnswer,
+    Explanation,
+    PlatformChoices,
+    Question,
+    Vocabulary,
+    explain,
+    parse_question,
+    suggest,
+)
 from imagegen.plan.rules import why as model_types
 from imagegen.plan.rules.check import Answer
 from imagegen.plan.state import MEANINGS, CellState, StateName, cell_state
@@ -48,10 +56,10 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     if model and not words:
         app.json({model: table.first.get(model)}) if as_json else click.echo(shown(about))
         return 0 if model in table.first else 2
-    vocabulary = compat.Vocabulary.of(app.matrix, metadata.names(app.matrix_directories))
-    question = compat.parse_question(words, sets, app.matrix, vocabulary)
+    vocabulary = Vocabulary.of(app.matrix, metadata.names(app.matrix_directories))
+    question = parse_question(words, sets, app.matrix, vocabulary)
     rules = [*app.matrix.rules, *model_types.rules(table, model)]
-    explanation = compat.explain(question, rules, app.metadata)
+    explanation = explain(question, rules, app.metadata)
     if model and model not in table.first:
         answer: Answer = "unknown" if explanation.answer == "compatible" else explanation.answer
         explanation = replace(explanation, answer=answer, unknown=(*explanation.unknown, about))
@@ -104,7 +112,7 @@ def _ways(
     """
     if explanation.answer == "compatible":
         return []
-    near = compat.suggest(question, rules, app.metadata, compat.PlatformChoices.of(app.matrix))
+    near = suggest(question, rules, app.metadata, PlatformChoices.of(app.matrix))
     return [(dict(each.changes), spoken.command(each.changes)) for each in near]
 
 
