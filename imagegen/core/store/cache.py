@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from imagegen.core.oci.types import digest_of
 from imagegen.core.store.layout import DamagedError, Store
+from imagegen.core.types import Digest, Size
 
 V = TypeVar("V")
 
@@ -71,8 +72,8 @@ class Cache(Generic[V]):
 class StoredBlob:
     """A blob of the store, `size` in bytes."""
 
-    digest: str
-    size: int
+    digest: Digest
+    size: Size
 
 
 class BlobCache(Cache[StoredBlob]):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from imagegen.core.errors import TrustError
 from imagegen.core.oci.types import (
@@ -25,7 +26,8 @@ from imagegen.core.oci.types import (
     write_manifest,
 )
 from imagegen.core.store import Store
-from imagegen.core.types import Digest, Size, Strict
+from imagegen.core.store.cache import StoredBlob
+from imagegen.core.types import Digest
 from imagegen.image import base
 from imagegen.image.layers.codec import CODEC, GZIP
 from imagegen.image.layers.install import PREFIX
@@ -40,23 +42,25 @@ _MAX_FACTS = 10_000
 
 @dataclass(frozen=True)
 class Packed:
-    """The image's layers in another compression: layer's key -> the same layer, and the codec's name."""
+    """The blobs of the image's layers in another compression, by the layers' keys, and the codec's name."""
 
-    codec: str
-    layers: Mapping[str, Layer]
+    codec: PrintableName
+    layers: Mapping[Digest, StoredBlob]
 
 
 @dataclass(frozen=True)
 class Described:
-    """A parsed LAYERS document. Digests and keys are "sha256:...", `layers` from the bottom up."""
+    """A LAYERS document. Digests and keys are "sha256:...", `layers` from the bottom up."""
 
-    inputs: str  # inputs hash of the lock
-    lock: str  # digest of the lock as `lock.dumps` writes it: of the LOCK document
-    image: str  # digest of the image's manifest
-    codec: str  # of the layers that imagegen made
-    base: str  # key of the base
-    layers: tuple[Layer, ...]
-    facts: Mapping[str, str] = field(default_factory=dict)  # key of facts -> digest of their bytes
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    inputs: Digest  # inputs hash of the lock
+    lock: Digest  # digest of the lock as `lock.dumps` writes it: of the LOCK document
+    image: Digest  # digest of the image's manifest
+    codec: PrintableName  # of the layers that imagegen made
+    base: Digest  # key of the base
+    layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=MAX_LAYERS)]
+    facts: Annotated[Mapping[Digest, Digest], Field(max_length=_MAX_FACTS)]  # key of facts -> digest of their bytes
     gzip: Packed | None = None
 
     @property
@@ -67,7 +71,12 @@ class Described:
     @property
     def packed(self) -> dict[str, Layer]:
         """The gzip layers by key, for `gzipped`; empty if they use another codec."""
-        return dict(self.gzip.layers) if self.gzip and self.gzip.codec == GZIP else {}
+        blobs = self.gzip.layers if self.gzip and self.gzip.codec == GZIP else {}
+        return {
+            layer.key: replace(layer, digest=blob.digest, size=blob.size, media_type=GZIP_TYPE)
+            for layer in self.layers
+            if (blob := blobs.get(layer.key))
+        }
 
 
 def description(lock: Lock, built: Image, facts: Mapping[str, str], gzip: Image | None = None) -> bytes:
@@ -75,7 +84,8 @@ def description(lock: Lock, built: Image, facts: Mapping[str, str], gzip: Image 
     packed = None
     if gzip:
         pairs = zip(built.layers, gzip.layers, strict=True)
-        packed = Packed(GZIP, {ours.key: theirs for ours, theirs in pairs if theirs.digest != ours.digest})
+        blobs = {ours.key: StoredBlob(theirs.digest, theirs.size) for ours, theirs in pairs if theirs != ours}
+        packed = Packed(GZIP, blobs)
     return dump(
         Described(
             inputs_hash(lock),
@@ -92,11 +102,9 @@ def description(lock: Lock, built: Image, facts: Mapping[str, str], gzip: Image 
 
 def dump(said: Described) -> bytes:
     """The same bytes for the same content."""
-    table = asdict(replace(said, gzip=None))
-    del table["gzip"]
-    if said.gzip:
-        blobs = {key: {"digest": layer.digest, "size": layer.size} for key, layer in said.gzip.layers.items()}
-        table["gzip"] = {"codec": said.gzip.codec, "layers": blobs}
+    table = asdict(said)
+    if said.gzip is None:
+        del table["gzip"]
     return json.dumps(table, sort_keys=True, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
@@ -105,30 +113,24 @@ def read_description(data: bytes) -> Described:
     if len(data) > MAX_DOCUMENT:
         raise _malformed(f"it has {len(data)} bytes, and at most {MAX_DOCUMENT} are read")
     try:
-        document = _Document.model_validate_json(data)
+        said = _adapter().validate_json(data)
     except ValidationError as invalid:
         first = invalid.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise _malformed(f"{place}: {first['msg']}" if place else first["msg"]) from invalid
-    by_key = {layer.key: layer for layer in document.layers}
-    if len(by_key) != len(document.layers):
+    keys = {layer.key for layer in said.layers}
+    if len(keys) != len(said.layers):
         raise _malformed("two of its layers have one key")
-    if docker := [layer.media_type for layer in document.layers if layer.media_type != layer.oci_type]:
+    if docker := [layer.media_type for layer in said.layers if layer.media_type != layer.oci_type]:
         raise _malformed(f"a layer has the media type {docker[0]}")
-    packed = None
-    if document.gzip:
-        if unknown := document.gzip.layers.keys() - by_key.keys():
-            raise _malformed(f"gzip.layers: {min(unknown)} is the key of none of its layers")
-        blobs = document.gzip.layers.items()
-        packed = Packed(
-            document.gzip.codec,
-            {
-                key: replace(by_key[key], digest=blob.digest, size=blob.size, media_type=GZIP_TYPE)
-                for key, blob in blobs
-            },
-        )
-    said = (document.inputs, document.lock, document.image, document.codec, document.base)
-    return Described(*said, document.layers, document.facts, packed)
+    if said.gzip and (unknown := said.gzip.layers.keys() - keys):
+        raise _malformed(f"gzip.layers: {min(unknown)} is the key of none of its layers")
+    return said
+
+
+@cache
+def _adapter() -> TypeAdapter[Described]:
+    return TypeAdapter(Described)
 
 
 def _malformed(why: str) -> TrustError:
@@ -139,27 +141,6 @@ def _malformed(why: str) -> TrustError:
         why=why,
         fix=fix,
     )
-
-
-class _Blob(Strict):
-    digest: Digest
-    size: Size
-
-
-class _Packed(Strict):
-    codec: PrintableName
-    layers: dict[Digest, _Blob]
-
-
-class _Document(Strict):
-    inputs: Digest
-    lock: Digest
-    image: Digest
-    codec: PrintableName
-    base: Digest
-    layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=MAX_LAYERS)]
-    facts: Annotated[dict[Digest, Digest], Field(max_length=_MAX_FACTS)]
-    gzip: _Packed | None = None
 
 
 # The image's config and manifest: a pure function of the lock and the layers.
