@@ -236,8 +236,10 @@ def read_config(
         document = _json(data)
         found = Platform(_text(document.get("os")), _text(document.get("architecture")))
         if found != platform:
-            what = f"{where} is an image for {found}, not for {platform}"
-            raise FetchError(what, code="fetch-wrong-platform", fix="take one for that platform")
+            fix = "take one for that platform"
+            raise FetchError(
+                f"{where} is an image for {found}, not for {platform}", code="fetch-wrong-platform", fix=fix
+            )
         rootfs = _table(document.get("rootfs"), "rootfs")
         diff_ids = tuple(_digest(each) for each in _list(rootfs.get("diff_ids"), "diff_ids"))
         count = len(manifest.layers)
@@ -290,8 +292,10 @@ def _checking(where: str) -> Iterator[None]:
     try:
         yield
     except _Malformed as error:
-        what = f"{where} is described in a way that imagegen does not take"
-        raise FetchError(what, code="fetch-manifest-unsupported", why=str(error)) from error
+        why = str(error)
+        raise FetchError(
+            f"{where} is described in a way that imagegen does not take", code="fetch-manifest-unsupported", why=why
+        ) from error
 
 
 def _load(data: bytes, media_type: str, where: str) -> tuple[dict[str, Any], Any]:

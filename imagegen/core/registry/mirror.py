@@ -127,7 +127,7 @@ class Mirror:
                 writer.write(chunk)
                 meter.advance(len(chunk))
             if writer.commit() != digest:
-                raise FetchError("its bytes have another sha256", code="fetch-digest-mismatch")
+                raise FetchError(f"blob {digest} is damaged", code="fetch-digest-mismatch", why="its sha256 is another")
             return True
         return False
 

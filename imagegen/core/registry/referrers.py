@@ -86,8 +86,11 @@ class ReferrerReader(ABC):
         """Return the one blob of an artifact, verified as `artifact` is. Raises FetchError."""
         artifact = self.artifact(referrer)
         if len(artifact.parts) != 1:
-            what, why = f"{self.name}@{referrer.digest} is no single document", f"it has {len(artifact.parts)} parts"
-            raise FetchError(what, code="fetch-artifact-invalid", why=why)
+            raise FetchError(
+                f"{self.name}@{referrer.digest} is no single document",
+                code="fetch-artifact-invalid",
+                why=f"it has {len(artifact.parts)} parts",
+            )
         ((_, blob),) = artifact.parts
         return Content(artifact.kind, artifact.annotations, blob.media_type, self.document(blob, _MAX_CONTENT))
 

@@ -102,15 +102,17 @@ class LayoutRepository(ReferrerReader):
         return next(iter(found))
 
     def _entries(self) -> list[dict[str, Any]]:
-        what = f"{self.name} is no OCI layout"
         try:
             return self._layout.entries()
         except OSError as error:
             fix = "name a directory that `imagegen build --output` wrote: oci:DIR"
             why = f"{error.filename}: {error.strerror}"
-            raise UnavailableError(what, code="fetch-not-a-layout", why=why, fix=fix) from error
+            raise UnavailableError(
+                f"{self.name} is no OCI layout", code="fetch-not-a-layout", why=why, fix=fix
+            ) from error
         except FetchError as error:
-            raise FetchError(what, code="fetch-not-a-layout", why=f"its index.json: {error.why}") from error
+            why = f"its index.json: {error.why}"
+            raise FetchError(f"{self.name} is no OCI layout", code="fetch-not-a-layout", why=why) from error
 
     def _read(self, digest: str, longest: int = MAX_MANIFEST) -> bytes:
         with self._explained(digest):
@@ -131,7 +133,8 @@ class LayoutRepository(ReferrerReader):
         except OSError as error:
             raise UnavailableError(f"blob {digest} cannot be read", where=self.name, why=error.strerror) from error
         except FetchError as error:
-            raise FetchError(error.what, code=error.code, where=self.name, why=error.why) from error
+            error.where = self.name
+            raise
 
 
 def _object(body: bytes) -> dict[str, Any]:
