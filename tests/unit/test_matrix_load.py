@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from imagegen.core.data import HAND_WRITTEN
+from imagegen.core.data import MAX_SOURCE_FILE
 from imagegen.core.errors import MOST, MatrixErrors
 from imagegen.core.types import EnvValue, Text
 from imagegen.plan import matrix
@@ -247,9 +247,9 @@ def test_faults_are_explained_up_to_a_number(tmp_path: Path, text: str, beside: 
 
 
 def test_a_file_that_people_write_has_an_upper_length(tmp_path: Path) -> None:
-    load(tmp_path, SMALL + "#" * (HAND_WRITTEN - len(SMALL)))
+    load(tmp_path, SMALL + "#" * (MAX_SOURCE_FILE - len(SMALL)))
     with pytest.raises(MatrixErrors) as raised:
-        load(tmp_path, SMALL + "#" * (HAND_WRITTEN - len(SMALL) + 1))
+        load(tmp_path, SMALL + "#" * (MAX_SOURCE_FILE - len(SMALL) + 1))
     assert str(tmp_path / "0.yaml") in [error.where for error in raised.value.errors]
 
 
@@ -286,7 +286,7 @@ print(int(status.partition("VmHWM:")[2].split()[0]) >> 10)
     ids=["sound", "misspelt", "sections", "empty", "overrides"],
 )
 def test_the_longest_files_take_seconds(tmp_path: Path, text: str) -> None:
-    assert HAND_WRITTEN // 2 < len(text) < HAND_WRITTEN
+    assert MAX_SOURCE_FILE // 2 < len(text) < MAX_SOURCE_FILE
     (tmp_path / "x.yaml").write_text(text)
     done = subprocess.run([sys.executable, "-c", _MEASURE, str(tmp_path)], check=True, capture_output=True)
     assert int(done.stdout) < 400
