@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests import faults
+from tests.support import fault_table
 
 # Machines are shared and noisy, so nothing is judged by its time.
 settings.register_profile("imagegen", deadline=None, max_examples=60)
@@ -30,11 +30,11 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
     if config.getoption("--fault-table") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(faults.FaultTable(Path(config.getoption("--fault-table"))))
+        config.pluginmanager.register(fault_table.FaultTable(Path(config.getoption("--fault-table"))))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    faults.note(items)
+    fault_table.note(items)
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(3600))

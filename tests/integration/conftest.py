@@ -23,9 +23,9 @@ from imagegen.plan.matrix.model import Base
 from imagegen.run.embedded_engine import private
 from imagegen.run.engine import Engine
 from imagegen.run.engine.connection import SUITE
-from tests.integration import sigstore
-from tests.integration.places import Built, Debian, Place, committed, relocked
-from tests.integration.small_cell import Site, site_of
+from tests.support import cosign
+from tests.support.machines import Built, Debian, Place, committed, relocked
+from tests.support.small_cell import Site, site_of
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +70,7 @@ def docker_registry(settings: Settings, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="session")
 def verifiers(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of Debian's cosign and oras."""
-    return sigstore.unpacked(tmp_path_factory.mktemp("verifiers") / "root", settings)
+    return cosign.unpacked(tmp_path_factory.mktemp("verifiers") / "root", settings)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from imagegen.audit import dynamic, libraries
 from imagegen.audit.closure import How, Loader
 from imagegen.audit.elf import read
 from imagegen.audit.model import File, Package, Subject, SystemLibraries
-from tests.elf_samples import make_elf
+from tests.support.elf_files import make_elf
 
 pytestmark = pytest.mark.integration
 

@@ -27,7 +27,7 @@ from imagegen.run.engine import Engine, load
 from imagegen.run.engine.connection import SUITE
 from imagegen.run.engine.containers import LONGEST
 from imagegen.run.engine.registry import Registry
-from tests.tiny_image import tiny_image
+from tests.support.tiny_image import tiny_image
 
 pytestmark = pytest.mark.integration
 

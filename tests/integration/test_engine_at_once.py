@@ -25,8 +25,8 @@ import pytest
 
 from imagegen.core.errors import EngineError
 from imagegen.run.engine.connection import SUITE
-from tests.integration.places import ROOT
 from tests.integration.test_engine_faults import programs  # noqa: F401 - a fixture
+from tests.support.machines import ROOT
 
 pytestmark = [
     pytest.mark.integration,

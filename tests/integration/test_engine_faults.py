@@ -32,9 +32,9 @@ from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run.embedded_engine import private
 from imagegen.run.engine import Engine, connection
 from imagegen.run.engine.connection import PACKAGES, SUITE
-from tests.integration.daemons import Daemon
+from tests.support.docker_daemons import Daemon
 from tests.support.session import session_of
-from tests.tiny_image import tiny_image
+from tests.support.tiny_image import tiny_image
 from tests.unit.test_recipe import LOCK
 
 pytestmark = [

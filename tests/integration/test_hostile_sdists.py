@@ -14,7 +14,7 @@ from imagegen.core.progress import Quiet
 from imagegen.plan.lock import sdist
 from imagegen.plan.lock.model import LockedFile, LockedSdist
 from imagegen.plan.lock.sdist import SdistBuilder
-from tests.integration.places import Debian
+from tests.support.machines import Debian
 
 pytestmark = pytest.mark.integration
 

@@ -36,16 +36,16 @@ from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.documents import PROVENANCE
 from imagegen.supply.trust.project import Project
 from imagegen.supply.trust.signers import Trust
-from tests.hostile_repository import fetch_lazily, give_away, plain_git
-from tests.integration.hub import USER, Hub, serving
-from tests.integration.places import Debian
-from tests.integration.small_cell import CELL, Machine, Site
 from tests.integration.test_registry_push import login
 from tests.integration.test_shared_store import age, collecting
-from tests.integration.wire import Wire
-from tests.loopback import Loopback
-from tests.tiny_image import tiny_image
-from tests.wheels import make_wheel
+from tests.support.docker_registry import USER, Hub, serving
+from tests.support.hostile_repository import fetch_lazily, give_away, plain_git
+from tests.support.http_server import Loopback
+from tests.support.machines import Debian
+from tests.support.registry_requests import Wire
+from tests.support.small_cell import CELL, Machine, Site
+from tests.support.tiny_image import tiny_image
+from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.integration
 

@@ -32,9 +32,9 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import EnvVar
 from imagegen.run import smoke
 from imagegen.run.engine import Engine
-from tests.integration.places import Built, Place, docker_command, relocked
-from tests.tiny_image import tiny_image
-from tests.tls import Authority
+from tests.support.machines import Built, Place, docker_command, relocked
+from tests.support.tiny_image import tiny_image
+from tests.support.tls_proxy import Authority
 from tests.unit.test_recipe import LOCK, VISIBLE
 
 pytestmark = pytest.mark.integration

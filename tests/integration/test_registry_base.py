@@ -13,10 +13,10 @@ import requests
 
 from imagegen.core.errors import BaseError
 from imagegen.plan import lock
-from tests.integration.hub import PASSWORD, USER, Hub, serving
-from tests.integration.places import Debian
-from tests.project import CELL, Project
-from tests.registry import digest_of, packed
+from tests.support.docker_registry import PASSWORD, USER, Hub, serving
+from tests.support.machines import Debian
+from tests.support.project import CELL, Project
+from tests.support.registry_server import digest_of, packed
 
 pytestmark = pytest.mark.integration
 

@@ -25,8 +25,8 @@ from imagegen.core.store import Store, digest_of
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.artifacts import RemoteWheelhouse
-from tests.integration.hub import PASSWORD, USER, Hub, serving
-from tests.registry import CONFIG, LAYER, MANIFEST
+from tests.support.docker_registry import PASSWORD, USER, Hub, serving
+from tests.support.registry_server import CONFIG, LAYER, MANIFEST
 
 pytestmark = pytest.mark.integration
 

@@ -17,8 +17,8 @@ import pytest
 
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, upkeep
-from tests.integration.places import ROOT, Debian
-from tests.integration.small_cell import Site, spread
+from tests.support.machines import ROOT, Debian
+from tests.support.small_cell import Site, spread
 
 pytestmark = pytest.mark.integration
 

@@ -15,11 +15,12 @@ from imagegen.run import smoke
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import numerics
 from imagegen.run.smoke.run import ROOT, files, spec
-from tests.integration.places import Built
+from tests.support.machines import Built
 
 pytestmark = pytest.mark.integration
 
-PROGRAMS = [Path(__file__).parents[1] / name for name in ("smoke_mutations.py", "smoke_stack_mutations.py")]
+SUPPORT = Path(__file__).parents[1] / "support"
+PROGRAMS = [SUPPORT / name for name in ("smoke_mutations.py", "smoke_stack_mutations.py")]
 
 
 def test_the_image_passes_and_its_gpu_checks_are_skipped_by_name(engine: Engine, cpu_grpo: Built) -> None:

@@ -30,9 +30,9 @@ from imagegen.plan.matrix.recipe import Recipe, SdistFile
 from imagegen.run.embedded_engine import private
 from imagegen.run.engine import Engine
 from imagegen.wheels import builds, wheelhouse
-from tests.integration.places import Debian, committed
 from tests.integration.test_recipe_build import paste, shell  # noqa: F401 - a fixture
-from tests.interpreters import LOCKED
+from tests.support.interpreters import LOCKED
+from tests.support.machines import Debian, committed
 
 pytestmark = pytest.mark.integration
 

@@ -24,11 +24,11 @@ from imagegen.plan.matrix.interpreters import Models
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run import doctor
 from imagegen.run.engine import Engine
-from tests.integration.places import Debian, committed
-from tests.integration.small_cell import _locked, write_project
+from tests.support.machines import Debian, committed
 from tests.support.session import session_of
-from tests.tiny_image import tiny_image
-from tests.wheels import make_wheel
+from tests.support.small_cell import _locked, write_project
+from tests.support.tiny_image import tiny_image
+from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.integration
 

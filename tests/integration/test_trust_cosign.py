@@ -1,5 +1,5 @@
 """Signatures with the real cosign, both ways, and what oras sees: on Debian's docker-registry, where clients keep the
-list of referrers, and on the stand-in of tests/registry_writes.py, which has the referrers API of the specification.
+list of referrers, and on the stand-in of registry_server_writes.py, which has the referrers API of the specification.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from imagegen.supply.trust.documents import BUNDLE, LAYERS, LOCK, PROVENANCE, SB
 from imagegen.supply.trust.project import Key, Project
 from imagegen.supply.trust.provenance import BUILD_TYPE
 from imagegen.supply.trust.signers import Signer, Trust
-from tests.integration.hub import serving
-from tests.integration.sigstore import PASSWORD, Sigstore
 from tests.integration.test_registry_push import login
-from tests.registry_writes import Writable
+from tests.support.cosign import PASSWORD, Sigstore
+from tests.support.docker_registry import serving
+from tests.support.registry_server_writes import Writable
 
 pytestmark = pytest.mark.integration
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import apex_like
+from tests.support import apex_like
 
 SETUPTOOLS = "import json\ndef setup(**asked): print(json.dumps([module[0] for module in asked['ext_modules']]))\n"
 TORCH = "class version: cuda = '13.0'\n"

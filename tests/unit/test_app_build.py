@@ -27,12 +27,12 @@ from imagegen.image.layers.image import local_tags
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel, Record
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run.engine import Engine
-from tests.interpreters import LOCKED
 from tests.support.errors import raises
+from tests.support.interpreters import LOCKED
 from tests.support.session import session_of
-from tests.unit.builds_samples import BUILD
+from tests.support.source_builds import BUILD
+from tests.support.wheels import make_wheel
 from tests.unit.test_layers_assemble import HostSandbox
-from tests.wheels import make_wheel
 
 assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
 

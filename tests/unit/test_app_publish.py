@@ -32,11 +32,11 @@ from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.supply.publish.journal import RemoteRepository
 from imagegen.supply.publish.tags import Tags
 from imagegen.supply.trust.documents import AUDIT, KINDS, SBOM, Attached, Document
-from tests.environment import environment
-from tests.interpreters import LOCKED
-from tests.registry import send
-from tests.registry_writes import Writable, received
+from tests.support.environment import environment
 from tests.support.errors import raises
+from tests.support.interpreters import LOCKED
+from tests.support.registry_server import send
+from tests.support.registry_server_writes import Writable, received
 from tests.support.session import session_of
 
 REPOSITORY = "acme/rl/demo"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from imagegen.audit import dynamic
 from imagegen.audit.closure import How, Loader, ResolvedLibrary
 from imagegen.audit.model import Elf, Subject
-from tests.unit.audit_links import PYTHON, at, elf, module, package, subject, system
+from tests.support.audit_subjects import PYTHON, at, elf, module, package, subject, system
 
 FOO = elf(exported="foo")
 

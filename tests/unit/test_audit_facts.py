@@ -25,8 +25,8 @@ from imagegen.audit.model import (
     SystemLibraries,
 )
 from imagegen.image.inventory.system import from_directories
-from tests.elf_samples import AARCH64, make_cubin, make_elf, make_fatbin
-from tests.trees import To, on_disk
+from tests.support.elf_files import AARCH64, make_cubin, make_elf, make_fatbin
+from tests.support.file_trees import To, on_disk
 
 NAMES = st.text(st.characters(exclude_characters="\0"), max_size=8)
 SETS = st.frozensets(NAMES, max_size=4)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from imagegen.audit import catalogue, gpu
 from imagegen.audit.model import CodeGroup, Elf, File, Finding, Package, Severity, Subject
 from imagegen.core.types import Gpu
-from tests.unit.matrix_samples import shipped_matrix
+from tests.support.matrix_samples import shipped_matrix
 from tests.unit.test_audit_capability import TARGETS, targets
 
 GPUS = shipped_matrix().gpus

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagegen.audit.examine import examine
-from tests.elf_samples import HEADER, SECTION, make_elf
 from tests.fuzz.binaries import DAMAGED, hold, seeds
+from tests.support.elf_files import HEADER, SECTION, make_elf
 
 ANSWER = "read, or a finding with a reason of one line; work bounded by the file's size"
 

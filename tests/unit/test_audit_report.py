@@ -19,7 +19,7 @@ from imagegen.audit.model import Finding, Severity
 from imagegen.audit.report import LockLocation, by_package, document, ordered
 from imagegen.cli.audit_command import table
 from imagegen.core.text import unprintable
-from tests.unit.audit_reports import ENTRIES, FINDINGS, REPORT
+from tests.support.audit_reports import ENTRIES, FINDINGS, REPORT
 
 Golden = Callable[[str, str], None]
 LOCK = LockLocation("locks/hopper-vllm-cu130-py311.toml", {"vllm 0.11.0": 722, "torch 2.8.0": 690})

@@ -6,7 +6,7 @@ import pytest
 
 from imagegen.audit.dynamic import check
 from imagegen.audit.model import Elf, Finding, Severity
-from tests.unit.audit_links import PYTHON, elf, module, package, subject, system
+from tests.support.audit_subjects import PYTHON, elf, module, package, subject, system
 
 GONE = "_ZN5arrow6schemaEv"
 

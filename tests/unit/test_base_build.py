@@ -26,8 +26,8 @@ from imagegen.image.base.build import failed, sources_file, verify, write_reposi
 from imagegen.image.base.sources import AptSuite, parse_deb822
 from imagegen.plan.distributions import release
 from imagegen.plan.lock.base import LockedBase, LockedDeb
-from tests.registry import packed
 from tests.support.errors import raises
+from tests.support.registry_server import packed
 
 PROGRAM = "/usr/bin/python3.11"
 DATES = {

@@ -19,7 +19,7 @@ from imagegen.plan.distributions import archive_at, release
 from imagegen.plan.lock.base import LockedDeb
 from imagegen.plan.matrix.model import Base
 from tests.support.errors import raises
-from tests.timing import within
+from tests.support.timing import within
 
 ROOTS = {"debian": "http://mirror.example/debian", "debian-security": "http://mirror.example/debian/security"}
 DEBIAN = ("debian", "debian-security")

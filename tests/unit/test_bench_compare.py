@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from imagegen.plan import lock
-from tests.unit.matrix_samples import shipped_matrix
-from tests.unit.shipped_locks import NAMES, shipped_lock
+from tests.support.matrix_samples import shipped_matrix
+from tests.support.shipped_locks import NAMES, shipped_lock
 
 
 @pytest.fixture

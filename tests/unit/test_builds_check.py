@@ -12,10 +12,10 @@ from imagegen.core.errors import BuildError
 from imagegen.core.types import Gpu
 from imagegen.plan.lock.model import LockedBuild
 from imagegen.wheels.builds import check
-from tests.elf_samples import make_elf, make_fatbin
+from tests.support.elf_files import make_elf, make_fatbin
 from tests.support.errors import raises
-from tests.unit.builds_samples import BUILD, WITH_BUILD
-from tests.wheels import make_wheel
+from tests.support.source_builds import BUILD, WITH_BUILD
+from tests.support.wheels import make_wheel
 
 SM_80, SM_90, SM_120 = (CodeTarget("sass", arch) for arch in (80, 90, 120))
 GPUS = (Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "blackwell", ()))

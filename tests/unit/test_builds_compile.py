@@ -28,8 +28,8 @@ from imagegen.wheels import builds, wheelhouse
 from imagegen.wheels.builds import planning
 from imagegen.wheels.throttle import Machine
 from tests.support.errors import raises
-from tests.unit.builds_samples import BUILD, RECIPE, WITH_BUILD, packed
-from tests.wheels import make_wheel
+from tests.support.source_builds import BUILD, RECIPE, WITH_BUILD, packed
+from tests.support.wheels import make_wheel
 
 compiling = importlib.import_module("imagegen.wheels.builds.compile")
 

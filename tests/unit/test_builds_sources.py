@@ -13,7 +13,7 @@ from imagegen.core.store import Store
 from imagegen.plan.lock.model import LockedPatch
 from imagegen.wheels.builds.check import require_sources
 from tests.support.errors import raises
-from tests.unit.builds_samples import BUILD, packed
+from tests.support.source_builds import BUILD, packed
 
 SETUP = b"one\ntwo\n"
 PATCH = b"--- a/setup.py\n+++ b/setup.py\n@@ -1,2 +1,2 @@\n one\n-two\n+three\n"

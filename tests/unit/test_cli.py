@@ -27,7 +27,7 @@ from imagegen.plan.rules.check import Conflict, Verdict
 from imagegen.run.doctor.fabric import Host
 from imagegen.run.engine import Engine
 from imagegen.run.smoke.report import CheckResult, SmokeReport
-from tests.unit.matrix_samples import shipped_matrix
+from tests.support.matrix_samples import shipped_matrix
 
 IMAGE = """\
 images:

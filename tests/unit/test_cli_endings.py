@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.loopback import Loopback
-from tests.project import Project, processes_of
+from tests.support.http_server import Loopback
+from tests.support.project import Project, processes_of
 
 RUN = [sys.executable, "-c", "from imagegen.cli import main; main()"]
 

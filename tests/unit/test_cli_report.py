@@ -20,8 +20,8 @@ from imagegen.core.data import shipped
 from imagegen.core.store import Store
 from imagegen.plan import lock
 from imagegen.supply.publish import proof
-from tests.unit.matrix_samples import shipped_matrix
-from tests.unit.report_samples import AUDIT, SMOKE
+from tests.support.matrix_samples import shipped_matrix
+from tests.support.report_samples import AUDIT, SMOKE
 
 CELL = "sb3-maskable-cpu-py311"
 Run = Callable[..., Result]

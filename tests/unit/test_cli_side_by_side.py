@@ -19,7 +19,7 @@ from imagegen.cli import build_command, side_by_side
 from imagegen.cli.app import App
 from imagegen.cli.side_by_side import Builds, Ended, abreast, in_order
 from imagegen.core.errors import LockError
-from tests.environment import environment
+from tests.support.environment import environment
 
 # In the place of imagegen: argv is --project DIR build CELL --json OPTION ...
 CHILD = """

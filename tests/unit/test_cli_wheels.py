@@ -26,9 +26,9 @@ from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.plan.lock.model import Lock
 from imagegen.run.engine import Engine
 from imagegen.wheels import builds, wheelhouse
-from tests.registry_writes import Writable
 from tests.support.errors import raises
-from tests.unit.builds_samples import BUILD, WITH_BUILD
+from tests.support.registry_server_writes import Writable
+from tests.support.source_builds import BUILD, WITH_BUILD
 from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
 from tests.unit.test_cli_wheels_share import Machine
 

@@ -18,9 +18,9 @@ from imagegen.cli.app import App
 from imagegen.core.data import shipped
 from imagegen.plan import matrix
 from imagegen.plan.matrix.recipe import Architectures, LocalSource
-from tests.elf_samples import make_elf, make_fatbin
+from tests.support.elf_files import make_elf, make_fatbin
+from tests.support.wheels import make_wheel
 from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
-from tests.wheels import make_wheel
 
 WHY = "compiled for this cell, since no wheel fits; 1 whose name does cannot be reached"
 CELL = "blackwell-vllm-cu130-py311"

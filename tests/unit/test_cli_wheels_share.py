@@ -1,4 +1,4 @@
-"""`imagegen wheels push` and `pull` against the stand-in of tests/registry_writes.py, and `store gc` beside them."""
+"""`imagegen wheels push` and `pull` against the stand-in of registry_server_writes.py, and `store gc` beside them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from imagegen.cli.app import App
 from imagegen.core.errors import PublishError
 from imagegen.core.store import Store, digest_of
 from imagegen.wheels import wheelhouse
-from tests.registry_writes import Writable, answering
 from tests.support.errors import raises
+from tests.support.registry_server_writes import Writable, answering
 from tests.unit.test_wheels_wheelhouse import KEY, LOG, age, built
 
 OTHER = digest_of(b"another key")

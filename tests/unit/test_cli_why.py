@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.matrix_samples import shipped_matrix
+from tests.support.matrix_samples import shipped_matrix
 from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
 
 ASKED = ("torch==2.9.1", "vllm==0.11.0", "cuda==12.8", "gpu==sm_120", "python==3.12")

@@ -24,9 +24,9 @@ from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare import revision, sides
 from imagegen.supply.compare.sides import SideSources
 from imagegen.supply.trust.documents import NUMERICS
-from tests.published import Published, made
-from tests.registry import StandIn
 from tests.support.errors import raises
+from tests.support.published_image import Published, made
+from tests.support.registry_server import StandIn
 from tests.unit.test_recipe import LOCK
 from tests.unit.test_trust_keys import PUBLIC
 

@@ -54,10 +54,10 @@ from imagegen.supply.trust.keys import KeySigner
 from imagegen.supply.trust.project import Key, Project
 from imagegen.supply.trust.provenance import Builder, provenance
 from imagegen.supply.trust.sbom import KnownLicences, sbom
-from tests.published import Published, lock_document, made
-from tests.registry import StandIn, digest_of, send
 from tests.support.errors import raises
-from tests.unit.builds_samples import WITH_BUILD
+from tests.support.published_image import Published, lock_document, made
+from tests.support.registry_server import StandIn, digest_of, send
+from tests.support.source_builds import WITH_BUILD
 from tests.unit.test_recipe import LOCK as TINY
 
 ORDER = (LOCK, LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT, NUMERICS)

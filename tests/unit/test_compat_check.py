@@ -12,8 +12,8 @@ from imagegen.core.errors import MatrixErrors
 from imagegen.plan.matrix import Rule
 from imagegen.plan.rules import check
 from imagegen.plan.rules.check import clashes
-from tests.unit.compat_samples import rule
-from tests.unit.matrix_samples import RULE, SMALL, load, shipped_matrix
+from tests.support.matrix_samples import RULE, SMALL, load, shipped_matrix
+from tests.support.package_metadata import rule
 
 
 def reported(*rules: Rule) -> list[tuple[str, str, tuple[str, ...]]]:

@@ -15,8 +15,8 @@ from imagegen.plan.matrix.model import Base, Cell, Component, EnvVar, GitSource,
 from imagegen.plan.rules import Surroundings, explain, facts_of_cell, nearby, standings
 from imagegen.plan.rules.facts import extras_of
 from imagegen.plan.rules.question import Question
-from tests.interpreters import DEBIAN
-from tests.unit.compat_samples import library, package, rule
+from tests.support.interpreters import DEBIAN
+from tests.support.package_metadata import library, package, rule
 
 BASE = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", {}, "")
 HOPPER, BLACKWELL = Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "blackwell", ())

@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 from imagegen.plan.matrix import Rule
 from imagegen.plan.rules import Fact, Facts, constraints, facts_of_cell, judge, nearest
 from tests.support.errors import raises
-from tests.unit.matrix_samples import RULE, SMALL, load
+from tests.support.matrix_samples import RULE, SMALL, load
 
 VERSIONS = ["1.0", "1.5", "2.0", "2.5", "3.0"]
 PACKAGES = ["a", "b", "c"]

@@ -10,8 +10,8 @@ import pytest
 from imagegen.plan import matrix
 from imagegen.plan.matrix import Rule
 from imagegen.plan.rules import Facts, constraints, facts_of_cell, judge
-from tests.unit.matrix_samples import shipped_matrix
-from tests.unit.rule_cases import Case, attention, cuda, engines, environment, torch, training
+from tests.support.matrix_samples import shipped_matrix
+from tests.support.rule_cases import Case, attention, cuda, engines, environment, torch, training
 
 MATRIX = shipped_matrix()
 RULES = {rule.id: rule for rule in MATRIX.rules}

@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix import Rule
 from imagegen.plan.rules import Explanation, MetadataCache, Question, Surroundings, explain, nearby
-from tests.unit.compat_samples import library, package, question, rule
+from tests.support.package_metadata import library, package, question, rule
 
 FIELD = library(
     package("torch", {"2.8.0": (), "2.9.0": (), "2.9.1": ()}, python=">=3.10"),

@@ -30,7 +30,7 @@ from imagegen.run.doctor.diagnosis import Diagnosis
 from imagegen.run.engine import ContainerInfo, Engine
 from imagegen.run.engine.containers import exec_in
 from tests.support.errors import raises
-from tests.unit.matrix_samples import SMALL, load
+from tests.support.matrix_samples import SMALL, load
 
 GB = 1_000_000_000
 

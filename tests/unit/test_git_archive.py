@@ -1,4 +1,4 @@
-"""Sources from git: real git on loopback (tests/gitserver.py), honest repositories and others."""
+"""Sources from git: real git on loopback (tests/support/git_server.py), honest repositories and others."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from imagegen.core.git import tree as trees
 from imagegen.core.git.tree import TreeEntry
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from tests.gitserver import LINK, PROGRAM, SUBMODULE, Bare, GitServer
-from tests.loopback import Server, status
 from tests.support.errors import raises
+from tests.support.git_server import LINK, PROGRAM, SUBMODULE, Bare, GitServer
+from tests.support.http_server import Server, status
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 5\n"
 FILES = {

@@ -17,8 +17,8 @@ from imagegen.core.errors import FetchError
 from imagegen.core.git.repository import places
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from tests.gitserver import Bare, GitServer
 from tests.support.errors import raises
+from tests.support.git_server import Bare, GitServer
 
 APEX = "https://github.com/NVIDIA/apex"
 FILES = {"setup.py": b"", "apex/__init__.py": b""}

@@ -10,8 +10,8 @@ from imagegen.core import git
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import UnreachableError
-from tests.gitserver import LINK, SUBMODULE, Bare
 from tests.support.errors import raises
+from tests.support.git_server import LINK, SUBMODULE, Bare
 from tests.unit.test_git_archive import FILES, Workspace, workspace
 
 __all__ = ["workspace"]

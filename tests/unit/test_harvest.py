@@ -18,7 +18,7 @@ from imagegen.plan.harvest import HarvestErrors, harvest, wheel_metadata
 from imagegen.plan.harvest.releases import cuda_of
 from imagegen.plan.lock.indexes import IndexLink
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata
-from tests.wheel_index import Index, Offer, archive, metadata
+from tests.support.package_index import Index, Offer, archive, metadata
 
 TODAY = "2026-11-21"
 LINUX = "cp312-cp312-manylinux_2_28_x86_64"

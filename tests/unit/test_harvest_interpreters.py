@@ -17,8 +17,8 @@ from imagegen.cli import main
 from imagegen.plan import matrix
 from imagegen.plan.harvest.interpreters import parse
 from imagegen.plan.matrix.model import InterpreterFile
-from tests.loopback import Loopback
-from tests.unit.matrix_samples import SHIPPED
+from tests.support.http_server import Loopback
+from tests.support.matrix_samples import SHIPPED
 
 RELEASE = "20270101"
 TAIL = "unknown-linux-gnu-install_only_stripped.tar.gz"

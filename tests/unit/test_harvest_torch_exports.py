@@ -21,9 +21,9 @@ from imagegen.core.errors import ImagegenError, StoreError, UsageError, WheelErr
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.plan.harvest import torch_exports
-from tests.elf_samples import AARCH64, make_elf
+from tests.support.elf_files import AARCH64, make_elf
 from tests.support.errors import raises
-from tests.wheel_index import Index
+from tests.support.package_index import Index
 
 NAME = "torch-2.16.0-cp311-cp311-manylinux_2_28_x86_64.whl"
 BEFORE = Exports(("2.15.0",), {"torch_list_size": 1, "_ZN2at4goneEv": 1})

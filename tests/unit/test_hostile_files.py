@@ -26,9 +26,9 @@ from imagegen.plan.lock.file import LockErrors, loads
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix import Cell
 from imagegen.plan.matrix.model import EnvVar
-from tests.project import CELL, Project
 from tests.support.errors import raises
-from tests.unit.matrix_samples import SMALL, complaint
+from tests.support.matrix_samples import SMALL, complaint
+from tests.support.project import CELL, Project
 
 FILE = "refused with file, line and column where there are any, and why"
 

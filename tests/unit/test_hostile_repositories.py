@@ -26,9 +26,9 @@ from imagegen.plan.lock.model import LOCAL, LockedDeb
 from imagegen.run.engine.buildx import Buildx, run_buildx
 from imagegen.supply.compare import revision
 from imagegen.supply.trust import documents
-from tests.environment import environment
-from tests.hostile_repository import fetch_lazily, give_away, look_bare, plain_git
-from tests.project import BASE, Project
+from tests.support.environment import environment
+from tests.support.hostile_repository import fetch_lazily, give_away, look_bare, plain_git
+from tests.support.project import BASE, Project
 
 COMPILED = """\
 components:

@@ -17,10 +17,10 @@ from imagegen.core.types import Gpu
 from imagegen.image.inventory import cell as cells
 from imagegen.plan.lock.model import FileConflict, LockedGpus
 from imagegen.plan.matrix.model import Cell, Declarations
-from tests.elf_samples import make_elf
+from tests.support.elf_files import make_elf
+from tests.support.wheels import WHEEL
 from tests.unit import test_layers_assemble as assembled
 from tests.unit.test_layers_assemble import lock_of, locked
-from tests.wheels import WHEEL
 
 settings, store = assembled.settings, assembled.store
 GPU = Gpu("sm_90", "9.0", "hopper", ("H200",))

@@ -28,10 +28,10 @@ from imagegen.image.inventory.layers import read_layer
 from imagegen.image.inventory.stream import ChunkReader, layer, piped
 from imagegen.image.inventory.tree import Regular, walk
 from imagegen.run.engine.client import Export
-from tests.elf_samples import make_elf
-from tests.registry import CONFIG, MANIFEST, StandIn, digest_of, send
+from tests.support.elf_files import make_elf
 from tests.support.errors import raises
-from tests.trees import Things, To, as_tar, below, layered, site_of
+from tests.support.file_trees import Things, To, as_tar, below, layered, site_of
+from tests.support.registry_server import CONFIG, MANIFEST, StandIn, digest_of, send
 
 AMD64 = Platform("linux", "amd64")
 MODULE = make_elf(undefined=["PyList_New"])

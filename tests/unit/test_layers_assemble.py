@@ -30,9 +30,9 @@ from imagegen.image.layers.ownership import OwnershipErrors
 from imagegen.image.layers.plan import plan
 from imagegen.image.layers.recorded import layer_sizes, package_sizes, shared
 from imagegen.plan.lock.model import FileConflict, Lock, LockedBase, LockedFile, LockedWheel
-from tests.interpreters import LOCKED
 from tests.support.errors import raises
-from tests.wheels import make_wheel
+from tests.support.interpreters import LOCKED
+from tests.support.wheels import make_wheel
 
 assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
 

@@ -19,7 +19,7 @@ from imagegen.image.inventory.cell import blobs
 from imagegen.image.layers import layer, watch
 from imagegen.image.layers.archive import ZipArchive, ZipEntry
 from imagegen.plan.lock.model import FileConflict, Lock, LockedWheel
-from tests.elf_samples import make_elf, make_fatbin
+from tests.support.elf_files import make_elf, make_fatbin
 from tests.unit import test_layers_assemble as assembled
 from tests.unit.test_layers_assemble import lock_of, locked
 

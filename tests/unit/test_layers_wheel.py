@@ -20,8 +20,8 @@ from imagegen.image.layers import archive
 from imagegen.image.layers.install import MAX_SOURCE, compiles, installation
 from imagegen.image.layers.wheel import Wheel
 from tests.support.errors import raises
-from tests.timing import within
-from tests.wheels import FILENAME, INFO, METADATA, make_wheel, record_line
+from tests.support.timing import within
+from tests.support.wheels import FILENAME, INFO, METADATA, make_wheel, record_line
 
 GOOD: Mapping[str, bytes] = {"demo/__init__.py": b"x = 1\n", "demo/data.bin": bytes(range(256)) * 50}
 

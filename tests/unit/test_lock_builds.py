@@ -29,8 +29,8 @@ from imagegen.plan.lock.model import (
     LockedPatch,
     LockedWheel,
 )
-from tests.interpreters import ARCHIVE, LOCKED
 from tests.support.errors import raises
+from tests.support.interpreters import ARCHIVE, LOCKED
 from tests.unit.test_lock_file import LOCK, A, B, C, deb, hashes, names, sizes, texts, versions, wheel
 
 ADDRESS = "https://github.com/x/y/releases/download/v2/fast-1.0%2Bcu130-py3-none-any.whl"

@@ -27,8 +27,8 @@ from imagegen.wheels.catalogue import Catalogue, CatalogueRelease, KnownFile
 from imagegen.wheels.resolve import uncatalogued
 from imagegen.wheels.resolve.candidates import wheel_of
 from imagegen.wheels.wheelhouse import Candidate, Offer, WheelSource
-from tests.gitserver import SUBMODULE, Bare, GitServer
 from tests.support.errors import raises
+from tests.support.git_server import SUBMODULE, Bare, GitServer
 from tests.unit.test_lock_builds import wheel
 from tests.unit.test_lock_make import Workspace
 

@@ -27,9 +27,9 @@ from imagegen.plan.lock.model import (
     RecordedLayer,
 )
 from imagegen.plan.matrix.model import Base, Cell, EnvVar
-from tests.interpreters import DEBIAN, LOCKED
 from tests.support.errors import raises
-from tests.unit.shipped_locks import NAMES, shipped_lock
+from tests.support.interpreters import DEBIAN, LOCKED
+from tests.support.shipped_locks import NAMES, shipped_lock
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 

@@ -27,7 +27,7 @@ from imagegen.plan.lock.interpreters import InterpreterArchive, LockedInterprete
 from imagegen.plan.lock.model import Foundation, Lock, LockedDeb
 from imagegen.plan.matrix.model import Interpreter, InterpreterFile
 from imagegen.supply import mirror
-from tests.interpreters import ARCHIVE, LOCKED, STANDALONE
+from tests.support.interpreters import ARCHIVE, LOCKED, STANDALONE
 from tests.unit import test_lock_file
 from tests.unit.test_interpreter_archive import SOUND, archive
 

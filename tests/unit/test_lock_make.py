@@ -23,9 +23,9 @@ from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement
 from imagegen.wheels.find import WheelRequirement
 from imagegen.wheels.resolve import make
 from imagegen.wheels.wheelhouse import Candidate, WheelSource
-from tests.interpreters import DEBIAN, LOCKED
-from tests.loopback import Behaviour, Server, raw, status
 from tests.support.errors import raises
+from tests.support.http_server import Behaviour, Server, raw, status
+from tests.support.interpreters import DEBIAN, LOCKED
 from tests.unit.test_lock_resolve import NEW, PackageIndex
 
 LATER = "2026-11-20T00:00:00Z"

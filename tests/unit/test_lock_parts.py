@@ -17,11 +17,11 @@ from imagegen.plan.lock import contradictions, dumps, indexes, read, stale, writ
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Lock, LockedGit
 from imagegen.plan.matrix.model import Base, Component, GitSource, Index, Requirement, Sdist
-from tests.gitserver import Bare, GitServer
-from tests.registry import StandIn
 from tests.support.errors import raises
+from tests.support.git_server import Bare, GitServer
+from tests.support.registry_server import StandIn
+from tests.support.wheels import make_wheel
 from tests.unit.test_lock_make import LATER, Workspace
-from tests.wheels import make_wheel
 
 DEAD = "http://127.0.0.1:1"
 METADATA = Sdist("0.15.1", ("torch",), ("backend==1.0",))

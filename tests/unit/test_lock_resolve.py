@@ -25,8 +25,8 @@ from imagegen.plan.lock import guard, indexes
 from imagegen.plan.lock.resolve import ResolveRequest, Site, resolve
 from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Base, Component, Sdist
-from tests.loopback import Behaviour, Server, drip, raw, status
 from tests.support.errors import raises
+from tests.support.http_server import Behaviour, Server, drip, raw, status
 
 TARGET = WheelTarget("3.11.2", "x86_64", 36)
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-06-01T00:00:00Z"

@@ -24,10 +24,10 @@ from imagegen.image.inputs import complete, fetch, fetch_each
 from imagegen.plan.lock import indexes, with_indexes
 from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedSdist, LockedWheel
 from imagegen.plan.matrix.model import Index
-from tests.interpreters import LOCKED
-from tests.loopback import Loopback
 from tests.support.errors import raises
-from tests.timing import within
+from tests.support.http_server import Loopback
+from tests.support.interpreters import LOCKED
+from tests.support.timing import within
 
 
 class Host(Loopback):

@@ -22,8 +22,8 @@ from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan import lock, matrix
 from imagegen.plan.lock.file import _render, loads
 from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedSdist, LockedWheel, Record
-from tests.project import Project
-from tests.unit.shipped_locks import shipped_lock
+from tests.support.project import Project
+from tests.support.shipped_locks import shipped_lock
 
 CPU, GPU = "sb3-maskable-cpu-py311", "blackwell-vllm-cu130-py311"
 SDISTS = "cpu-grpo-cpu-py311"

@@ -11,9 +11,9 @@ import pytest
 from imagegen.core.errors import FetchError, LockError
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Component, Index, Requirement
-from tests.canaries import PASSWORD, USER, Guarded, address
-from tests.loopback import Folder
-from tests.nightly_week import LONG_AGO, Week, day, versions
+from tests.support.canaries import PASSWORD, USER, Guarded, address
+from tests.support.http_server import Folder
+from tests.support.nightly_week import LONG_AGO, Week, day, versions
 from tests.unit.test_lock_make import Workspace
 from tests.unit.test_lock_resolve import NEW, OLD, PackageIndex
 

@@ -20,8 +20,8 @@ from imagegen.plan.lock.file import LockErrors, loads
 from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedSdist
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels.resolve import make
-from tests.gitserver import SUBMODULE, Bare
-from tests.unit.matrix_samples import SMALL, complaint, load
+from tests.support.git_server import SUBMODULE, Bare
+from tests.support.matrix_samples import SMALL, complaint, load
 from tests.unit.test_lock_make import Chooser
 from tests.unit.test_lock_make import Workspace as Resolved
 

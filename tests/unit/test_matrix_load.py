@@ -22,7 +22,7 @@ from imagegen.core.types import EnvValue, Text
 from imagegen.plan import matrix
 from imagegen.plan.matrix import document as documents
 from imagegen.plan.matrix.schema import json_schema
-from tests.unit.matrix_samples import RULE, SHIPPED, SMALL, complaint, large, load
+from tests.support.matrix_samples import RULE, SHIPPED, SMALL, complaint, large, load
 
 
 def test_the_shipped_matrix_has_the_images_of_the_field() -> None:

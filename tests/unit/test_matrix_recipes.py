@@ -20,7 +20,7 @@ from imagegen.core.git import Submodule
 from imagegen.plan import matrix
 from imagegen.plan.matrix.model import EnvVar
 from imagegen.plan.matrix.recipe import Architectures, Commit, Cost, LocalSource, Patch, SdistFile
-from tests.unit.matrix_samples import SMALL
+from tests.support.matrix_samples import SMALL
 
 PATCH = b"--- a/setup.py\n+++ b/setup.py\n@@ -1 +1 @@\n-a\n+b\n"
 DIGEST = hashlib.sha256(PATCH).hexdigest()

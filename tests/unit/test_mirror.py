@@ -21,8 +21,8 @@ from imagegen.image.base import fetch
 from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedWheel
 from imagegen.plan.lock.sources import Finder, RequiredFile
 from imagegen.supply import mirror
-from tests.registry_writes import Writable
 from tests.support.errors import raises
+from tests.support.registry_server_writes import Writable
 from tests.unit.test_base_build import deb
 from tests.unit.test_recipe import LOCK
 

@@ -21,7 +21,7 @@ from imagegen.plan.matrix import interpreters
 from imagegen.plan.matrix.interpreters import Models
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata
 from imagegen.plan.rules import why as model_types
-from tests.wheel_index import Index, Offer
+from tests.support.package_index import Index, Offer
 
 TABLE = Models(
     "2026-11-22",

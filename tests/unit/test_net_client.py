@@ -17,8 +17,8 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, NotFoundError, UnreachableError
 from imagegen.core.store import Store
-from tests.loopback import DATA, Behaviour, Server, cut, ranged, raw, stall, status, whole
 from tests.support.errors import raises
+from tests.support.http_server import DATA, Behaviour, Server, cut, ranged, raw, stall, status, whole
 
 SHA = hashlib.sha256(DATA).hexdigest()
 

@@ -24,9 +24,9 @@ from imagegen.core.net import Client, DeniedError, NotFoundError, UnavailableErr
 from imagegen.core.net.answer import distrust
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from tests.loopback import DATA, Behaviour, Server, cut, drip, ranged, raw, stall, status, whole
 from tests.support.errors import raises
-from tests.tls import Authority, InspectingProxy, SecureLoopback
+from tests.support.http_server import DATA, Behaviour, Server, cut, drip, ranged, raw, stall, status, whole
+from tests.support.tls_proxy import Authority, InspectingProxy, SecureLoopback
 
 SHA = hashlib.sha256(DATA).hexdigest()
 HEAD = b"HTTP/1.0 200 OK\r\n"

@@ -16,9 +16,9 @@ from imagegen.core.config import Settings
 from imagegen.core.net import Client
 from imagegen.core.net.client import Sender, small
 from imagegen.core.net.exchange import CHUNK, Body
-from tests.loopback import Loopback
 from tests.support.errors import raises
-from tests.tls import Authority, SecureLoopback
+from tests.support.http_server import Loopback
+from tests.support.tls_proxy import Authority, SecureLoopback
 
 
 class Taking(BaseHTTPRequestHandler):

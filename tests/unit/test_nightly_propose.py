@@ -17,9 +17,9 @@ from imagegen.core.errors import BaseError, LockError
 from imagegen.core.progress import Quiet
 from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel, Record
 from imagegen.plan.matrix.model import Cell, Requirement
-from tests.interpreters import LOCKED
-from tests.nightly_week import BASE, Week, day, rule, versions, with_deb
 from tests.support.errors import raises
+from tests.support.interpreters import LOCKED
+from tests.support.nightly_week import BASE, Week, day, rule, versions, with_deb
 from tests.unit.test_lock_make import UV, Chooser
 
 RECORD = Record(1, "zstd", "sha256:" + "0" * 64, ())

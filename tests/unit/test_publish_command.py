@@ -29,9 +29,9 @@ from imagegen.plan.lock import read
 from imagegen.plan.matrix import Matrix
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.supply.trust.project import FILE
-from tests.environment import environment
-from tests.registry_writes import Writable
+from tests.support.environment import environment
 from tests.support.errors import raises
+from tests.support.registry_server_writes import Writable
 
 ROOT = Path(__file__).parents[2]
 LOCK = read(ROOT / "locks" / "blackwell-vllm-cu130-py311.toml")

@@ -16,9 +16,9 @@ from imagegen.core.store import Store
 from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.supply.publish import journal
 from imagegen.supply.publish.journal import RemoteRepository, TaggedManifest
-from tests.environment import environment
-from tests.registry_writes import Writable, answering
+from tests.support.environment import environment
 from tests.support.errors import raises
+from tests.support.registry_server_writes import Writable, answering
 
 TAGS = ("latest", "cu130", "cu130-py311")
 

@@ -34,12 +34,12 @@ from imagegen.run import smoke
 from imagegen.supply.trust.attach import attached
 from imagegen.supply.trust.project import FILE
 from imagegen.supply.trust.signers import Trust
-from tests.environment import environment
-from tests.interpreters import LOCKED
-from tests.registry_writes import Writable
+from tests.support.environment import environment
 from tests.support.errors import raises
+from tests.support.interpreters import LOCKED
+from tests.support.registry_server_writes import Writable
+from tests.support.wheels import make_wheel
 from tests.unit.test_layers_assemble import HostSandbox
-from tests.wheels import make_wheel
 
 assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
 

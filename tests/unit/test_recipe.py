@@ -29,10 +29,10 @@ from imagegen.plan.lock import dumps
 from imagegen.plan.lock.file import _render, _value, loads, lock_table
 from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedSdist, LockedWheel
 from imagegen.plan.matrix.model import EnvVar
-from tests.dockerfile import Instruction, assignment, instructions
-from tests.interpreters import LOCKED
+from tests.support.dockerfile_parser import Instruction, assignment, instructions
 from tests.support.errors import raises
-from tests.unit.matrix_samples import SMALL
+from tests.support.interpreters import LOCKED
+from tests.support.matrix_samples import SMALL
 
 A, B, C, D = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
 

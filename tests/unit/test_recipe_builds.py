@@ -26,9 +26,9 @@ from imagegen.image.layers.image import Image
 from imagegen.plan.lock.file import _render, loads, lock_table
 from imagegen.plan.lock.model import LOCAL, LockedFile, LockedPatch
 from imagegen.plan.matrix.recipe import LocalSource
-from tests.dockerfile import Instruction, instructions
+from tests.support.dockerfile_parser import Instruction, instructions
 from tests.support.errors import raises
-from tests.unit.builds_samples import BUILD, BUILT_WHEEL, RECIPE, WITH_BUILD, packed
+from tests.support.source_builds import BUILD, BUILT_WHEEL, RECIPE, WITH_BUILD, packed
 from tests.unit.test_recipe import HOSTILE, LINE, LOCK, TAG, leaves, wheel, with_leaf
 from tests.unit.test_store import put_image
 

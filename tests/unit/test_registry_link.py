@@ -16,10 +16,10 @@ from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.reference import engine_name
 from imagegen.core.store import digest_of
 from imagegen.run.engine import load as pulling
-from tests.environment import environment
-from tests.registry import LAYER
-from tests.registry_writes import Writable, answering
+from tests.support.environment import environment
 from tests.support.errors import raises
+from tests.support.registry_server import LAYER
+from tests.support.registry_server_writes import Writable, answering
 
 DATA = b"a layer"
 BLOB = Descriptor(LAYER, digest_of(DATA), len(DATA))

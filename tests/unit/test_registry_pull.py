@@ -1,4 +1,4 @@
-"""The registry client against a stand-in on loopback (tests/registry.py), honest and not."""
+"""The registry client against a stand-in on loopback (tests/support/registry_server.py), honest and not."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from imagegen.core.net import Client
 from imagegen.core.registry import Platform, RemoteImage, Repository, parse, resolve
 from imagegen.core.registry.credentials import credentials_for, parse_challenges
 from imagegen.core.store import Store
-from tests.registry import CONFIG, INDEX, LAYER, MANIFEST, StandIn, basic, digest_of, send
 from tests.support.errors import raises
+from tests.support.registry_server import CONFIG, INDEX, LAYER, MANIFEST, StandIn, basic, digest_of, send
 from tests.unit.test_net_client import Meter
 
 AMD64 = Platform("linux", "amd64")

@@ -1,4 +1,4 @@
-"""Writing to a registry: the stand-in of tests/registry_writes.py, willing and not, whole and broken off."""
+"""Writing to a registry: the stand-in of registry_server_writes.py, willing and not, whole and broken off."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from imagegen.core.net.client import Reply, Sender
 from imagegen.core.registry import BlobTotals, Moved, PushTarget, Repository, parse, upload
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.store import Store, digest_of
-from tests.loopback import DATA
-from tests.registry import LAYER, MANIFEST, StandIn, basic
-from tests.registry_writes import Writable, answering, dropping, error, every, received
 from tests.support.errors import raises
+from tests.support.http_server import DATA
+from tests.support.registry_server import LAYER, MANIFEST, StandIn, basic
+from tests.support.registry_server_writes import Writable, answering, dropping, error, every, received
 from tests.unit.test_net_client import Meter
 
 PIECE = 300_000  # bytes; DATA has 1 280 000

@@ -1,4 +1,4 @@
-"""Artifacts that refer to an image, over the stand-in of tests/registry_writes.py, with and without referrers API.
+"""Artifacts that refer to an image, over the stand-in of registry_server_writes.py, with and without referrers API.
 
 The real registry, which has none, is in tests/integration/test_registry_referrers.py.
 """
@@ -23,10 +23,10 @@ from imagegen.core.registry.image import Descriptor
 from imagegen.core.registry.referrers import extended, fallback_tag, listed, referring
 from imagegen.core.registry.session import next_page
 from imagegen.core.store import digest_of
-from tests.loopback import DATA
-from tests.registry import INDEX, MANIFEST, send
-from tests.registry_writes import Writable, answering, dropping, every, received
 from tests.support.errors import raises
+from tests.support.http_server import DATA
+from tests.support.registry_server import INDEX, MANIFEST, send
+from tests.support.registry_server_writes import Writable, answering, dropping, every, received
 
 SUBJECT = Descriptor(MANIFEST, digest_of(b"an image's manifest"), 19)
 SBOM, NOTE = "application/vnd.cyclonedx+json", "text/plain"

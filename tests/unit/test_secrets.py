@@ -13,9 +13,9 @@ import zstandard
 from imagegen.core.errors import FetchError
 from imagegen.core.net.address import netrc_auth, parse
 from imagegen.plan import lock
-from tests.canaries import PASSWORD, USER, Guarded, Proxy, address, forms, leaks, watched
-from tests.project import Project
+from tests.support.canaries import PASSWORD, USER, Guarded, Proxy, address, forms, leaks, watched
 from tests.support.errors import raises
+from tests.support.project import Project
 
 NOWHERE = (
     "not in the lock, the store, uv's cache, temporary files, output, errors, tracebacks or arguments of processes"

@@ -28,7 +28,7 @@ from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedGpus, L
 from imagegen.plan.matrix.model import Declarations, EnvVar
 from imagegen.run import smoke
 from imagegen.run.smoke.run import GRACE, ROOT, files, judged, parse, spec
-from tests.interpreters import LOCKED
+from tests.support.interpreters import LOCKED
 
 FILE = LockedFile("x.whl", 1, "0" * 64, "pypi")
 

@@ -18,9 +18,9 @@ from imagegen.supply.trust import statement
 from imagegen.supply.trust.identity import Identities
 from imagegen.supply.trust.project import Identity, Project
 from imagegen.supply.trust.signers import Trust
-from tests.sigstore_parts import b64
-from tests.sigstore_standin import ISSUER, STATEMENT, SUBJECT, Sigstore
 from tests.support.errors import raises
+from tests.support.sigstore_server import ISSUER, STATEMENT, SUBJECT, Sigstore
+from tests.support.sigstore_services import b64
 
 PULL = "acme/images/.github/workflows/nightly.yml@refs/pull/7/merge"
 Change = Callable[[dict[str, Any]], None]

@@ -18,7 +18,8 @@ from imagegen.core.net.client import Client
 from imagegen.supply.trust.identity import Identities
 from imagegen.supply.trust.keyless import Keyless, keyless
 from imagegen.supply.trust.project import Identity, Project
-from tests.sigstore_standin import (
+from tests.support.errors import raises
+from tests.support.sigstore_server import (
     CERTIFICATE,
     ENTRIES,
     ISSUER,
@@ -31,7 +32,6 @@ from tests.sigstore_standin import (
     Fault,
     Sigstore,
 )
-from tests.support.errors import raises
 
 
 @pytest.fixture

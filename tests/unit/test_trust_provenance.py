@@ -21,8 +21,8 @@ from imagegen.plan.lock.model import Lock, LockedGit, LockedPatch
 from imagegen.supply.trust import documents
 from imagegen.supply.trust.documents import SourceCommit
 from imagegen.supply.trust.provenance import Builder, builder, provenance
-from tests.unit.builds_samples import BUILD, BUILT_WHEEL, WITH_BUILD
-from tests.unit.shipped_locks import NAMES, shipped_lock
+from tests.support.shipped_locks import NAMES, shipped_lock
+from tests.support.source_builds import BUILD, BUILT_WHEEL, WITH_BUILD
 
 LOCAL = Builder("https://github.com/imagegen/imagegen/attestations/builder/local")
 SOURCE = SourceCommit("https://example.org/acme/images", "a" * 40, dirty=True)

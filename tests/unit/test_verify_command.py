@@ -14,8 +14,8 @@ from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.publish.tags import foreign
-from tests.registry import StandIn
-from tests.unit.matrix_samples import shipped_matrix
+from tests.support.matrix_samples import shipped_matrix
+from tests.support.registry_server import StandIn
 from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
 from tests.unit.test_compare_verify import World, publish
 from tests.unit.test_recipe import LOCK as TINY

@@ -1,4 +1,4 @@
-"""The team's wheelhouse, on the stand-in of tests/registry_writes.py: what goes there comes back, and nothing else."""
+"""The team's wheelhouse, on the stand-in of registry_server_writes.py: what goes there comes back, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from imagegen.core.store import Store, digest_of
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import artifacts, wheelhouse
 from imagegen.wheels.artifacts import RemoteWheelhouse
-from tests.registry import send
-from tests.registry_writes import Writable, answering
 from tests.support.errors import raises
+from tests.support.registry_server import send
+from tests.support.registry_server_writes import Writable, answering
 from tests.unit.test_wheels_wheelhouse import DATA, KEY, LOG, built
 
 TAG = KEY.replace(":", "-")

@@ -28,12 +28,12 @@ from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Candidate, Offer, WheelListing, WheelSources, find
 from imagegen.wheels.resolve import candidates
 from imagegen.wheels.wheelhouse import WheelSource
-from tests.elf_samples import make_elf
-from tests.loopback import Loopback
-from tests.registry_writes import Writable
+from tests.support.elf_files import make_elf
+from tests.support.http_server import Loopback
+from tests.support.registry_server_writes import Writable
+from tests.support.wheels import make_wheel
 from tests.unit.test_wheels_naming import NEED, TAGS
 from tests.unit.test_wheels_wheelhouse import built
-from tests.wheels import make_wheel
 
 KEY = "sha256:" + "1" * 64
 SOURCE = replace(NEED, package="demo", version="1.0", source="demo-1.0.tar.gz", key=KEY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.rule_cases import case, stack
+from tests.support.rule_cases import case, stack
 
 CASES = {
     # 2026-11-20: PyPI's torch 2.13.0 is the CUDA 13.0 build; PyTorch's CPU index serves 2.13.0+cpu

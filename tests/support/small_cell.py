@@ -22,9 +22,9 @@ from imagegen.image import base
 from imagegen.plan import lock, matrix
 from imagegen.plan.lock import sdist
 from imagegen.plan.lock.model import Lock, LockedFile, LockedSdist, LockedWheel
-from tests.integration.places import ROOT, Debian
-from tests.interpreters import LOCKED
-from tests.wheels import make_wheel
+from tests.support.interpreters import LOCKED
+from tests.support.machines import ROOT, Debian
+from tests.support.wheels import make_wheel
 
 CELL = "small-cpu-py311"
 KILLER = Path(__file__).parents[1] / "killer"

@@ -2,7 +2,7 @@
 
 Written from: GitHub's documentation, "OpenID Connect reference"; Fulcio's HTTP interface v2 (fulcio.proto) and
 docs/oidc.md; Rekor's interfaces (v1, v2); sigstore/protobuf-specs, sigstore_trustroot.proto; and what
-tests/sigstore_parts.py names. It checks what it is sent as those do, and misbehaves on request.
+tests/support/sigstore_services.py names. It checks what it is sent as those do, and misbehaves on request.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
-from tests.loopback import Loopback
-from tests.sigstore_parts import SHA256, START, Fulcio, KeyPair, Rekor, Stamper, b64, canonical
+from tests.support.http_server import Loopback
+from tests.support.sigstore_services import SHA256, START, Fulcio, KeyPair, Rekor, Stamper, b64, canonical
 
 ISSUER = "https://token.actions.githubusercontent.com"
 WORKFLOW = "acme/images/.github/workflows/nightly.yml@refs/heads/main"

@@ -1,6 +1,6 @@
 """An image as it lies in a registry after a publish: layers that imagegen wrote, and all that is attached to it.
 
-It is put into the stand-in of tests/registry.py, which keeps no lists of referrers: the tag that clients keep in its
+It is put into the stand-in of registry_server.py, which keeps no lists of referrers: the tag that clients keep in its
 place stands there (OCI distribution-spec v1.1, "Referrers Tag Schema").
 """
 
@@ -21,7 +21,7 @@ from imagegen.image.layers.codec import LayerSink, TarWriter
 from imagegen.image.layers.plan import plan
 from imagegen.plan.lock import dumps
 from imagegen.plan.lock.model import Lock
-from tests.registry import StandIn, digest_of
+from tests.support.registry_server import StandIn, digest_of
 
 
 def made(lock: Lock, store: Store, **files: bytes) -> tuple[Lock, layers.Image]:

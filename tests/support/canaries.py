@@ -15,7 +15,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import zstandard
 
-from tests.loopback import Loopback
+from tests.support.http_server import Loopback
 
 USER, PASSWORD = "canary-user", "p4ss/w@rd:c4n4ry"  # special in addresses, so that encodings are searched for too
 

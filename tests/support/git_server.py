@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.loopback import Loopback
+from tests.support.http_server import Loopback
 
 _WHO = {
     f"GIT_{role}_{what}": value

@@ -17,8 +17,8 @@ from imagegen.core.data import shipped
 from imagegen.plan import lock, matrix
 from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Cell
-from tests.interpreters import LOCKED
-from tests.wheels import make_wheel
+from tests.support.interpreters import LOCKED
+from tests.support.wheels import make_wheel
 
 CELL = "demo-cpu-py311"
 MATRIX = """\
@@ -49,7 +49,7 @@ class Project:
         (self.root / "index/demo/index.html").write_text(self.page)
         self.env = {
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
             "LANG": "C.UTF-8",
             "HOME": str(self.root / "home"),
             "XDG_CACHE_HOME": str(self.root / "cache"),

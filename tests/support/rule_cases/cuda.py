@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.rule_cases import case, stack
+from tests.support.rule_cases import case, stack
 
 CASES = {
     # resolved on 2026-11-20 for CUDA 13.0: nvcc and nvvm 13.2.86 beside runtime 13.0.96; cuda-toolkit 13.0.3 lets

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.rule_cases import case, stack
+from tests.support.rule_cases import case, stack
 
 OFFICIAL = "2.8.3+cu12torch{}cxx11abiTRUE"
 

@@ -15,7 +15,7 @@ from imagegen.plan.lock.model import LockedGpus, Record, RecordedLayer
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.state import CellState
 from imagegen.run.smoke.report import CheckResult, SmokeReport
-from tests.unit.matrix_samples import SMALL, load
+from tests.support.matrix_samples import SMALL, load
 from tests.unit.test_recipe import LOCK
 
 GPU = Gpu("sm_120", "12.0", "blackwell", ("RTX 5090", "RTX PRO 6000"))

@@ -15,7 +15,7 @@ from typing import Any
 
 import requests
 
-from tests.registry import CONFIG, LAYER, MANIFEST, digest_of
+from tests.support.registry_server import CONFIG, LAYER, MANIFEST, digest_of
 
 SUITE = "bookworm"
 USER, PASSWORD = "me", "s3cret-of-the-registry"

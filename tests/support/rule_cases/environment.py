@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.rule_cases import case, stack
+from tests.support.rule_cases import case, stack
 
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 HIDDEN = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}

@@ -11,7 +11,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-from tests.loopback import Loopback
+from tests.support.http_server import Loopback
 
 
 class Authority:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.rule_cases import case, stack
+from tests.support.rule_cases import case, stack
 
 BLACKWELL = {"TORCH_CUDA_ARCH_LIST": "10.0 10.3 12.0 12.1"}
 

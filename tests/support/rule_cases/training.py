@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.rule_cases import case, stack
+from tests.support.rule_cases import case, stack
 
 CASES = {
     # measured: verl 0.4.1 with setuptools 84.2.1: "No module named 'pkg_resources'"

@@ -15,7 +15,7 @@ from imagegen.core.store import Store
 from imagegen.plan.lock.model import Lock, LockedBase
 from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement, Rule
 from imagegen.wheels import resolve
-from tests.interpreters import DEBIAN, LOCKED
+from tests.support.interpreters import DEBIAN, LOCKED
 from tests.unit.test_lock_make import DEB, UV, Chooser
 from tests.unit.test_lock_resolve import PackageIndex as Index_
 

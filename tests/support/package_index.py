@@ -11,7 +11,7 @@ import zipfile
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 
-from tests.loopback import Loopback
+from tests.support.http_server import Loopback
 
 
 @dataclass(frozen=True)

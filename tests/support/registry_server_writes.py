@@ -1,4 +1,4 @@
-"""The stand-in of tests/registry.py as a registry that takes what is pushed, written from the same specifications.
+"""The stand-in of registry_server.py as a registry that takes what is pushed, written from the same specifications.
 
 So is its referrers API (distribution-spec v1.1, "Listing Referrers"), which no registry that Debian packages has. It is
 no real registry, and fails on request; a real one is in tests/integration/test_registry_push.py.
@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from tests.registry import INDEX, StandIn, basic, digest_of, send
+from tests.support.registry_server import INDEX, StandIn, basic, digest_of, send
 
 _UPLOAD = re.compile(r"/v2/(.+)/blobs/uploads/([0-9]*)")
 _REFERRERS = re.compile(r"/v2/(.+)/referrers/([^/]+)")

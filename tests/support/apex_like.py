@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-FOLDER = Path(__file__).with_name("samples") / "apex_like"
+FOLDER = Path(__file__).parents[1] / "samples" / "apex_like"
 MODULES = ("apex_like_C", "apex_like_cuda")
 ENV = {"APEX_CPP_EXT": "1", "APEX_CUDA_EXT": "1"}
 
