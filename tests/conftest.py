@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import settings as hypothesis_settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.support import fault_table
+from imagegen.core.config import Settings
+from imagegen.core.store import Store
+from imagegen.image.base import BaseLayer
+from imagegen.image.layers import bytecode
+from tests.support import command_line, fault_table
+from tests.support.command_line import Run
+from tests.support.elf_files import make_elf
+from tests.support.git_server import Bare, GitServer
+from tests.support.git_workspace import Workspace
+from tests.support.layer_inputs import HostSandbox, assembling
 
 # Machines are shared and noisy, so nothing is judged by its time.
-settings.register_profile("imagegen", deadline=None, max_examples=60)
-settings.load_profile("imagegen")
+hypothesis_settings.register_profile("imagegen", deadline=None, max_examples=60)
+hypothesis_settings.load_profile("imagegen")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,7 +69,7 @@ class _Scheduling(LoadScopeScheduling):
 def _shared(file: Path) -> str | None:
     """Return the name of the group of files that share expensive fixtures, by the fixtures that a test file uses."""
     text = file.read_text(encoding="utf-8")
-    if re.search(r"\b(engine|machine|site|debian): ", text) and file.parent.name == "integration":
+    if re.search(r"\b(engine|machine|site|debian|programs|shell): ", text) and file.parent.name == "integration":
         return "engine"
     return "verifiers" if "verifiers: " in text else None  # 20 MB, fetched once
 
@@ -76,3 +86,56 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert path.read_text(encoding="utf-8") == text, "`pytest --update-golden` rewrites it; read the diff"
 
     return compare
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """The settings of a user who has set nothing."""
+    return Settings.from_environment({"HOME": str(tmp_path)})
+
+
+@pytest.fixture
+def compiled_on_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile byte-code with the interpreter of the tests, outside any sandbox."""
+    monkeypatch.setattr(bytecode, "Sandbox", HostSandbox)
+
+
+@pytest.fixture
+def empty_base(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give every lock a base without files."""
+    layer = BaseLayer(store.write(bytes(1024)), 1024)
+    monkeypatch.setattr(assembling.base, "build", lambda *_: layer)
+    monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path)
+
+
+@pytest.fixture
+def rootfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The root directory of every base: it has a Python and a libc."""
+    root = tmp_path / "rootfs"
+    for path, data in {"usr/bin/python3.11": make_elf(interpreter="/ld.so"), "lib/libc.so.6": make_elf()}.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+        (root / path).chmod(0o755)
+    monkeypatch.setattr("imagegen.image.base.rootfs", lambda *_: root)
+    return root
+
+
+@pytest.fixture
+def git_workspace(tmp_path: Path) -> Iterator[Workspace]:
+    """A repository on a Git server, which runs until the test ends."""
+    bare = Bare(tmp_path / "x.git")
+    server = GitServer(tmp_path)
+    env = {"HOME": "/nonexistent", "PATH": os.environ["PATH"], "GIT_CONFIG_NOSYSTEM": "1"}
+    yield Workspace(tmp_path, bare, server, Store(tmp_path / "store"), env)
+    server.close()
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run imagegen with these arguments in this process, in a project of one image."""
+    return command_line.runner(monkeypatch, capsys, tmp_path)

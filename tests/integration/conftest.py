@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from imagegen.core.config import Settings
-from imagegen.core.data import shipped
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import base
-from imagegen.image.layers.image import local_tags
-from imagegen.plan import lock, matrix
 from imagegen.plan.matrix.model import Base
 from imagegen.run.embedded_engine import private
 from imagegen.run.engine import Engine
-from imagegen.run.engine.connection import SUITE
+from imagegen.run.engine.connection import PACKAGES, SUITE
 from tests.support import cosign
-from tests.support.machines import Built, Debian, Place, committed, relocked
+from tests.support.machines import Built, Debian, Place, built_in, docker_command
 from tests.support.small_cell import Site, site_of
 
 
@@ -96,41 +90,6 @@ def machine(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("machine"), host)
 
 
-def built_in(machine: Place, image: str, shared: Path) -> Built:
-    """Build an image once for all test processes: the first builds into `shared`, the others copy its machine.
-
-    Its store starts empty, so that the first build has the network alone. Into the store first: an engine that was
-    there before may hold the image already.
-    """
-    with Path(f"{shared}.lock").open("w") as lock_file:
-        fcntl.flock(lock_file, fcntl.LOCK_EX)
-        first = not shared.exists()
-        if first:
-            machine.run("build", image, "--output", f"oci:{image}", "--scratch-base")
-            said = machine.run("build", image, "--no-test", "--scratch-base")
-        else:
-            copy_tree(shared / "machine", machine.root)
-            said = subprocess.CompletedProcess(**json.loads((shared / "said.json").read_text()))
-        (cell,) = matrix.load([shipped("matrices")]).select(image)
-        locked = committed(cell.id)
-        if relocked(said):  # the archive has moved on: this machine's lock is its own, recorded like the other
-            own = machine.root / "locks" / f"{cell.id}.toml"
-            if first:
-                lock.write(lock.read(machine.cache / "imagegen" / "scratch" / f"{cell.id}.toml"), own)
-                machine.run("lock", image, "--record")
-            locked = lock.read(own)
-        if first:
-            copy_tree(machine.root, shared / "machine")
-            (shared / "said.json").write_text(json.dumps(vars(said)))
-    return Built(local_tags(locked)[1], locked, cell.declarations, said)
-
-
-def copy_tree(source: Path, target: Path) -> None:
-    """Copy a directory by hard links; files that `target` has stay."""
-    target.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["cp", "-aln", f"{source}/.", target], check=True)
-
-
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory of this session's, the same in each of pytest-xdist's processes."""
@@ -148,3 +107,22 @@ def sb3_maskable(machine: Place, shared: Path) -> Built:
 @pytest.fixture(scope="session")
 def cpu_grpo(machine: Place, shared: Path) -> Built:
     return built_in(machine, "cpu-grpo", shared / "cpu-grpo")
+
+
+@pytest.fixture(scope="session")
+def programs(engine: Engine, settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Docker's packages of the private engine, which may be there already."""
+    if engine.private:
+        return engine.private.home / SUITE
+    target: Path = tmp_path_factory.mktemp("docker") / SUITE
+    private.unpack(SUITE, PACKAGES, target, settings, Quiet())
+    return target
+
+
+@pytest.fixture
+def shell(engine: Engine, tmp_path: Path) -> dict[str, str]:
+    """The environment of a user who has `docker` with its buildx plugin on PATH."""
+    ours = docker_command(engine, tmp_path)
+    if not ours:
+        return dict(os.environ)
+    return {name: value for name, value in os.environ.items() if not name.startswith(("DOCKER_", "BUILDX_"))} | ours

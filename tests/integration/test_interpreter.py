@@ -26,7 +26,7 @@ from imagegen.image import base, inputs, layers
 from imagegen.plan.lock.interpreters import InterpreterArchive, LockedInterpreter
 from imagegen.plan.lock.model import Lock
 from imagegen.run.engine import Engine
-from tests.integration.test_support_image import Shell
+from tests.support.container_shell import Shell
 from tests.support.machines import Debian
 from tests.support.small_cell import write_project
 

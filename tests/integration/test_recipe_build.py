@@ -9,10 +9,9 @@ import os
 import re
 import secrets
 import ssl
-import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -32,21 +31,13 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import EnvVar
 from imagegen.run import smoke
 from imagegen.run.engine import Engine
-from tests.support.machines import Built, Place, docker_command, relocked
+from tests.support.docker_daemons import paste
+from tests.support.machines import Built, Place, relocked
 from tests.support.tiny_image import tiny_image
+from tests.support.tiny_lock import LOCK, VISIBLE
 from tests.support.tls_proxy import Authority
-from tests.unit.test_recipe import LOCK, VISIBLE
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def shell(engine: Engine, tmp_path: Path) -> dict[str, str]:
-    """The environment of a user who has `docker` with its buildx plugin on PATH."""
-    ours = docker_command(engine, tmp_path)
-    if not ours:
-        return dict(os.environ)
-    return {name: value for name, value in os.environ.items() if not name.startswith(("DOCKER_", "BUILDX_"))} | ours
 
 
 @pytest.fixture
@@ -59,11 +50,6 @@ def cleaned(engine: Engine) -> Iterator[list[str]]:
             engine.client.api.remove_image(tag, force=True)
     if engine.private:  # a user's own cache is the user's
         engine.client.api.prune_builds(all=True)
-
-
-def paste(line: str, env: Mapping[str, str], cwd: Path) -> None:
-    done = subprocess.run(["bash", "-c", line], env=env, cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{line}\n{done.stderr[-5000:]}"
 
 
 @pytest.mark.fault(

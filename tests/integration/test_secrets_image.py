@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Debian
 from tests.support.canaries import PASSWORD, Guarded, Proxy, address, forms, leaks, watched
+from tests.support.machines import Debian
 from tests.support.project import Project
 
 pytestmark = pytest.mark.integration

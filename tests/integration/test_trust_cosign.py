@@ -26,9 +26,8 @@ from imagegen.supply.trust.documents import BUNDLE, LAYERS, LOCK, PROVENANCE, SB
 from imagegen.supply.trust.project import Key, Project
 from imagegen.supply.trust.provenance import BUILD_TYPE
 from imagegen.supply.trust.signers import Signer, Trust
-from tests.integration.test_registry_push import login
 from tests.support.cosign import PASSWORD, Sigstore
-from tests.support.docker_registry import serving
+from tests.support.docker_registry import login, serving
 from tests.support.registry_server_writes import Writable
 
 pytestmark = pytest.mark.integration

@@ -24,7 +24,7 @@ from imagegen.wheels.find import Candidate, Offer, WheelRequirement, find
 from imagegen.wheels.resolve import candidates
 from imagegen.wheels.wheelhouse import WheelSource
 from tests.support.http_server import Loopback
-from tests.unit.test_wheels_find import choice
+from tests.support.required_wheels import choice
 
 pytestmark = pytest.mark.integration
 

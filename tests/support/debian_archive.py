@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
 
+from imagegen.plan.lock.base import LockedDeb
+
 KEY = "archive@imagegen.invalid"
 
 
@@ -63,3 +65,8 @@ def make_key(home: Path) -> None:
     """Make the key that signs archives, in an empty directory."""
     home.chmod(0o700)
     gpg(home, "--quick-generate-key", KEY, "ed25519", "sign", "1d")
+
+
+def deb(name: str, data: bytes, archive: str = "debian") -> LockedDeb:
+    path = f"pool/{name}_1~2+b1.deb"
+    return LockedDeb(name, "1:1~2+b1", "amd64", len(data), hashlib.sha256(data).hexdigest(), archive, path)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from imagegen.core.config import Settings
 from imagegen.run.engine.connection import open_client
 
 _PATIENCE = 30  # seconds for an engine to listen
@@ -132,3 +133,13 @@ class Daemon:
     def _listens(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(self.host.removeprefix("unix://")) == 0
+
+
+def at(daemon: Daemon | str, tmp_path: Path) -> Settings:
+    host = daemon if isinstance(daemon, str) else daemon.host
+    return Settings.from_environment({"HOME": str(tmp_path), "PATH": os.environ["PATH"], "DOCKER_HOST": host})
+
+
+def paste(line: str, env: Mapping[str, str], cwd: Path) -> None:
+    done = subprocess.run(["bash", "-c", line], env=env, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{line}\n{done.stderr[-5000:]}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import socket
 import subprocess
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 import requests
 
+from imagegen.core.config import Settings
 from tests.support.registry_server import CONFIG, LAYER, MANIFEST, digest_of
 
 SUITE = "bookworm"
@@ -84,3 +86,12 @@ def serving(programs: Path, root: Path, *, read_only: bool = False) -> Iterator[
             yield Hub(host)
         finally:
             process.kill()
+
+
+def login(home: Path, host: str, password: str = PASSWORD) -> Settings:
+    """Write the configuration that `docker login` writes."""
+    home.mkdir(exist_ok=True)
+    auth = requests.auth._basic_auth_str(USER, password).removeprefix("Basic ")
+    (home / "config.json").write_text(json.dumps({"auths": {host: {"auth": auth}}}))
+    env = {"HOME": str(home), "DOCKER_CONFIG": str(home), "PIP_CONFIG_FILE": os.devnull}
+    return Settings.from_environment(env)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 OTHER_USER = 65534  # no user that runs tests
@@ -74,3 +76,42 @@ def give_away(path: Path) -> bool:
     for each in (path, *path.rglob("*")):
         os.chown(each, OTHER_USER, OTHER_USER, follow_symlinks=False)
     return True
+
+
+@dataclass(frozen=True)
+class Trap:
+    """Settings of a repository, with RUN for a command, and the plain git that runs it."""
+
+    settings: dict[str, str]
+    springs: Sequence[str]
+    read: str = ""  # its stdin
+
+
+LOGIN = "protocol=https\nhost=example.org\n\n"
+TRAPS = {
+    "alias.*": Trap({"alias.x": "!RUN"}, ["x"]),
+    "core.askPass": Trap({"core.askPass": "PROGRAM"}, ["credential", "fill"], LOGIN),
+    "core.editor": Trap({"core.editor": "RUN"}, ["commit", "--amend"]),
+    "core.fsmonitor": Trap({"core.fsmonitor": "PROGRAM"}, ["status"]),
+    "core.gitProxy": Trap({"core.gitProxy": "PROGRAM"}, ["fetch", "git://example.invalid/x"]),
+    "core.hooksPath": Trap({"core.hooksPath": "HOOKS"}, ["status"]),
+    "core.pager": Trap({"core.pager": "RUN"}, ["grep", "-O", "two"]),
+    "core.sshCommand": Trap({"core.sshCommand": "RUN"}, ["fetch", "ssh://example.invalid/x"]),
+    "credential.helper": Trap({"credential.helper": "!RUN"}, ["credential", "fill"], LOGIN),
+    "diff.*.command": Trap({"diff.x.command": "RUN"}, ["diff"]),
+    "diff.*.textconv": Trap({"diff.x.textconv": "RUN"}, ["diff"]),
+    "diff.external": Trap({"diff.external": "PROGRAM"}, ["diff"]),
+    "filter.*.clean": Trap({"filter.x.clean": "RUN"}, ["diff"]),
+    "filter.*.process": Trap({"filter.x.process": "RUN", "filter.x.required": "true"}, ["diff"]),
+    "filter.*.smudge": Trap({"filter.x.smudge": "RUN"}, ["checkout", "HEAD", "--", "a"]),
+    "gpg.program": Trap({"gpg.program": "PROGRAM", "log.showSignature": "true"}, ["log"]),
+    "gpg.ssh.program": Trap({"gpg.program": "PROGRAM", "gpg.format": "ssh", "log.showSignature": "true"}, ["show"]),
+    "include.path": Trap({"include.path": "INCLUDED"}, ["status"]),
+    "remote.*.receivepack": Trap(
+        {"remote.origin.receivepack": "RUN", "remote.origin.url": "."}, ["push", "origin", "main"]
+    ),
+    "remote.*.uploadpack": Trap({"remote.origin.uploadpack": "RUN", "remote.origin.url": "."}, ["fetch"]),
+    "remote.*.url": Trap({"remote.origin.url": "ext::PROGRAM", "protocol.ext.allow": "always"}, ["fetch"]),
+    "tar.*.command": Trap({"tar.x.command": "RUN"}, ["archive", "--format=x", "HEAD"]),
+    "trailer.*.command": Trap({"trailer.x.command": "RUN"}, ["interpret-trailers"], "subject\n\nbody\n"),
+}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import re
 import subprocess
@@ -10,9 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from imagegen.core.data import shipped
 from imagegen.core.store import Store
 from imagegen.image import base
-from imagegen.plan import lock
+from imagegen.image.layers.image import local_tags
+from imagegen.plan import lock, matrix
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Base, Declarations
 from imagegen.run.engine import Engine
@@ -106,3 +110,38 @@ def docker_command(engine: Engine, folder: Path) -> dict[str, str]:
         directory.mkdir(parents=True)
         (directory / name).symlink_to(program)
     return {"PATH": f"{programs}:{os.environ['PATH']}", "DOCKER_CONFIG": str(plugins.parent)}
+
+
+def built_in(machine: Place, image: str, shared: Path) -> Built:
+    """Build an image once for all test processes: the first builds into `shared`, the others copy its machine.
+
+    Its store starts empty, so that the first build has the network alone. Into the store first: an engine that was
+    there before may hold the image already.
+    """
+    with Path(f"{shared}.lock").open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
+        first = not shared.exists()
+        if first:
+            machine.run("build", image, "--output", f"oci:{image}", "--scratch-base")
+            said = machine.run("build", image, "--no-test", "--scratch-base")
+        else:
+            copy_tree(shared / "machine", machine.root)
+            said = subprocess.CompletedProcess(**json.loads((shared / "said.json").read_text()))
+        (cell,) = matrix.load([shipped("matrices")]).select(image)
+        locked = committed(cell.id)
+        if relocked(said):  # the archive has moved on: this machine's lock is its own, recorded like the other
+            own = machine.root / "locks" / f"{cell.id}.toml"
+            if first:
+                lock.write(lock.read(machine.cache / "imagegen" / "scratch" / f"{cell.id}.toml"), own)
+                machine.run("lock", image, "--record")
+            locked = lock.read(own)
+        if first:
+            copy_tree(machine.root, shared / "machine")
+            (shared / "said.json").write_text(json.dumps(vars(said)))
+    return Built(local_tags(locked)[1], locked, cell.declarations, said)
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a directory by hard links; files that `target` has stay."""
+    target.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cp", "-aln", f"{source}/.", target], check=True)

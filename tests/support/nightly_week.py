@@ -16,8 +16,8 @@ from imagegen.plan.lock.model import Lock, LockedBase
 from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement, Rule
 from imagegen.wheels import resolve
 from tests.support.interpreters import DEBIAN, LOCKED
-from tests.unit.test_lock_make import DEB, UV, Chooser
-from tests.unit.test_lock_resolve import PackageIndex as Index_
+from tests.support.lock_workspace import DEB, UV, Chooser
+from tests.support.upload_index import PackageIndex as Index_
 
 LONG_AGO = "2026-01-01T00:00:00Z"
 BASE = LockedBase("debian12", "debian", "bookworm", {"debian/bookworm": "2026-06-01T00:00:00Z"}, (DEB,))

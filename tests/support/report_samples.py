@@ -16,7 +16,7 @@ from imagegen.plan.matrix.model import Cell
 from imagegen.plan.state import CellState
 from imagegen.run.smoke.report import CheckResult, SmokeReport
 from tests.support.matrix_samples import SMALL, load
-from tests.unit.test_recipe import LOCK
+from tests.support.tiny_lock import LOCK
 
 GPU = Gpu("sm_120", "12.0", "blackwell", ("RTX 5090", "RTX PRO 6000"))
 _LAYERS = (

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from imagegen.plan.lock.model import BUILT, Lock, LockedBuild, LockedFile, LockedGpus, LockedWheel
 from imagegen.plan.matrix.recipe import Architectures, Cost, Recipe, SdistFile
-from tests.unit.test_recipe import LOCK, A, B, C, D, wheel
+from tests.support.tiny_lock import LOCK, A, B, C, D, wheel
 
 COST = Cost(units=4, seconds=60.0, memory=2 << 30, largest=3 << 30, source="a test")
 RECIPE = Recipe(

@@ -29,10 +29,10 @@ from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run.engine import Engine
 from tests.support.errors import raises
 from tests.support.interpreters import LOCKED
+from tests.support.layer_inputs import HostSandbox
 from tests.support.session import session_of
 from tests.support.source_builds import BUILD
 from tests.support.wheels import make_wheel
-from tests.unit.test_layers_assemble import HostSandbox
 
 assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
 

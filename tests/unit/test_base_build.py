@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import importlib
 import os
 import tarfile
@@ -26,6 +25,7 @@ from imagegen.image.base.build import failed, sources_file, verify, write_reposi
 from imagegen.image.base.sources import AptSuite, parse_deb822
 from imagegen.plan.distributions import release
 from imagegen.plan.lock.base import LockedBase, LockedDeb
+from tests.support.debian_archive import deb
 from tests.support.errors import raises
 from tests.support.registry_server import packed
 
@@ -35,11 +35,6 @@ DATES = {
     "debian/bookworm-updates": "2026-11-19T02:12:54Z",
     "debian-security/bookworm-security": "2026-11-18T22:17:41Z",
 }
-
-
-def deb(name: str, data: bytes, archive: str = "debian") -> LockedDeb:
-    path = f"pool/{name}_1~2+b1.deb"
-    return LockedDeb(name, "1:1~2+b1", "amd64", len(data), hashlib.sha256(data).hexdigest(), archive, path)
 
 
 def locked(*debs: LockedDeb) -> LockedBase:

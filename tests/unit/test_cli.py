@@ -6,85 +6,23 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from imagegen.cli import main
-from imagegen.cli.app import App
 from imagegen.core.progress import Terminal
 from imagegen.core.store import Store
 from imagegen.incontainer.preflight.model import Gpu, Machine
-from imagegen.plan.matrix import Matrix
 from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules.check import Conflict, Verdict
 from imagegen.run.doctor.fabric import Host
 from imagegen.run.engine import Engine
 from imagegen.run.smoke.report import CheckResult, SmokeReport
+from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix
-
-IMAGE = """\
-images:
-  odd:
-    description: Odd.
-    purpose: >-
-      For users of uvicorn[standard], who read a purpose that is longer than any terminal of eighty columns
-      is wide, :smile: … [red]as this one is[/red].
-    base: debian12
-    components:
-      numpy:
-        because: Tests.
-"""
-
-
-@dataclass
-class Ended:
-    code: object
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
-
-
-_LOADED: list[Matrix] = []
-
-
-def _matrix(app: App, load: Callable[[App], Matrix] = App.matrix.func) -> Matrix:
-    """An app's matrix; that of the project as `run` makes it is loaded and checked once for all tests."""
-    files = [path for name in ("matrices", "wheels") for path in (app.project / name).rglob("*")]
-    if [path.read_text() for path in files if path.is_file()] != [IMAGE]:
-        return load(app)
-    if not _LOADED:
-        _LOADED.append(load(app))
-    return _LOADED[0]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    (tmp_path / "matrices").mkdir()
-    (tmp_path / "matrices" / "odd.yaml").write_text(IMAGE)
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "DOCKER_HOST"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(sys.modules["imagegen.cli.main"], "_SIGNALS", {})  # they stay the tests' own
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    shared = cached_property(_matrix)
-    shared.__set_name__(App, "matrix")
-    monkeypatch.setattr(App, "matrix", shared)
-
-    def run(*arguments: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["imagegen", "--project", str(tmp_path), *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return Ended(ended.value.code, *capsys.readouterr())
-
-    return run
 
 
 def test_the_doctor_says_what_stands_in_the_way(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import MagicMock, Mock
 
 import click
@@ -18,7 +17,6 @@ from imagegen.cli import (
     render_command,
     wheels_command,
 )
-from imagegen.cli.app import App
 from imagegen.core.errors import BuildError, EngineError, UsageError
 from imagegen.core.store import digest_of
 from imagegen.image import dockerfile as recipe
@@ -26,11 +24,11 @@ from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.plan.lock.model import Lock
 from imagegen.run.engine import Engine
 from imagegen.wheels import builds, wheelhouse
+from tests.support.command_line import Run
 from tests.support.errors import raises
 from tests.support.registry_server_writes import Writable
 from tests.support.source_builds import BUILD, WITH_BUILD
-from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
-from tests.unit.test_cli_wheels_share import Machine
+from tests.support.wheelhouse_machine import Machine, app_of
 
 MONTHS = 60 * 24 * 3600  # seconds
 
@@ -56,19 +54,6 @@ def keep(here: Machine, name: str, age: float = 0.0, key: str | None = None, log
     wheelhouse.keep(store, wheel)
     os.utime(store.path(wheel.digest), (time.time() - age,) * 2)
     return wheel
-
-
-def app_of(here: Machine, lock: Lock | None = None) -> App:
-    """One that knows a single cell."""
-    app = here.app
-    cell = SimpleNamespace(id=WITH_BUILD.cell, indexes={}, recipes={})
-
-    def select(pattern: str) -> tuple[SimpleNamespace, ...]:
-        return (cell,)
-
-    vars(app)["matrix"] = SimpleNamespace(gpus={}, cells=lambda: (cell,), select=select)
-    vars(app)["find_lock"] = vars(app)["fresh_lock"] = lambda _: lock
-    return app
 
 
 def test_a_list_says_what_each_wheel_is_for(here: Machine) -> None:
@@ -167,7 +152,7 @@ def test_build_refuses_what_the_lock_does_not_have_compiled(here: Machine) -> No
     assert "nothing has to be compiled, since wheels fit" in said
 
 
-def test_a_command_of_the_group_that_is_not_there(run: Run) -> None:  # noqa: F811
+def test_a_command_of_the_group_that_is_not_there(run: Run) -> None:
     ended = run("wheels", "biuld")
     assert ended.code == 64
     assert 'there is no command "biuld"' in ended.err

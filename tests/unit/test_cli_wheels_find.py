@@ -18,9 +18,9 @@ from imagegen.cli.app import App
 from imagegen.core.data import shipped
 from imagegen.plan import matrix
 from imagegen.plan.matrix.recipe import Architectures, LocalSource
+from tests.support.command_line import Run
 from tests.support.elf_files import make_elf, make_fatbin
 from tests.support.wheels import make_wheel
-from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
 
 WHY = "compiled for this cell, since no wheel fits; 1 whose name does cannot be reached"
 CELL = "blackwell-vllm-cu130-py311"
@@ -52,7 +52,7 @@ def _matrix() -> matrix.Matrix:
     return matrix.load([shipped("matrices"), shipped("wheels")])
 
 
-def test_a_cell_without_the_component_is_answered_all_the_same(run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_a_cell_without_the_component_is_answered_all_the_same(run: Run, tmp_path: Path) -> None:
     ended = run("wheels", "find", "flash-attn", "--cell", "blackwell-vllm")
     assert ended.code == 0
     assert ended.err == (
@@ -75,7 +75,7 @@ def test_a_cell_without_the_component_is_answered_all_the_same(run: Run, tmp_pat
     assert where == "  recipe flash-attn"
 
 
-def test_json_has_every_candidate_and_the_choice(run: Run) -> None:  # noqa: F811
+def test_json_has_every_candidate_and_the_choice(run: Run) -> None:
     ended = run("wheels", "find", "flash-attn", "--cell", f"{CELL}-flash-attn", "--json")
     assert (ended.code, ended.err) == (0, "")
     found = json.loads(ended.out)
@@ -87,7 +87,7 @@ def test_json_has_every_candidate_and_the_choice(run: Run) -> None:  # noqa: F81
     assert sum(each["sha256"] is not None for each in catalogued) == 14
 
 
-def test_what_serves_is_chosen_and_the_rest_is_not_fetched(run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_what_serves_is_chosen_and_the_rest_is_not_fetched(run: Run, tmp_path: Path) -> None:
     name = "flash_attn-2.8.3+cu130torch2.11-cp311-cp311-linux_x86_64.whl"
     files = {"flash_attn/__init__.py": b""}
     flash_attn(tmp_path / "links", name, files)
@@ -109,7 +109,7 @@ def flash_attn(directory: Path, name: str, files: dict[str, bytes]) -> Path:
     return make_wheel(directory, files, filename=name, info="flash_attn-2.8.3.dist-info", metadata=metadata)
 
 
-def test_without_a_lock_the_matrix_pins_give_the_torch(run: Run) -> None:  # noqa: F811
+def test_without_a_lock_the_matrix_pins_give_the_torch(run: Run) -> None:
     ended = run("wheels", "find", "flash-attn", "--cell", "verl-enhanced-vllm-cu124-py310-flash-attn", "--json")
     found = json.loads(ended.out)
     assert (found["torch"], found["cuda"]) == ("2.6.0", "12.4")
@@ -119,7 +119,7 @@ def test_without_a_lock_the_matrix_pins_give_the_torch(run: Run) -> None:  # noq
     assert ended.code == (0 if found["choice"] else 1)
 
 
-def test_a_cell_that_asks_for_a_build_gets_no_wheel(run: Run) -> None:  # noqa: F811
+def test_a_cell_that_asks_for_a_build_gets_no_wheel(run: Run) -> None:
     ended = run("wheels", "find", "flash-attn", "--cell", f"{CELL}-flash-attn-source")
     assert "the matrix asks for one that is compiled here (from_source)" in ended.out
     assert ended.out.splitlines()[-2].endswith("compiled for this cell, as the matrix asks (from_source)")
@@ -136,7 +136,7 @@ def test_a_cell_that_asks_for_a_build_gets_no_wheel(run: Run) -> None:  # noqa: 
     ],
 )
 def test_a_recipe_that_cannot_serve_the_cell_is_no_source_build(
-    run: Run,  # noqa: F811
+    run: Run,
     monkeypatch: pytest.MonkeyPatch,
     changed: dict[str, object],
     why: str,
@@ -150,12 +150,12 @@ def test_a_recipe_that_cannot_serve_the_cell_is_no_source_build(
 
 
 @pytest.mark.parametrize("name", ["flash_attn", "Flash.Attn", "flash-attn == 2.8.3"])
-def test_a_name_is_taken_however_it_is_spelled(run: Run, name: str) -> None:  # noqa: F811
+def test_a_name_is_taken_however_it_is_spelled(run: Run, name: str) -> None:
     ended = run("wheels", "find", name, "--cell", CELL)
     assert (ended.code, ended.out.partition(" for ")[0]) == (0, "flash-attn 2.8.3")
 
 
-def test_another_version_can_be_asked_about(run: Run) -> None:  # noqa: F811
+def test_another_version_can_be_asked_about(run: Run) -> None:
     ended = run("wheels", "find", "flash-attn==2.7.4.1", "--cell", f"{CELL}-flash-attn")
     assert ended.err.startswith(f"this is what {CELL}-flash-attn would get with flash-attn 2.7.4.1, as was asked")
     assert ended.out.startswith(f"flash-attn 2.7.4.1 for {CELL}-flash-attn: ")
@@ -177,7 +177,7 @@ def test_another_version_can_be_asked_about(run: Run) -> None:  # noqa: F811
         (("deep-ep", "blackwell-vllm"), 67, "no version of deep-ep is known"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(run: Run, arguments: tuple[str, str], code: int, what: str) -> None:  # noqa: F811
+def test_what_cannot_be_asked_is_refused(run: Run, arguments: tuple[str, str], code: int, what: str) -> None:
     ended = run("wheels", "find", arguments[0], "--cell", arguments[1])
     assert (ended.code, ended.out) == (code, "")
     assert what in ended.err

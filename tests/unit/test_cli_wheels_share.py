@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-import click
 import pytest
-from click.testing import CliRunner
 
 from imagegen.cli import store_command, wheels_command
 from imagegen.cli.app import App
 from imagegen.core.errors import PublishError
-from imagegen.core.store import Store, digest_of
+from imagegen.core.store import digest_of
 from imagegen.wheels import wheelhouse
+from tests.support.built_wheels import KEY, LOG, age, built
 from tests.support.errors import raises
 from tests.support.registry_server_writes import Writable, answering
-from tests.unit.test_wheels_wheelhouse import KEY, LOG, age, built
+from tests.support.wheelhouse_machine import Machine
 
 OTHER = digest_of(b"another key")
 
@@ -30,31 +27,6 @@ def registry() -> Iterator[Writable]:
     server = Writable()
     yield server
     server.close()
-
-
-@dataclass
-class Machine:
-    """One machine's store, and what it knows of the team's wheelhouse."""
-
-    root: Path
-    place: str
-
-    @property
-    def app(self) -> App:
-        env = {"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull, "XDG_CACHE_HOME": str(self.root)}
-        if self.place:
-            env["IMAGEGEN_WHEELHOUSE"] = self.place
-        return App(env, self.root)
-
-    @property
-    def store(self) -> Store:
-        return self.app.store
-
-    def run(self, command: click.Command, *arguments: str, app: App | None = None) -> tuple[int, str, str]:
-        ended = CliRunner().invoke(command, arguments, obj=app or self.app)
-        if ended.exception and not isinstance(ended.exception, SystemExit):
-            raise ended.exception
-        return ended.exit_code, ended.stdout, ended.stderr
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from imagegen.supply.compare.words import Clue, likely
 from tests.support.errors import raises
 from tests.support.published_image import made
 from tests.support.source_builds import BUILT_WHEEL
-from tests.unit.test_recipe import LOCK
+from tests.support.tiny_lock import LOCK
 
 PYC = b"\xa7\x0d\x0d\x0a\x01\0\0\0" + b"12345678"
 SITE = "opt/venv/lib/python3.11/site-packages"

@@ -27,8 +27,8 @@ from imagegen.supply.trust.documents import NUMERICS
 from tests.support.errors import raises
 from tests.support.published_image import Published, made
 from tests.support.registry_server import StandIn
-from tests.unit.test_recipe import LOCK
-from tests.unit.test_trust_keys import PUBLIC
+from tests.support.signing_keys import PUBLIC
+from tests.support.tiny_lock import LOCK
 
 CELL = LOCK.cell
 TIMES = ("2026-11-19T00:00:00Z", "2026-11-20T00:00:00Z")

@@ -2,71 +2,29 @@
 
 from __future__ import annotations
 
-import io
 import os
 import tarfile
-from collections.abc import Iterator
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.core import git
-from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.git import tree as trees
 from imagegen.core.git.tree import TreeEntry
-from imagegen.core.progress import Quiet
-from imagegen.core.store import Store
 from tests.support.errors import raises
-from tests.support.git_server import LINK, PROGRAM, SUBMODULE, Bare, GitServer
+from tests.support.git_server import LINK, SUBMODULE, Bare
+from tests.support.git_workspace import FILES, LFS, Workspace
 from tests.support.http_server import Server, status
 
-LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 5\n"
-FILES = {
-    "pyproject.toml": b"[project]\n",
-    "pkg/__init__.py": b"X = 1\n",
-    "pkg/é.txt": b"",
-    "run": (PROGRAM, b"#!/bin/sh\n"),
-}
 
-
-@dataclass
-class Workspace:
-    root: Path
-    bare: Bare
-    server: GitServer
-    store: Store
-    env: dict[str, str]
-
-    @property
-    def url(self) -> str:
-        return f"{self.server.url}/x.git"
-
-    def archive(self, tree: str, commit: str | None = None, url: str | None = None) -> git.PackedTree:
-        source = git.TreeSource(url or self.url, commit or self.bare.commit(tree), tree)
-        return git.archive(source, "x-1", self.store, Settings.from_environment(self.env), Quiet())
-
-    def members(self, archive: git.PackedTree) -> list[tarfile.TarInfo]:
-        return list(tarfile.open(fileobj=io.BytesIO(self.store.read(archive.digest))))
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Iterator[Workspace]:
-    bare = Bare(tmp_path / "x.git")
-    server = GitServer(tmp_path)
-    env = {"HOME": "/nonexistent", "PATH": os.environ["PATH"], "GIT_CONFIG_NOSYSTEM": "1"}
-    yield Workspace(tmp_path, bare, server, Store(tmp_path / "store"), env)
-    server.close()
-
-
-def test_a_tree_becomes_an_archive_with_nothing_of_git(workspace: Workspace) -> None:
-    tree = workspace.bare.tree({**FILES, "link": (LINK, b"pkg/__init__.py"), "sub": (SUBMODULE, b"1" * 40), "lfs": LFS})
-    archive = workspace.archive(tree)
-    found = {member.name: (member.type, member.mode, member.linkname) for member in workspace.members(archive)}
+def test_a_tree_becomes_an_archive_with_nothing_of_git(git_workspace: Workspace) -> None:
+    tree = git_workspace.bare.tree(
+        {**FILES, "link": (LINK, b"pkg/__init__.py"), "sub": (SUBMODULE, b"1" * 40), "lfs": LFS}
+    )
+    archive = git_workspace.archive(tree)
+    found = {member.name: (member.type, member.mode, member.linkname) for member in git_workspace.members(archive)}
     assert found == {
         "x-1/lfs": (tarfile.REGTYPE, 0o644, ""),
         "x-1/link": (tarfile.SYMTYPE, 0o777, "pkg/__init__.py"),
@@ -77,107 +35,109 @@ def test_a_tree_becomes_an_archive_with_nothing_of_git(workspace: Workspace) -> 
         "x-1/sub": (tarfile.DIRTYPE, 0o755, ""),
     }
     assert list(found) == sorted(found)
-    assert {(member.mtime, member.uid, member.uname) for member in workspace.members(archive)} == {(315532800, 0, "")}
+    assert {(member.mtime, member.uid, member.uname) for member in git_workspace.members(archive)} == {
+        (315532800, 0, "")
+    }
     assert (archive.submodules, archive.pointers) == (("sub",), ("lfs",))
-    assert not list((workspace.store.root / "tmp").iterdir())
+    assert not list((git_workspace.store.root / "tmp").iterdir())
 
 
-def test_equal_trees_give_equal_bytes(workspace: Workspace) -> None:
+def test_equal_trees_give_equal_bytes(git_workspace: Workspace) -> None:
     """Whatever the commit says, and whatever .gitattributes asks of `git archive`."""
-    tree = workspace.bare.tree({**FILES, ".gitattributes": b"run export-ignore\npyproject.toml export-subst\n"})
-    one = workspace.archive(tree, workspace.bare.commit(tree, message="one"))
-    two = workspace.archive(tree, workspace.bare.commit(tree, message="two"))
+    tree = git_workspace.bare.tree({**FILES, ".gitattributes": b"run export-ignore\npyproject.toml export-subst\n"})
+    one = git_workspace.archive(tree, git_workspace.bare.commit(tree, message="one"))
+    two = git_workspace.archive(tree, git_workspace.bare.commit(tree, message="two"))
     assert one.digest == two.digest
-    assert "x-1/run" in {member.name for member in workspace.members(one)}
-    assert workspace.archive(workspace.bare.tree({**FILES, "more": b""})).digest != one.digest
+    assert "x-1/run" in {member.name for member in git_workspace.members(one)}
+    assert git_workspace.archive(git_workspace.bare.tree({**FILES, "more": b""})).digest != one.digest
 
 
-def test_what_was_fetched_once_needs_no_server(workspace: Workspace) -> None:
-    tree = workspace.bare.tree(FILES)
-    commit = workspace.bare.commit(tree)
-    archive = workspace.archive(tree, commit)
-    requested = len(workspace.server.seen)
-    assert workspace.archive(tree, commit) == archive
-    assert len(workspace.server.seen) == requested
-    workspace.store.path(archive.digest).unlink()
-    assert workspace.archive(tree, commit) == archive
-    assert len(workspace.server.seen) > requested
+def test_what_was_fetched_once_needs_no_server(git_workspace: Workspace) -> None:
+    tree = git_workspace.bare.tree(FILES)
+    commit = git_workspace.bare.commit(tree)
+    archive = git_workspace.archive(tree, commit)
+    requested = len(git_workspace.server.seen)
+    assert git_workspace.archive(tree, commit) == archive
+    assert len(git_workspace.server.seen) == requested
+    git_workspace.store.path(archive.digest).unlink()
+    assert git_workspace.archive(tree, commit) == archive
+    assert len(git_workspace.server.seen) > requested
 
 
-def test_a_commit_that_no_branch_holds_is_fetched(workspace: Workspace) -> None:
-    tree = workspace.bare.tree(FILES)
-    old = workspace.bare.commit(tree)
-    workspace.bare.commit(workspace.bare.tree({"other": b""}))
-    assert workspace.archive(tree, old)
+def test_a_commit_that_no_branch_holds_is_fetched(git_workspace: Workspace) -> None:
+    tree = git_workspace.bare.tree(FILES)
+    old = git_workspace.bare.commit(tree)
+    git_workspace.bare.commit(git_workspace.bare.tree({"other": b""}))
+    assert git_workspace.archive(tree, old)
 
 
-def test_nothing_of_the_users_git_takes_part(workspace: Workspace) -> None:
+def test_nothing_of_the_users_git_takes_part(git_workspace: Workspace) -> None:
     """But where copies of repositories are: tests/unit/test_git_places.py."""
-    home = workspace.root / "home"
+    home = git_workspace.root / "home"
     home.mkdir()
     (home / ".gitconfig").write_text("[http]\n\tproxy = http://127.0.0.1:1\n[fetch]\n\tunpackLimit = nonsense\n")
-    workspace.env |= {"HOME": str(home), "GIT_DIR": "/nonexistent", "GIT_SSH_COMMAND": "false"}
-    assert workspace.archive(workspace.bare.tree(FILES))
+    git_workspace.env |= {"HOME": str(home), "GIT_DIR": "/nonexistent", "GIT_SSH_COMMAND": "false"}
+    assert git_workspace.archive(git_workspace.bare.tree(FILES))
 
 
 @pytest.mark.fault(
     "Network", "a git server has another tree, no such commit, no such repository", "refused: says which"
 )
-def test_what_is_not_there(workspace: Workspace) -> None:
-    tree = workspace.bare.tree(FILES)
-    commit = workspace.bare.commit(tree)
+def test_what_is_not_there(git_workspace: Workspace) -> None:
+    tree = git_workspace.bare.tree(FILES)
+    commit = git_workspace.bare.commit(tree)
     with raises("fetch-git-tree-mismatch") as caught:
-        workspace.archive("2" * 40, commit)
+        git_workspace.archive("2" * 40, commit)
     assert tree in str(caught.value)
     with raises("fetch-git-no-commit"):
-        workspace.archive(tree, "1" * 40)
+        git_workspace.archive(tree, "1" * 40)
     with raises("fetch-no-repository"):
-        workspace.archive(tree, commit, f"{workspace.server.url}/y.git")
+        git_workspace.archive(tree, commit, f"{git_workspace.server.url}/y.git")
     with raises("fetch-unreachable") as caught:
-        workspace.archive(tree, commit, "http://127.0.0.1:1/x.git")
+        git_workspace.archive(tree, commit, "http://127.0.0.1:1/x.git")
     assert "IMAGEGEN_GIT_127_0_0_1" in str(caught.value)
-    assert not list((workspace.store.root / "tmp").iterdir())
+    assert not list((git_workspace.store.root / "tmp").iterdir())
 
 
 @pytest.mark.fault("Network", "a git server answers nonsense, or redirects in circles", "refused in a sentence")
 @pytest.mark.parametrize("code", [200, 302, 401, 500])
-def test_a_server_that_is_none(code: int, workspace: Workspace) -> None:
+def test_a_server_that_is_none(code: int, git_workspace: Workspace) -> None:
     server = Server()
     try:
         server.behaviours = [status(code, Location="/x.git/info/refs")]
         with pytest.raises(FetchError):
-            workspace.archive("2" * 40, "1" * 40, f"http://{server.host}/x.git")
+            git_workspace.archive("2" * 40, "1" * 40, f"http://{server.host}/x.git")
     finally:
         server.close()
 
 
-def test_another_protocol_is_not_spoken(workspace: Workspace) -> None:
+def test_another_protocol_is_not_spoken(git_workspace: Workspace) -> None:
     """Plain http leaves this machine nowhere, be it by a redirect."""
     server = Server()
     try:
         server.behaviours = [status(302, Location="file:///etc/passwd")]
         with pytest.raises(FetchError):
-            workspace.archive("2" * 40, "1" * 40, f"http://{server.host}/x.git")
-        workspace.env["http_proxy"] = f"http://{server.host}"
+            git_workspace.archive("2" * 40, "1" * 40, f"http://{server.host}/x.git")
+        git_workspace.env["http_proxy"] = f"http://{server.host}"
         server.requests.clear()
         server.behaviours = [status(404)]
         with pytest.raises(FetchError) as caught:
-            workspace.archive("2" * 40, "1" * 40, "http://git.example.com/x.git")
+            git_workspace.archive("2" * 40, "1" * 40, "http://git.example.com/x.git")
         assert "transport 'http' not allowed" in str(caught.value)
     finally:
         server.close()
 
 
-def test_credentials_are_for_their_host_and_shown_nowhere(workspace: Workspace) -> None:
+def test_credentials_are_for_their_host_and_shown_nowhere(git_workspace: Workspace) -> None:
     server = Server()
     try:
-        netrc = workspace.root / "netrc"
+        netrc = git_workspace.root / "netrc"
         netrc.write_text("machine 127.0.0.1 login me password s3cret\n")
         netrc.chmod(0o600)
-        workspace.env["NETRC"] = str(netrc)
+        git_workspace.env["NETRC"] = str(netrc)
         server.behaviours = [status(403)]
         with pytest.raises(FetchError) as caught:
-            workspace.archive("2" * 40, "1" * 40, f"http://{server.host}/x.git")
+            git_workspace.archive("2" * 40, "1" * 40, f"http://{server.host}/x.git")
         assert {headers.get("Authorization") for _, headers in server.requests} == {"Basic bWU6czNjcmV0"}
         assert "s3cret" not in str(caught.value)
         assert "bWU6czNjcmV0" not in str(caught.value)
@@ -185,22 +145,22 @@ def test_credentials_are_for_their_host_and_shown_nowhere(workspace: Workspace) 
         server.close()
 
 
-def test_credentials_do_not_follow_a_redirect(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_do_not_follow_a_redirect(git_workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     headers: list[str | None] = []
-    answer = workspace.server.answer
+    answer = git_workspace.server.answer
 
     def listening(handler: BaseHTTPRequestHandler) -> None:
         headers.append(handler.headers.get("Authorization"))
         answer(handler)
 
-    monkeypatch.setattr(workspace.server, "answer", listening)
+    monkeypatch.setattr(git_workspace.server, "answer", listening)
     server = Server()
     try:
-        server.behaviours = [status(302, Location=f"{workspace.url}/info/refs?service=git-upload-pack")]
+        server.behaviours = [status(302, Location=f"{git_workspace.url}/info/refs?service=git-upload-pack")]
         name, port = server.host.split(":")
-        workspace.env["IMAGEGEN_GIT_GIT_EXAMPLE_COM"] = f"http://me:s3cret@{name}:{port}"
+        git_workspace.env["IMAGEGEN_GIT_GIT_EXAMPLE_COM"] = f"http://me:s3cret@{name}:{port}"
         with raises("fetch-redirect-refused") as caught:
-            workspace.archive(workspace.bare.tree(FILES), url="https://git.example.com/x.git")
+            git_workspace.archive(git_workspace.bare.tree(FILES), url="https://git.example.com/x.git")
         assert "write the address that it leads to" in str(caught.value)
         assert not headers
         assert "Basic bWU6czNjcmV0" in {headers.get("Authorization") for _, headers in server.requests}
@@ -237,27 +197,27 @@ def hostile(bare: Bare) -> dict[str, str]:
     "a commit's tree holds `..`, `.git`, links out of it, one path twice",
     "refused: names the commit and path",
 )
-def test_trees_that_are_no_checkout(workspace: Workspace) -> None:
-    for tree, why in hostile(workspace.bare).items():
-        commit = workspace.bare.commit(tree, branch=None)
-        workspace.bare.git("update-ref", "refs/heads/main", commit)
+def test_trees_that_are_no_checkout(git_workspace: Workspace) -> None:
+    for tree, why in hostile(git_workspace.bare).items():
+        commit = git_workspace.bare.commit(tree, branch=None)
+        git_workspace.bare.git("update-ref", "refs/heads/main", commit)
         with pytest.raises(FetchError, match=why):
-            workspace.archive(tree, commit)
-    assert not list((workspace.store.root / "tmp").iterdir())
+            git_workspace.archive(tree, commit)
+    assert not list((git_workspace.store.root / "tmp").iterdir())
 
 
 @pytest.mark.fault("Wheels", "a tree of a few bytes names millions of files", "refused before memory or disk is full")
-def test_a_tree_that_is_a_bomb(workspace: Workspace) -> None:
-    inside = workspace.bare.tree({"f": b"x"})
+def test_a_tree_that_is_a_bomb(git_workspace: Workspace) -> None:
+    inside = git_workspace.bare.tree({"f": b"x"})
     for _ in range(12):
-        inside = workspace.bare.raw_tree([("40000", b"%d" % number, inside) for number in range(10)])
+        inside = git_workspace.bare.raw_tree([("40000", b"%d" % number, inside) for number in range(10)])
     with raises("fetch-git-tree-invalid"):
-        workspace.archive(inside)
+        git_workspace.archive(inside)
 
 
-def test_paths_that_differ_in_case_alone_are_two(workspace: Workspace) -> None:
-    archive = workspace.archive(workspace.bare.tree({"README": b"1", "readme": b"2"}))
-    assert [member.name for member in workspace.members(archive)] == ["x-1/README", "x-1/readme"]
+def test_paths_that_differ_in_case_alone_are_two(git_workspace: Workspace) -> None:
+    archive = git_workspace.archive(git_workspace.bare.tree({"README": b"1", "readme": b"2"}))
+    assert [member.name for member in git_workspace.members(archive)] == ["x-1/README", "x-1/readme"]
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=12), max_size=6), st.binary(max_size=30))

@@ -16,7 +16,7 @@ from imagegen.core import git
 from imagegen.core.errors import FetchError
 from imagegen.core.store import Store, digest_of
 from tests.support.errors import raises
-from tests.unit.test_git_archive import LFS
+from tests.support.git_workspace import LFS
 
 TAG = "Signature: 8a477f597d28d172789f06886806bc55\n"
 

@@ -12,9 +12,8 @@ from imagegen.core.errors import FetchError
 from imagegen.core.net import UnreachableError
 from tests.support.errors import raises
 from tests.support.git_server import LINK, SUBMODULE, Bare
-from tests.unit.test_git_archive import FILES, Workspace, workspace
+from tests.support.git_workspace import FILES, Workspace
 
-__all__ = ["workspace"]
 NOWHERE = "http://127.0.0.1:1/x.git"
 
 
@@ -32,55 +31,55 @@ class Saying:
 
 
 @pytest.fixture
-def source(workspace: Workspace) -> git.TreeSource:
+def source(git_workspace: Workspace) -> git.TreeSource:
     """A commit under the annotated tag v1 and the branch main."""
-    tree = workspace.bare.tree(FILES)
-    commit = workspace.bare.commit(tree)
-    workspace.bare.git("tag", "-a", "-m", "x", "v1", commit)
-    return git.TreeSource(workspace.url, commit, tree)
+    tree = git_workspace.bare.tree(FILES)
+    commit = git_workspace.bare.commit(tree)
+    git_workspace.bare.git("tag", "-a", "-m", "x", "v1", commit)
+    return git.TreeSource(git_workspace.url, commit, tree)
 
 
-def archive(workspace: Workspace, source: git.TreeSource) -> git.PackedTree:
-    return git.archive(source, "x-1", workspace.store, Settings.from_environment(workspace.env), Saying())  # type: ignore[arg-type]
+def archive(git_workspace: Workspace, source: git.TreeSource) -> git.PackedTree:
+    return git.archive(source, "x-1", git_workspace.store, Settings.from_environment(git_workspace.env), Saying())  # type: ignore[arg-type]
 
 
-def test_a_name_that_leads_to_the_commit(workspace: Workspace, source: git.TreeSource) -> None:
-    plain = archive(workspace, source)
+def test_a_name_that_leads_to_the_commit(git_workspace: Workspace, source: git.TreeSource) -> None:
+    plain = archive(git_workspace, source)
     for ref in ("v1", "main", "refs/tags/v1", "refs/heads/main"):
-        assert archive(workspace, replace(source, ref=ref)) == plain
+        assert archive(git_workspace, replace(source, ref=ref)) == plain
 
 
-def test_a_tag_goes_before_a_branch_of_its_name(workspace: Workspace, source: git.TreeSource) -> None:
-    workspace.bare.commit(workspace.bare.tree({"other": b""}), branch="v1")
-    assert archive(workspace, replace(source, ref="v1"))
+def test_a_tag_goes_before_a_branch_of_its_name(git_workspace: Workspace, source: git.TreeSource) -> None:
+    git_workspace.bare.commit(git_workspace.bare.tree({"other": b""}), branch="v1")
+    assert archive(git_workspace, replace(source, ref="v1"))
 
 
 @pytest.mark.fault("Network", "a tag or branch of a git server leads to another commit", "refused: from what to what")
-def test_a_name_that_moved(workspace: Workspace, source: git.TreeSource) -> None:
+def test_a_name_that_moved(git_workspace: Workspace, source: git.TreeSource) -> None:
     """Though the commit is still there, and here."""
-    archive(workspace, source)
-    moved = workspace.bare.commit(workspace.bare.tree({"other": b""}))
-    workspace.bare.git("tag", "-f", "v1", moved)
+    archive(git_workspace, source)
+    moved = git_workspace.bare.commit(git_workspace.bare.tree({"other": b""}))
+    git_workspace.bare.git("tag", "-f", "v1", moved)
     for ref in ("v1", "main"):
         with raises("fetch-git-ref-moved") as caught:
-            archive(workspace, replace(source, ref=ref))
+            archive(git_workspace, replace(source, ref=ref))
         assert f"from {source.commit}, which the matrix names, to {moved}" in str(caught.value)
-    assert archive(workspace, source)
+    assert archive(git_workspace, source)
 
 
-def test_a_name_that_is_gone(workspace: Workspace, source: git.TreeSource) -> None:
+def test_a_name_that_is_gone(git_workspace: Workspace, source: git.TreeSource) -> None:
     for ref in ("v2", "1", "*"):
         with raises("fetch-git-no-ref"):
-            archive(workspace, replace(source, ref=ref))
+            archive(git_workspace, replace(source, ref=ref))
 
 
-def test_a_ref_of_an_unreachable_server(workspace: Workspace, source: git.TreeSource) -> None:
+def test_a_ref_of_an_unreachable_server(git_workspace: Workspace, source: git.TreeSource) -> None:
     """Unknown is not moved: what was fetched before is taken, and that is said."""
     away = replace(source, url=NOWHERE, ref="v1")
     with pytest.raises(UnreachableError):
-        archive(workspace, away)
-    made, progress = archive(workspace, source), Saying()
-    assert git.archive(away, "x-1", workspace.store, Settings.from_environment(workspace.env), progress) == made  # type: ignore[arg-type]
+        archive(git_workspace, away)
+    made, progress = archive(git_workspace, source), Saying()
+    assert git.archive(away, "x-1", git_workspace.store, Settings.from_environment(git_workspace.env), progress) == made  # type: ignore[arg-type]
     assert progress.said == [
         f"{NOWHERE} cannot be reached: whether v1 still leads to {source.commit[:12]} was not asked"
     ]
@@ -89,31 +88,31 @@ def test_a_ref_of_an_unreachable_server(workspace: Workspace, source: git.TreeSo
 class Nested:
     """x has submodules at lib/a and b; the one at lib/a has one at deep."""
 
-    def __init__(self, workspace: Workspace) -> None:
-        self.workspace = workspace
+    def __init__(self, git_workspace: Workspace) -> None:
+        self.git_workspace = git_workspace
         deep = self._repository("deep", {"d.h": b"4"})
         a = self._repository("a", {"a.h": b"1", "deep": (SUBMODULE, deep.commit.encode()), "l": (LINK, b"../../top")})
         b = self._repository("b", {"b.h": b"2"})
         submodules = {"lib/a": (SUBMODULE, a.commit.encode()), "b": (SUBMODULE, b.commit.encode())}
-        tree = workspace.bare.tree({"top": b"0", "lib/z": b"", **submodules})
+        tree = git_workspace.bare.tree({"top": b"0", "lib/z": b"", **submodules})
         self.a, self.b, self.deep = replace(a, path="lib/a"), replace(b, path="b"), replace(deep, path="lib/a/deep")
-        self.plain = git.TreeSource(workspace.url, workspace.bare.commit(tree), tree)
+        self.plain = git.TreeSource(git_workspace.url, git_workspace.bare.commit(tree), tree)
 
     def _repository(self, name: str, files: dict[str, bytes | tuple[str, bytes]]) -> git.Submodule:
-        bare = Bare(self.workspace.root / f"{name}.git")
+        bare = Bare(self.git_workspace.root / f"{name}.git")
         tree = bare.tree(files)
-        return git.Submodule(name, f"{self.workspace.server.url}/{name}.git", bare.commit(tree), tree)
+        return git.Submodule(name, f"{self.git_workspace.server.url}/{name}.git", bare.commit(tree), tree)
 
     def archive(self, *submodules: git.Submodule) -> git.PackedTree:
-        return archive(self.workspace, replace(self.plain, submodules=submodules))
+        return archive(self.git_workspace, replace(self.plain, submodules=submodules))
 
     def names(self, archive: git.PackedTree) -> list[str]:
-        return [member.name.removeprefix("x-1/") for member in self.workspace.members(archive)]
+        return [member.name.removeprefix("x-1/") for member in self.git_workspace.members(archive)]
 
 
 @pytest.fixture
-def nested(workspace: Workspace) -> Nested:
-    return Nested(workspace)
+def nested(git_workspace: Workspace) -> Nested:
+    return Nested(git_workspace)
 
 
 def test_submodules_come_along_at_their_paths(nested: Nested) -> None:
@@ -143,7 +142,7 @@ def test_submodules_that_drifted(nested: Nested) -> None:
         nested.archive(replace(nested.a, tree="2" * 40))
     assert nested.a.tree in str(caught.value)
     with raises("fetch-no-repository"):
-        nested.archive(replace(nested.a, url=f"{nested.workspace.server.url}/none.git"))
+        nested.archive(replace(nested.a, url=f"{nested.git_workspace.server.url}/none.git"))
     with raises("fetch-unreachable") as caught:
         nested.archive(replace(nested.a, url=NOWHERE))
     assert "IMAGEGEN_GIT_127_0_0_1" in str(caught.value)
@@ -151,18 +150,19 @@ def test_submodules_that_drifted(nested: Nested) -> None:
         nested.archive(replace(nested.a, path="lib/z"))
     with raises("fetch-git-submodule"):
         nested.archive(nested.deep)
-    assert not list((nested.workspace.store.root / "tmp").iterdir())
+    assert not list((nested.git_workspace.store.root / "tmp").iterdir())
 
 
 def test_what_is_refused_before_a_submodule_is_fetched(nested: Nested) -> None:
     with raises("fetch-git-submodule"):
         nested.archive(replace(nested.a, commit="1" * 40))
-    assert not [path for path in nested.workspace.server.seen if "/a.git" in path]
+    assert not [path for path in nested.git_workspace.server.seen if "/a.git" in path]
 
 
-def test_archives_without_submodules_are_what_they_were(workspace: Workspace) -> None:
+def test_archives_without_submodules_are_what_they_were(git_workspace: Workspace) -> None:
     """Locks hold this digest: another one means that `_FORMAT` was forgotten, and all of them to be made anew."""
     made = archive(
-        workspace, git.TreeSource(workspace.url, workspace.bare.commit(tree := workspace.bare.tree(FILES)), tree)
+        git_workspace,
+        git.TreeSource(git_workspace.url, git_workspace.bare.commit(tree := git_workspace.bare.tree(FILES)), tree),
     )
     assert made.digest == "sha256:2074b964c44a6efe6f5640eb005174adb02a5c4fa1c0d070e2c5c6d47d8e9f06"

@@ -17,11 +17,7 @@ from imagegen.image.inventory.cell import import_scans, known_scans
 from imagegen.image.layers import watch
 from imagegen.plan.lock.model import FileConflict, Lock, LockedGpus
 from tests.support.elf_files import make_elf
-from tests.unit import test_inventory_cell as inventory
-from tests.unit.test_inventory_cell import cell_of
-from tests.unit.test_layers_assemble import lock_of, locked
-
-settings, store, rootfs = inventory.settings, inventory.store, inventory.rootfs
+from tests.support.layer_inputs import cell_of, lock_of, locked
 
 
 @pytest.fixture

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import io
-import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -23,82 +20,19 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image.base import BaseLayer
-from imagegen.image.layers import LayerStack, bytecode, resolve_layers
+from imagegen.image.layers import LayerStack, resolve_layers
 from imagegen.image.layers.bytecode import Compiler
 from imagegen.image.layers.ownership import OwnershipErrors
 from imagegen.image.layers.plan import plan
 from imagegen.image.layers.recorded import layer_sizes, package_sizes, shared
-from imagegen.plan.lock.model import FileConflict, Lock, LockedBase, LockedFile, LockedWheel
+from imagegen.plan.lock.model import FileConflict, LockedWheel
 from tests.support.errors import raises
-from tests.support.interpreters import LOCKED
-from tests.support.wheels import make_wheel
+from tests.support.layer_inputs import assembling, lock_of, locked
 
-assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
-
-
-class HostSandbox:
-    """The compile worker without a sandbox, under the interpreter of the tests."""
-
-    def __init__(self, rootfs: Path) -> None:
-        pass
-
-    def popen(self, argv: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
-        pipe = subprocess.PIPE
-        return subprocess.Popen([sys.executable, *argv[1:]], stdin=pipe, stdout=pipe, stderr=pipe, env=env)
+pytestmark = pytest.mark.usefixtures("compiled_on_host")
 
 
-@pytest.fixture(autouse=True)
-def _on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bytecode, "Sandbox", HostSandbox)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings.from_environment({"HOME": str(tmp_path)})
-
-
-def locked(
-    store: Store, tmp_path: Path, name: str, files: dict[str, bytes], metadata: dict[str, str] | None = None
-) -> LockedWheel:
-    filename, info = f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
-    data = make_wheel(tmp_path, files, filename=filename, info=info, metadata=metadata).read_bytes()
-    digest = store.write(data).removeprefix("sha256:")
-    return LockedWheel(name, "1.0", LockedFile(filename, len(data), digest, "pypi"), via=())
-
-
-def lock_of(*wheels: LockedWheel) -> Lock:
-    base = LockedBase("debian12", "debian", "bookworm", {}, ())
-    axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
-    uv = LockedWheel("uv", "1.0", LockedFile("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
-    wheels = tuple(sorted(wheels, key=lambda wheel: wheel.name))
-    return Lock(
-        cell="demo-cpu-py311",
-        image="demo",
-        axes=axes,
-        inputs={},
-        uv=uv,
-        as_of="2026-01-01T00:00:00Z",
-        base=base,
-        interpreter=LOCKED,
-        wheels=wheels,
-        env=(),
-    )
-
-
-@pytest.fixture
-def _a_base(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = BaseLayer(store.write(bytes(1024)), 1024)
-    monkeypatch.setattr(assembling.base, "build", lambda *_: layer)
-    monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path)
-
-
-@pytest.mark.usefixtures("_a_base")
+@pytest.mark.usefixtures("empty_base")
 def test_layers_that_are_known_one_by_one_may_still_clash(store: Store, tmp_path: Path, settings: Settings) -> None:
     one = locked(store, tmp_path, "one", {"shared.py": b"x = 1\n"})
     two = locked(store, tmp_path, "two", {"shared.py": b"x = 2\n"})
@@ -109,7 +43,7 @@ def test_layers_that_are_known_one_by_one_may_still_clash(store: Store, tmp_path
         assembling.assemble(lock_of(one, two), store, settings, Quiet())
 
 
-@pytest.mark.usefixtures("_a_base")
+@pytest.mark.usefixtures("empty_base")
 def test_known_layers_are_checked_without_their_wheels(store: Store, tmp_path: Path, settings: Settings) -> None:
     lock = lock_of(locked(store, tmp_path, "one", {"one.py": b"x = 1\n"}))
     built = assembling.assemble(lock, store, settings, Quiet())
@@ -159,7 +93,7 @@ def test_a_compiler_that_dies_is_named_and_replaced(tmp_path: Path) -> None:
         assert compiler.submit([source]).result() == first
 
 
-@pytest.mark.usefixtures("_a_base")
+@pytest.mark.usefixtures("empty_base")
 def test_byte_code_is_kept_for_when_a_neighbour_changes(
     store: Store, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +125,7 @@ def test_byte_code_is_kept_for_when_a_neighbour_changes(
     assert assembling.assemble(lock_of(stay, changed), other, settings, Quiet()).digest == second.digest
 
 
-@pytest.mark.usefixtures("_a_base")
+@pytest.mark.usefixtures("empty_base")
 def test_the_bottom_of_the_stack_grows_as_layers_are_built(store: Store, tmp_path: Path, settings: Settings) -> None:
     lock = lock_of(*(locked(store, tmp_path, name, {f"{name}.py": b""}) for name in ("one", "two", "three")))
     sources = resolve_layers(lock, store)
@@ -205,7 +139,7 @@ def test_the_bottom_of_the_stack_grows_as_layers_are_built(store: Store, tmp_pat
     assert [len(names) for names in bottoms] == sorted(len(names) for names in bottoms)
 
 
-@pytest.mark.usefixtures("_a_base")
+@pytest.mark.usefixtures("empty_base")
 def test_the_owners_file_alone_is_in_the_layers(store: Store, tmp_path: Path, settings: Settings) -> None:
     wheels = [locked(store, tmp_path, name, {"s.py": name.encode(), f"{name}.py": b""}) for name in ("one", "two")]
     lock = lock_of(*wheels)
@@ -227,7 +161,7 @@ def test_the_owners_file_alone_is_in_the_layers(store: Store, tmp_path: Path, se
     assert list(found) == ["opt/venv/lib/python3.11/site-packages/__pycache__/s.cpython-311.pyc"]
 
 
-@pytest.mark.usefixtures("_a_base")
+@pytest.mark.usefixtures("empty_base")
 def test_what_an_image_weighs_is_what_its_layers_and_wheels_say(
     store: Store, tmp_path: Path, settings: Settings
 ) -> None:
@@ -258,7 +192,7 @@ def test_what_an_image_weighs_is_what_its_layers_and_wheels_say(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_a_base")
+@pytest.mark.usefixtures("empty_base")
 def test_a_wheel_of_100_000_files(store: Store, tmp_path: Path, settings: Settings) -> None:
     files = {f"many/d{number % 100}/f{number}.txt": b"%d" % number for number in range(100_000)}
     wheel = locked(store, tmp_path, "many", files)

@@ -22,7 +22,7 @@ from imagegen.image.layers.codec import GZIP_TYPE, LayerSink
 from imagegen.image.layers.gzipped import gzipped
 from imagegen.image.layers.image import description, read_description
 from tests.support.errors import raises
-from tests.unit.test_layers_assemble import lock_of
+from tests.support.layer_inputs import lock_of
 
 BLOCK = 1 << 16
 LOCK = lock_of()

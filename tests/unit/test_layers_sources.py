@@ -22,12 +22,9 @@ from imagegen.image.layers.plan import plan
 from imagegen.image.layers.sources import from_image, plan_base, previously_built_layers
 from imagegen.plan.lock.model import Lock, LockedWheel
 from tests.support.errors import raises
-from tests.unit import test_layers_assemble as assembled
-from tests.unit.test_layers_assemble import lock_of, locked
+from tests.support.layer_inputs import HostSandbox, assembling, lock_of, locked
 
-settings, _a_base, _on_the_host = assembled.settings, assembled._a_base, assembled._on_the_host
-assembling = assembled.assembling
-pytestmark = pytest.mark.usefixtures("_a_base")
+pytestmark = pytest.mark.usefixtures("empty_base", "compiled_on_host")
 NAMES = ("one", "two", "three", "four")
 
 
@@ -39,7 +36,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lock, Image]:
     layer = BaseLayer(store.write(bytes(1024)), 1024)
     lock = lock_of(*(locked(store, place, name, {f"{name}.py": b"x = 1\n"}) for name in NAMES))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bytecode, "Sandbox", assembled.HostSandbox)
+        patch.setattr(bytecode, "Sandbox", HostSandbox)
         patch.setattr(assembling.base, "build", lambda *_: layer)
         patch.setattr(assembling.base, "rootfs", lambda *_: place)
         return store.root, lock, build(lock, store, Settings.from_environment({"HOME": str(place)}))

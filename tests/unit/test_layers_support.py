@@ -19,6 +19,7 @@ from imagegen.core.config import Settings
 from imagegen.core.data import shipped
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
+from imagegen.image.base import BaseLayer
 from imagegen.image.dockerfile import folder
 from imagegen.image.layers import bytecode, support
 from imagegen.image.layers.bytecode import Compiler
@@ -27,13 +28,11 @@ from imagegen.image.layers.plan import plan
 from imagegen.incontainer.preflight.model import image_from_json
 from imagegen.plan import matrix
 from imagegen.plan import rules as compat
-from imagegen.plan.lock.model import Lock, LockedGit, LockedGpus, LockedSdist
+from imagegen.plan.lock.model import Lock, LockedGit, LockedSdist
 from imagegen.plan.matrix.model import EnvVar
-from tests.unit import test_layers_assemble as assembled
-from tests.unit.test_recipe import LOCK
+from tests.support.layer_inputs import HostSandbox, assembling, lock_of, locked
+from tests.support.tiny_lock import CUDA, LOCK
 
-GPUS = LockedGpus(("9.0", "12.0"), "580.65.06")
-CUDA = replace(LOCK, cell="tiny-cu130-py311", axes={**LOCK.axes, "cuda": "cu130"}, gpu=GPUS)
 Member = tuple[tarfile.TarInfo, bytes]
 
 
@@ -41,17 +40,17 @@ Member = tuple[tarfile.TarInfo, bytes]
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store whose base is nothing, and byte-code from the interpreter of the tests."""
     store = Store(tmp_path / "store")
-    layer = assembled.BaseLayer(store.write(bytes(1024)), 1024)
-    monkeypatch.setattr(bytecode, "Sandbox", assembled.HostSandbox)
-    monkeypatch.setattr(assembled.assembling.base, "build", lambda *_: layer)
-    monkeypatch.setattr(assembled.assembling.base, "rootfs", lambda *_: tmp_path)
+    layer = BaseLayer(store.write(bytes(1024)), 1024)
+    monkeypatch.setattr(bytecode, "Sandbox", HostSandbox)
+    monkeypatch.setattr(assembling.base, "build", lambda *_: layer)
+    monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path)
     return store
 
 
 def top(lock: Lock, store: Store) -> dict[str, Member]:
     """The members of the topmost layer."""
     settings = Settings.from_environment({"HOME": str(store.root.parent)})
-    layer = assembled.assembling.assemble(lock, store, settings, Quiet()).layers[-1]
+    layer = assembling.assemble(lock, store, settings, Quiet()).layers[-1]
     assert layer.name == "support"
     raw = zstandard.ZstdDecompressor().stream_reader(store.path(layer.digest).read_bytes(), read_across_frames=True)
     with tarfile.open(fileobj=io.BytesIO(raw.read())) as tar:
@@ -64,7 +63,7 @@ def contents(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def test_modes_are_what_any_user_needs(store: Store) -> None:
-    found = {name: member for name, (member, _) in top(assembled.lock_of(), store).items()}
+    found = {name: member for name, (member, _) in top(lock_of(), store).items()}
     for name in ("home/user", "home/user/.cache", "workspace"):
         assert (found[name].mode, found[name].isdir()) == (0o1777, True)
     for name in ("opt", "opt/imagegen", "home"):
@@ -76,13 +75,13 @@ def test_modes_are_what_any_user_needs(store: Store) -> None:
 
 
 def test_the_programs_run_under_the_bases_interpreter_and_see_nothing_of_the_user(store: Store) -> None:
-    found = top(assembled.lock_of(), store)
+    found = top(lock_of(), store)
     for name in ("entrypoint", "doctor"):
         assert found[f"opt/imagegen/{name}"][1].startswith(b"#!/usr/bin/python3.11 -BIS\n")
 
 
 def test_every_module_has_byte_code(store: Store) -> None:
-    found = top(assembled.lock_of(), store)
+    found = top(lock_of(), store)
     modules = {name for name in found if name.startswith("opt/imagegen/preflight/") and name.endswith(".py")}
     assert "opt/imagegen/preflight/gpu_checks.py" in modules
     assert len(modules) == len([name for name in found if name.endswith(".pyc")])
@@ -129,8 +128,8 @@ def test_a_lock_may_choose_another_home() -> None:
 
 
 def test_a_moved_version_moves_the_top_alone(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheel = assembled.locked(store, tmp_path, "one", {"one.py": b"x = 1\n"})
-    first, second = assembled.lock_of(wheel), assembled.lock_of(replace(wheel, version="2.0"))
+    wheel = locked(store, tmp_path, "one", {"one.py": b"x = 1\n"})
+    first, second = lock_of(wheel), lock_of(replace(wheel, version="2.0"))
     differing = [a.name for a, b in zip(plan(first), plan(second), strict=True) if a.key != b.key]
     assert differing == ["support"]
     before = top(first, store)
@@ -146,10 +145,10 @@ def test_the_folder_of_a_plain_build_has_the_layers_files(store: Store, tmp_path
     directory = tmp_path / "support"
     umask = os.umask(0o077)
     try:
-        folder._write_support(assembled.lock_of(), directory)
+        folder._write_support(lock_of(), directory)
     finally:
         os.umask(umask)
-    layer = {name: each for name, each in top(assembled.lock_of(), store).items() if name.startswith("opt/imagegen/")}
+    layer = {name: each for name, each in top(lock_of(), store).items() if name.startswith("opt/imagegen/")}
     files = {name: (member.mode, content) for name, (member, content) in layer.items() if member.isreg()}
     written = {
         f"opt/imagegen/{path.relative_to(directory)}": (stat.S_IMODE(path.stat().st_mode), path.read_bytes())

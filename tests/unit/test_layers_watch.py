@@ -20,11 +20,10 @@ from imagegen.image.layers import layer, watch
 from imagegen.image.layers.archive import ZipArchive, ZipEntry
 from imagegen.plan.lock.model import FileConflict, Lock, LockedWheel
 from tests.support.elf_files import make_elf, make_fatbin
-from tests.unit import test_layers_assemble as assembled
-from tests.unit.test_layers_assemble import lock_of, locked
+from tests.support.layer_inputs import assembling, lock_of, locked
 
-settings, store, _a_base, _on_the_host = assembled.settings, assembled.store, assembled._a_base, assembled._on_the_host
-assemble = assembled.assembling.assemble
+assemble = assembling.assemble
+pytestmark = pytest.mark.usefixtures("compiled_on_host")
 LIBRARY = make_elf(needed=["libc.so.6"], exported=["name"], fatbin=make_fatbin([[CodeTarget("sass", 90)]]))
 
 
@@ -47,7 +46,7 @@ def demo(store: Store, tmp_path: Path) -> tuple[Lock, LockedWheel]:
     return lock_of(wheel), wheel
 
 
-@pytest.mark.usefixtures("_a_base")
+@pytest.mark.usefixtures("empty_base")
 def test_a_build_sees_what_the_wheel_says(
     store: Store, tmp_path: Path, settings: Settings, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +79,7 @@ def test_one_file_under_two_versions_is_two_packages(store: Store, tmp_path: Pat
     assert [watch.facts_of(store, each, "3.11").version for each in (wheel, labelled)] == ["1.0", "1.0+torch2.8"]
 
 
-@pytest.mark.usefixtures("_a_base")
+@pytest.mark.usefixtures("empty_base")
 def test_facts_that_are_lost_or_damaged_are_made_of_the_wheel(store: Store, tmp_path: Path, settings: Settings) -> None:
     lock, wheel = demo(store, tmp_path)
     assemble(lock, store, settings, Quiet())
@@ -92,7 +91,7 @@ def test_facts_that_are_lost_or_damaged_are_made_of_the_wheel(store: Store, tmp_
         assert watch.facts_of(Store(store.root), wheel, "3.11") == seen
 
 
-@pytest.mark.usefixtures("_a_base")
+@pytest.mark.usefixtures("empty_base")
 def test_files_that_no_layer_holds_are_seen_too(
     store: Store, tmp_path: Path, settings: Settings, read: list[str]
 ) -> None:
@@ -108,7 +107,7 @@ def test_files_that_no_layer_holds_are_seen_too(
         assert {name for name, file in files.items() if file.elf} == {"lib.so", "s.so"}
 
 
-@pytest.mark.usefixtures("_a_base")
+@pytest.mark.usefixtures("empty_base")
 def test_a_large_file_made_in_another_way_is_read_twice(
     store: Store, tmp_path: Path, settings: Settings, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +122,7 @@ def test_a_large_file_made_in_another_way_is_read_twice(
     assert elf.exported == {"name"}
 
 
-@pytest.mark.usefixtures("_a_base")
+@pytest.mark.usefixtures("empty_base")
 def test_facts_are_kept_as_long_as_a_lock_names_the_wheel(store: Store, tmp_path: Path, settings: Settings) -> None:
     lock, wheel = demo(store, tmp_path)
     assemble(lock, store, settings, Quiet())

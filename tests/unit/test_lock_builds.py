@@ -31,7 +31,7 @@ from imagegen.plan.lock.model import (
 )
 from tests.support.errors import raises
 from tests.support.interpreters import ARCHIVE, LOCKED
-from tests.unit.test_lock_file import LOCK, A, B, C, deb, hashes, names, sizes, texts, versions, wheel
+from tests.support.lock_samples import LOCK, A, B, C, deb, hashes, names, sizes, texts, versions, wheel
 
 ADDRESS = "https://github.com/x/y/releases/download/v2/fast-1.0%2Bcu130-py3-none-any.whl"
 SOURCE = LockedFile("fast-1.0.tar.gz", 5, C, "pypi")

@@ -29,8 +29,8 @@ from imagegen.wheels.resolve.candidates import wheel_of
 from imagegen.wheels.wheelhouse import Candidate, Offer, WheelSource
 from tests.support.errors import raises
 from tests.support.git_server import SUBMODULE, Bare, GitServer
-from tests.unit.test_lock_builds import wheel
-from tests.unit.test_lock_make import Workspace
+from tests.support.lock_samples import wheel
+from tests.support.lock_workspace import Workspace
 
 FAST = Component("fast", "fast", "", (), compiled=True)
 SHA = "d" * 64

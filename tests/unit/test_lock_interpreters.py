@@ -27,12 +27,12 @@ from imagegen.plan.lock.interpreters import InterpreterArchive, LockedInterprete
 from imagegen.plan.lock.model import Foundation, Lock, LockedDeb
 from imagegen.plan.matrix.model import Interpreter, InterpreterFile
 from imagegen.supply import mirror
+from tests.support import lock_samples
+from tests.support.interpreter_archives import SOUND, archive
 from tests.support.interpreters import ARCHIVE, LOCKED, STANDALONE
-from tests.unit import test_lock_file
-from tests.unit.test_interpreter_archive import SOUND, archive
 
 PATH = "20260814/cpython-3.12.14%2B20260814-x.tar.gz"
-OF_312 = replace(test_lock_file.LOCK, interpreter=STANDALONE, axes={**test_lock_file.LOCK.axes, "python": "3.12"})
+OF_312 = replace(lock_samples.LOCK, interpreter=STANDALONE, axes={**lock_samples.LOCK.axes, "python": "3.12"})
 
 
 def settings_of(tmp_path: Path, **env: str) -> Settings:
@@ -53,7 +53,7 @@ def made(tmp_path: Path) -> tuple[bytes, LockedInterpreter]:
 
 def test_the_table_is_read_as_it_was_written() -> None:
     assert loads(lock.dumps(OF_312)).interpreter == STANDALONE
-    assert loads(lock.dumps(test_lock_file.LOCK)).interpreter == LOCKED
+    assert loads(lock.dumps(lock_samples.LOCK)).interpreter == LOCKED
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from imagegen.plan.lock.model import Lock, LockedGit
 from imagegen.plan.matrix.model import Base, Component, GitSource, Index, Requirement, Sdist
 from tests.support.errors import raises
 from tests.support.git_server import Bare, GitServer
+from tests.support.lock_workspace import LATER, Workspace
 from tests.support.registry_server import StandIn
 from tests.support.wheels import make_wheel
-from tests.unit.test_lock_make import LATER, Workspace
 
 DEAD = "http://127.0.0.1:1"
 METADATA = Sdist("0.15.1", ("torch",), ("backend==1.0",))

@@ -13,9 +13,9 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Component, Index, Requirement
 from tests.support.canaries import PASSWORD, USER, Guarded, address
 from tests.support.http_server import Folder
+from tests.support.lock_workspace import Workspace
 from tests.support.nightly_week import LONG_AGO, Week, day, versions
-from tests.unit.test_lock_make import Workspace
-from tests.unit.test_lock_resolve import NEW, OLD, PackageIndex
+from tests.support.upload_index import NEW, OLD, PackageIndex
 
 PAST = "2026-03-01T00:00:00Z"  # between OLD and NEW
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from imagegen.core.config import Settings
 from imagegen.plan.lock.resolve import ResolveRequest, is_limited_by_cutoff, packages_without_upload_time, resolve
 from tests.support.errors import raises
-from tests.unit.test_lock_resolve import TARGET, PackageIndex
+from tests.support.upload_index import TARGET, PackageIndex
 
 AS_OF = "2026-11-20T00:00:00Z"
 # (releases: name, version, requirements...; what the cell asks for) -> parts of uv's explanation

@@ -21,9 +21,9 @@ from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedSdist
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels.resolve import make
 from tests.support.git_server import SUBMODULE, Bare
+from tests.support.lock_workspace import Chooser
+from tests.support.lock_workspace import Workspace as Resolved
 from tests.support.matrix_samples import SMALL, complaint, load
-from tests.unit.test_lock_make import Chooser
-from tests.unit.test_lock_make import Workspace as Resolved
 
 PYPROJECT = b'[build-system]\nrequires = []\nbuild-backend = "b"\n[project]\nname = "app"\nversion = "1.0"\n'
 APP = PYPROJECT + b'dependencies = ["torch", "tool>=2"]\n'

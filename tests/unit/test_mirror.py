@@ -21,10 +21,10 @@ from imagegen.image.base import fetch
 from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedWheel
 from imagegen.plan.lock.sources import Finder, RequiredFile
 from imagegen.supply import mirror
+from tests.support.debian_archive import deb
 from tests.support.errors import raises
 from tests.support.registry_server_writes import Writable
-from tests.unit.test_base_build import deb
-from tests.unit.test_recipe import LOCK
+from tests.support.tiny_lock import LOCK
 
 WHEEL, PACKAGE = b"a wheel's bytes", b"a package's bytes"
 

@@ -19,16 +19,9 @@ from imagegen.core.net import Client, NotFoundError, UnreachableError
 from imagegen.core.store import Store
 from tests.support.errors import raises
 from tests.support.http_server import DATA, Behaviour, Server, cut, ranged, raw, stall, status, whole
+from tests.support.meter import Meter
 
 SHA = hashlib.sha256(DATA).hexdigest()
-
-
-class Meter:
-    def __init__(self) -> None:
-        self.total = 0
-
-    def advance(self, amount: int) -> None:
-        self.total += amount
 
 
 @pytest.fixture

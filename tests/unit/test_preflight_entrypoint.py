@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.image.layers import support
-from tests.unit.test_layers_support import CUDA
-from tests.unit.test_recipe import LOCK
+from tests.support.tiny_lock import CUDA, LOCK
 
 PROBE = """
 import os, sys

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,13 +22,12 @@ from imagegen.app.publish import PublishedImage, publish_image
 from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App
 from imagegen.core.net import Client
-from imagegen.core.progress import Progress, Quiet
+from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, digest_of
 from imagegen.image.base import BaseLayer
 from imagegen.image.inventory import cell
 from imagegen.image.layers import bytecode, watch
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
-from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run import smoke
 from imagegen.supply.trust.attach import attached
 from imagegen.supply.trust.project import FILE
@@ -37,42 +35,14 @@ from imagegen.supply.trust.signers import Trust
 from tests.support.environment import environment
 from tests.support.errors import raises
 from tests.support.interpreters import LOCKED
+from tests.support.layer_inputs import HostSandbox
+from tests.support.publish_engines import AXES, CELL, Engines
 from tests.support.registry_server_writes import Writable
 from tests.support.wheels import make_wheel
-from tests.unit.test_layers_assemble import HostSandbox
 
 assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
 
-AXES = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
-CELL = cast(
-    "Cell",
-    SimpleNamespace(
-        id="demo-cpu-py311", image="demo", axes=AXES, declarations=Declarations(), gpus=(), cuda_version=None
-    ),
-)
 OTHER = "other"
-
-
-class Engines:
-    """A stand-in for the engine: what it was given, and how."""
-
-    def __init__(self) -> None:
-        self.got: list[tuple[str, str]] = []
-        self.logins: list[tuple[str, str] | None] = []
-
-    @contextmanager
-    def connect(self, *_: object) -> Iterator[Engines]:
-        yield self
-
-    def load(self, store: Store, digest: str, tag: str, progress: Progress) -> None:
-        self.got.append(("store", digest))
-
-    def pull(self, name: str, digest: str, tag: str, login: tuple[str, str] | None, progress: Progress) -> None:
-        self.got.append((name, digest))
-        self.logins.append(login)
-
-    def run(self, _: object, ref: str, *args: object, **more: object) -> smoke.SmokeReport:
-        return smoke.SmokeReport(ref, CELL.id, (smoke.CheckResult("imports", "pass", 0.1),))
 
 
 @pytest.fixture

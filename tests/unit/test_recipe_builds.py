@@ -29,8 +29,8 @@ from imagegen.plan.matrix.recipe import LocalSource
 from tests.support.dockerfile_parser import Instruction, instructions
 from tests.support.errors import raises
 from tests.support.source_builds import BUILD, BUILT_WHEEL, RECIPE, WITH_BUILD, packed
-from tests.unit.test_recipe import HOSTILE, LINE, LOCK, TAG, leaves, wheel, with_leaf
-from tests.unit.test_store import put_image
+from tests.support.store_images import put_image
+from tests.support.tiny_lock import HOSTILE, LINE, LOCK, TAG, leaves, wheel, with_leaf
 
 
 def test_the_text(golden: Callable[[str, str], None]) -> None:

@@ -17,8 +17,8 @@ from imagegen.core.registry import Platform, RemoteImage, Repository, parse, res
 from imagegen.core.registry.credentials import credentials_for, parse_challenges
 from imagegen.core.store import Store
 from tests.support.errors import raises
+from tests.support.meter import Meter
 from tests.support.registry_server import CONFIG, INDEX, LAYER, MANIFEST, StandIn, basic, digest_of, send
-from tests.unit.test_net_client import Meter
 
 AMD64 = Platform("linux", "amd64")
 LAYERS = [b"bottom" * 1000, b"top" * 1000]

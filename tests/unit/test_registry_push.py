@@ -26,9 +26,9 @@ from imagegen.core.registry.image import Descriptor
 from imagegen.core.store import Store, digest_of
 from tests.support.errors import raises
 from tests.support.http_server import DATA
+from tests.support.meter import Meter
 from tests.support.registry_server import LAYER, MANIFEST, StandIn, basic
 from tests.support.registry_server_writes import Writable, answering, dropping, error, every, received
-from tests.unit.test_net_client import Meter
 
 PIECE = 300_000  # bytes; DATA has 1 280 000
 DIGEST = digest_of(DATA)

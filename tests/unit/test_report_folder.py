@@ -20,7 +20,7 @@ from imagegen.app.site import history, pages
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
 from tests.support.errors import raises
-from tests.unit.test_recipe import LOCK
+from tests.support.tiny_lock import LOCK
 
 ONE = {"index.html": b"one", "cells/a.html": b"a"}
 TWO = {"index.html": b"two"}

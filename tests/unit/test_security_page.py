@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_hostile_repositories import TRAPS
+from tests.support.hostile_repository import TRAPS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/explanation/security.md").read_text()

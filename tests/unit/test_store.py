@@ -23,18 +23,12 @@ from hypothesis import strategies as st
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, digest_of, refs, upkeep
 from tests.support.errors import raises
+from tests.support.store_images import put_image
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
-
-
-def put_image(store: Store, layer: bytes = b"layer") -> str:
-    config = {"history": [{"created_by": "imagegen: demo"}], "rootfs": {"diff_ids": [digest_of(b"unpacked")]}}
-    contents = [json.dumps(config).encode(), layer]
-    described = [{"digest": store.write(data), "size": len(data)} for data in contents]
-    return store.write(json.dumps({"config": described[0], "layers": [described[1]]}).encode())
 
 
 def damage(path: Path, data: bytes) -> None:

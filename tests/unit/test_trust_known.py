@@ -15,12 +15,10 @@ from imagegen.core.store import Store
 from imagegen.image.layers import watch
 from imagegen.plan.lock.model import Lock, LockedSdist, LockedWheel
 from imagegen.supply.trust.known import known
+from tests.support.layer_inputs import lock_of, locked
+from tests.support.lock_samples import wheel
 from tests.support.package_index import Index, Offer, metadata
-from tests.unit import test_layers_assemble as assembled
-from tests.unit.test_layers_assemble import lock_of, locked
-from tests.unit.test_lock_file import wheel
 
-settings, store = assembled.settings, assembled.store
 ON_INDEX = "0" * 64  # the sha256 that the index gives for every file
 MIT = Licence("MIT")
 

@@ -19,9 +19,9 @@ from imagegen.core.git import Submodule
 from imagegen.plan.lock.base import LockedBase
 from imagegen.plan.lock.model import Lock, LockedFile, LockedGit, LockedPatch, LockedSdist
 from imagegen.supply.trust.sbom import KnownLicences, sbom
+from tests.support.lock_samples import locks as any_lock
 from tests.support.shipped_locks import NAMES, shipped_lock
 from tests.support.source_builds import BUILD, BUILT_WHEEL, WITH_BUILD
-from tests.unit.test_lock_file import locks as any_lock
 
 DIGEST = "sha256:" + "d" * 64
 VALIDATOR = JsonStrictValidator(SchemaVersion.V1_6)

@@ -14,11 +14,11 @@ from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.publish.tags import foreign
+from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.registry_server import StandIn
-from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
-from tests.unit.test_compare_verify import World, publish
-from tests.unit.test_recipe import LOCK as TINY
+from tests.support.tiny_lock import LOCK as TINY
+from tests.support.verified_image import World, publish
 
 CELL = "blackwell-vllm-cu130-py311"
 OTHER = "blackwell-vllm-cu130-py312"
@@ -44,7 +44,7 @@ def signed(registry: StandIn, tmp_path_factory: pytest.TempPathFactory) -> World
 
 
 @pytest.fixture
-def verify(signed: World, run: Run, tmp_path: Path) -> Verify:  # noqa: F811
+def verify(signed: World, run: Run, tmp_path: Path) -> Verify:
     """Run `imagegen verify` in a project that names the key: (exit code, names of the steps that fail)."""
     project = tmp_path / "project"
     project.mkdir()
@@ -108,7 +108,7 @@ def test_the_cell_that_is_named_is_demanded(verify: Verify) -> None:
     assert verify("1", "--cell", IMAGE) == WRONG_NAME, "an image's name is no cell's"
 
 
-def test_a_layout_has_no_name_and_can_be_held_to_a_cell(signed: World, run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_a_layout_has_no_name_and_can_be_held_to_a_cell(signed: World, run: Run, tmp_path: Path) -> None:
     layout = signed.published.layout(tmp_path / "layout")
     for options, code in (((), 0), (("--cell", CELL), 0), (("--cell", OTHER), 1)):
         assert run("verify", layout, "--no-layers", *options).code == code, options
@@ -128,7 +128,7 @@ def test_a_signature_can_be_required(verify: Verify, signed: World, tmp_path: Pa
 
 
 @pytest.mark.parametrize("command", [["verify", "127.0.0.1:1/a/b:1"], ["publish", "cpu-grpo", "--dry-run"]])
-def test_a_misspelt_publish_yaml_is_refused(command: list[str], run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_a_misspelt_publish_yaml_is_refused(command: list[str], run: Run, tmp_path: Path) -> None:
     (tmp_path / "publish.yml").write_text("publish: {}")
     assert run("--project", str(tmp_path), *command).code == 65
 

@@ -21,10 +21,10 @@ from imagegen.core.store import Store, digest_of
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import artifacts, wheelhouse
 from imagegen.wheels.artifacts import RemoteWheelhouse
+from tests.support.built_wheels import DATA, KEY, LOG, built
 from tests.support.errors import raises
 from tests.support.registry_server import send
 from tests.support.registry_server_writes import Writable, answering
-from tests.unit.test_wheels_wheelhouse import DATA, KEY, LOG, built
 
 TAG = KEY.replace(":", "-")
 MANIFEST = f"/v2/team/wheels/manifests/{TAG}"

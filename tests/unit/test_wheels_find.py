@@ -28,12 +28,12 @@ from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Candidate, Offer, WheelListing, WheelSources, find
 from imagegen.wheels.resolve import candidates
 from imagegen.wheels.wheelhouse import WheelSource
+from tests.support.built_wheels import built
 from tests.support.elf_files import make_elf
 from tests.support.http_server import Loopback
 from tests.support.registry_server_writes import Writable
+from tests.support.required_wheels import NEED, TAGS, choice
 from tests.support.wheels import make_wheel
-from tests.unit.test_wheels_naming import NEED, TAGS
-from tests.unit.test_wheels_wheelhouse import built
 
 KEY = "sha256:" + "1" * 64
 SOURCE = replace(NEED, package="demo", version="1.0", source="demo-1.0.tar.gz", key=KEY)
@@ -103,11 +103,6 @@ def verdicts(found: Sequence[Candidate]) -> list[tuple[str, bool]]:
 
 def clean(_: Path) -> Sequence[Finding]:
     return (Finding(Severity.WARNING, "torch-unpinned", "demo 1.0", None, "one says so"),)
-
-
-def choice(found: Sequence[Candidate]) -> Candidate:
-    """The first that fits, as a lock takes it."""
-    return next(each for each in found if each.fits)
 
 
 def test_places_are_asked_in_order_and_the_first_that_fits_serves(places: WheelSources, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import yaml
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.cli.commands import cli
-from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
+from tests.support.command_line import Run
 
 ROOT = Path(__file__).parents[2]
 FILES = [*sorted((ROOT / ".github/workflows").glob("*.yml")), ROOT / ".github/actions/setup/action.yml"]
@@ -182,7 +182,7 @@ def test_setup_installs_imagegen(checkout: Checkout) -> None:
 
 
 @pytest.mark.parametrize("file", ["nightly.yml", "release.yml"])
-def test_the_plan_is_two_matrices(file: str, checkout: Checkout, run: Run) -> None:  # noqa: F811
+def test_the_plan_is_two_matrices(file: str, checkout: Checkout, run: Run) -> None:
     checkout.write("said", run("matrix", "--github").out)
     checkout.run(file, "List the cells", DO_IMAGEGEN="cat said")
     said = dict(line.split("=", 1) for line in checkout.output.read_text().splitlines())

@@ -1,0 +1,70 @@
+"""The command line in this process: its project, exit code and output."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+from imagegen.cli import main
+from imagegen.cli.app import App
+from imagegen.plan.matrix import Matrix
+
+IMAGE = """\
+images:
+  odd:
+    description: Odd.
+    purpose: >-
+      For users of uvicorn[standard], who read a purpose that is longer than any terminal of eighty columns
+      is wide, :smile: … [red]as this one is[/red].
+    base: debian12
+    components:
+      numpy:
+        because: Tests.
+"""
+
+
+@dataclass
+class Ended:
+    code: object
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+_LOADED: list[Matrix] = []
+
+
+def _matrix(app: App, load: Callable[[App], Matrix] = App.matrix.func) -> Matrix:
+    """An app's matrix; that of the project as `run` makes it is loaded and checked once for all tests."""
+    files = [path for name in ("matrices", "wheels") for path in (app.project / name).rglob("*")]
+    if [path.read_text() for path in files if path.is_file()] != [IMAGE]:
+        return load(app)
+    if not _LOADED:
+        _LOADED.append(load(app))
+    return _LOADED[0]
+
+
+def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], project: Path) -> Run:
+    """Return a function that runs imagegen with its arguments in `project`."""
+    (project / "matrices").mkdir()
+    (project / "matrices" / "odd.yaml").write_text(IMAGE)
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "DOCKER_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys.modules["imagegen.cli.main"], "_SIGNALS", {})  # they stay the tests' own
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project / "cache"))
+    shared = cached_property(_matrix)
+    shared.__set_name__(App, "matrix")
+    monkeypatch.setattr(App, "matrix", shared)
+
+    def run(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["imagegen", "--project", str(project), *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Ended(ended.value.code, *capsys.readouterr())
+
+    return run
