@@ -18,7 +18,7 @@ from imagegen.plan.matrix.model import Cell
 from imagegen.run import smoke
 from imagegen.run.engine import Engine
 from imagegen.run.engine.load import Loading
-from imagegen.supply.publish import proof
+from imagegen.supply.publish.smoke_attestations import SmokeRequirement, attestation_of, save_attestation
 from imagegen.wheels import builds
 
 
@@ -163,6 +163,6 @@ def _smoke_test(
         engine, digest, lock, cell.declarations, require_gpu=options.require_gpu, progress=session.progress
     )
     report.require_passed(fix=f"the image is kept as {local_tags(lock)[1]}")
-    required = proof.SmokeRequirement.of(digest, lock, cell.declarations, require_gpu=options.require_gpu)
-    proof.remember(session.store, proof.of(report, required, lock))
+    required = SmokeRequirement.of(digest, lock, cell.declarations, require_gpu=options.require_gpu)
+    save_attestation(session.store, attestation_of(report, required, lock))
     return report

@@ -50,21 +50,30 @@ from imagegen.plan.matrix.model import Cell
 from imagegen.run import smoke
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import numerics
-from imagegen.supply.publish import journal, proof
+from imagegen.supply.publish import attachments, journal
 from imagegen.supply.publish.journal import RemoteRepository, TaggedManifest, blobs, format_summary, push
 from imagegen.supply.publish.plan import PublishPlan, RegistryState, RequiredLayer
 from imagegen.supply.publish.plan import plan as planned
-from imagegen.supply.publish.proof import SmokeAttestation, SmokeRequirement
 from imagegen.supply.publish.remote_layers import AttachmentReader, find_remote_layers
-from imagegen.supply.trust import known, licences, provenance
+from imagegen.supply.publish.smoke_attestations import (
+    SmokeAttestation,
+    SmokeRequirement,
+    attestation_document,
+    attestation_of,
+    find_attested,
+    find_saved,
+    save_attestation,
+)
+from imagegen.supply.trust import licences, provenance
 from imagegen.supply.trust.attach import attach
 from imagegen.supply.trust.documents import FACT, FACTS, LAYERS, Document
+from imagegen.supply.trust.known_licences import read_known_licences
 
 
 @dataclass(frozen=True)
 class PublishedImage:
-    """A published image. `moved` maps each mutable tag that moved to its former digest; `proven` names the origin of
-    the test attestation.
+    """A published image. `moved_tags` maps each mutable tag that moved to its former digest;
+    `attestation_source` names the origin of the test attestation.
 
     `record` is the record for the lock: of the image with its layers as imagegen compresses them.
     """
@@ -73,16 +82,16 @@ class PublishedImage:
     repository: str
     digest: str
     record: Record
-    fixed: str
-    moved: Mapping[str, str | None]
+    immutable_tag: str
+    moved_tags: Mapping[str, str | None]
     pushed: Moved
-    proof: SmokeAttestation | None
-    proven: str
+    attestation: SmokeAttestation | None
+    attestation_source: str
 
     @property
-    def news(self) -> bool:
+    def changed(self) -> bool:
         """Return whether blobs were pushed or tags moved, rather than all being there before."""
-        return bool(self.pushed.sent.blobs or self.pushed.mounted.blobs or self.moved)
+        return bool(self.pushed.sent.blobs or self.pushed.mounted.blobs or self.moved_tags)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result for JSON."""
@@ -90,11 +99,11 @@ class PublishedImage:
             "cell": self.cell,
             "repository": self.repository,
             "digest": self.digest,
-            "fixed": self.fixed,
-            "moved": dict(self.moved),
+            "fixed": self.immutable_tag,
+            "moved": dict(self.moved_tags),
             "blobs": asdict(self.pushed),
-            "proof": {"gpu": self.proof.gpu, "from": self.proven} if self.proof else None,
-            "report": dict(self.proof.report) if self.proof else None,
+            "proof": {"gpu": self.attestation.gpu, "from": self.attestation_source} if self.attestation else None,
+            "report": dict(self.attestation.report) if self.attestation else None,
         }
 
 
@@ -125,55 +134,57 @@ def _publish(
     _require_publishable(job, repository)
     journal.recover(repository, store, progress)
     lock = ensure_wheels(session, cell, job.lock, builder=options.builder)
-    attachments = AttachmentReader(publisher.trust, progress)
+    reader = AttachmentReader(publisher.trust, progress)
     every = (repository, *siblings)
-    remote = find_remote_layers(lock, job.compression, every, job.tags, attachments, store, progress)
+    remote = find_remote_layers(lock, job.compression, every, job.tags, reader, store, progress)
     canonical = assemble_image(session, cell, lock, audit=options.audit, remote=remote)
-    facts = known.known(lock, store, session.sources(cell), progress)
-    for restriction in licences.restricted(lock, facts):
+    known = read_known_licences(lock, store, session.sources(cell), progress)
+    for restriction in licences.restricted(lock, known):
         progress.say(f"NOTE: restricted: {restriction}")
     image = canonical if job.compression == "zstd" else gzipped(lock, canonical, store, progress, remote.gzip)
     _require_immutable(job, repository, image.digest)
     pushed = push(image, repository, store, progress)
     progress.say(f"{repository.name}@{image.digest}: {format_summary(pushed)}")
     scans = known_scans(lock, store)
-    documents = proof.documents(
+    documents = attachments.documents(
         lock,
         image,
         canonical,
         scans,
-        known=facts,
+        known=known,
         audit=audit_report(lock, cell, store) if options.audit else None,
         numerics=numerics.document(store, image.digest),
         source=publisher.source,
         builder=provenance.builder(session.env),
     )
-    _attach(publisher, repository, image, documents, attachments, scans)
+    _attach(publisher, repository, image, documents, reader, scans)
     if _require_immutable(job, repository, image.digest):
-        repository.target.put(image.manifest, MANIFEST_TYPE, job.tags.fixed)
+        repository.writer.put(image.manifest, MANIFEST_TYPE, job.tags.immutable)
     record = layers.record_of(canonical)
-    done = partial(PublishedImage, cell.id, repository.name, image.digest, record, job.tags.fixed)
+    done = partial(PublishedImage, cell.id, repository.name, image.digest, record, job.tags.immutable)
     if not job.test:
         return done({}, pushed, None, "")
-    tested, source = _ensure_tested(session, cell, job, lock, repository, image, attachments)
-    _attach(publisher, repository, image, [proof.document(tested)], attachments, {})
-    moved = journal.move(repository, store, TaggedManifest(image.digest, MANIFEST_TYPE), job.tags.moving, progress)
+    tested, source = _ensure_tested(session, cell, job, lock, repository, image, reader)
+    _attach(publisher, repository, image, [attestation_document(tested)], reader, {})
+    moved = journal.move_tags(
+        repository, store, TaggedManifest(image.digest, MANIFEST_TYPE), job.tags.mutable, progress
+    )
     return done(moved, pushed, tested, source)
 
 
 def _require_publishable(job: PublishJob, repository: RemoteRepository) -> None:
-    repository.target.reach()
-    repository.target.require_writable()
+    repository.writer.reach()
+    repository.writer.require_writable()
     if job.expected:
         _require_immutable(job, repository, job.expected)
 
 
 def _require_immutable(job: PublishJob, repository: RemoteRepository, digest: str) -> bool:
     """Return whether the immutable tag is still to be set. Raises PublishError where it names another image."""
-    found = repository.resolve_tag(job.tags.fixed)
+    found = repository.resolve_tag(job.tags.immutable)
     if found not in (None, digest):
         raise PublishError(
-            f"{repository.name}:{job.tags.fixed} names another image and is immutable",
+            f"{repository.name}:{job.tags.immutable} names another image and is immutable",
             code="publish-tag-immutable",
             why=f"it is {found}, and this is {digest}: the same inputs gave other bytes, by another codec or compiler",
             fix=f"`imagegen lock {job.lock.cell}` gives it a date and a tag of its own",
@@ -186,18 +197,18 @@ def _attach(
     repository: RemoteRepository,
     image: Image,
     documents: Sequence[Document],
-    attachments: AttachmentReader,
+    reader: AttachmentReader,
     scans: Mapping[str, bytes],
 ) -> None:
     """Attach and sign those of the documents that the image lacks, and the wheel scans that its layers refer to."""
     subject = Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest))
-    signer, there = publisher.signer, attachments.read(repository, image.digest)
-    new = proof.news(documents, there.documents, signs=signer is not None)
+    signer, there = publisher.signer, reader.read(repository, image.digest)
+    new = attachments.missing(documents, there.documents, signs=signer is not None)
     if any(document.kind is LAYERS for document in new):  # before the description names the scans
-        repository.target.refer_all(subject, FACTS, scans, FACT, {})
+        repository.writer.refer_all(subject, FACTS, scans, FACT, {})
     if new or (signer and not there.signers):
-        annotations = proof.origin_of(publisher.source)
-        attach(repository.target, repository.repository, subject, new, signer, annotations, publisher.trust)
+        annotations = attachments.source_annotations(publisher.source)
+        attach(repository.writer, repository.reader, subject, new, signer, annotations, publisher.trust)
 
 
 def _ensure_tested(
@@ -207,20 +218,20 @@ def _ensure_tested(
     lock: Lock,
     repository: RemoteRepository,
     image: Image,
-    attachments: AttachmentReader,
+    reader: AttachmentReader,
 ) -> tuple[SmokeAttestation, str]:
     """Return a passed smoke test of the image, and where it comes from. Raises SmokeFailed where a check fails."""
     required = SmokeRequirement.of(image.digest, lock, cell.declarations, require_gpu=job.require_gpu)
-    if found := proof.recall(session.store, required):
+    if found := find_saved(session.store, required):
         session.progress.say("the smoke checks passed for this image before, and neither it nor they have changed")
         return found, "this store"
-    if attested := proof.attested(attachments.read(repository, image.digest).documents, required):
+    if attested := find_attested(reader.read(repository, image.digest).documents, required):
         session.progress.say(f"the smoke checks passed for this image: {attested[1]} attests it")
         return attested
     report = run_smoke_checks(session, cell, job, lock, repository, image, required)
-    report.require_passed(fix=f"no tag has moved; the image is {repository.name}:{job.tags.fixed}")
-    tested = proof.of(report, required, lock)
-    proof.remember(session.store, tested)
+    report.require_passed(fix=f"no tag has moved; the image is {repository.name}:{job.tags.immutable}")
+    tested = attestation_of(report, required, lock)
+    save_attestation(session.store, tested)
     return tested, "these checks"
 
 
@@ -263,19 +274,19 @@ def plan_publish(publisher: Publisher, cell: Cell, lock: Lock) -> PublishPlan:
     except (PublishError, FetchError) as error:
         session.progress.say(f"note: {name.name} could not be read: {error.why or error.what}")
     required = known_layers(job, store)
-    held = {each.digest for each in required if each.digest and store.has(each.digest, each.size)}
+    in_store = {each.digest for each in required if each.digest and store.has(each.digest, each.size)}
     return planned(
         lock.cell,
         name.name,
         job.expected,
         required,
         job.tags,
-        held=held,
+        in_store=in_store,
         seen=seen,
         moves=job.test,
         steps=[*steps, _tested(job, cell, store)],
         unknown=tuple(_unknown(job)),
-        anew="gzip layers are known only once they are made" if job.compression == "gzip" else None,
+        rebuild_reason="gzip layers are known only once they are made" if job.compression == "gzip" else None,
     )
 
 
@@ -301,25 +312,25 @@ def query_registry(
     repository: RemoteRepository, siblings: Sequence[RemoteRepository], job: PublishJob, store: Store
 ) -> RegistryState:
     """Return which layers the registry has, and what its tags name. Raises PublishError, FetchError."""
-    repository.target.reach()
+    repository.writer.reach()
     required = {
         each.digest: Descriptor(MEDIA_TYPE, each.digest, each.size)
         for each in known_layers(job, store)
         if each.digest is not None and each.size is not None
     }
-    there = repository.target.present(required.values())
+    there = repository.writer.present(required.values())
     near: frozenset[str] = frozenset()
     for other in siblings:
-        near |= other.target.present(blob for digest, blob in required.items() if digest not in there | near)
-    tags = {tag: repository.resolve_tag(tag) for tag in (job.tags.fixed, *(job.tags.moving if job.test else ()))}
+        near |= other.writer.present(blob for digest, blob in required.items() if digest not in there | near)
+    tags = {tag: repository.resolve_tag(tag) for tag in (job.tags.immutable, *(job.tags.mutable if job.test else ()))}
     return RegistryState(there, near, tags)
 
 
 def _tested(job: PublishJob, cell: Cell, store: Store) -> str:
     if not job.test:
-        return "no smoke checks (--no-test): the moving tags stay where they are"
-    required = proof.SmokeRequirement.of(job.expected or "", job.lock, cell.declarations, require_gpu=job.require_gpu)
-    if job.expected and proof.recall(store, required):
+        return "no smoke checks (--no-test): the mutable tags do not move"
+    required = SmokeRequirement.of(job.expected or "", job.lock, cell.declarations, require_gpu=job.require_gpu)
+    if job.expected and find_saved(store, required):
         return "the smoke checks passed for this image before: they need not run again"
     return "the smoke checks run in an engine" + (", on a GPU" if required.gpu else "") + "; the tags move if they pass"
 

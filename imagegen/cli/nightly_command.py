@@ -170,7 +170,7 @@ def _propose(app: App, time: str, bases: dict[str, LockedBase], cell: Cell) -> P
 def _published(app: App, publisher: Publisher, cell: Cell, made: Lock) -> bool:
     """Return whether all tags that this run would set name the image that the lock records."""
     tags = publisher.tags(cell, made)
-    wanted = (tags.fixed, *(tags.moving if publisher.options.test else ()))
+    wanted = (tags.immutable, *(tags.mutable if publisher.options.test else ()))
     with Client(app.settings) as client:
         repository = publisher.repository(client, publisher.reference(cell.image))
         return all(made.record and repository.resolve_tag(tag) == made.record.digest for tag in wanted)

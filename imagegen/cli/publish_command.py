@@ -114,11 +114,11 @@ def _publish(app: App, publisher: Publisher, cell: Cell, lock: Lock) -> Publishe
         print_report(app.console, error.report)
         raise
     name = published.repository
-    app.progress.say(f"{cell.id} is {name}:{published.fixed}")
-    for tag, before in published.moved.items():
+    app.progress.say(f"{cell.id} is {name}:{published.immutable_tag}")
+    for tag, before in published.moved_tags.items():
         app.progress.say(f"{name}:{tag} -> {published.digest}" + (f" (was {before})" if before else ""))
-    if not published.proof:
+    if not published.attestation:
         app.progress.say("note: no smoke checks (--no-test), so no other tag has moved")
-    elif not published.moved:
-        app.progress.say("all its tags were there already")
+    elif not published.moved_tags:
+        app.progress.say("all its tags were already there")
     return published

@@ -122,7 +122,7 @@ def _descriptions(app: App) -> Mapping[str, str]:
 
 def _sheet(app: App, cell: Cell, locked: Lock) -> site.Sheet:
     whole, lacking = builds.with_local_wheels(locked, app.store)
-    tested = states.smoke_proof(app, cell, whole)
+    tested = states.smoke_attestation(app, cell, whole)
     return site.Sheet(
         cell=cell,
         lock=locked,
@@ -147,7 +147,7 @@ def _remote(app: App, cell: Cell, locked: Lock) -> tuple[str, ...]:
         app.progress.say(str(error))
         return ()
     repository = f"{to.rstrip('/')}/{cell.image}"
-    return f"{repository}:{named.moving[0]}", f"{repository}:{named.fixed}"
+    return f"{repository}:{named.mutable[0]}", f"{repository}:{named.immutable}"
 
 
 def _history(app: App, cell: Cell, locked: Lock) -> site.History:

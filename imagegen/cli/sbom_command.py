@@ -11,7 +11,7 @@ from imagegen.app.publisher import expected_digest
 from imagegen.cli.app import App, pass_app
 from imagegen.core import data
 from imagegen.core.errors import LockError, UsageError
-from imagegen.supply.trust import known
+from imagegen.supply.trust.known_licences import read_known_licences
 from imagegen.supply.trust.sbom import sbom
 from imagegen.wheels import builds
 
@@ -41,7 +41,7 @@ def command(app: App, *, cell: str, output: Path | None) -> None:
             why="the lock has no record, and the image was not built here",
             fix=f"`imagegen lock {chosen.id} --record` or `imagegen build {chosen.id}`",
         )
-    document = sbom(lock, digest, known.known(lock, app.store, app.sources(chosen), app.progress))
+    document = sbom(lock, digest, read_known_licences(lock, app.store, app.sources(chosen), app.progress))
     if output is None:
         click.echo(document, nl=False)
         return

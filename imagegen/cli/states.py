@@ -12,8 +12,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules import Standing
 from imagegen.plan.state import CellState, cell_state
-from imagegen.supply.publish import proof
-from imagegen.supply.publish.proof import SmokeAttestation
+from imagegen.supply.publish.smoke_attestations import SmokeAttestation, SmokeRequirement, find_saved
 from imagegen.wheels import builds
 
 
@@ -40,7 +39,7 @@ def state(app: App, cell: Cell, standing: Standing, locked: Lock | LockError | N
         errors = (conflict.rules for conflict in verdict.conflicts if conflict.weight == "error")
         reasons = (rule.because for rules in errors for rule in rules)
         return cell_state(Standing("incompatible", " ".join(reasons)))
-    found = smoke_proof(app, cell, builds.with_local_wheels(locked, app.store)[0])
+    found = smoke_attestation(app, cell, builds.with_local_wheels(locked, app.store)[0])
     return cell_state(standing, locked, found.report["counts"] if found else None)
 
 
@@ -69,9 +68,9 @@ def missing_here(app: App, cell: Cell, state: CellState, locked: Lock | LockErro
     return missing.of_cell(cell, app.store, app.settings, app.catalogue)
 
 
-def smoke_proof(app: App, cell: Cell, locked: Lock) -> SmokeAttestation | None:
+def smoke_attestation(app: App, cell: Cell, locked: Lock) -> SmokeAttestation | None:
     """Return this store's passed smoke report for the image of the lock, one with a GPU before one without."""
     digest = layers.built_digest(locked, app.store) or (locked.record.digest if locked.record else None)
     if digest is None:
         return None
-    return proof.recall(app.store, proof.SmokeRequirement.of(digest, locked, cell.declarations, require_gpu=False))
+    return find_saved(app.store, SmokeRequirement.of(digest, locked, cell.declarations, require_gpu=False))

@@ -21,7 +21,7 @@ from imagegen.run.engine import Engine
 from imagegen.run.smoke import numerics
 from imagegen.run.smoke.run import parts
 from imagegen.supply.export.export import read_results
-from imagegen.supply.publish import proof
+from imagegen.supply.publish.smoke_attestations import SmokeRequirement, attestation_of, save_attestation
 from imagegen.wheels import builds
 
 
@@ -96,8 +96,8 @@ def _read(
         raise SmokeError(
             f"{cell.id} was not built here", code="smoke-not-built", fix=f"`imagegen export {cell.id}`, which builds it"
         )
-    required = proof.SmokeRequirement.of(image, lock, cell.declarations, require_gpu=require_gpu)
+    required = SmokeRequirement.of(image, lock, cell.declarations, require_gpu=require_gpu)
     report = read_results(path, required, applicable(parts(lock), names), cell.id)
     if report.passed and not names:
-        proof.remember(app.store, proof.of(report, required, lock))
+        save_attestation(app.store, attestation_of(report, required, lock))
     return image, report

@@ -22,7 +22,7 @@ from imagegen.supply.compare import rebuild, sides
 from imagegen.supply.compare.layout import Layout
 from imagegen.supply.compare.verdict import ImageVerdict, StepResult, StepStatus
 from imagegen.supply.compare.verify import VerificationOptions, Verified, verify
-from imagegen.supply.publish.tags import foreign
+from imagegen.supply.publish.tags import contradiction
 from imagegen.supply.trust import project as projects
 from imagegen.supply.trust.project import Key, Project
 
@@ -96,7 +96,7 @@ def _contradiction(app: App, reference: str, lock: Lock) -> str | None:
     if name.tag is None or name.digest or lock.image not in app.matrix.defaults:
         return None
     (default,) = app.matrix.select(lock.image)
-    return foreign(name.tag, lock, [each for each in app.matrix.cells() if each.image == lock.image], default)
+    return contradiction(name.tag, lock, [each for each in app.matrix.cells() if each.image == lock.image], default)
 
 
 def _again(app: App, verified: Verified, source: sides.ImageLocation, client: Client) -> StepResult:

@@ -170,7 +170,7 @@ def push_wheels(app: App, *, patterns: tuple[str, ...], destination: str | None,
 
 
 def _outcome(pushed: bool, dry_run: bool) -> str:
-    return ("would be pushed" if dry_run else "pushed") if pushed else "there already"
+    return ("would be pushed" if dry_run else "pushed") if pushed else "already there"
 
 
 def _chosen(kept: list[BuiltWheel], patterns: Iterable[str]) -> Iterator[BuiltWheel]:

@@ -28,7 +28,7 @@ from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.plan import lock, matrix
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import CheckResult, SmokeReport
-from imagegen.supply.publish import proof
+from imagegen.supply.publish.smoke_attestations import SmokeRequirement, attestation_of, save_attestation
 from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.documents import PROVENANCE
 from imagegen.supply.trust.project import Project
@@ -74,9 +74,9 @@ class Publishing:
         """Stand in for passed smoke checks, which have tests of their own and need an engine."""
         (cell,) = matrix.load([shipped("matrices"), self.site.project / "matrices"]).select(CELL)
         locked = lock.read(self.site.project / "locks" / f"{CELL}.toml")
-        required = proof.SmokeRequirement.of(self.site.reference, locked, cell.declarations, require_gpu=False)
+        required = SmokeRequirement.of(self.site.reference, locked, cell.declarations, require_gpu=False)
         report = SmokeReport(required.image, CELL, (CheckResult("imports", "pass", 0.1),))
-        proof.remember(Store(self.machine.store), proof.of(report, required, locked))
+        save_attestation(Store(self.machine.store), attestation_of(report, required, locked))
 
     def start(self, *options: str) -> subprocess.Popen[str]:
         to = f"{self.way.host}/acme/{self.place}"

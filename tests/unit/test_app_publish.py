@@ -144,11 +144,11 @@ class World:
             "ensure_wheels": lambda _, __, lock, **___: lock,
             "find_remote_layers": lambda *_: RemoteLayers(),
             "assemble_image": assemble_image,
-            "known.known": lambda *_: None,
+            "read_known_licences": lambda *_: None,
             "licences.restricted": lambda *_: (),
             "known_scans": lambda *_: {},
             "audit_report": lambda *_: None,
-            "proof.documents": lambda *_, **__: documents,
+            "attachments.documents": lambda *_, **__: documents,
             "AttachmentReader": lambda *_: SimpleNamespace(read=read),
             "attach": self.attach,
             "run_smoke_checks": run_smoke_checks,
@@ -164,8 +164,8 @@ class World:
 
     def attached(self, place: RemoteRepository, digest: str) -> tuple[Attached, ...]:
         found = []
-        for referrer in place.repository.referrers(digest):
-            data = place.repository.content(referrer).data
+        for referrer in place.reader.referrers(digest):
+            data = place.reader.content(referrer).data
             kind = next(kind for kind in KINDS.values() if kind.media_type == referrer.artifact_type)
             found.append(Attached(Document(kind, data), referrer.digest, self.signed.get(digest_of(data))))
         return tuple(found)
@@ -219,9 +219,9 @@ def test_an_image_is_published(world: World) -> None:
     published = world.publish("1.0")
     image = world.image("1.0")
     assert published.digest == image.digest
-    assert world.tags() == dict.fromkeys((TAGS.fixed, *TAGS.moving), image.digest)
-    assert published.news
-    assert published.moved == dict.fromkeys(TAGS.moving)
+    assert world.tags() == dict.fromkeys((TAGS.immutable, *TAGS.mutable), image.digest)
+    assert published.changed
+    assert published.moved_tags == dict.fromkeys(TAGS.mutable)
     assert (published.pushed.sent.blobs, published.pushed.there.blobs) == (3, 0)
     kinds = sorted(
         each.document.kind.name for each in world.attached(world.repository(Client(world.settings)), image.digest)
@@ -234,19 +234,19 @@ def test_again_does_nothing(world: World) -> None:
     before = dict(world.registry.documents)
     world.registry.requested.clear()
     again = world.publish("1.0")
-    assert (again.news, again.moved, again.pushed.sent.blobs, world.tested) == (False, {}, 0, 1)
-    assert again.proven == "this store"
+    assert (again.changed, again.moved_tags, again.pushed.sent.blobs, world.tested) == (False, {}, 0, 1)
+    assert again.attestation_source == "this store"
     assert world.registry.documents == before
 
 
 def test_a_new_version_moves_the_tags_and_sends_one_layer(world: World) -> None:
     first = world.publish("1.0")
-    second = world.publish("2.0", replace(TAGS, fixed="2026.11.21-demo-5e6f7a8b"))
-    assert second.moved == dict.fromkeys(TAGS.moving, first.digest)
+    second = world.publish("2.0", replace(TAGS, immutable="2026.11.21-demo-5e6f7a8b"))
+    assert second.moved_tags == dict.fromkeys(TAGS.mutable, first.digest)
     assert second.pushed.there.size == len(b"base") * 10
     assert world.tags() == {
-        TAGS.fixed: first.digest,
-        **dict.fromkeys(("2026.11.21-demo-5e6f7a8b", *TAGS.moving), second.digest),
+        TAGS.immutable: first.digest,
+        **dict.fromkeys(("2026.11.21-demo-5e6f7a8b", *TAGS.mutable), second.digest),
     }
 
 
@@ -276,28 +276,28 @@ def test_checks_that_fail_move_nothing(world: World) -> None:
     first = world.publish("1.0")
     world.passes = False
     with raises("smoke-failed") as failed:
-        world.publish("2.0", replace(TAGS, fixed="fixed-2"))
+        world.publish("2.0", replace(TAGS, immutable="fixed-2"))
     assert "no tag has moved" in str(failed.value)
     assert {tag: digest for tag, digest in world.tags().items() if tag != "fixed-2"} == dict.fromkeys(
-        (TAGS.fixed, *TAGS.moving), first.digest
+        (TAGS.immutable, *TAGS.mutable), first.digest
     )
     world.passes = True
-    world.publish("2.0", replace(TAGS, fixed="fixed-2"))
+    world.publish("2.0", replace(TAGS, immutable="fixed-2"))
     assert world.tested == 3, "a report that is not green proves nothing later"
 
 
 def test_without_checks_only_the_fixed_tag_is_set(world: World) -> None:
     world.publish("1.0", test=False)
-    assert list(world.tags()) == [TAGS.fixed]
-    assert world.publish("1.0").moved == dict.fromkeys(TAGS.moving), "later, where the checks run"
+    assert list(world.tags()) == [TAGS.immutable]
+    assert world.publish("1.0").moved_tags == dict.fromkeys(TAGS.mutable), "later, where the checks run"
 
 
 def test_a_report_that_a_trusted_signer_attests_is_not_made_again(world: World, tmp_path: Path) -> None:
     published = world.publish("1.0")
     other = World(tmp_path / "other", world.registry)
     other.signed[digest_of(world.said(published.digest)["smoke"].content)] = "release key"
-    again = other.publish("1.0", replace(TAGS, moving=("nightly",)))
-    assert (again.proven, other.tested) == ("release key", 0)
+    again = other.publish("1.0", replace(TAGS, mutable=("nightly",)))
+    assert (again.attestation_source, other.tested) == ("release key", 0)
     assert other.tags()["nightly"] == published.digest
     untrusted = World(tmp_path / "stranger", world.registry)
     untrusted.publish("1.0")
@@ -320,7 +320,7 @@ def interrupted(world: World, before: Mapping[str, tuple[str, bytes]], at: int, 
     world.registry.documents = dict(before)
     world.registry.faults = [fault]
     with suppress(ImagegenError):
-        world.publish("2.0", replace(TAGS, fixed="fixed-2"))
+        world.publish("2.0", replace(TAGS, immutable="fixed-2"))
     world.tags()
     world.registry.faults = []
 
@@ -345,14 +345,14 @@ def test_wherever_it_breaks_off_the_next_run_ends_as_if_nothing_had_happened(
     world.publish("1.0")
     before = dict(world.registry.documents)
     world.registry.requested.clear()
-    world.publish("2.0", replace(TAGS, fixed="fixed-2"))
+    world.publish("2.0", replace(TAGS, immutable="fixed-2"))
     requests, after = len(world.registry.requested), world.ends()
     assert requests > 20
     for at in range(requests, 0, -step):
         interrupted(world, before, at, for_good=for_good)
         stands = world.tags()
         if not for_good:
-            assert len({stands[tag] for tag in TAGS.moving}) == 1, at
-        world.publish("2.0", replace(TAGS, fixed="fixed-2"))
+            assert len({stands[tag] for tag in TAGS.mutable}) == 1, at
+        world.publish("2.0", replace(TAGS, immutable="fixed-2"))
         assert world.ends() == after, at
         assert not world.store.keys("publishing"), "the journal is closed"

@@ -20,7 +20,7 @@ from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.run.smoke.run import parts
-from imagegen.supply.publish import proof
+from imagegen.supply.publish.smoke_attestations import SmokeRequirement, find_saved
 from tests.support.environment import environment
 
 LOCK = read(Path(__file__).parents[2] / "locks" / "cpu-grpo-cpu-py311.toml")
@@ -59,15 +59,15 @@ def build(app: App, *more: str) -> None:
     assert ended.exit_code == 0, ended.output
 
 
-def required(declared: Declarations) -> proof.SmokeRequirement:
-    return proof.SmokeRequirement.of(IMAGE, LOCK, declared, require_gpu=False)
+def required(declared: Declarations) -> SmokeRequirement:
+    return SmokeRequirement.of(IMAGE, LOCK, declared, require_gpu=False)
 
 
 def test_a_build_that_passed_proves_its_image_to_publish(app: App) -> None:
     build(app, "--no-test")
-    assert proof.recall(app.store, required(DECLARED)) is None
+    assert find_saved(app.store, required(DECLARED)) is None
     build(app)
-    found = proof.recall(app.store, required(DECLARED))
+    found = find_saved(app.store, required(DECLARED))
     assert found
     assert json.loads(json.dumps(found.report))["passed"] is True
-    assert proof.recall(app.store, required(Declarations())) is None, "other modules are to be imported"
+    assert find_saved(app.store, required(Declarations())) is None, "other modules are to be imported"

@@ -182,7 +182,7 @@ def test_published_is_what_all_tags_of_the_run_stand_for(
     digests = {1: made.record.digest, 0: "sha256:" + "9" * 64, None: None}
     publisher = SimpleNamespace(
         options=SimpleNamespace(test=test),
-        tags=lambda *_: SimpleNamespace(fixed="fixed", moving=("nightly",)),
+        tags=lambda *_: SimpleNamespace(immutable="fixed", mutable=("nightly",)),
         reference=lambda image: image,
         repository=lambda *_: SimpleNamespace(resolve_tag=lambda tag: digests[standing[tag]]),
     )

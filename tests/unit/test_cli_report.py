@@ -19,7 +19,7 @@ from imagegen.cli.commands import cli
 from imagegen.core.data import shipped
 from imagegen.core.store import Store
 from imagegen.plan import lock
-from imagegen.supply.publish import proof
+from imagegen.supply.publish.smoke_attestations import SmokeAttestation, SmokeRequirement, save_attestation
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.report_samples import AUDIT, SMOKE
 
@@ -59,8 +59,8 @@ def test_a_report_shows_what_the_store_has_and_what_the_project_names(run: Run, 
     found = {"errors": [], "warnings": 0, "report": AUDIT.as_dict()}
     store.remember("audit", audit._audit_key(locked, cell), found)
     assert locked.record
-    required = proof.SmokeRequirement.of(locked.record.digest, locked, cell.declarations, require_gpu=False)
-    proof.remember(store, proof.SmokeAttestation(required.image, required.suite, gpu=False, report=SMOKE.as_dict()))
+    required = SmokeRequirement.of(locked.record.digest, locked, cell.declarations, require_gpu=False)
+    save_attestation(store, SmokeAttestation(required.image, required.programs, gpu=False, report=SMOKE.as_dict()))
     (tmp_path / "project" / "publish.yaml").write_text("publish: {to: ghcr.io/acme/rl}\n")
     result = json.loads(run("-o", str(tmp_path / "site"), CELL, "--json").stdout)
     assert result == {"index": f"{tmp_path}/site/index.html", "cells": {CELL: str(page)}}

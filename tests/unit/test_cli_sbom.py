@@ -16,7 +16,7 @@ from imagegen.cli.app import App
 from imagegen.plan.lock import read
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.supply.trust import known, sbom
+from imagegen.supply.trust import sbom
 from imagegen.supply.trust.sbom import KnownLicences
 from tests.support.environment import environment
 from tests.support.errors import raises
@@ -30,7 +30,7 @@ def app_of(root: Path, monkeypatch: pytest.MonkeyPatch, lock: Lock) -> App:
     monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _: (CELL,)))
     monkeypatch.setattr(App, "fresh_lock", lambda *_: lock)
     monkeypatch.setattr(App, "sources", lambda self, _: self.settings)
-    monkeypatch.setattr(known, "known", lambda *_: KnownLicences())
+    monkeypatch.setattr(sbom_command, "read_known_licences", lambda *_: KnownLicences())
     return App(environment(root), root)
 
 

@@ -53,7 +53,7 @@ def test_all_that_is_kept_goes_there_once(registry: Writable, here: Machine) -> 
     registry.requested.clear()
     code, out, said = here.run(wheels_command.push_wheels, "--json")
     assert code == 0
-    assert said.count("there already") == 2
+    assert said.count("already there") == 2
     assert [(each["name"], each["key"], each["pushed"]) for each in json.loads(out)] == [
         ("demo", KEY, False), ("flash-attn", OTHER, False),
     ]  # fmt: skip

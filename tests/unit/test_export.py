@@ -25,7 +25,7 @@ from imagegen.run.smoke import CheckResult
 from imagegen.supply.export import export, run_image
 from imagegen.supply.export.export import read_results
 from imagegen.supply.export.tree import Entry, read_tree
-from imagegen.supply.publish.proof import SmokeRequirement
+from imagegen.supply.publish.smoke_attestations import SmokeRequirement
 from tests.support.errors import raises
 
 SMALL, LARGE = b"small", os.urandom(1 << 20) * 3
@@ -240,7 +240,7 @@ def test_the_driver_s_libraries_are_mounted_and_linked_for_a_linker(
 
 def results(tmp_path: Path, *found: CheckResult, **other: str) -> Path:
     path = tmp_path / "results.json"
-    head = {"format": 1, "image": REQUIRED.image, "suite": REQUIRED.suite, **other}
+    head = {"format": 1, "image": REQUIRED.image, "suite": REQUIRED.programs, **other}
     path.write_text(json.dumps({**head, "results": [asdict(each) for each in found]}))
     return path
 

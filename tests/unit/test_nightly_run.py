@@ -24,7 +24,7 @@ from tests.support.nightly_project import RECORD, Toy
 class Image:
     digest: str = RECORD.digest
     record: Record = RECORD
-    news: bool = True
+    changed: bool = True
 
 
 class NightlyRun:
@@ -34,7 +34,7 @@ class NightlyRun:
         self.did: list[str] = []
         self.registry: dict[str, str] = {}
         self.fails: dict[str, str] = {}
-        self.news = True
+        self.changed = True
         self.toys = {name: Toy(root / name, torch="", peft="") for name in "abc"}
         self.cells = {name: replace(toy.cell, id=name) for name, toy in self.toys.items()}
         self.lock_files = LockRepository(root / "locks", root / "candidates", changes.sentences)
@@ -59,7 +59,7 @@ class NightlyRun:
     def publish(self, cell: Cell, made: Lock) -> Image:
         self._do("publish", cell)
         self.registry[cell.id] = lock.inputs_hash(made)
-        return Image(news=self.news)
+        return Image(changed=self.changed)
 
     def _do(self, step: str, cell: Cell) -> None:
         self.did.append(f"{step} {cell.id}")
@@ -132,7 +132,7 @@ def test_unchanged_but_not_published_is_published(nightly: NightlyRun) -> None:
 def test_what_was_there_already_is_not_called_published(nightly: NightlyRun) -> None:
     """A lock without its record: that all is there, only the publishing itself finds out."""
     del nightly.registry["b"]
-    nightly.news = False
+    nightly.changed = False
     lock.write(replace(lock.read(nightly.path("b")), record=None), nightly.path("b"))
     assert results(nightly.run()) == {"a": "published", "b": "unchanged", "c": "published"}
     assert lock.read(nightly.path("b")).record == RECORD

@@ -109,7 +109,7 @@ def test_a_dry_run_of_a_recorded_lock_needs_no_server(app: App) -> None:
     assert result["digest"] == LOCK.record.digest
     assert result["sent"] == sum(layer.size for layer in LOCK.record.layers)
     assert result["tags"]["moving"] == ["latest", "cu130", "cu130-py311"]
-    assert "it was not asked" in " ".join(result["unknown"])
+    assert "it was not queried" in " ".join(result["unknown"])
     assert "NVIDIA" in " ".join(result["steps"])
     assert "could not be read" in err
 
@@ -165,7 +165,7 @@ def test_a_dry_run_asks_the_registry_and_changes_nothing(app: App, registry: Wri
     venv = LOCK.record.layers[1]
     registry.documents[f"/v2/acme/rl/{LOCK.image}/blobs/{venv.digest}"] = ("x", bytes(venv.size))
     out, _ = run(app, LOCK.image, "--to", f"{registry.host}/acme/rl", "--dry-run", "--no-test")
-    assert f"1 layer, {venv.size} B: there already" in out
+    assert f"1 layer, {venv.size} B: already there" in out
     assert "(new)" in out
     assert "  moves" not in out
     assert {method for method, _ in registry.requested} == {"GET", "HEAD"}
@@ -173,7 +173,7 @@ def test_a_dry_run_asks_the_registry_and_changes_nothing(app: App, registry: Wri
 
 def test_a_dry_run_with_gzip_does_not_blame_the_lock(app: App) -> None:
     out, _ = run(app, LOCK.image, "--to", "127.0.0.1:1/acme/rl", "--dry-run", "--compression", "gzip")
-    assert "unknown   the image's digest, and what its layers will weigh: gzip layers are known only once" in out
+    assert "unknown   the image's digest, and the size of its layers: gzip layers are known only once" in out
     assert "--record" not in out
     assert "not built yet" not in out
 

@@ -63,7 +63,7 @@ class Scene:
     def killed(self, *moved: str) -> None:
         """Leave what a run leaves that was killed after it had moved these."""
         before = {tag: TaggedManifest(self.old, MANIFEST_TYPE) for tag in TAGS}
-        journal._write(self.store, journal.Move(self.place.name, self.new, before))
+        journal._write(self.store, journal.TagMove(self.place.name, self.new, before))
         for tag in moved:
             self.name(tag, self.new)
 
@@ -81,10 +81,10 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def test_tags_move_together(scene: Scene) -> None:
-    moved = journal.move(scene.place, scene.store, scene.to, (*TAGS, "fresh"), scene.progress)
+    moved = journal.move_tags(scene.place, scene.store, scene.to, (*TAGS, "fresh"), scene.progress)
     assert moved == dict.fromkeys(TAGS, scene.old) | {"fresh": None}
     assert scene.stands() == [scene.new] * 3
-    assert journal.move(scene.place, scene.store, scene.to, TAGS, scene.progress) == {}
+    assert journal.move_tags(scene.place, scene.store, scene.to, TAGS, scene.progress) == {}
     assert not scene.store.keys("publishing")
 
 
@@ -93,7 +93,7 @@ def test_a_refusal_puts_them_back(scene: Scene) -> None:
         lambda handler: handler.path.endswith("/cu130-py311") and answering(400, "PUT", times=1)(handler)
     )
     with pytest.raises(PublishError) as refused:
-        journal.move(scene.place, scene.store, scene.to, TAGS, scene.progress)
+        journal.move_tags(scene.place, scene.store, scene.to, TAGS, scene.progress)
     assert "the tags are where they were" in str(refused.value)
     assert scene.stands() == [scene.old] * 3
     assert not scene.store.keys("publishing")

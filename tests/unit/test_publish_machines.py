@@ -169,7 +169,7 @@ class Machine:
         publisher = Publisher(cast("App", self.app), f"{self.team.registry.host}/acme/rl", PublishOptions())
         with Client(self.app.settings) as client:
             place = publisher.repository(client, publisher.reference("demo"))
-            found = attached(place.repository, digest, Trust(publisher.project))
+            found = attached(place.reader, digest, Trust(publisher.project))
         assert len({each.document.kind for each in found}) == len(found), "each once"
         return {each.document.kind.name: each.signer for each in found}
 
@@ -201,7 +201,7 @@ def test_an_empty_store_makes_nothing_of_what_the_registry_has(team: Team, engin
     again = empty.publish(replace(lock, record=None), test=False)
     assert again.digest == first.digest
     assert len(team.bases) == bases, "no base was made, and no wheel was there to make anything of"
-    assert (again.pushed.sent.blobs, again.moved) == (0, {})
+    assert (again.pushed.sent.blobs, again.moved_tags) == (0, {})
     changing = [request for request in team.registry.requested[requested:] if request[0] in ("PUT", "PATCH")]
     assert [path.rpartition("/")[2] for _, path in changing] == [first.digest], "the manifest, once more"
 
@@ -302,7 +302,7 @@ def test_a_key_that_the_project_does_not_name_is_refused_first(team: Team, engin
     assert "names the key new" in str(refused.value)
     assert "under `keys`" in str(refused.value)
     (team.root / FILE).write_text(named)
-    assert two.publish(lock).moved == {}
+    assert two.publish(lock).moved_tags == {}
 
 
 def test_layers_of_a_sibling_are_linked(team: Team, engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +321,7 @@ def test_gzip_has_tags_of_its_own(team: Team, engines: Engines) -> None:
     machine = team.machine("one", lock)
     plain, packed = machine.publish(lock), machine.publish(lock, compression="gzip")
     assert plain.digest != packed.digest
-    assert all(tag.endswith("-gzip") for tag in (packed.fixed, *packed.moved))
+    assert all(tag.endswith("-gzip") for tag in (packed.immutable_tag, *packed.moved_tags))
     bases = len(team.bases)
     again = team.machine("two").publish(lock, compression="gzip", test=False)
     assert (again.digest, again.pushed.sent.blobs, len(team.bases)) == (packed.digest, 0, bases)

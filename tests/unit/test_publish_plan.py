@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 from imagegen.supply.publish.plan import PublishPlan, RegistryState, RequiredLayer, lines, plan
 from imagegen.supply.publish.tags import Tags
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "publish-plan.txt"
 TAGS = Tags("2026.11.20-torch2.13.0-cu130-py311-1a2b3c4d", ("latest", "cu130", "cu130-py311"))
 OLD, NEW = "sha256:" + "0" * 64, "sha256:" + "f" * 64
 WANTED = (
@@ -19,7 +18,7 @@ WANTED = (
 SEEN = RegistryState(
     frozenset({WANTED[0].digest or ""}),
     frozenset({WANTED[1].digest or ""}),
-    {TAGS.fixed: None, "latest": OLD, "cu130": OLD, "cu130-py311": NEW},
+    {TAGS.immutable: None, "latest": OLD, "cu130": OLD, "cu130-py311": NEW},
 )
 STEPS = ("attached: lock, sbom; signed by release.key",)
 
@@ -31,26 +30,28 @@ def planned(
     *,
     moves: bool = True,
 ) -> PublishPlan:
-    held = {each.digest or "" for each in required[1:3]}
+    in_store = {each.digest or "" for each in required[1:3]}
     name = "ghcr.io/acme/rl/demo"
-    return plan("demo-cu130-py311", name, digest, required, TAGS, held=held, seen=seen, moves=moves, steps=STEPS)
+    return plan(
+        "demo-cu130-py311", name, digest, required, TAGS, in_store=in_store, seen=seen, moves=moves, steps=STEPS
+    )
 
 
-def test_how_it_reads() -> None:
+def test_the_plan_as_text(golden: Callable[[str, str], None]) -> None:
     plans = {
-        "of a registry that was asked": planned(),
+        "of a registry that was queried": planned(),
         "of one that was not": planned(seen=None, moves=False),
         "of a lock without a record": planned((WANTED[0], RequiredLayer("vllm")), None, None),
-        "of a tag that is taken": planned(seen=RegistryState(frozenset(), frozenset(), {TAGS.fixed: OLD})),
+        "of a tag that is taken": planned(seen=RegistryState(frozenset(), frozenset(), {TAGS.immutable: OLD})),
     }
     text = "\n".join("\n".join([f"# {name}", *lines(each), ""]) for name, each in plans.items())
-    assert text == GOLDEN.read_text()
+    golden("publish-plan.txt", text)
 
 
 def test_as_data() -> None:
     values = planned().as_dict()
-    assert [part["where"] for part in values["layers"]] == ["registry", "beside", "store", "nowhere"]
+    assert [part["where"] for part in values["layers"]] == ["registry", "sibling", "store", "build"]
     assert values["sent"] == 510_900_000 + 271_100_000
-    assert values["tags"] == {"fixed": TAGS.fixed, "moving": list(TAGS.moving)}
+    assert values["tags"] == {"fixed": TAGS.immutable, "moving": list(TAGS.mutable)}
     assert values["before"]["latest"] == OLD
     assert planned(moves=False).as_dict()["tags"]["moving"] == []

@@ -32,10 +32,10 @@ class Full:
     name = "registry.example/acme/rl"
 
     @property
-    def target(self) -> Full:
+    def writer(self) -> Full:
         return self
 
-    repository = target
+    reader = writer
 
     def tags(self) -> tuple[str, ...]:
         return ("latest",)

@@ -13,7 +13,7 @@ from imagegen.core.data import shipped
 from imagegen.core.errors import PublishError
 from imagegen.plan import lock
 from imagegen.plan.matrix.cells import cell_id
-from imagegen.supply.publish.tags import CHANNELS, COMPRESSIONS, TagInput, akin, tags
+from imagegen.supply.publish.tags import CHANNELS, COMPRESSIONS, TagInput, most_similar, tags
 from tests.support.errors import raises
 
 DEFAULTS = {"cuda": "cu130", "python": "3.11", "platform": "linux/amd64", "attention": "fa2"}
@@ -45,10 +45,10 @@ def test_every_tag_is_one_that_registries_take(axes: dict[str, str], version: st
         found = tags(subject(axes, version, channel=channel, compression=codec))
     except PublishError:
         return
-    for tag in (found.fixed, *found.moving):
+    for tag in (found.immutable, *found.mutable):
         assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", tag)
-    assert found.fixed not in found.moving
-    assert found.moving, "a channel moves something for every cell"
+    assert found.immutable not in found.mutable
+    assert found.mutable, "a channel moves something for every cell"
 
 
 @given(st.lists(AXES, min_size=2, max_size=4), st.sampled_from(COMPRESSIONS))
@@ -62,13 +62,13 @@ def test_two_cells_of_an_image_never_share_a_tag(cells: list[dict[str, str]], co
             except PublishError:
                 continue
             own = cell_id("demo", axes, DEFAULTS)
-            for tag in (found.fixed, *(f"{each}" for each in found.moving)):
+            for tag in (found.immutable, *(f"{each}" for each in found.mutable)):
                 owner = owners.setdefault(tag, (own, codec))
                 assert owner == (own, codec), tag
 
 
 @pytest.mark.parametrize(
-    ("changed", "channel", "moving"),
+    ("changed", "channel", "mutable"),
     [
         ({}, "latest", ("latest", "cu130", "cu130-py311")),
         ({"cuda": "cu128"}, "latest", ("cu128", "cu128-py311")),
@@ -78,17 +78,17 @@ def test_two_cells_of_an_image_never_share_a_tag(cells: list[dict[str, str]], co
         ({"cuda": "cu128"}, "nightly", ("nightly-cu128-py311",)),
     ],
 )
-def test_what_moves(changed: dict[str, str], channel: str, moving: tuple[str, ...]) -> None:
-    assert tags(subject({**DEFAULTS, **changed}, channel=channel)).moving == moving
+def test_mutable_tags(changed: dict[str, str], channel: str, mutable: tuple[str, ...]) -> None:
+    assert tags(subject({**DEFAULTS, **changed}, channel=channel)).mutable == mutable
     packed = tags(subject({**DEFAULTS, **changed}, channel=channel, compression="gzip"))
-    assert packed.moving == tuple(f"{tag}-gzip" for tag in moving)
+    assert packed.mutable == tuple(f"{tag}-gzip" for tag in mutable)
 
 
-def test_what_never_moves_says_date_software_and_inputs() -> None:
-    assert tags(subject(DEFAULTS)).fixed == "2026.11.20-torch2.13.0-cu130-py311-abababab"
+def test_the_immutable_tag_has_date_software_and_inputs() -> None:
+    assert tags(subject(DEFAULTS)).immutable == "2026.11.20-torch2.13.0-cu130-py311-abababab"
     other = {**DEFAULTS, "platform": "linux/arm64"}
-    assert tags(subject(other)).fixed == "2026.11.20-torch2.13.0-cu130-py311-linux-arm64-abababab"
-    long = tags(subject(DEFAULTS, "2." + "1" * 200, compression="gzip")).fixed
+    assert tags(subject(other)).immutable == "2026.11.20-torch2.13.0-cu130-py311-linux-arm64-abababab"
+    long = tags(subject(DEFAULTS, "2." + "1" * 200, compression="gzip")).immutable
     assert len(long) == 128
     assert long.endswith("-abababab-gzip")
 
@@ -96,7 +96,8 @@ def test_what_never_moves_says_date_software_and_inputs() -> None:
 def test_a_committed_lock() -> None:
     found = lock.read(shipped("locks") / "blackwell-vllm-cu130-py311.toml")
     assert re.fullmatch(
-        r"20\d\d\.\d\d\.\d\d-torch[\d.]+-cu130-vllm[\d.]+-py311-[0-9a-f]{8}", tags(TagInput.of(found, found.axes)).fixed
+        r"20\d\d\.\d\d\.\d\d-torch[\d.]+-cu130-vllm[\d.]+-py311-[0-9a-f]{8}",
+        tags(TagInput.of(found, found.axes)).immutable,
     )
 
 
@@ -120,7 +121,7 @@ def test_akin_is_the_newest_of_those_with_the_most_similar_title() -> None:
         "2026.11.18-torch2.13.0-cu130-py311-00000000",
     )
     others = ["latest", "2026.11.20", "sha256-" + "a" * 64]
-    assert akin(own, [own, *others, far, newer, older]) == newer
-    assert akin(own, [*others, f"{newer}-gzip", far]) == f"{newer}-gzip"
-    assert akin(own, [far]) == far
-    assert akin(own, [own, *others]) is None
+    assert most_similar(own, [own, *others, far, newer, older]) == newer
+    assert most_similar(own, [*others, f"{newer}-gzip", far]) == f"{newer}-gzip"
+    assert most_similar(own, [far]) == far
+    assert most_similar(own, [own, *others]) is None

@@ -13,7 +13,7 @@ import pytest
 from imagegen.core.store.layout import MANIFEST_TYPE
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.publish.tags import foreign
+from imagegen.supply.publish.tags import contradiction
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.registry_server import StandIn
@@ -94,9 +94,9 @@ def test_a_tag_of_another_cell_fails(verify: Verify, signed: World) -> None:
     (default,) = matrix.select(IMAGE)
     own = inputs_hash(lock).removeprefix("sha256:")[:8]
     for tag in ("cu130-py311-gzip", f"2026.11.20-any-title-{own}", "stable", "1"):
-        assert foreign(tag, lock, cells, default) is None, tag
+        assert contradiction(tag, lock, cells, default) is None, tag
     for tag in ("nightly-cu130-py312-gzip", "2026.11.20-torch2.13.0-cu130-py311-01234567"):
-        assert foreign(tag, lock, cells, default), tag
+        assert contradiction(tag, lock, cells, default), tag
 
 
 def test_the_cell_that_is_named_is_demanded(verify: Verify) -> None:
@@ -139,4 +139,4 @@ def test_each_mutable_tag_belongs_to_one_cell() -> None:
     (default,) = matrix.select(IMAGE)
     locks = [lock_of(cell.id) for cell in cells]
     for tag in ("latest", "nightly", "cu130", "latest-gzip", *(cell.id.removeprefix(f"{IMAGE}-") for cell in cells)):
-        assert sum(foreign(tag, lock, cells, default) is None for lock in locks) == 1, tag
+        assert sum(contradiction(tag, lock, cells, default) is None for lock in locks) == 1, tag

@@ -34,7 +34,7 @@ class Publication(Protocol):
     def record(self) -> Record: ...
 
     @property
-    def news(self) -> bool: ...  # whether the registry has anything now that it had not
+    def changed(self) -> bool: ...  # whether the registry has anything now that it had not
 
 
 def _unused(cell: Cell, made: Lock) -> NoReturn:
@@ -133,7 +133,7 @@ def _move(
     kept = replace(proposal, after=made) if proposal.changed else _recorded(proposal, made)
     if made != proposal.before:
         locks.keep(kept)
-    return ("published" if proposal.changed or published.news else "unchanged"), published.digest, kept
+    return ("published" if proposal.changed or published.changed else "unchanged"), published.digest, kept
 
 
 def _recorded(proposal: Proposal, made: Lock) -> Proposal:

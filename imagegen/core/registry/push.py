@@ -77,7 +77,7 @@ class PushTarget:
     """Thread-safe. A mirror that the environment names for the registry is written to in its place.
 
     `mounts` are repositories that may have some of the blobs already: those of the same registry are asked in their
-    order, and what they have is linked, not sent.
+    order, and what they have is mounted, not pushed.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class PushTarget:
         return frozenset(blob.digest for blob in requested if found[blob])
 
     def link(self, blob: Descriptor) -> bool:
-        """Return whether the repository has the blob, or gets it linked from one beside it. Raises PublishError."""
+        """Return whether the repository has the blob, or mounts it from a sibling. Raises PublishError."""
         if self.has(blob.digest, blob.size):
             return True
         found = self._mounts.find(lambda other: self._other_has(other, blob))

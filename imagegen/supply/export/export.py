@@ -26,8 +26,7 @@ from imagegen.plan.matrix.model import Declarations
 from imagegen.run import smoke
 from imagegen.run.smoke.run import files, judged, parts, read_result, spec
 from imagegen.supply.export.tree import Entry, contents, read_tree
-from imagegen.supply.publish import proof
-from imagegen.supply.publish.proof import SmokeRequirement
+from imagegen.supply.publish.smoke_attestations import SmokeRequirement, programs_digest
 
 _FIX = "export the image again, and run `python3 run_image.py test` of that export"
 
@@ -44,7 +43,7 @@ def read_results(path: Path, required: SmokeRequirement, checks: tuple[Check, ..
     Raises SmokeError for another file, and for results of another image or of other smoke checks.
     """
     found = _read(path)
-    for name, expected in (("image", required.image), ("suite", required.suite)):
+    for name, expected in (("image", required.image), ("suite", required.programs)):
         if found.get(name) != expected:
             why = f"they are of {name} {found.get(name)}, and {cell} has {expected}"
             raise SmokeError(
@@ -163,7 +162,7 @@ def write(
             "format": _FORMAT,
             "image": plan.image.digest,
             "cell": lock.cell,
-            "suite": proof.suite(lock, declared),
+            "suite": programs_digest(lock, declared),
             "checks": [check.name for check in applicable(parts(lock))],
             "env": config["Env"],
             "entrypoint": config["Entrypoint"],

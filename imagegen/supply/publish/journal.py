@@ -1,4 +1,4 @@
-"""Move the tags of an image together, as far as a registry allows: write a journal first, roll back on failure.
+"""TagMove the tags of an image together, as far as a registry allows: write a journal first, roll back on failure.
 
 A registry moves one tag at a time and has no transaction. So the digest of each tag is read first, and kept in the
 store with its manifest's bytes; then the tags move; a failure moves them back. A killed run leaves the journal, and the
@@ -28,7 +28,7 @@ from imagegen.image.layers import Image
 from imagegen.image.layers.image import CONFIG_TYPE
 from imagegen.image.layers.plan import digest_of_json
 
-_KIND = "publishing"  # records of the store
+_KIND = "publishing"  # kind of the store's records
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class RemoteRepository:
     """A repository, to write to and to read from."""
 
     reference: Reference
-    target: PushTarget
-    repository: Repository
+    writer: PushTarget
+    reader: Repository
 
     @property
     def name(self) -> str:
@@ -57,50 +57,50 @@ class RemoteRepository:
         The request uses write access: many registries deny others to read what does not exist yet. Raises PublishError,
         FetchError.
         """
-        found = self.target.manifest(tag)
-        return self.repository.manifest(tag)[0] if found == "" else found
+        found = self.writer.manifest(tag)
+        return self.reader.manifest(tag)[0] if found == "" else found
 
     def fetch_manifest(self, digest: str, store: Store) -> TaggedManifest:
         """Fetch the manifest with this digest into the store."""
-        _, data, media_type = self.repository.manifest(digest)
+        _, data, media_type = self.reader.manifest(digest)
         store.write(data)
         return TaggedManifest(digest, media_type)
 
 
 @dataclass(frozen=True)
-class Move:
-    """All tags that go to `to`, and what they stood for."""
+class TagMove:
+    """A move of tags to the manifest `to`; `before` maps each tag to the manifest that it named."""
 
     repository: str
     to: str
     before: Mapping[str, TaggedManifest | None]
 
 
-def move(
+def move_tags(
     repository: RemoteRepository, store: Store, to: TaggedManifest, tags: Sequence[str], progress: Progress
 ) -> dict[str, str | None]:
-    """Move the tags to the manifest `to`; return what each tag that moved named before.
+    """TagMove the tags to the manifest `to`; return what each tag that moved named before.
 
     Raises what went wrong, after putting back what had moved already.
     """
-    standing = {tag: found for tag in tags if (found := repository.resolve_tag(tag)) != to.digest}
-    if not standing:
+    named = {tag: found for tag in tags if (found := repository.resolve_tag(tag)) != to.digest}
+    if not named:
         return {}
-    olds = {digest: repository.fetch_manifest(digest, store) for digest in dict.fromkeys(standing.values()) if digest}
-    moving = {tag: olds[digest] if digest else None for tag, digest in standing.items()}
-    journal = Move(repository.name, to.digest, moving)
+    previous = {digest: repository.fetch_manifest(digest, store) for digest in dict.fromkeys(named.values()) if digest}
+    before = {tag: previous[digest] if digest else None for tag, digest in named.items()}
+    journal = TagMove(repository.name, to.digest, before)
     _write(store, journal)
     try:
         data = store.read(to.digest)
-        for tag in moving:
-            repository.target.put(data, to.media_type, tag)
+        for tag in before:
+            repository.writer.put(data, to.media_type, tag)
     except BaseException as error:
-        left = _roll_back(repository, store, journal, progress)
-        if isinstance(error, PublishError) and not left:
+        failed = _roll_back(repository, store, journal, progress)
+        if isinstance(error, PublishError) and not failed:
             error.fix = error.fix or "the tags are where they were; the same command again goes on"
         raise
     _clear(store, repository.name)
-    return standing
+    return named
 
 
 def recover(repository: RemoteRepository, store: Store, progress: Progress) -> None:
@@ -112,43 +112,43 @@ def recover(repository: RemoteRepository, store: Store, progress: Progress) -> N
         _clear(store, repository.name)  # all had moved
         return
     progress.say(f"{repository.name}: an earlier run was ended while it moved tags")
-    if left := _roll_back(repository, store, journal, progress):
-        what = f"{repository.name}: {counted(len(left), 'tag')} that an earlier run had moved cannot be put back"
+    if failed := _roll_back(repository, store, journal, progress):
+        what = f"{repository.name}: {counted(len(failed), 'tag')} that an earlier run had moved cannot be put back"
         raise PublishError(
-            what, code="publish-rollback-failed", why=", ".join(left), fix="the same command again tries it again"
+            what, code="publish-rollback-failed", why=", ".join(failed), fix="the same command again tries it again"
         )
 
 
-def _roll_back(repository: RemoteRepository, store: Store, journal: Move, progress: Progress) -> list[str]:
-    """Move tags that name the new image back, remove the journal, and return the tags that could not be moved.
+def _roll_back(repository: RemoteRepository, store: Store, journal: TagMove, progress: Progress) -> list[str]:
+    """TagMove tags that name the new image back, remove the journal, and return the tags that could not be moved.
 
     A tag that another run has moved meanwhile stays.
     """
-    left = []
+    failed = []
     for tag, old in journal.before.items():
         try:
             if old is not None and repository.resolve_tag(tag) == journal.to:
-                if (data := _bytes(repository, store, old.digest)) is None:
+                if (data := _manifest_bytes(repository, store, old.digest)) is None:
                     progress.say(f"{repository.name}:{tag} stays: the manifest that it named, {old.digest}, is gone")
                     continue
-                repository.target.put(data, old.media_type, tag)
+                repository.writer.put(data, old.media_type, tag)
                 progress.say(f"{repository.name}:{tag} is back at {old.digest}")
         except ImagegenError:
-            left.append(tag)
-    if left:
-        what = f"{', '.join(left)} may name the new image already"
+            failed.append(tag)
+    if failed:
+        what = f"{', '.join(failed)} may name the new image already"
         progress.say(f"{repository.name}: {what}; the same command again rolls back")
     else:
         _clear(store, repository.name)
-    return left
+    return failed
 
 
-def _bytes(repository: RemoteRepository, store: Store, digest: str) -> bytes | None:
+def _manifest_bytes(repository: RemoteRepository, store: Store, digest: str) -> bytes | None:
     """Return a manifest from the store, else from the registry; None where neither has it."""
     with suppress(StoreError):
         return store.read(digest)
     try:
-        return repository.repository.manifest(digest)[1]
+        return repository.reader.manifest(digest)[1]
     except NotFoundError:
         return None
 
@@ -157,16 +157,16 @@ def _key(repository: str) -> str:
     return digest_of_json(["repository", repository])
 
 
-def _write(store: Store, journal: Move) -> None:
+def _write(store: Store, journal: TagMove) -> None:
     store.remember(_KIND, _key(journal.repository), asdict(journal))
 
 
-def _read(store: Store, repository: str) -> Move | None:
+def _read(store: Store, repository: str) -> TagMove | None:
     found = store.recall(_KIND, _key(repository))
     if found is None:
         return None
     before: dict[str, Any] = found["before"]
-    return Move(
+    return TagMove(
         found["repository"], found["to"], {tag: TaggedManifest(**old) if old else None for tag, old in before.items()}
     )
 
@@ -192,9 +192,9 @@ def push(image: Image, repository: RemoteRepository, store: Store, progress: Pro
     The first error cancels the other uploads and closes the client.
     """
     every = blobs(image)
-    present = repository.target.present(every)
+    present = repository.writer.present(every)
     lacking = [blob for blob in every if blob.digest not in present]
-    if gone := [blob for blob in lacking if not store.has(blob.digest, blob.size) and not repository.target.link(blob)]:
+    if gone := [blob for blob in lacking if not store.has(blob.digest, blob.size) and not repository.writer.link(blob)]:
         what = f"{counted(len(gone), 'layer')} can be taken neither from {repository.name} nor from the store"
         fix = "run the same command again: it makes them anew"
         raise StoreError(what, code="store-blobs-missing", why=", ".join(blob.digest for blob in gone), fix=fix)
@@ -202,14 +202,14 @@ def push(image: Image, repository: RemoteRepository, store: Store, progress: Pro
     moved = Moved(there, BlobTotals(), BlobTotals())
     if lacking:
         with progress.meter(f"push to {repository.name}", sum(blob.size for blob in lacking)) as meter:
-            went = repository.target.upload_all(lacking, store, meter)
+            went = repository.writer.upload_all(lacking, store, meter)
         there = BlobTotals(there.blobs + went.there.blobs, there.size + went.there.size)
         moved = Moved(there, went.mounted, went.sent)
-    repository.target.put(image.manifest, MANIFEST_TYPE)
+    repository.writer.put(image.manifest, MANIFEST_TYPE)
     return moved
 
 
 def format_summary(moved: Moved) -> str:
-    """Return a summary for human readers: "12.0 MB sent, 3.10 GB there already"."""
-    linked = f", {human(moved.mounted.size)} linked from a repository beside it" if moved.mounted.blobs else ""
-    return f"{human(moved.sent.size)} sent{linked}, {human(moved.there.size)} there already"
+    """Return a summary for human readers: "12.0 MB sent, 3.10 GB already there"."""
+    mounted = f", {human(moved.mounted.size)} mounted from a sibling repository" if moved.mounted.blobs else ""
+    return f"{human(moved.sent.size)} sent{mounted}, {human(moved.there.size)} already there"

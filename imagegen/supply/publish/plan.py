@@ -1,4 +1,4 @@
-"""The plan of a publish, and what cannot be known before: pure, and rendered for `--dry-run`.
+"""The plan of a publish and what is not known beforehand, printed by `--dry-run`. No I/O.
 
 A recorded lock has the layers and the digest of its image, so nothing has to be built; a lock without a record has
 neither the layers' sizes nor the image's digest.
@@ -14,7 +14,7 @@ from imagegen.core.progress import human
 from imagegen.core.text import counted
 from imagegen.supply.publish.tags import Tags
 
-Where = Literal["registry", "beside", "store", "nowhere"]
+Location = Literal["registry", "sibling", "store", "build"]
 _SHORT = len("sha256:") + 12
 
 
@@ -32,18 +32,18 @@ class RegistryState:
     """The state of a registry: layers there, layers in sibling repositories, and the digest of each tag."""
 
     blobs: frozenset[str] = frozenset()
-    beside: frozenset[str] = frozenset()
+    siblings: frozenset[str] = frozenset()
     tags: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class PlannedLayer:
-    """A layer and where it is: in the repository, in one beside it, in the store, or nowhere that is known."""
+    """A layer and its location: the repository, a sibling repository, the store, or none that is known ("build")."""
 
     name: str
     digest: str | None
     size: int | None
-    where: Where
+    where: Location
 
 
 @dataclass(frozen=True)
@@ -55,26 +55,26 @@ class PublishPlan:
     cell: str
     repository: str
     digest: str | None
-    parts: tuple[PlannedLayer, ...]
+    layers: tuple[PlannedLayer, ...]
     tags: Tags
     seen: RegistryState | None  # None: the registry was not asked
-    moves: bool  # whether the moving tags shall move
+    moves: bool  # whether the mutable tags move
     steps: tuple[str, ...]  # what else is done, in sentences
     unknown: tuple[str, ...]
 
     @property
     def sent(self) -> int:
         """Bytes of layers that must be sent, of those whose size is known."""
-        return sum(part.size or 0 for part in self.parts if part.where in ("store", "nowhere"))
+        return sum(layer.size or 0 for layer in self.layers if layer.where in ("store", "build"))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan for JSON."""
-        tags = {"fixed": self.tags.fixed, "moving": list(self.tags.moving) if self.moves else []}
+        tags = {"fixed": self.tags.immutable, "moving": list(self.tags.mutable) if self.moves else []}
         return {
             "cell": self.cell,
             "repository": self.repository,
             "digest": self.digest,
-            "layers": [asdict(part) for part in self.parts],
+            "layers": [asdict(layer) for layer in self.layers],
             "sent": self.sent,
             "tags": tags,
             "before": dict(self.seen.tags) if self.seen else None,
@@ -90,61 +90,67 @@ def plan(
     required: Sequence[RequiredLayer],
     tags: Tags,
     *,
-    held: Collection[str],
+    in_store: Collection[str],
     seen: RegistryState | None,
     moves: bool,
     steps: Sequence[str] = (),
     unknown: Sequence[str] = (),
-    anew: str | None = None,
+    rebuild_reason: str | None = None,
 ) -> PublishPlan:
-    """Return the plan of a publish. `held` are the digests of layers that the store has.
+    """Return the plan of a publish. `in_store` are the digests of layers that the store has.
 
-    `anew` is a sentence if the layers are built again, whatever the lock records.
+    `rebuild_reason` is a sentence if the layers are built again, whatever the lock records.
     """
-    parts = tuple(PlannedLayer(each.name, each.digest, each.size, _where(each, held, seen)) for each in required)
+    layers = tuple(
+        PlannedLayer(each.name, each.digest, each.size, _location(each, in_store, seen)) for each in required
+    )
     return PublishPlan(
         cell,
         repository,
         digest,
-        parts,
+        layers,
         tags,
         seen,
         moves,
         tuple(steps),
-        (*unknown, *_unknown(digest, parts, seen, repository, anew)),
+        (*unknown, *_unknown(digest, layers, seen, repository, rebuild_reason)),
     )
 
 
-def _where(layer: RequiredLayer, held: Collection[str], seen: RegistryState | None) -> Where:
+def _location(layer: RequiredLayer, in_store: Collection[str], seen: RegistryState | None) -> Location:
     if layer.digest is None:
-        return "nowhere"
+        return "build"
     if seen and layer.digest in seen.blobs:
         return "registry"
-    if seen and layer.digest in seen.beside:
-        return "beside"
-    return "store" if layer.digest in held else "nowhere"
+    if seen and layer.digest in seen.siblings:
+        return "sibling"
+    return "store" if layer.digest in in_store else "build"
 
 
 def _unknown(
-    digest: str | None, parts: Sequence[PlannedLayer], seen: RegistryState | None, repository: str, anew: str | None
+    digest: str | None,
+    layers: Sequence[PlannedLayer],
+    seen: RegistryState | None,
+    repository: str,
+    rebuild_reason: str | None,
 ) -> Iterator[str]:
-    if anew:
-        yield f"the image's digest, and what its layers will weigh: {anew}"
+    if rebuild_reason:
+        yield f"the image's digest, and the size of its layers: {rebuild_reason}"
     elif digest is None:
         yield "the image's digest: the lock records none (`imagegen lock --record`), and nothing was built"
-    if not anew and (unsized := sum(part.size is None for part in parts)):
+    if not rebuild_reason and (unsized := sum(layer.size is None for layer in layers)):
         yield f"the size of {counted(unsized, 'layer')}: not built yet"
     if seen is None:
-        yield f"what {repository} has, where its tags stand, and whether you may write there: it was not asked"
-    elif any(part.where == "nowhere" and part.digest for part in parts):
+        yield f"what {repository} has, what its tags name, and whether you may write there: it was not queried"
+    elif any(layer.where == "build" and layer.digest for layer in layers):
         yield "whether what is made will be what the lock records; publishing compares, and stops where it is not"
 
 
-_WORDS: Mapping[Where, str] = {
-    "registry": "there already",
-    "beside": "linked from a repository beside it",
-    "store": "sent from the store",
-    "nowhere": "made, then sent",
+_WORDS: Mapping[Location, str] = {
+    "registry": "already there",
+    "sibling": "mounted from a sibling repository",
+    "store": "pushed from the store",
+    "build": "built, then pushed",
 }
 
 
@@ -153,33 +159,33 @@ def lines(plan: PublishPlan) -> Iterator[str]:
     yield f"{plan.cell} -> {plan.repository}"
     yield f"  image     {plan.digest or 'a digest that is not known yet'}"
     for where, action in _WORDS.items():
-        parts = [part for part in plan.parts if part.where == where]
-        if parts:
-            size = sum(part.size or 0 for part in parts)
-            more = " and more" if any(part.size is None for part in parts) else ""
-            weight = f"{human(size)}{more}" if size else "of a size that is not known yet"
+        layers = [layer for layer in plan.layers if layer.where == where]
+        if layers:
+            size = sum(layer.size or 0 for layer in layers)
+            more = " and more" if any(layer.size is None for layer in layers) else ""
+            total = f"{human(size)}{more}" if size else "of a size that is not known yet"
             unless = ", unless the registry has it" if plan.seen is None else ""
-            yield f"  {counted(len(parts), 'layer')}, {weight}: {action}{unless}"
-            for part in parts:
-                weighs = "?" if part.size is None else human(part.size)
-                yield f"    {part.name:<28} {weighs:>10}  {(part.digest or '?')[:_SHORT]}"
-    yield f"  tag       {plan.tags.fixed}{_stands(plan, plan.tags.fixed, fixed=True)}"
-    for tag in plan.tags.moving if plan.moves else ():
-        yield f"  moves     {tag}{_stands(plan, tag, fixed=False)}"
+            yield f"  {counted(len(layers), 'layer')}, {total}: {action}{unless}"
+            for layer in layers:
+                weight = "?" if layer.size is None else human(layer.size)
+                yield f"    {layer.name:<28} {weight:>10}  {(layer.digest or '?')[:_SHORT]}"
+    yield f"  tag       {plan.tags.immutable}{_tag_state(plan, plan.tags.immutable, immutable=True)}"
+    for tag in plan.tags.mutable if plan.moves else ():
+        yield f"  moves     {tag}{_tag_state(plan, tag, immutable=False)}"
     for step in plan.steps:
         yield f"  then      {step}"
     for sentence in plan.unknown:
         yield f"  unknown   {sentence}"
 
 
-def _stands(plan: PublishPlan, tag: str, *, fixed: bool) -> str:
+def _tag_state(plan: PublishPlan, tag: str, *, immutable: bool) -> str:
     if plan.seen is None:
         return ""
     old = plan.seen.tags.get(tag)
     if old is None:
         return " (new)"
     if old == plan.digest:
-        return " (there already)"
-    if fixed and plan.digest:
+        return " (already there)"
+    if immutable and plan.digest:
         return f" (REFUSED: it is {old[:_SHORT]} already, and never moves)"
     return f" (it is {old[:_SHORT]})"

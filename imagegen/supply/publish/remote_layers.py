@@ -21,7 +21,7 @@ from imagegen.image.layers.image import Described, read_description
 from imagegen.image.layers.sources import previously_built_layers
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.publish.journal import RemoteRepository
-from imagegen.supply.publish.tags import CHANNELS, Compression, Tags, akin
+from imagegen.supply.publish.tags import CHANNELS, Compression, Tags, most_similar
 from imagegen.supply.trust.attach import VerificationResult, gather
 from imagegen.supply.trust.documents import FACT, LAYERS, Attached
 from imagegen.supply.trust.signers import Trust
@@ -40,7 +40,7 @@ class AttachmentReader:
         """Return the verified attachments of an image by its digest; faults are printed. Raises FetchError."""
         key = repository.name, digest
         if key not in self._read:
-            self._read[key] = gather(repository.repository, digest, self._trust)
+            self._read[key] = gather(repository.reader, digest, self._trust)
             for fault in self._read[key].faults:
                 self._progress.say(f"warning: {fault}")
         return self._read[key]
@@ -85,7 +85,7 @@ def find_remote_layers(
         progress.say(what)
         _import_scans(lock, scans, store, progress)
     packed = {key: gzip[key] for key in stored} if compression == "gzip" else {}
-    return RemoteLayers(repositories[0].repository, {key: layers[key] for key in stored}, packed)
+    return RemoteLayers(repositories[0].reader, {key: layers[key] for key in stored}, packed)
 
 
 def _same_contents(gzip: Mapping[str, Layer], layers: Mapping[str, Layer]) -> dict[str, Layer]:
@@ -98,11 +98,11 @@ def _tagged(repositories: Sequence[RemoteRepository], tags: Tags) -> Iterator[tu
 
     In the first repository the tag most similar to the immutable one counts too: it may be newer than the mutable tags.
     """
-    required = tuple(dict.fromkeys((tags.fixed, *tags.moving, *CHANNELS)))
+    required = tuple(dict.fromkeys((tags.immutable, *tags.mutable, *CHANNELS)))
     for repository in repositories:
         found: dict[str, None] = {}
         with suppress(FetchError, PublishError):
-            near = akin(tags.fixed, repository.repository.tags()) if repository is repositories[0] else None
+            near = most_similar(tags.immutable, repository.reader.tags()) if repository is repositories[0] else None
             for tag in (*required, *filter(None, [near])):
                 if digest := repository.resolve_tag(tag):
                     found[digest] = None
@@ -125,7 +125,7 @@ def _import_scans(
     def fetch(key: str) -> bytes | None:
         repository, digest = scans[key]
         with suppress(NotFoundError):
-            return repository.repository.document(Descriptor(FACT, digest, _MAX_SCAN), _MAX_SCAN)
+            return repository.reader.document(Descriptor(FACT, digest, _MAX_SCAN), _MAX_SCAN)
         return None
 
     try:
@@ -137,5 +137,5 @@ def _import_scans(
 def _stored(repository: RemoteRepository, layers: Mapping[str, Layer]) -> frozenset[str]:
     """Return the keys of the layers that the repository has, or mounts from another one. Raises PublishError."""
     blobs = {key: Descriptor(layer.media_type, layer.digest, layer.size) for key, layer in layers.items()}
-    present = repository.target.present(blobs.values())
-    return frozenset(key for key, blob in blobs.items() if blob.digest in present or repository.target.link(blob))
+    present = repository.writer.present(blobs.values())
+    return frozenset(key for key, blob in blobs.items() if blob.digest in present or repository.writer.link(blob))

@@ -1,4 +1,4 @@
-"""The tags of a published image: one that never moves, and those that do. Pure; each tagger is a row of a table.
+"""The tags of a published image: one immutable tag and several mutable ones. Each tagger is a row of a table.
 
 Source of what a tag may be: OCI distribution-spec v1.1, "Pulling manifests".
 """
@@ -23,10 +23,10 @@ COMPRESSIONS: tuple[Compression, ...] = ("zstd", "gzip")
 
 LONGEST = 128  # characters
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_FOREIGN = re.compile(r"[^A-Za-z0-9._-]")
-_INPUTS = 8  # hex digits
-_FIXED = re.compile(rf"\d{{4}}\.\d\d\.\d\d-(.*)-([0-9a-f]{{{_INPUTS}}})(?:-gzip)?")
-_OURS = frozenset({"latest", "nightly", "gzip"})  # an axis's value of this name would make one tag mean two things
+_INVALID = re.compile(r"[^A-Za-z0-9._-]")
+_HASH_DIGITS = 8
+_IMMUTABLE = re.compile(rf"\d{{4}}\.\d\d\.\d\d-(.*)-([0-9a-f]{{{_HASH_DIGITS}}})(?:-gzip)?")
+_RESERVED = frozenset({"latest", "nightly", "gzip"})  # an axis's value of this name would make one tag mean two things
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class TagInput:
     """The input of taggers. `defaults` are the axes of the image's default cell."""
 
     cell: str
-    rest: str  # the cell's id without the image's name: "cu130-py311"
+    suffix: str  # the cell's id without the image's name: "cu130-py311"
     axes: Mapping[str, str]
     defaults: Mapping[str, str]
     title: str
@@ -47,9 +47,9 @@ class TagInput:
     def of(
         cls, lock: Lock, defaults: Mapping[str, str], channel: Channel = "latest", compression: Compression = "zstd"
     ) -> TagInput:
-        rest = lock.cell.removeprefix(f"{lock.image}-")
+        suffix = lock.cell.removeprefix(f"{lock.image}-")
         return cls(
-            lock.cell, rest, lock.axes, defaults, title(lock), lock.as_of, inputs_hash(lock), channel, compression
+            lock.cell, suffix, lock.axes, defaults, title(lock), lock.as_of, inputs_hash(lock), channel, compression
         )
 
     @property
@@ -60,16 +60,16 @@ class TagInput:
 
 @dataclass(frozen=True)
 class Tags:
-    """`fixed` names these inputs for good; `moving` name what is newest."""
+    """The tags of one image: `immutable` names its inputs forever, `mutable` name the newest image of a channel."""
 
-    fixed: str
-    moving: tuple[str, ...]
+    immutable: str
+    mutable: tuple[str, ...]
 
 
 Tagger = Callable[[TagInput], str | None]
 
 
-def fixed(subject: TagInput) -> str:
+def immutable_tag(subject: TagInput) -> str:
     """Return the immutable tag: 2026.11.20-torch2.13.0-cu130-vllm0.31.0-py311-1a2b3c4d.
 
     A long title is cut at its end.
@@ -77,15 +77,15 @@ def fixed(subject: TagInput) -> str:
     others = sorted(subject.differs - {"cuda", "python"})  # the title says these two
     date = subject.as_of.partition("T")[0].replace("-", ".")
     named = "-".join([date, subject.title, *(subject.axes[axis] for axis in others)])
-    end = "-" + subject.inputs.removeprefix("sha256:")[:_INPUTS]
-    return _FOREIGN.sub("-", named)[: LONGEST - len(end) - len(_suffix(subject))] + end
+    ending = "-" + subject.inputs.removeprefix("sha256:")[:_HASH_DIGITS]
+    return _INVALID.sub("-", named)[: LONGEST - len(ending) - len(_compression_suffix(subject))] + ending
 
 
-def akin(name: str, tags: Iterable[str]) -> str | None:
+def most_similar(name: str, tags: Iterable[str]) -> str | None:
     """Return the immutable tag most similar to `name`: the longest common beginning of the title; of those the
     newest.
     """
-    others = [tag for tag in tags if tag != name and _FIXED.fullmatch(tag)]
+    others = [tag for tag in tags if tag != name and _IMMUTABLE.fullmatch(tag)]
     return max(others, key=lambda tag: (_common(_title(name), _title(tag)), tag), default=None)
 
 
@@ -95,7 +95,7 @@ def _common(one: str, other: str) -> int:
 
 
 def _title(tag: str) -> str:
-    found = _FIXED.fullmatch(tag)
+    found = _IMMUTABLE.fullmatch(tag)
     return found[1] if found else ""
 
 
@@ -108,17 +108,17 @@ def _cuda(subject: TagInput) -> str | None:
     return subject.axes["cuda"] if subject.channel == "latest" and subject.differs <= {"cuda"} else None
 
 
-def _rest(subject: TagInput) -> str | None:
-    return subject.rest if subject.channel == "latest" else None
+def _cell_suffix(subject: TagInput) -> str | None:
+    return subject.suffix if subject.channel == "latest" else None
 
 
 def _nightly(subject: TagInput) -> str | None:
     if subject.channel != "nightly":
         return None
-    return f"nightly-{subject.rest}" if subject.differs else "nightly"
+    return f"nightly-{subject.suffix}" if subject.differs else "nightly"
 
 
-MOVING: tuple[Tagger, ...] = (_latest, _cuda, _rest, _nightly)
+MUTABLE_TAGGERS: tuple[Tagger, ...] = (_latest, _cuda, _cell_suffix, _nightly)
 
 
 def tags(subject: TagInput) -> Tags:
@@ -127,7 +127,7 @@ def tags(subject: TagInput) -> Tags:
 
     Raises PublishError for a mutable tag that no registry takes, or that would have a second meaning.
     """
-    if words := _OURS & set(re.split("[-./]", subject.rest)):
+    if words := _RESERVED & set(re.split("[-./]", subject.suffix)):
         why = f'"{min(words)}" is a word of the tags themselves, and one of the cell\'s axes has it as a value'
         raise PublishError(
             f"{subject.cell} cannot have tags",
@@ -135,8 +135,8 @@ def tags(subject: TagInput) -> Tags:
             why=why,
             fix="name that value otherwise in the matrix",
         )
-    moving = _moving(subject)
-    for tag in moving:
+    mutable = _mutable(subject)
+    for tag in mutable:
         if not _TAG.fullmatch(tag):
             why = f"{tag} has {len(tag)} characters, and a tag has at most {LONGEST}"
             raise PublishError(
@@ -145,16 +145,16 @@ def tags(subject: TagInput) -> Tags:
                 why=why,
                 fix="shorten the values of its axes",
             )
-    return Tags(fixed(subject) + _suffix(subject), moving)
+    return Tags(immutable_tag(subject) + _compression_suffix(subject), mutable)
 
 
-def foreign(tag: str, lock: Lock, cells: Iterable[Cell], default: Cell) -> str | None:
+def contradiction(tag: str, lock: Lock, cells: Iterable[Cell], default: Cell) -> str | None:
     """Return why `tag` is not one of the lock's image; None where nothing contradicts, as for a tag of another origin.
 
     `cells` are those of the lock's image, `default` is the one that `latest` names.
     """
-    if found := _FIXED.fullmatch(tag):
-        own = inputs_hash(lock).removeprefix("sha256:")[:_INPUTS]
+    if found := _IMMUTABLE.fullmatch(tag):
+        own = inputs_hash(lock).removeprefix("sha256:")[:_HASH_DIGITS]
         return None if found[2] == own else f"the tag names the inputs {found[2]}, the lock's are {own}"
     owners = [cell.id for cell in cells if tag in _tags_of(cell, default)]
     return f"the tag is that of {owners[0]}" if owners and lock.cell not in owners else None
@@ -162,19 +162,19 @@ def foreign(tag: str, lock: Lock, cells: Iterable[Cell], default: Cell) -> str |
 
 def _tags_of(cell: Cell, default: Cell) -> set[str]:
     """Return the mutable tags of a cell in every channel and compression."""
-    rest = cell.id.removeprefix(f"{cell.image}-")
-    subject = TagInput(cell.id, rest, cell.axes, default.axes, "", "", "", "latest")
+    suffix = cell.id.removeprefix(f"{cell.image}-")
+    subject = TagInput(cell.id, suffix, cell.axes, default.axes, "", "", "", "latest")
     return {
         tag
         for channel, compression in product(CHANNELS, COMPRESSIONS)
-        for tag in _moving(replace(subject, channel=channel, compression=compression))
+        for tag in _mutable(replace(subject, channel=channel, compression=compression))
     }
 
 
-def _moving(subject: TagInput) -> tuple[str, ...]:
-    found = [tag for tagger in MOVING if (tag := tagger(subject)) is not None]
-    return tuple(dict.fromkeys(_FOREIGN.sub("-", tag) + _suffix(subject) for tag in found))
+def _mutable(subject: TagInput) -> tuple[str, ...]:
+    found = [tag for tagger in MUTABLE_TAGGERS if (tag := tagger(subject)) is not None]
+    return tuple(dict.fromkeys(_INVALID.sub("-", tag) + _compression_suffix(subject) for tag in found))
 
 
-def _suffix(subject: TagInput) -> str:
+def _compression_suffix(subject: TagInput) -> str:
     return "" if subject.compression == "zstd" else f"-{subject.compression}"

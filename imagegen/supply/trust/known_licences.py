@@ -29,7 +29,7 @@ _LICENCE = "licence"  # records of the store: what an index said of a wheel
 _THREADS = 8
 
 
-def known(lock: Lock, store: Store, settings: Settings, progress: Progress) -> KnownLicences:
+def read_known_licences(lock: Lock, store: Store, settings: Settings, progress: Progress) -> KnownLicences:
     """Return the licences that the store and the indexes know; unknown ones are missing. No wheel is fetched."""
     found = {wheel.file.sha256: licence for wheel in lock.wheels if (licence := _recalled(wheel, lock, store))}
     missing = [wheel for wheel in lock.wheels if wheel.file.sha256 not in found and _is_served(wheel)]

@@ -14,7 +14,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import watch
 from imagegen.plan.lock.model import Lock, LockedSdist, LockedWheel
-from imagegen.supply.trust.known import known
+from imagegen.supply.trust.known_licences import read_known_licences
 from tests.support.layer_inputs import lock_of, locked
 from tests.support.lock_samples import wheel
 from tests.support.package_index import Index, Offer, metadata
@@ -49,7 +49,7 @@ def test_what_the_store_has_read_needs_no_index(
     said = {"METADATA": "Metadata-Version: 2.1\nName: one\nVersion: 1.0\nLicense: BSD\n"}
     one = locked(store, tmp_path, "one", {}, said)
     watch.facts_of(store, one, "3.11")
-    found = known(lock_of(one), store, with_index, Quiet())
+    found = read_known_licences(lock_of(one), store, with_index, Quiet())
     assert found.wheels == {one.file.sha256: Licence(text="BSD")}
     assert not index.requested
 
@@ -58,25 +58,25 @@ def test_an_index_is_asked_once_for_what_it_says_of_the_very_file(
     store: Store, with_index: Settings, index: Index
 ) -> None:
     lock = lock_of(served(index))
-    assert known(lock, store, with_index, Quiet()).wheels == {ON_INDEX: MIT}
+    assert read_known_licences(lock, store, with_index, Quiet()).wheels == {ON_INDEX: MIT}
     requested = len(index.requested)
     assert requested
-    assert known(lock, store, with_index, Quiet()).wheels == {ON_INDEX: MIT}
+    assert read_known_licences(lock, store, with_index, Quiet()).wheels == {ON_INDEX: MIT}
     assert len(index.requested) == requested
     other = replace(lock.wheels[0], file=replace(lock.wheels[0].file, sha256="1" * 64))
-    assert known(lock_of(other), store, with_index, Quiet()).wheels == {}
+    assert read_known_licences(lock_of(other), store, with_index, Quiet()).wheels == {}
 
 
 def test_what_is_made_here_is_no_indexs_to_say(store: Store, with_index: Settings, index: Index) -> None:
     made = served(index)
     lock: Lock = lock_of(replace(made, sdist=LockedSdist(made.file, ())))
-    assert known(lock, store, with_index, Quiet()).wheels == {}
+    assert read_known_licences(lock, store, with_index, Quiet()).wheels == {}
     assert not index.requested
 
 
 def test_without_an_index_it_is_unknown(store: Store, with_index: Settings, index: Index) -> None:
     lock = lock_of(served(index))
     index.close()
-    assert known(lock, store, with_index, Quiet()).wheels == {}
+    assert read_known_licences(lock, store, with_index, Quiet()).wheels == {}
     nowhere = replace(lock.wheels[0], file=replace(lock.wheels[0].file, index="nowhere"))
-    assert known(lock_of(nowhere), store, with_index, Quiet()).wheels == {}
+    assert read_known_licences(lock_of(nowhere), store, with_index, Quiet()).wheels == {}

@@ -14,8 +14,16 @@ from imagegen.plan.lock import read
 from imagegen.plan.matrix.model import Declarations
 from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.run.smoke.run import parts
-from imagegen.supply.publish import proof
-from imagegen.supply.publish.proof import SmokeAttestation, SmokeRequirement
+from imagegen.supply.publish import smoke_attestations
+from imagegen.supply.publish.smoke_attestations import (
+    SmokeAttestation,
+    SmokeRequirement,
+    attestation_document,
+    attestation_of,
+    find_attested,
+    find_saved,
+    save_attestation,
+)
 from imagegen.supply.trust.documents import AUDIT, SMOKE, Attached, Document
 
 LOCKS = Path(__file__).parents[2] / "locks"
@@ -34,18 +42,18 @@ def required(*, gpu: bool = False) -> SmokeRequirement:
 
 
 def proven(*, gpu: bool) -> SmokeAttestation:
-    return proof.of(report(gpu=gpu), required(), GPU)
+    return attestation_of(report(gpu=gpu), required(), GPU)
 
 
 def test_what_ran_with_a_gpu_proves_more(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     assert (proven(gpu=False).gpu, proven(gpu=True).gpu) == (False, True)
-    proof.remember(store, proven(gpu=False))
-    assert proof.recall(store, required()) == proven(gpu=False)
-    assert proof.recall(store, required(gpu=True)) is None
-    proof.remember(store, proven(gpu=True))
+    save_attestation(store, proven(gpu=False))
+    assert find_saved(store, required()) == proven(gpu=False)
+    assert find_saved(store, required(gpu=True)) is None
+    save_attestation(store, proven(gpu=True))
     for each in (required(), required(gpu=True)):
-        assert proof.recall(store, each) == proven(gpu=True)
+        assert find_saved(store, each) == proven(gpu=True)
 
 
 def test_an_image_without_gpus_is_proven_without_one() -> None:
@@ -55,27 +63,27 @@ def test_an_image_without_gpus_is_proven_without_one() -> None:
 
 def test_the_inputs_of_the_checks_are_in_their_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store")
-    proof.remember(store, proven(gpu=True))
-    assert proof.recall(store, replace(required(), image="sha256:" + "2" * 64)) is None
+    save_attestation(store, proven(gpu=True))
+    assert find_saved(store, replace(required(), image="sha256:" + "2" * 64)) is None
     assert (
-        proof.recall(store, SmokeRequirement.of(IMAGE, GPU, Declarations({"torch": ("torch",)}), require_gpu=False))
+        find_saved(store, SmokeRequirement.of(IMAGE, GPU, Declarations({"torch": ("torch",)}), require_gpu=False))
         is None
     )
-    monkeypatch.setattr(proof, "files", lambda _: {"suite/x.py": b"changed"})
-    assert proof.recall(store, required()) is None
+    monkeypatch.setattr(smoke_attestations, "files", lambda _: {"suite/x.py": b"changed"})
+    assert find_saved(store, required()) is None
 
 
 def test_who_is_trusted_to_have_run_them() -> None:
-    document = proof.document(proven(gpu=True))
+    document = attestation_document(proven(gpu=True))
 
     def found(document: Document, signer: str | None, requested: SmokeRequirement) -> object:
-        return proof.attested([Attached(document, "sha256:0", signer)], requested)
+        return find_attested([Attached(document, "sha256:0", signer)], requested)
 
     assert found(document, "release", required(gpu=True)) == (proven(gpu=True), "release")
     assert found(document, None, required()) is None
     assert found(document, "release", replace(required(), image="sha256:" + "2" * 64)) is None
     assert found(Document(AUDIT, document.content), "release", required()) is None
-    assert found(proof.document(proven(gpu=False)), "release", required(gpu=True)) is None
+    assert found(attestation_document(proven(gpu=False)), "release", required(gpu=True)) is None
     statement = json.loads(document.content)
     for wrong in ({**statement, "result": "FAILED"}, {"result": "PASSED"}, [], {**statement, "imagegen": None}):
         assert found(Document(SMOKE, json.dumps(wrong).encode()), "release", required()) is None
@@ -84,15 +92,15 @@ def test_who_is_trusted_to_have_run_them() -> None:
 
 @pytest.mark.parametrize("report", [{"passed": True}, {"passed": True, "checks": [1]}, {"passed": True, "checks": 1}])
 def test_a_report_that_could_not_be_attached_again_is_ignored(report: object) -> None:
-    own = {"image": IMAGE, "suite": required().suite, "gpu": True, "report": report}
+    own = {"image": IMAGE, "suite": required().programs, "gpu": True, "report": report}
     content = json.dumps({"result": "PASSED", "imagegen": own}).encode()
-    assert proof.attested([Attached(Document(SMOKE, content), "sha256:a", "release")], required()) is None
+    assert find_attested([Attached(Document(SMOKE, content), "sha256:a", "release")], required()) is None
 
 
 def test_the_document_is_a_test_result() -> None:
     """Its form is in-toto's test-result v0.1: result and configuration are required."""
-    statement = json.loads(proof.document(proven(gpu=False)).content)
+    statement = json.loads(attestation_document(proven(gpu=False)).content)
     assert statement["result"] == "PASSED"
-    assert statement["configuration"][0]["digest"] == {"sha256": required().suite.removeprefix("sha256:")}
+    assert statement["configuration"][0]["digest"] == {"sha256": required().programs.removeprefix("sha256:")}
     assert "imports" in statement["passedTests"]
     assert "cuda" not in statement["passedTests"], "it was skipped"
