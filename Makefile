@@ -5,6 +5,8 @@ SECONDS ?= 900
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Without byte-code, each of the thousands of processes that tests start compiles imagegen again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup packages quickstart test test-unit test-slow test-browser chromium faults tables findings docs bench fuzz lint engine-up engine-down clean
