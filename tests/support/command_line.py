@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,12 @@ import pytest
 
 from imagegen.cli import main
 from imagegen.cli.app import App
+from imagegen.core.data import shipped
+from imagegen.plan import lock, rules
+from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix import Matrix
+from imagegen.plan.matrix.model import Cell, Rule
+from tests.support.shipped_locks import shipped_lock
 
 IMAGE = """\
 images:
@@ -49,6 +54,28 @@ def _matrix(app: App, load: Callable[[App], Matrix] = App.matrix.func) -> Matrix
     return _LOADED[0]
 
 
+_STANDINGS: dict[tuple[str, ...], dict[str, rules.Standing]] = {}
+
+
+def _standings(
+    cells: Sequence[Cell],
+    given: Iterable[Rule],
+    library: rules.MetadataCache,
+    judge: Callable[..., dict[str, rules.Standing]] = rules.standings,
+) -> dict[str, rules.Standing]:
+    """Return the answers about cells; those of the matrix that is loaded once are found once."""
+    if not _LOADED or given is not _LOADED[0].rules:
+        return judge(cells, given, library)
+    names = tuple(cell.id for cell in cells)
+    if names not in _STANDINGS:
+        _STANDINGS[names] = judge(cells, given, library)
+    return _STANDINGS[names]
+
+
+def _read_lock(path: Path, *more: Path | None, read: Callable[..., Lock] = lock.read) -> Lock:
+    return shipped_lock(path.stem) if path.parent == shipped("locks") else read(path, *more)
+
+
 def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], project: Path) -> Run:
     """Return a function that runs imagegen with its arguments in `project`."""
     (project / "matrices").mkdir()
@@ -60,6 +87,8 @@ def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     shared = cached_property(_matrix)
     shared.__set_name__(App, "matrix")
     monkeypatch.setattr(App, "matrix", shared)
+    monkeypatch.setattr(rules, "standings", _standings)
+    monkeypatch.setattr(lock, "read", _read_lock)
 
     def run(*arguments: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["imagegen", "--project", str(project), *arguments])

@@ -110,22 +110,22 @@ def test_a_project_has_recipes_of_its_own(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_pipe_gets_a_line_for_each_cell(run: Run) -> None:
-    lines = run("list", "*").out.splitlines()
-    assert len(lines) == 1 + len(json.loads(run("list", "*", "--json").out))
+    lines = run("list", "verl06-*").out.splitlines()
+    assert len(lines) == 1 + len(json.loads(run("list", "verl06-*", "--json").out))
 
 
 @pytest.mark.parametrize("command", ["list", "matrix"])
 def test_cells_are_whole_where_a_terminal_is_narrow(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    ids = {each["cell"] for each in json.loads(run("list", "*vllm*", "--json").out)}
-    out = run(command, "*vllm*").out
+    ids = {each["cell"] for each in json.loads(run("list", "*-vllm-*flash-attn-source*", "--json").out)}
+    out = run(command, "*-vllm-*flash-attn-source*").out
     assert ids <= set(out.split())
     assert all(line == line.rstrip() for line in out.splitlines())
 
 
 def test_a_list_of_one_image_states_its_purpose_once(run: Run) -> None:
-    purpose = json.loads(run("list", "hopper-vllm", "--json").out)[0]["purpose"]
-    assert run("list", "hopper-vllm*").out.count(purpose) == 1
+    purpose = json.loads(run("list", "arpo-vllm", "--json").out)[0]["purpose"]
+    assert run("list", "arpo-vllm*").out.count(purpose) == 1
 
 
 def test_what_many_packages_need_names_some_of_them(run: Run) -> None:
@@ -172,7 +172,7 @@ def test_without_a_pattern_each_image_is_shown_once(run: Run) -> None:
     images = [each["image"] for each in json.loads(run("list", "--json").out)]
     assert [line.split()[0] for line in ended.out.splitlines()[1:]] == images
     assert len(set(images)) == len(images)
-    more = len(json.loads(run("list", "*", "--json").out)) - len(images)
+    more = len(shipped_matrix().cells()) + 1 - len(images)
     assert f"{more} more cells" in ended.err
 
 

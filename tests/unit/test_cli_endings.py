@@ -20,6 +20,7 @@ from tests.support.http_server import Loopback
 from tests.support.project import Project, processes_of
 
 RUN = [sys.executable, "-c", "from imagegen.cli import main; main()"]
+LIST = ["list", "cpu-grpo"]  # the whole list judges every image
 
 
 class Silent(Loopback):
@@ -136,7 +137,8 @@ def test_no_error_shows_a_traceback_unasked_nor_a_secret_ever(statement: str, co
 
 @pytest.mark.fault("Disk", "stdout is a full disk", "one sentence and an exit code; with a reader who has gone: quiet")
 @pytest.mark.parametrize(
-    ("arguments", "unbuffered"), [(["list"], ""), (["list"], "1"), (["render", "cpu-grpo"], ""), (["--help"], "")]
+    ("arguments", "unbuffered"),
+    [(LIST, ""), (LIST, "1"), (["render", "cpu-grpo"], ""), (["--help"], "")],
 )
 def test_output_that_cannot_be_written(arguments: list[str], unbuffered: str, tmp_path: Path) -> None:
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONUNBUFFERED": unbuffered}
@@ -154,7 +156,7 @@ def test_output_that_cannot_be_written(arguments: list[str], unbuffered: str, tm
 def test_closed_streams_do_no_harm(tmp_path: Path) -> None:
     """The first opened file must not get the number of a closed stream: children would write into it."""
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    line = f"{sys.executable} -c 'from imagegen.cli import main; main()' list <&- >&- 2>&-"
+    line = f"{sys.executable} -c 'from imagegen.cli import main; main()' list cpu-grpo <&- >&- 2>&-"
     assert subprocess.run(["sh", "-c", line], env=env, check=False).returncode == 0
 
 
@@ -186,7 +188,7 @@ def test_terminals_of_every_kind(env: dict[str, str], arguments: list[str], tmp_
 )
 def test_no_umask_opens_the_store_to_everybody(tmp_path: Path) -> None:
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    subprocess.run([*RUN, "list"], env=env, cwd=tmp_path, umask=0, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*RUN, *LIST], env=env, cwd=tmp_path, umask=0, check=True, stdout=subprocess.DEVNULL)
     open_to_all = [path for path in (tmp_path / "cache").rglob("*") if path.stat().st_mode & 0o002]
     assert (tmp_path / "cache" / "imagegen" / "store" / "blobs").is_dir()
     assert not open_to_all
@@ -195,7 +197,7 @@ def test_no_umask_opens_the_store_to_everybody(tmp_path: Path) -> None:
 @pytest.mark.fault("Disk", "a limit on the length of files (ulimit -f)", "said with its reason; nothing is kept")
 def test_a_limit_on_the_length_of_files(tmp_path: Path) -> None:
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    limited = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *RUN, "list"]
+    limited = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *RUN, *LIST]
     done = subprocess.run(limited, env=env, cwd=tmp_path, check=False, capture_output=True)
     assert done.returncode == 69
     assert b"File too large" in done.stderr

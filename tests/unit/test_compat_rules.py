@@ -82,7 +82,13 @@ def test_a_widened_rule_refuses_what_works(name: str) -> None:
     assert any(blamed({rule: wider}, facts) for facts in (CASES[rule].works, *CASES[rule].silent))
 
 
-@pytest.mark.parametrize("cell", MATRIX.cells(), ids=lambda cell: cell.id)
+DEFAULTS = {MATRIX.select(image)[0].id for image in MATRIX.defaults}
+CELLS = [
+    pytest.param(cell, marks=[] if cell.id in DEFAULTS else [pytest.mark.slow], id=cell.id) for cell in MATRIX.cells()
+]
+
+
+@pytest.mark.parametrize("cell", CELLS)
 def test_no_rule_refuses_a_shipped_cell(cell: matrix.Cell) -> None:
     assert judge(MATRIX.rules, facts_of_cell(cell)).answer != "incompatible"
 

@@ -85,7 +85,7 @@ LINKED = {  # link -> the commands that read it, and their exit code
     "sources": (["list"], 65),
     "publish.yaml": (["publish", "demo", "--to", "127.0.0.1:1/x", "--dry-run"], 65),
     f"locks/{CELL}.toml": (["show", "demo"], 67),
-    "locks/CHANGES.md": (["report", "--output", "report"], 0),
+    "locks/CHANGES.md": (["report", "demo", "--output", "report"], 0),
 }
 PATCHED = """\
 components:
