@@ -24,7 +24,7 @@ from imagegen.audit import facts
 from imagegen.core.store import Store
 from imagegen.image.layers.codec import LayerSink, TarWriter
 from imagegen.image.layers.install import installation
-from imagegen.image.layers.watch import WheelScanner, facts_of
+from imagegen.image.layers.scan import WheelScanner, scan_wheel
 from imagegen.image.layers.wheel import open_locked
 from imagegen.plan.lock.model import LockedFile, LockedWheel
 
@@ -85,7 +85,7 @@ def main() -> None:
             }
             for audit, columns in middle.items():
                 total[audit] = [before + now for before, now in zip(total[audit], columns, strict=True)]
-            package = facts_of(store, locked, PYTHON)
+            package = scan_wheel(store, locked, PYTHON)
             packed = facts.packed(package)
             start = time.process_time()
             facts.package(packed)

@@ -30,17 +30,17 @@ def timed(times: dict[str, list[float]], name: str, work: Callable[[], T]) -> T:
     return result
 
 
-def once(directories: list[Path], times: dict[str, list[float]]) -> dict[str, compat.Standing]:
+def once(directories: list[Path], times: dict[str, list[float]]) -> dict[str, compat.CellAnswer]:
     loaded = timed(times, "read the matrix", lambda: matrix.load(directories))
     timed(times, "check the rules against each other", lambda: compat.check(loaded))
     library = compat.MetadataCache(lambda package: metadata.load(directories, package))
-    rows = timed(times, "judge the whole grid", lambda: compat.standings(loaded.all_cells, loaded.rules, library))
+    rows = timed(times, "judge the whole grid", lambda: compat.cell_answers(loaded.all_cells, loaded.rules, library))
     fresh = compat.MetadataCache(lambda package: metadata.load(directories, package))
     vocabulary = compat.Vocabulary.of(loaded, metadata.names(directories))
-    question = compat.ask(ASKED, [], loaded, vocabulary)
+    question = compat.parse_question(ASKED, [], loaded, vocabulary)
     timed(times, "why, for one combination", lambda: compat.explain(question, loaded.rules, fresh))
-    around = compat.Surroundings.of(loaded)
-    timed(times, "what is nearest to it", lambda: compat.nearby(question, loaded.rules, fresh, around))
+    around = compat.PlatformChoices.of(loaded)
+    timed(times, "what is nearest to it", lambda: compat.suggest(question, loaded.rules, fresh, around))
     return rows
 
 

@@ -59,7 +59,7 @@ def audit_before_image(session: Session, cell: Cell, lock: Lock) -> None:
     found = store.recall(_AUDIT, key)
     if found is None or "report" not in found:
         with timed(progress, f"auditing {lock.cell}"):
-            report = audit(subject(lock, cell, store, session.sources(cell), progress))
+            report = audit(subject(lock, cell, store, session.settings_for(cell), progress))
         errors = [_line(each) for each in report.findings if each.severity is Severity.ERROR]
         found = {"errors": errors, "warnings": report.counts[Severity.WARNING], "report": report.as_dict()}
         store.remember(_AUDIT, key, found)

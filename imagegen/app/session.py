@@ -41,7 +41,7 @@ class Session:
     def settings(self) -> Settings:
         return Settings.from_environment(self.env)
 
-    def sources(self, cell: Cell) -> Settings:
+    def settings_for(self, cell: Cell) -> Settings:
         """Return the settings with an address for each index that the cell names by alias."""
         return lock.with_indexes(self.settings, cell.indexes)
 
@@ -50,7 +50,7 @@ class Session:
         return Store(self.settings.store)
 
     @cached_property
-    def directories(self) -> list[Path]:
+    def matrix_directories(self) -> list[Path]:
         """The directories of matrices and recipes: the shipped ones, then those of the project."""
         directories = [shipped(name) for name in _SHIPPED]
         theirs = {directory.resolve() for directory in directories}
@@ -60,23 +60,23 @@ class Session:
     @cached_property
     def matrix(self) -> matrix.Matrix:
         try:
-            loaded = matrix.load(self.directories)
+            loaded = matrix.load(self.matrix_directories)
         except MatrixErrors as error:
-            if len(self.directories) > len(_SHIPPED) and is_source_tree(self.project):
+            if len(self.matrix_directories) > len(_SHIPPED) and is_source_tree(self.project):
                 raise _other_version(self.project, error) from error
             raise
         compat.check(loaded)
         return loaded
 
     @cached_property
-    def library(self) -> compat.MetadataCache:
+    def metadata(self) -> compat.MetadataCache:
         """The harvested package metadata."""
-        return compat.MetadataCache(lambda package: metadata.load(self.directories, package))
+        return compat.MetadataCache(lambda package: metadata.load(self.matrix_directories, package))
 
     @cached_property
-    def catalogue(self) -> Catalogue:
+    def wheel_catalogue(self) -> Catalogue:
         """The prebuilt wheels whose addresses are known."""
-        return catalogue.load([each for each in self.directories if each.name == "wheels"])
+        return catalogue.load([each for each in self.matrix_directories if each.name == "wheels"])
 
     def lock_path(self, cell: Cell) -> Path:
         """Return the path of the project's lock, else of the shipped one; of the project's where neither exists."""
@@ -90,7 +90,7 @@ class Session:
 
     def find_lock(self, cell: Cell) -> Lock | None:
         path = self.lock_path(cell)
-        return lock.read(path, data.project_of(path.parent)) if self.has_lock(cell) else None
+        return lock.read(path, data.project_directory(path.parent)) if self.has_lock(cell) else None
 
     def fresh_lock(self, cell: Cell) -> Lock:
         """Return the cell's lock. Raises LockError or IncompatibleError when it is missing, stale or breaks a rule."""
@@ -101,7 +101,7 @@ class Session:
             )
         lock.require_fresh(found, cell, where)
         self.require_unedited(found, cell)
-        self.judge(cell, compat.facts_of_lock(found, cell.base.glibc))
+        self.require_compatible(cell, compat.facts_of_lock(found, cell.base.glibc))
         return found
 
     def require_unedited(self, found: Lock, cell: Cell) -> None:
@@ -113,7 +113,7 @@ class Session:
         if found.gpu != resolve.gpus_of(cell, self.matrix.rules, compat.facts_of_lock(found, cell.base.glibc)):
             wrong.append("gpu.driver")
         if any(wheel.file.url for wheel in found.wheels):
-            wrong += resolve.uncatalogued(found, cell, self.catalogue)
+            wrong += resolve.uncatalogued(found, cell, self.wheel_catalogue)
         wrong += layers.record_contradictions(found)
         if wrong:
             raise LockError(
@@ -131,7 +131,7 @@ class Session:
         fresh = replace(
             moved, builds=tuple(keyed(build, moved) for build in moved.builds)
         )  # its compilers may be others
-        self.judge(cell, compat.facts_of_lock(fresh, cell.base.glibc))
+        self.require_compatible(cell, compat.facts_of_lock(fresh, cell.base.glibc))
         path = self.settings.store.parent / "scratch" / f"{cell.id}.toml"
         lock.write(fresh, path)
         self.progress.say(f"NOTE: {error}")
@@ -141,10 +141,10 @@ class Session:
         )
         return fresh
 
-    def judge(self, cell: Cell, facts: compat.Facts) -> None:
+    def require_compatible(self, cell: Cell, facts: compat.Facts) -> None:
         """Raise IncompatibleError when a rule rejects the cell; keep warnings for `print_warnings`."""
         rules = [replace(rule, severity="warning") if rule.id in cell.accepts else rule for rule in self.matrix.rules]
-        verdict = compat.judge_on(cell.gpus, rules, facts)
+        verdict = compat.evaluate_on(cell.gpus, rules, facts)
         self._warnings[cell.id] = verdict.conflicts
         if verdict.answer == "incompatible":
             text = "\n".join(map(str, self._warnings.pop(cell.id)))

@@ -127,10 +127,10 @@ def _cells(app: App, required: AuditArguments) -> Iterator[Audited]:
     from imagegen.wheels import builds
 
     for each, lock in [
-        (each, builds.require_wheels(app.fresh_lock(each), app.store, app.sources(each), app.progress))
+        (each, builds.require_wheels(app.fresh_lock(each), app.store, app.settings_for(each), app.progress))
         for each in chosen
     ]:
-        subject = cell.subject(lock, each, app.store, app.sources(each), app.progress)
+        subject = cell.subject(lock, each, app.store, app.settings_for(each), app.progress)
         yield subject, lock_source(app.lock_path(each))
 
 

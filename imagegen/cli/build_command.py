@@ -9,7 +9,7 @@ import click
 
 from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layout
 from imagegen.app.session import Session
-from imagegen.cli import side_by_side
+from imagegen.cli import parallel_builds
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.report_command import print_report
 from imagegen.core.errors import UsageError
@@ -30,8 +30,8 @@ def places(session: Session, cell: Cell) -> resolve.LocalWheelSelector:
     """Return the places that are searched for wheels of components that need a compiler."""
     from imagegen.image.inventory import site  # late: it brings the readers of wheels
 
-    known = session.catalogue
-    settings = session.sources(cell)
+    known = session.wheel_catalogue
+    settings = session.settings_for(cell)
     return resolve.LocalWheelSelector(
         known, lambda path, torch: site.examined(path, cell.gpus, torch), settings, session.store, session.progress
     )
@@ -92,7 +92,7 @@ def command(
             "--scratch-base": scratch_base,
         }
         given = [flag for flag, is_set in flags.items() if is_set] + (["--builder", builder] if builder else [])
-        return side_by_side.build(app, chosen, given, as_json=as_json)
+        return parallel_builds.build(app, chosen, given, as_json=as_json)
     (only,) = chosen
     lock = app.fresh_lock(only)
     options = BuildOptions(not no_test, not no_audit, require_gpu, scratch_base, builder)

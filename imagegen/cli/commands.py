@@ -32,7 +32,7 @@ class CommandGroup(click.Group):
         return self.commands[name]
 
 
-class Lazy(CommandGroup):
+class LazyGroup(CommandGroup):
     """A group that imports a command's module on first use. `known` maps a command to its line in `--help`; `module` is
     the pattern of module names: "imagegen.cli.{}_command".
     """
@@ -83,7 +83,7 @@ COMMANDS = {
 
 
 @click.group(
-    cls=Lazy,
+    cls=LazyGroup,
     known=COMMANDS,
     module="imagegen.cli.{}_command",
     context_settings={"help_option_names": ["-h", "--help"]},

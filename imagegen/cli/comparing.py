@@ -19,7 +19,7 @@ from imagegen.plan.matrix.model import Cell
 from imagegen.run.smoke import numerics
 from imagegen.run.smoke.numerics import Fingerprint
 from imagegen.supply.compare.difference import ComparisonFacts
-from imagegen.supply.compare.sides import ImageLocation, SideSources
+from imagegen.supply.compare.operands import ImageLocation, SideSources
 from imagegen.supply.compare.verify import Attachments
 from imagegen.supply.trust import project as projects
 from imagegen.supply.trust.attach import gather
@@ -33,7 +33,7 @@ from imagegen.wheels.throttle import BuildJob
 NO_SIGNER = "no signer that the project names"
 
 
-def places(app: App, client: Client) -> SideSources:
+def side_sources(app: App, client: Client) -> SideSources:
     """Return the places in which references are resolved."""
 
     def cell(word: str) -> str | None:
@@ -69,10 +69,10 @@ def places(app: App, client: Client) -> SideSources:
 
     project = projects.load(app.project)
     everywhere = (app.project, app.settings, app.store, client)
-    return SideSources(*everywhere, cell, locked, partial(names, app), attached, fingerprints)
+    return SideSources(*everywhere, cell, locked, partial(known_names, app), attached, fingerprints)
 
 
-def names(app: App) -> list[str]:
+def known_names(app: App) -> list[str]:
     """Return the names of images and cells."""
     return [*app.matrix.defaults, *(cell.id for cell in app.matrix.cells())]
 
@@ -95,7 +95,7 @@ def known(app: App) -> ComparisonFacts:
     """Return what the project's matrices and this store know besides."""
 
     def requires(name: str, version: str) -> Sequence[str] | None:
-        package = metadata.load(app.directories, name)
+        package = metadata.load(app.matrix_directories, name)
         release = package.releases.get(version.partition("+")[0]) if package else None
         return release.requires if release else None
 

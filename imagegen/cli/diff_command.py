@@ -10,15 +10,15 @@ import click
 
 from imagegen.cli import numerics_table
 from imagegen.cli.app import App, Table, pass_app
-from imagegen.cli.comparing import known, places
+from imagegen.cli.comparing import known, side_sources
 from imagegen.cli.report_command import print_lines
 from imagegen.core.net import Client
 from imagegen.core.text import shown
 from imagegen.image import layers
 from imagegen.run.smoke.numerics import Fingerprint, recall
-from imagegen.supply.compare import numerics, sides, words
+from imagegen.supply.compare import numerics, operands, wording
 from imagegen.supply.compare.difference import CORES, Change, Difference, Rebuild, difference
-from imagegen.supply.compare.sides import ComparedLayer, DiffOperand
+from imagegen.supply.compare.operands import ComparedLayer, DiffOperand
 from imagegen.wheels.throttle import duration
 
 
@@ -34,13 +34,13 @@ def command(app: App, *, before: str, after: str, as_json: bool) -> None:
     the store by digest, or OCI layouts (oci:DIR).
     """
     with Client(app.settings) as client:
-        here = places(app, client)
-        found = difference(sides.read(before, here), sides.read(after, here), known(app))
+        here = side_sources(app, client)
+        found = difference(operands.read(before, here), operands.read(after, here), known(app))
         results = numerics.compare(*(_fingerprints(app, side) for side in (found.before, found.after)))
     if as_json:
         app.json({**_as_dict(found), "numerics": asdict(results) if results else None})
         return
-    click.echo(shown("; ".join([*words.sentences(found), *(numerics.sentences(results) if results else ())])))
+    click.echo(shown("; ".join([*wording.sentences(found), *(numerics.sentences(results) if results else ())])))
     click.echo()
     for side in (found.before, found.after):
         click.echo(shown(f"{side.name}: {_described(side)}"))
@@ -62,8 +62,8 @@ def _described(side: DiffOperand) -> str:
     said = [side.source, *([side.digest] if side.digest else [])]
     if side.size is not None:
         exact = all(part.digest for part in side.parts or ())
-        said.append(f"{'' if exact else 'about '}{words.amount(side.size)} compressed")
-    return ", ".join([*said, *([f"{words.amount(side.unpacked)} unpacked"] if side.unpacked is not None else [])])
+        said.append(f"{'' if exact else 'about '}{wording.amount(side.size)} compressed")
+    return ", ".join([*said, *([f"{wording.amount(side.unpacked)} unpacked"] if side.unpacked is not None else [])])
 
 
 def _lines(found: Difference) -> Iterator[str | Table]:
@@ -91,7 +91,7 @@ def _lines(found: Difference) -> Iterator[str | Table]:
 
 
 def _weight(part: ComparedLayer) -> str:
-    return "?" if part.size is None else words.amount(part.size)
+    return "?" if part.size is None else wording.amount(part.size)
 
 
 def _table(changes: Sequence[Change]) -> Table:
@@ -115,5 +115,5 @@ def _as_dict(found: Difference) -> dict[str, Any]:
         values[name] = {"name": side.name, "source": side.source, "digest": side.digest, "size": side.size}
         values[name] |= {"unpacked": side.unpacked, "cell": side.lock.cell if side.lock else None}
     values["same"] = found.empty
-    values["sentences"] = words.sentences(found)
+    values["sentences"] = wording.sentences(found)
     return values

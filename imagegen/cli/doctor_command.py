@@ -40,7 +40,7 @@ def command(
         diagnoses = [_fabric(app, chosen) for chosen in (app.matrix.select(cell) if cell else [None])]
     elif container is not None:
         with Engine.connect(app.settings, app.progress) as engine:
-            diagnoses = [doctor.examine_container(engine, container, interpreters.load(app.directories))]
+            diagnoses = [doctor.examine_container(engine, container, interpreters.load(app.matrix_directories))]
     elif cell:
         locks = [(chosen, app.find_lock(chosen)) for chosen in app.matrix.select(cell)]
         diagnoses = [

@@ -121,7 +121,7 @@ def _write_models(app: App, *, as_json: bool) -> None:
     today = str(dt.datetime.now(dt.UTC).date())
     found = model_types.read(packages, settings, today, app.progress.say)
     path = app.project / "matrices" / model_table.FILE
-    changed = replace(found, read="") != replace(model_table.load(app.directories), read="")
+    changed = replace(found, read="") != replace(model_table.load(app.matrix_directories), read="")
     if changed:
         data.write(path, model_table.dumps(found))
     app.progress.say(f"{counted(len(found.first), 'model type')}, {'written' if changed else 'nothing new'} ({path})")
@@ -135,7 +135,7 @@ def _packages(app: App, requested: Sequence[str]) -> list[str]:
     A component without a file is not looked up: its name on the index may belong to another project, as with apex.
     """
     components = app.matrix.components.values()
-    chosen = {_package(components, name) for name in requested} or set(metadata.names(app.directories))
+    chosen = {_package(components, name) for name in requested} or set(metadata.names(app.matrix_directories))
     if not requested and (without := sorted({each.package for each in components} - chosen)):
         app.progress.say(f"without a file, and so not asked for: {', '.join(without)}")
     return sorted(chosen)
@@ -153,7 +153,7 @@ def _package(components: Iterable[Component], name: str) -> str:
 
 
 def _known(app: App, package: str) -> PackageReleases:
-    return metadata.load(app.directories, package) or PackageReleases(package, DEFAULT, None, None, (), {})
+    return metadata.load(app.matrix_directories, package) or PackageReleases(package, DEFAULT, None, None, (), {})
 
 
 def _indexes(app: App) -> dict[str, Index]:

@@ -71,7 +71,7 @@ def command(
         if record:
             made = replace(made, record=None)
             whole = ensure_wheels(app, chosen, made)
-            promise = layers.record_of(layers.assemble(whole, app.store, app.sources(chosen), app.progress))
+            promise = layers.record_of(layers.assemble(whole, app.store, app.settings_for(chosen), app.progress))
             made = replace(made, record=promise)
             _audit(app, chosen, replace(whole, record=promise))
         path = app.project / "locks" / f"{chosen.id}.toml"
@@ -114,18 +114,18 @@ def _require_unchanged(app: App, locked: Lock, cell: Cell) -> None:
 
 
 def _make(app: App, cell: Cell, previous: Lock | None, requested: dict[str, Any]) -> Lock:
-    app.judge(cell, compat.facts_of_cell(cell))
-    made = resolve.make(
+    app.require_compatible(cell, compat.facts_of_cell(cell))
+    made = resolve.lock_cell(
         cell,
         previous=previous,
-        settings=app.sources(cell),
+        settings=app.settings_for(cell),
         chooser=places(app, cell),
         store=app.store,
         rules=app.matrix.rules,
         progress=app.progress,
         **requested,
     )
-    app.judge(cell, compat.facts_of_lock(made, cell.base.glibc))
+    app.require_compatible(cell, compat.facts_of_lock(made, cell.base.glibc))
     return made
 
 

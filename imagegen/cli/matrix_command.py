@@ -15,7 +15,7 @@ from imagegen.cli.app import App, Table, pass_app
 from imagegen.core.text import shown
 from imagegen.plan import rules as compat
 from imagegen.plan.matrix.model import Cell
-from imagegen.plan.rules import Standing
+from imagegen.plan.rules import CellAnswer
 from imagegen.plan.state import CellState, StateName
 
 _RULES: dict[StateName, tuple[str, str]] = {  # what rules and metadata say, and its colour
@@ -47,8 +47,8 @@ def command(app: App, *, pattern: str, as_json: bool, github: bool) -> None:
         _print_github(app, app.matrix.select(pattern))
         return
     cells = app.matrix.select(pattern)
-    standings = compat.standings(cells, app.matrix.rules, app.library)
-    answers = [_answer(app, cell, standings[cell.id]) for cell in cells]
+    evaluated = compat.cell_answers(cells, app.matrix.rules, app.metadata)
+    answers = [_answer(app, cell, evaluated[cell.id]) for cell in cells]
     if as_json:
         app.json([_as_dict(answer) for answer in answers])
         return
@@ -70,13 +70,13 @@ class _Answer:
     missing: tuple[str, ...]
 
 
-def _answer(app: App, cell: Cell, standing: Standing) -> _Answer:
+def _answer(app: App, cell: Cell, answer: CellAnswer) -> _Answer:
     locked = states.read_lock(app, cell)
-    state = states.state(app, cell, standing, locked)
+    state = states.state(app, cell, answer, locked)
     word = "tested" if state.name == "tested" else states.lock_state(app, cell, locked)
     conflict = state.name == "conflict"
     missing = () if conflict else states.missing_here(app, cell, state, locked)
-    return _Answer(cell.id, "incompatible" if conflict else standing.answer, state, word, missing)
+    return _Answer(cell.id, "incompatible" if conflict else answer.answer, state, word, missing)
 
 
 def _builds(answer: _Answer) -> str:

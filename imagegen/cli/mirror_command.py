@@ -35,7 +35,7 @@ def command(app: App, *, cell: str, destination: str, as_json: bool) -> None:
     listings: list[mirror.MirrorArtifact] = []
     for chosen in app.matrix.select(cell):
         locked = app.fresh_lock(chosen)
-        mirror.collect(locked, chosen.recipes, app.store, app.sources(chosen), app.progress)
+        mirror.collect(locked, chosen.recipes, app.store, app.settings_for(chosen), app.progress)
         listings += mirror.listings(locked, app.store)
     filled = mirror.fill(at, listings, app.store, app.settings, app.progress)
     if as_json:

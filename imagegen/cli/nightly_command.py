@@ -82,7 +82,7 @@ def command(
             code="usage-option-conflict",
             fix="leave out one of the two",
         )
-    time = resolve.moment(as_of)
+    time = resolve.parse_as_of(as_of)
     cells = _locked(app, pattern)
     lock_files = LockRepository(
         app.project / "locks", _candidates_directory(app), partial(changes.sentences, known=known(app))
@@ -137,13 +137,13 @@ def _propose(app: App, time: str, bases: dict[str, LockedBase], cell: Cell) -> P
 
     `bases` are today's bases by name, so that each is resolved once in a run; missing ones are added.
     """
-    settings = app.sources(cell)
+    settings = app.settings_for(cell)
     chooser = places(app, cell)
     releases = ReleaseIndex(time, settings, chooser, app.progress)
     before = app.find_lock(cell)
 
     def lock_with(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
-        return resolve.make(
+        return resolve.lock_cell(
             cell,
             previous=previous,
             upgrade=False,
@@ -179,7 +179,7 @@ def _published(app: App, publisher: Publisher, cell: Cell, made: Lock) -> bool:
 def _print(app: App, outcomes: tuple[CellOutcome, ...]) -> None:
     """Print the accepted and rejected updates as locks/CHANGES.md has them, then a row per cell."""
     for each in outcomes:
-        if each.proposal and (each.proposal.changed or each.proposal.held):
+        if each.proposal and (each.proposal.changed or each.proposal.rejected):
             section = changes.section(each.proposal, _moved(app, each.proposal))
             click.echo(section.text if _to_terminal() else str(section))
     table = Table("cell", "result", "time", "")

@@ -26,9 +26,9 @@ from imagegen.plan import rules as compat
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.smoke import SmokeReport
-from imagegen.supply.compare import words
+from imagegen.supply.compare import wording
 from imagegen.supply.compare.difference import ComparisonFacts, difference
-from imagegen.supply.compare.sides import of_lock
+from imagegen.supply.compare.operands import of_lock
 from imagegen.supply.publish.tags import TagInput, tags
 from imagegen.supply.trust import project
 from imagegen.wheels import builds
@@ -93,16 +93,16 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     read = {cell.id: states.read_lock(app, cell) for cell in app.matrix.cells()}
     locks = {name: each for name, each in read.items() if isinstance(each, Lock)}
     chosen = [cell for cell in cells if cell.id in locks]
-    standings = compat.standings(cells, app.matrix.rules, app.library)
+    answers = compat.cell_answers(cells, app.matrix.rules, app.metadata)
     report = site.SiteReport(
         cells=tuple(cells),
-        states={cell.id: states.state(app, cell, standings[cell.id], read[cell.id]) for cell in cells},
+        states={cell.id: states.state(app, cell, answers[cell.id], read[cell.id]) for cell in cells},
         sheets=tuple(_sheet(app, cell, locks[cell.id]) for cell in chosen),
         others=tuple(each for name, each in locks.items() if name not in {cell.id for cell in chosen}),
         descriptions=_descriptions(app),
     )
     files = site.render(report)
-    site.replace(output, files)
+    site.replace_report(output, files)
     first = str(output / "index.html")
     if as_json:
         app.json(
@@ -120,10 +120,10 @@ def _descriptions(app: App) -> Mapping[str, str]:
     return {image: app.matrix.select(image)[0].description for image in app.matrix.defaults}
 
 
-def _sheet(app: App, cell: Cell, locked: Lock) -> site.Sheet:
+def _sheet(app: App, cell: Cell, locked: Lock) -> site.CellReport:
     whole, lacking = builds.with_local_wheels(locked, app.store)
     tested = states.smoke_attestation(app, cell, whole)
-    return site.Sheet(
+    return site.CellReport(
         cell=cell,
         lock=locked,
         stale=tuple(lock.stale(locked, cell)),
@@ -179,4 +179,4 @@ def _sentences(app: App, before: Lock, after: Lock) -> Sequence[str]:
     compile.
     """
     old, new = (of_lock(each.cell, each.as_of, each) for each in (before, after))
-    return words.sentences(difference(old, new, ComparisonFacts(requires=known(app).requires)))
+    return wording.sentences(difference(old, new, ComparisonFacts(requires=known(app).requires)))

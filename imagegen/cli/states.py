@@ -10,7 +10,7 @@ from imagegen.plan import lock
 from imagegen.plan import rules as compat
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.plan.rules import Standing
+from imagegen.plan.rules import CellAnswer
 from imagegen.plan.state import CellState, cell_state
 from imagegen.supply.publish.smoke_attestations import SmokeAttestation, SmokeRequirement, find_saved
 from imagegen.wheels import builds
@@ -25,22 +25,22 @@ def read_lock(app: App, cell: Cell) -> Lock | LockError | None:
         return LockError(f"its lock cannot be read: {error.what}", code="lock-malformed")
 
 
-def state(app: App, cell: Cell, standing: Standing, locked: Lock | LockError | None) -> CellState:
+def state(app: App, cell: Cell, answer: CellAnswer, locked: Lock | LockError | None) -> CellState:
     """Return the state of `cell`; `locked` is what `read_lock` returned. A lock counts that a build accepts."""
     if not isinstance(locked, Lock):
-        return cell_state(standing, locked)
+        return cell_state(answer, locked)
     try:
         lock.require_fresh(locked, cell, str(app.lock_path(cell)))
         app.require_unedited(locked, cell)
     except LockError as error:
-        return cell_state(standing, error)
-    verdict = compat.judge_on(cell.gpus, app.matrix.rules, compat.facts_of_lock(locked, cell.base.glibc))
+        return cell_state(answer, error)
+    verdict = compat.evaluate_on(cell.gpus, app.matrix.rules, compat.facts_of_lock(locked, cell.base.glibc))
     if verdict.answer == "incompatible":
-        errors = (conflict.rules for conflict in verdict.conflicts if conflict.weight == "error")
+        errors = (conflict.rules for conflict in verdict.conflicts if conflict.severity == "error")
         reasons = (rule.because for rules in errors for rule in rules)
-        return cell_state(Standing("incompatible", " ".join(reasons)))
+        return cell_state(CellAnswer("incompatible", " ".join(reasons)))
     found = smoke_attestation(app, cell, builds.with_local_wheels(locked, app.store)[0])
-    return cell_state(standing, locked, found.report["counts"] if found else None)
+    return cell_state(answer, locked, found.report["counts"] if found else None)
 
 
 def lock_state(app: App, cell: Cell, found: Lock | LockError | None) -> str:
@@ -65,7 +65,7 @@ def missing_here(app: App, cell: Cell, state: CellState, locked: Lock | LockErro
     """
     if state.name in ("locked", "tested") and isinstance(locked, Lock):
         return missing.of_lock(locked, app.store, app.settings)
-    return missing.of_cell(cell, app.store, app.settings, app.catalogue)
+    return missing.of_cell(cell, app.store, app.settings, app.wheel_catalogue)
 
 
 def smoke_attestation(app: App, cell: Cell, locked: Lock) -> SmokeAttestation | None:

@@ -69,7 +69,7 @@ def gc(app: App, *, as_json: bool) -> None:
 
 
 def _locked(app: App, cell: Cell) -> dict[str, str]:
-    """Digest -> what it is, of all that the cell's lock names, and of what is known of its wheels."""
+    """Return the digests of all files that the cell's lock names and of the scans of its wheels, with descriptions."""
     found = app.find_lock(cell)
     return inputs.contents(found) | blobs(found, app.store) if found else {}
 

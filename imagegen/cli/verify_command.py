@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagegen.cli.app import App, pass_app
-from imagegen.cli.comparing import NO_SIGNER, attachment_verifier, names
+from imagegen.cli.comparing import NO_SIGNER, attachment_verifier, known_names
 from imagegen.core import registry
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
 from imagegen.core.text import shown
 from imagegen.image.inventory.stream import piped
-from imagegen.supply.compare import rebuild, sides
+from imagegen.supply.compare import operands, rebuild
 from imagegen.supply.compare.layout import Layout
-from imagegen.supply.compare.verdict import ImageVerdict, StepResult, StepStatus
+from imagegen.supply.compare.result import ImageVerdict, StepResult, StepStatus
 from imagegen.supply.compare.verify import VerificationOptions, Verified, verify
 from imagegen.supply.publish.tags import contradiction
 from imagegen.supply.trust import project as projects
@@ -64,10 +64,10 @@ def command(
 
     Each artifact has a line; exit code 0 when none fails, 1 when one does. Only that registry is queried.
     """
-    sides.check_image(reference, partial(names, app))
+    operands.check_image(reference, partial(known_names, app))
     project = Project(keys=tuple(Key(str(key), key) for key in keys)) if keys else projects.load(app.project)
     with Client(app.settings) as client:
-        source, requested = sides.located(reference, app.store, client, app.settings)
+        source, requested = operands.located(reference, app.store, client, app.settings)
         said = attachment_verifier(source, project, "none of the keys of --key" if keys else NO_SIGNER)
         demands = VerificationOptions(
             cell, None if isinstance(source, Layout) else partial(_contradiction, app, reference), require_signature
@@ -99,13 +99,13 @@ def _contradiction(app: App, reference: str, lock: Lock) -> str | None:
     return contradiction(name.tag, lock, [each for each in app.matrix.cells() if each.image == lock.image], default)
 
 
-def _again(app: App, verified: Verified, source: sides.ImageLocation, client: Client) -> StepResult:
+def _again(app: App, verified: Verified, source: operands.ImageLocation, client: Client) -> StepResult:
     if verified.found is None or verified.lock is None:
         return StepResult("rebuild", StepStatus.UNCHECKED, "there is no lock to build again")
     lock = verified.lock
     try:
         (cell,) = app.matrix.select(lock.cell)
-        settings = app.sources(cell)
+        settings = app.settings_for(cell)
     except UsageError:  # it is not of this project: its indexes have to be those of the environment
         cell, settings = None, app.settings
     gpus = tuple(app.matrix.gpus.values())

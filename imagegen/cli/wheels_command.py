@@ -23,7 +23,7 @@ from imagegen.core.store.layout import is_digest
 from imagegen.core.text import counted, did_you_mean, shown
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.plan.lock.model import Lock
-from imagegen.wheels import artifacts, builds, wheelhouse
+from imagegen.wheels import builds, remote_wheelhouse, wheelhouse
 
 
 @click.group("wheels", cls=CommandGroup)
@@ -101,7 +101,7 @@ def build_wheels(app: App, *, component: str | None, pattern: str, builder: str 
     for cell in app.matrix.select(pattern):
         lock = app.fresh_lock(cell)
         names = _required(lock, component)
-        settings, gpus = app.sources(cell), tuple(app.matrix.gpus.values())
+        settings, gpus = app.settings_for(cell), tuple(app.matrix.gpus.values())
         missing = [build for build in builds.missing_builds(lock, app.store) if build.name in names]
         missing = list(builds.pull_wheels(missing, app.store, settings, app.progress))
         builds.compile_builds(lock, missing, cell, gpus, app.store, settings, app.progress, builder=builder)
@@ -144,14 +144,14 @@ def push_wheels(app: App, *, patterns: tuple[str, ...], destination: str | None,
 
     Without --to, IMAGEGEN_WHEELHOUSE names the repository. A wheel that is there under the same key stays unchanged.
     """
-    place = artifacts.place(app.settings, destination, "--to")
+    place = remote_wheelhouse.place(app.settings, destination, "--to")
     if place is None:
         fix = "name a repository with --to, or with IMAGEGEN_WHEELHOUSE"
         raise UsageError("there is no wheelhouse to push to", code="usage-no-wheelhouse", fix=fix)
     wheels = list(_chosen(list(wheelhouse.every(app.store)), patterns))
     pushed: dict[str, bool] = {}
     with Client(app.settings) as client:
-        team = artifacts.RemoteWheelhouse(place, client, app.settings)
+        team = remote_wheelhouse.RemoteWheelhouse(place, client, app.settings)
         if wheels:
             team.reach()
         for wheel in wheels:
@@ -203,7 +203,7 @@ def pull_wheels(app: App, *, keys: tuple[str, ...], cells: tuple[str, ...], sour
 
     Without --from, IMAGEGEN_WHEELHOUSE names the repository. Exit code 1 when it lacks one that the store lacks too.
     """
-    place = artifacts.place(app.settings, source, "--from")
+    place = remote_wheelhouse.place(app.settings, source, "--from")
     if place is None:
         fix = "name a repository with --from, or with IMAGEGEN_WHEELHOUSE"
         raise UsageError("there is no wheelhouse to pull from", code="usage-no-wheelhouse", fix=fix)
@@ -212,7 +212,7 @@ def pull_wheels(app: App, *, keys: tuple[str, ...], cells: tuple[str, ...], sour
     wanted = dict(_of_keys(keys)) | dict(_of_cells(app, cells))
     found: dict[str, str] = {}
     with Client(app.settings) as client:
-        team = artifacts.RemoteWheelhouse(place, client, app.settings)
+        team = remote_wheelhouse.RemoteWheelhouse(place, client, app.settings)
         for key, named in wanted.items():
             name = " ".join(named) if named else key
             if wheelhouse.known(app.store, key):

@@ -40,11 +40,11 @@ def find_wheels(app: App, *, component: str, pattern: str, as_json: bool) -> int
     """
     name, version = _asked_about(component)
     wanted, cell = _component(app, name), _cell(app, pattern)
-    known = app.catalogue
+    known = app.wheel_catalogue
     need, note = _need(app, wanted, version, cell, known)
     if note:
         app.progress.say(note)
-    settings = app.sources(cell)
+    settings = app.settings_for(cell)
     with Client(settings) as client:
         alias = next((each.index for each in cell.requirements if each.component.name == wanted.name), None)
         alias = alias or wanted.index.get(cell.cuda, "pypi")

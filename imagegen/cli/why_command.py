@@ -15,7 +15,7 @@ from imagegen.core.text import shown
 from imagegen.plan import rules as compat
 from imagegen.plan.matrix import interpreters, metadata
 from imagegen.plan.matrix.model import Rule
-from imagegen.plan.rules import Explanation, Question, Standing
+from imagegen.plan.rules import CellAnswer, Explanation, Question
 from imagegen.plan.rules import why as model_types
 from imagegen.plan.rules.check import Answer
 from imagegen.plan.state import MEANINGS, CellState, StateName, cell_state
@@ -42,16 +42,16 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     python==3.12, driver==580, base==ubuntu22.04) and the model type of a checkpoint's config.json (model==qwen3);
     anything else is free. Or name a cell. An unknown name makes the answer "unknown" unless the rest conflicts.
     """
-    table = interpreters.load(app.directories)
+    table = interpreters.load(app.matrix_directories)
     model, words, sets = _model(words, sets)
     about = model_types.summary(table, model) if model else ""
     if model and not words:
         app.json({model: table.first.get(model)}) if as_json else click.echo(shown(about))
         return 0 if model in table.first else 2
-    vocabulary = compat.Vocabulary.of(app.matrix, metadata.names(app.directories))
-    question = compat.ask(words, sets, app.matrix, vocabulary)
+    vocabulary = compat.Vocabulary.of(app.matrix, metadata.names(app.matrix_directories))
+    question = compat.parse_question(words, sets, app.matrix, vocabulary)
     rules = [*app.matrix.rules, *model_types.rules(table, model)]
-    explanation = compat.explain(question, rules, app.library)
+    explanation = compat.explain(question, rules, app.metadata)
     if model and model not in table.first:
         answer: Answer = "unknown" if explanation.answer == "compatible" else explanation.answer
         explanation = replace(explanation, answer=answer, unknown=(*explanation.unknown, about))
@@ -76,12 +76,12 @@ def _state(app: App, question: Question, explanation: Explanation) -> CellState 
     reasons = explanation.unknown
     if explanation.answer == "incompatible" or not reasons:
         worst = "error" if explanation.answer == "incompatible" else "suspicion"
-        found = (each.rules for each in explanation.conflicts if each.weight == worst)
+        found = (each.rules for each in explanation.conflicts if each.severity == worst)
         reasons = tuple(rule.because for rules in found for rule in rules)
-    standing = Standing(explanation.answer, " ".join(reasons))
+    answer = CellAnswer(explanation.answer, " ".join(reasons))
     if question.requested:
-        return cell_state(standing)
-    return states.state(app, cell, standing, states.read_lock(app, cell))
+        return cell_state(answer)
+    return states.state(app, cell, answer, states.read_lock(app, cell))
 
 
 def _model(words: Sequence[str], sets: Sequence[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
@@ -104,7 +104,7 @@ def _ways(
     """
     if explanation.answer == "compatible":
         return []
-    near = compat.nearby(question, rules, app.library, compat.Surroundings.of(app.matrix))
+    near = compat.suggest(question, rules, app.metadata, compat.PlatformChoices.of(app.matrix))
     return [(dict(each.changes), spoken.command(each.changes)) for each in near]
 
 
@@ -123,7 +123,7 @@ def _as_dict(
                 "source": rule.source,
                 "date": rule.date,
                 "evidence": rule.evidence,
-                "severity": conflict.weight,
+                "severity": conflict.severity,
                 "fix": rule.fix,
                 "conflict": number,  # rules of one number forbid the combination together
             }

@@ -27,7 +27,7 @@ def is_source_tree(directory: Path) -> bool:
     return (directory / "imagegen" / "core" / "data.py").is_file()
 
 
-def project_of(directory: Path) -> Path | None:
+def project_directory(directory: Path) -> Path | None:
     """Return the project that holds a directory of matrices or recipes.
 
     None for the shipped ones: installers may link them from a cache.

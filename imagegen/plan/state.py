@@ -9,7 +9,7 @@ from typing import Literal
 from imagegen.core.errors import LockError
 from imagegen.core.text import counted
 from imagegen.plan.lock.model import Lock
-from imagegen.plan.rules import Standing
+from imagegen.plan.rules import CellAnswer
 
 StateName = Literal["tested", "locked", "no known conflict", "conflict", "unknown"]
 
@@ -32,21 +32,21 @@ class CellState:
 
 
 def cell_state(
-    standing: Standing,
+    answer: CellAnswer,
     lock: Lock | LockError | None = None,
     tests: Mapping[str, int] | None = None,
 ) -> CellState:
     """Return the state of a cell.
 
-    `standing` is the answer of rules and metadata. `lock` is the cell's lock, or why a build refuses it.
+    `answer` is the answer of rules and metadata. `lock` is the cell's lock, or why a build refuses it.
     `tests` counts the smoke checks of a report that passed in the image of this lock, by status.
     """
-    if standing.answer == "incompatible":
-        return CellState("conflict", standing.reason)
+    if answer.answer == "incompatible":
+        return CellState("conflict", answer.reason)
     if isinstance(lock, Lock):
         return CellState("locked") if tests is None else CellState("tested", _skipped(tests))
-    reason = " ".join(filter(None, (standing.reason, lock.what if lock else "")))
-    return CellState("unknown" if standing.answer == "unknown" else "no known conflict", reason)
+    reason = " ".join(filter(None, (answer.reason, lock.what if lock else "")))
+    return CellState("unknown" if answer.answer == "unknown" else "no known conflict", reason)
 
 
 def _skipped(tests: Mapping[str, int]) -> str:

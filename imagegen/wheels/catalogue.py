@@ -82,7 +82,7 @@ def load(directories: Sequence[Path]) -> Catalogue:
     releases: list[CatalogueRelease] = []
     files: list[KnownFile] = []
     errors: ErrorList[MatrixError] = ErrorList()
-    files_of = ((path, data.project_of(each)) for each in directories for path in (each / FOLDER).glob("*.yaml"))
+    files_of = ((path, data.project_directory(each)) for each in directories for path in (each / FOLDER).glob("*.yaml"))
     for path, project in sorted(files_of):
         document, parsed = _read(path, project, errors)
         for name, entry in parsed.catalogue.items():

@@ -55,7 +55,7 @@ def test_each_day_exactly_what_came_moves_and_the_same_day_again_nothing(week: W
         if number in (3, 4):
             again = week.propose(proposal.after, day(number))
             assert again.after is proposal.after
-            assert again.held == proposal.held
+            assert again.rejected == proposal.rejected
         if not expected:
             assert proposal.after is made, "with its record and its time"
         made = proposal.after
@@ -64,10 +64,10 @@ def test_each_day_exactly_what_came_moves_and_the_same_day_again_nothing(week: W
 def test_a_blocked_update_is_reported_with_the_resolvers_reason(week: Week) -> None:
     week.wheel("torch", "2.2", on=day(2, 9))
     proposal = week.propose(week.first(day(1)), day(3))
-    (held,) = proposal.held
-    assert (held.name, held.stays, held.newer) == ("torch", "2.1", "2.2")
-    assert "torch==2.1" in held.reason
-    assert "the cell depends on vllm==0.1" in held.reason
+    (rejected,) = proposal.rejected
+    assert (rejected.name, rejected.stays, rejected.newer) == ("torch", "2.1", "2.2")
+    assert "torch==2.1" in rejected.reason
+    assert "the cell depends on vllm==0.1" in rejected.reason
 
 
 def test_what_is_no_component_is_held_back_too(week: Week) -> None:
@@ -76,9 +76,9 @@ def test_what_is_no_component_is_held_back_too(week: Week) -> None:
     week.wheel("peft", "1.1", on=day(2, 9))
     proposal = week.propose(made, day(4))
     assert moved(proposal) == {"peft": ("1.0", "1.1")}
-    (held,) = proposal.held
-    assert (held.name, held.stays, held.newer) == ("light", "1.0", "")
-    assert "light 1.1 has no wheel for Python 3.11" in held.reason
+    (rejected,) = proposal.rejected
+    assert (rejected.name, rejected.stays, rejected.newer) == ("light", "1.0", "")
+    assert "light 1.1 has no wheel for Python 3.11" in rejected.reason
 
 
 def test_a_rule_holds_one_back_and_the_others_move(week: Week, golden: Callable[[str, str], None]) -> None:
@@ -91,4 +91,4 @@ def test_a_rule_holds_one_back_and_the_others_move(week: Week, golden: Callable[
     week.rules = (rule("vllm-peft", {"vllm": "==0.2", "light": ">=1.1"}, {"peft": "<1"}, "They crash."),)
     proposal = week.propose(week.first(day(1)), day(3))
     lines = changes.section(proposal, changes.sentences(proposal.before, proposal.after)).lines
-    golden("nightly-held.md", "".join(f"- {line}\n" for line in lines))
+    golden("nightly-rejected.md", "".join(f"- {line}\n" for line in lines))

@@ -21,7 +21,7 @@ from imagegen.core.registry.image import Descriptor
 from imagegen.core.store import Store, digest_of
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import wheelhouse
-from imagegen.wheels.artifacts import RemoteWheelhouse
+from imagegen.wheels.remote_wheelhouse import RemoteWheelhouse
 from tests.support.docker_registry import Hub, login, serving
 from tests.support.registry_server import CONFIG, LAYER, MANIFEST
 

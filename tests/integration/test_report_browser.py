@@ -34,7 +34,7 @@ def browser() -> Iterator[Browser]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("report")
     long = "x" * 300 + " </script><script>document.title = 'taken'</script><img src=https://example.org/x>"
-    site.replace(root / "site", site.render(report_samples.report(root / "matrix", long)))
+    site.replace_report(root / "site", site.render(report_samples.report(root / "matrix", long)))
     return root / "site"
 
 

@@ -54,22 +54,22 @@ def _matrix(app: App, load: Callable[[App], Matrix] = App.matrix.func) -> Matrix
     return _LOADED[0]
 
 
-_STANDINGS: dict[tuple[str, ...], dict[str, rules.Standing]] = {}
+_ANSWERS: dict[tuple[str, ...], dict[str, rules.CellAnswer]] = {}
 
 
-def _standings(
+def _answers(
     cells: Sequence[Cell],
     given: Iterable[Rule],
     library: rules.MetadataCache,
-    judge: Callable[..., dict[str, rules.Standing]] = rules.standings,
-) -> dict[str, rules.Standing]:
+    judge: Callable[..., dict[str, rules.CellAnswer]] = rules.cell_answers,
+) -> dict[str, rules.CellAnswer]:
     """Return the answers about cells; those of the matrix that is loaded once are found once."""
     if not _LOADED or given is not _LOADED[0].rules:
         return judge(cells, given, library)
     names = tuple(cell.id for cell in cells)
-    if names not in _STANDINGS:
-        _STANDINGS[names] = judge(cells, given, library)
-    return _STANDINGS[names]
+    if names not in _ANSWERS:
+        _ANSWERS[names] = judge(cells, given, library)
+    return _ANSWERS[names]
 
 
 def _read_lock(path: Path, *more: Path | None, read: Callable[..., Lock] = lock.read) -> Lock:
@@ -87,7 +87,7 @@ def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     shared = cached_property(_matrix)
     shared.__set_name__(App, "matrix")
     monkeypatch.setattr(App, "matrix", shared)
-    monkeypatch.setattr(rules, "standings", _standings)
+    monkeypatch.setattr(rules, "cell_answers", _answers)
     monkeypatch.setattr(lock, "read", _read_lock)
 
     def run(*arguments: str) -> Ended:

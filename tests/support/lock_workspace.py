@@ -12,7 +12,7 @@ from imagegen.core.store import Store
 from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement
 from imagegen.wheels.find import WheelRequirement
-from imagegen.wheels.resolve import make
+from imagegen.wheels.resolve import lock_cell
 from imagegen.wheels.wheelhouse import Candidate, WheelSource
 from tests.support.interpreters import DEBIAN, LOCKED
 from tests.support.upload_index import PackageIndex
@@ -94,7 +94,7 @@ class Workspace:
         options: dict[str, object] = {"upgrade": False, "upgrade_packages": (), "as_of": None} | more
         options = {"rules": (), "chooser": self.chooser} | options
         settings = Settings.from_environment(self.env)
-        return make(
+        return lock_cell(
             self.cell, previous=previous or self.first, settings=settings, store=self.store,
             progress=Recorder(), **options,  # type: ignore[arg-type]
         )  # fmt: skip

@@ -58,7 +58,7 @@ class Week:
         self.index.wheel(name, version, *requires, uploaded=on, tag=tag)
 
     def resolve(self, as_of: str, previous: Lock | None, upgraded: Sequence[str], bounds: dict[str, str]) -> Lock:
-        return resolve.make(
+        return resolve.lock_cell(
             self.cell, previous=previous, upgrade=False, upgrade_packages=upgraded, as_of=as_of, bounds=bounds,
             settings=self.settings, store=self.store, rules=self.rules, progress=Quiet(), chooser=Chooser(),
         )  # fmt: skip

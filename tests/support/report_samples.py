@@ -65,7 +65,7 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
         LockChange("2026-11-13", "0123456789abcdef", ("locked for the first time",)),
     )
     sizes = tuple(Size(layer.name, layer.size, 2 * layer.size) for layer in _LAYERS)
-    whole = site.Sheet(
+    whole = site.CellReport(
         cell=gpu,
         lock=locked,
         stale=("component torch",),
@@ -76,7 +76,7 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
         tag="imagegen/tiny:gpu",
         remote=("ghcr.io/acme/rl/tiny:latest", "ghcr.io/acme/rl/tiny:2026.11.20-torch2.13.0-cu130-py311-1a2b3c4d"),
     )
-    alone = site.Sheet(
+    alone = site.CellReport(
         cell=cpu,
         lock=shared,
         stale=(),

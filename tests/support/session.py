@@ -18,7 +18,7 @@ def session_of(store: Store, settings: Settings, progress: Progress | None = Non
         store=store,
         settings=settings,
         progress=progress or Quiet(),
-        sources=lambda _: settings,
+        settings_for=lambda _: settings,
         matrix=SimpleNamespace(gpus={}),
     )
     return cast("Session", found)

@@ -23,8 +23,8 @@ from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.image import Described, dump
 from imagegen.plan import lock as locks
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.compare import sides
-from imagegen.supply.compare.verdict import ImageVerdict
+from imagegen.supply.compare import operands
+from imagegen.supply.compare.result import ImageVerdict
 from imagegen.supply.compare.verify import verify
 from imagegen.supply.trust import statement
 from imagegen.supply.trust.documents import (
@@ -69,7 +69,7 @@ class World:
 
     def verify(self, reference: str | None = None, *, keys: bool = True, layers: bool = True) -> ImageVerdict:
         text = reference or self.published.reference
-        source, requested = sides.located(text, self.store, self.client, self.settings)
+        source, requested = operands.located(text, self.store, self.client, self.settings)
         said = comparing.attachment_verifier(source, self.project if keys else Project(), comparing.NO_SIGNER)
         return verify(text, source, requested, said, Quiet(), lambda: None, layers=layers).verdict
 

@@ -50,7 +50,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
     monkeypatch.setattr("imagegen.image.layers.built_digest", lambda *_: IMAGE)
     monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _: (CELL,)))
     monkeypatch.setattr(App, "fresh_lock", lambda *_: LOCK)
-    monkeypatch.setattr(App, "sources", lambda self, _: self.settings)
+    monkeypatch.setattr(App, "settings_for", lambda self, _: self.settings)
     return App(environment(tmp_path), tmp_path)
 
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.cli import build_command, side_by_side
+from imagegen.cli import build_command, parallel_builds
 from imagegen.cli.app import App
-from imagegen.cli.side_by_side import Builds, Ended, abreast, in_order
+from imagegen.cli.parallel_builds import BuildProcesses, BuildResult, parallel_count, run_builds
 from imagegen.core.errors import LockError
 from tests.support.environment import environment
 
@@ -39,11 +39,11 @@ print(json.dumps([{"cell": cell, "digest": "sha256:1", "tags": sys.argv[6:], "re
 
 @pytest.fixture(autouse=True)
 def child(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "_PROGRAM", (sys.executable, "-c", CHILD))
+    monkeypatch.setattr(parallel_builds, "_PROGRAM", (sys.executable, "-c", CHILD))
 
 
-def ended(cell: str) -> Ended:
-    return Ended(cell, 0, 0.0, {"cell": cell})
+def ended(cell: str) -> BuildResult:
+    return BuildResult(cell, 0, 0.0, {"cell": cell})
 
 
 @given(
@@ -54,7 +54,7 @@ def ended(cell: str) -> Ended:
 def test_no_more_run_at_a_time_than_cores_and_disk_allow(sizes: dict[str, int], most: int, free: int) -> None:
     lock, running, started, wrong = threading.Lock(), set[str](), [], []
 
-    def run(cell: str) -> Ended:
+    def run(cell: str) -> BuildResult:
         with lock:
             running.add(cell)
             started.append(cell)
@@ -65,7 +65,7 @@ def test_no_more_run_at_a_time_than_cores_and_disk_allow(sizes: dict[str, int], 
             running.discard(cell)
         return ended(cell)
 
-    found = list(in_order(sizes, most, lambda: free, run, lambda: None))
+    found = list(run_builds(sizes, most, lambda: free, run, lambda: None))
     assert not wrong
     assert sorted(each.cell for each in found) == sorted(sizes) == sorted(started)
 
@@ -75,12 +75,12 @@ def test_no_more_run_at_a_time_than_cores_and_disk_allow(sizes: dict[str, int], 
     [(5, 2, 24, 1), (5, 16, 128, 5), (5, 16, 13, 2), (2, 64, 512, 2), (3, 1, 1, 1)],
 )
 def test_builds_at_a_time(count: int, cores: int, memory: int, expected: int) -> None:
-    assert abreast(count, cores, memory * 1_000_000_000) == expected
+    assert parallel_count(count, cores, memory * 1_000_000_000) == expected
 
 
 def test_a_build_says_how_it_ended(tmp_path: Path) -> None:
     said: list[str] = []
-    builds = Builds(said.append, ("--no-test",), tmp_path)
+    builds = BuildProcesses(said.append, ("--no-test",), tmp_path)
     good, bad, mute = (builds.run(cell) for cell in ("good", "bad", "mute"))
     assert (good.code, good.built and good.built["tags"], good.error) == (0, ["--no-test"], "")
     assert (bad.code, bad.built, bad.error) == (77, None, "error[audit-failed]: the audit found 1 error")
@@ -92,8 +92,8 @@ def test_an_interruption_ends_all_builds(tmp_path: Path) -> None:
     class Interrupted(BaseException):
         pass
 
-    builds = Builds(lambda _: None, (), tmp_path)
-    results = in_order({"slow-1": 1, "slow-2": 1, "good": 1}, 3, lambda: 9, builds.run, builds.stop)
+    builds = BuildProcesses(lambda _: None, (), tmp_path)
+    results = run_builds({"slow-1": 1, "slow-2": 1, "good": 1}, 3, lambda: 9, builds.run, builds.stop)
     assert next(results).cell == "good"
     start = time.monotonic()
     with pytest.raises(Interrupted):
@@ -128,7 +128,7 @@ def test_it_goes_on_when_one_fails_and_ends_with_its_exit_code(app: App) -> None
 
 
 def test_a_table_has_a_row_for_each_cell(app: App, capsys: pytest.CaptureFixture[str]) -> None:
-    side_by_side.build(app, app.matrix.select("*"), (), as_json=False)
+    parallel_builds.build(app, app.matrix.select("*"), (), as_json=False)
     rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
     assert rows == [
         ["cell", "result"],

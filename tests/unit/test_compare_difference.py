@@ -18,9 +18,9 @@ from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedDeb, LockedGpus, LockedWheel, Record, RecordedLayer
 from imagegen.plan.matrix.model import EnvVar
 from imagegen.plan.matrix.recipe import Cost
-from imagegen.supply.compare import words
+from imagegen.supply.compare import wording
 from imagegen.supply.compare.difference import ComparisonFacts, Difference, difference, goes_back
-from imagegen.supply.compare.sides import ComparedLayer, DiffOperand, of_image, of_lock
+from imagegen.supply.compare.operands import ComparedLayer, DiffOperand, of_image, of_lock
 from imagegen.wheels.throttle import BuildJob
 from tests.support.source_builds import BUILD, WITH_BUILD
 from tests.support.tiny_lock import LOCK, wheel
@@ -92,7 +92,7 @@ def side(locked: Lock) -> DiffOperand:
 
 
 def sentences(before: Lock, after: Lock, more: ComparisonFacts = WORKS) -> list[str]:
-    return words.sentences(difference(side(before), side(after), more))
+    return wording.sentences(difference(side(before), side(after), more))
 
 
 def test_the_sentence_of_a_changelog() -> None:
@@ -247,7 +247,7 @@ def test_an_image_without_a_lock_shows_its_main_versions() -> None:
     assert found.pull
     assert (found.pull.exact, len(found.pull.gone), found.driver and found.driver.before) == (True, 1, "570.1")
     # A lock without a record has no digests, and an image has no keys.
-    assert words.sentences(difference(bare, side(AFTER)))[-1] == "what there is to pull is not known"
+    assert wording.sentences(difference(bare, side(AFTER)))[-1] == "what there is to pull is not known"
 
 
 @given(st.lists(st.sampled_from("abcdef"), unique=True), st.lists(st.sampled_from("abcdef"), unique=True))
@@ -283,7 +283,7 @@ def test_every_change_is_listed_once_even_in_cycles(asks: dict[str, list[str]]) 
     ],
 )  # fmt: skip
 def test_amounts(size: int, text: str) -> None:
-    assert words.amount(size) == text
+    assert wording.amount(size) == text
 
 
 def test_which_version_is_older() -> None:
@@ -298,4 +298,4 @@ def test_layers_that_weigh_nothing_are_nothing_to_pull() -> None:
     assert changed.pull
     light = replace(changed, pull=replace(changed.pull, size=0, exact=False, unknown=()))
     assert light.pull and light.pull.new
-    assert words.sentences(light)[-1] == "nothing to pull"
+    assert wording.sentences(light)[-1] == "nothing to pull"

@@ -25,7 +25,7 @@ from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare.contents import ReadImage, entries, first_difference
 from imagegen.supply.compare.rebuild import Comparison, Level, compared, rebuild_image
-from imagegen.supply.compare.words import Clue, likely
+from imagegen.supply.compare.wording import Clue, likely_cause
 from tests.support.errors import raises
 from tests.support.published_image import made
 from tests.support.source_builds import BUILT_WHEEL
@@ -187,12 +187,14 @@ def test_a_tar_that_is_written_otherwise(store: Store) -> None:
 def test_causes_that_only_the_lock_shows() -> None:
     pair = first_difference(list(_entries(tar(member("a", b"1")))), list(_entries(tar(member("a", b"2")))))
     assert pair
-    assert f"format 1, and this imagegen writes {LAYER_FORMAT}" in likely(Clue("venv", pair, 1))
-    assert "demo-ext was built again" in likely(Clue("demo-ext", pair, LAYER_FORMAT, [BUILT_WHEEL]))
+    assert f"format 1, and this imagegen writes {LAYER_FORMAT}" in likely_cause(Clue("venv", pair, 1))
+    assert "demo-ext was built again" in likely_cause(Clue("demo-ext", pair, LAYER_FORMAT, [BUILT_WHEEL]))
     wheel = replace(BUILT_WHEEL, build=None)
-    assert "not those of demo-ext 1.0:" in likely(Clue("demo-ext", pair, None, [wheel]))
+    assert "not those of demo-ext 1.0:" in likely_cause(Clue("demo-ext", pair, None, [wheel]))
     inside = replace(pair, path=f"{SITE}/demo_ext/x.py")
-    assert "not those of demo-ext 1.0:" in likely(Clue("group-1", inside, None, [replace(wheel, name="other"), wheel]))
+    assert "not those of demo-ext 1.0:" in likely_cause(
+        Clue("group-1", inside, None, [replace(wheel, name="other"), wheel])
+    )
 
 
 def _entries(data: bytes) -> Iterator[Any]:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from imagegen.core.errors import MatrixErrors
 from imagegen.plan.matrix import Rule
 from imagegen.plan.rules import check
-from imagegen.plan.rules.check import clashes
+from imagegen.plan.rules.check import find_contradictions
 from tests.support.matrix_samples import RULE, SMALL, load, shipped_matrix
 from tests.support.package_metadata import rule
 
 
 def reported(*rules: Rule) -> list[tuple[str, str, tuple[str, ...]]]:
-    return [(clash.given, clash.about, clash.rules) for clash in clashes(rules)]
+    return [(clash.given, clash.about, clash.rules) for clash in find_contradictions(rules)]
 
 
 def test_two_rules_that_leave_nothing_of_a_package_clash() -> None:
@@ -66,12 +66,14 @@ def test_a_clash_needs_each_of_its_rules(made: list[tuple[str, str, str, str]]) 
         for number, (name, text, other, needed) in enumerate(made)
         if name != other
     ]
-    for clash in clashes(rules):
+    for clash in find_contradictions(rules):
         blamed = [each for each in rules if each.id in clash.rules]
         assert len(blamed) > 1
-        assert clash.rules in {each.rules for each in clashes(blamed)}
+        assert clash.rules in {each.rules for each in find_contradictions(blamed)}
         for left_out in blamed:
-            assert clash.rules not in {each.rules for each in clashes([each for each in rules if each is not left_out])}
+            assert clash.rules not in {
+                each.rules for each in find_contradictions([each for each in rules if each is not left_out])
+            }
 
 
 def test_the_error_names_both_places(tmp_path: Path) -> None:

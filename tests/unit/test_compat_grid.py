@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix import Rule
 from imagegen.plan.matrix.model import Base, Cell, Component, EnvVar, GitSource, Requirement, Sdist
-from imagegen.plan.rules import Surroundings, explain, facts_of_cell, nearby, standings
+from imagegen.plan.rules import PlatformChoices, cell_answers, explain, facts_of_cell, suggest
 from imagegen.plan.rules.facts import extras_of
 from imagegen.plan.rules.question import Question
 from tests.support.interpreters import DEBIAN
@@ -70,7 +70,7 @@ def _rules(draw: st.DrawFn) -> list[Rule]:
 def test_a_cells_standing_never_contradicts_its_explanation(rules: list[Rule], pins: dict[str, str]) -> None:
     """Propagation alone may leave open what search refutes, never the other way round."""
     requested, known = cell(pins), library(*(package(name, dict.fromkeys(KNOWN[name], ())) for name in KNOWN))
-    found = standings([requested], rules, known)[requested.id]
+    found = cell_answers([requested], rules, known)[requested.id]
     whole = explain(Question({}, facts_of_cell(requested), requested.gpus, cell=requested), rules, known)
     if found.answer == "incompatible":
         assert whole.answer == "incompatible"
@@ -94,8 +94,8 @@ FIELD = library(
 )
 
 
-def standing(requirements: Mapping[str, str], *rules: Rule) -> tuple[str, str]:
-    (found,) = standings([cell(requirements)], rules, FIELD).values()
+def answered(requirements: Mapping[str, str], *rules: Rule) -> tuple[str, str]:
+    (found,) = cell_answers([cell(requirements)], rules, FIELD).values()
     return found.answer, found.reason
 
 
@@ -118,12 +118,12 @@ def standing(requirements: Mapping[str, str], *rules: Rule) -> tuple[str, str]:
     ],
 )
 def test_a_cell_has_a_reason_in_one_line(requirements: dict[str, str], answer: str, reason: str) -> None:
-    assert standing(requirements) == (answer, reason)
+    assert answered(requirements) == (answer, reason)
 
 
 def test_a_remembered_rule_leaves_a_cell_unknown() -> None:
     doubt = rule("doubt", {"torch": ""}, {"gpu": "<10"}, evidence="remembered")
-    assert standing({"torch": "==2.9.1"}, doubt) == ("unknown", "because doubt")
+    assert answered({"torch": "==2.9.1"}, doubt) == ("unknown", "because doubt")
 
 
 def test_a_commit_is_not_held_to_what_a_release_states() -> None:
@@ -132,10 +132,10 @@ def test_a_commit_is_not_held_to_what_a_release_states() -> None:
     commit = GitSource("v0.15", "https://example.org/core", "a" * 40, "b" * 40, Sdist("0.15.0", (), ()))
     patched = replace(plain, id="y", requirements=(replace(core, specifier="", git=commit), vllm))
     old = rule("old", {"megatron-core": "<0.15"}, {"vllm": "<0.12"})
-    found = standings([plain, patched], [old], FIELD)
+    found = cell_answers([plain, patched], [old], FIELD)
     assert [each.answer for each in found.values()] == ["incompatible", "compatible"]
     refused = rule("refused", {"megatron-core": "<0.16"}, {"vllm": "<0.12"})  # rules still know its version
-    assert [each.answer for each in standings([plain, patched], [refused], FIELD).values()] == ["incompatible"] * 2
+    assert [each.answer for each in cell_answers([plain, patched], [refused], FIELD).values()] == ["incompatible"] * 2
 
 
 def test_in_place_of_a_commit_a_release_is_offered_without_its_label() -> None:
@@ -145,7 +145,7 @@ def test_in_place_of_a_commit_a_release_is_offered_without_its_label() -> None:
     no_commits = rule("no-commits", {"megatron-core": "+git.*"}, {"python": ">=3.12"})
     question = Question({}, facts_of_cell(requested), cell=requested)
     assert explain(question, [no_commits], FIELD).answer == "incompatible"
-    found = nearby(question, [no_commits], FIELD, Surroundings())
+    found = suggest(question, [no_commits], FIELD, PlatformChoices())
     assert [dict(each.changes) for each in found] == [{"megatron-core": "==0.15.0"}]
 
 
@@ -157,7 +157,7 @@ def test_extras_count_in_the_cells_that_ask_for_them() -> None:
         package("verl", {"1.0": ()}, extras={"old": ('numpy<2; extra == "old"',)}),
         package("numpy", {"1.26": (), "2.0": ()}),
     )
-    found = standings([plain, asking], [], known)
+    found = cell_answers([plain, asking], [], known)
     assert [each.answer for each in found.values()] == ["compatible", "incompatible"]
     whole = [
         explain(Question({}, facts_of_cell(each), extras=extras_of(each), cell=each), [], known)
@@ -169,4 +169,4 @@ def test_extras_count_in_the_cells_that_ask_for_them() -> None:
 def test_cells_without_cuda_ignore_gpus() -> None:
     every = rule("gpus", {"torch": ""}, {"gpu": ">=20"})
     cells = [cell({"torch": ""}, "a", "cpu", ()), cell({"torch": ""}, "b")]
-    assert [each.answer for each in standings(cells, [every], FIELD).values()] == ["compatible", "incompatible"]
+    assert [each.answer for each in cell_answers(cells, [every], FIELD).values()] == ["compatible", "incompatible"]

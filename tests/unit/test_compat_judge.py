@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import Fact, Facts, constraints, facts_of_cell, judge, nearest
+from imagegen.plan.rules import Fact, Facts, constraints, evaluate, facts_of_cell, nearest
 from tests.support.errors import raises
 from tests.support.matrix_samples import RULE, SMALL, load
 
@@ -72,7 +72,7 @@ def facts(packages: Mapping[str, str], *, closed: bool = True) -> Facts:
 def test_a_rule_has_three_answers(
     when: dict[str, str], then: dict[str, str], known: dict[str, str], answer: str
 ) -> None:
-    verdict = judge([rule("r", when, then)], facts(known))
+    verdict = evaluate([rule("r", when, then)], facts(known))
     assert verdict.answer == answer
     assert bool(verdict.conflicts) == (answer == "incompatible")
 
@@ -90,30 +90,30 @@ def test_a_rule_has_three_answers(
     ],
 )
 def test_packages_that_must_have_the_same_version(known: dict[str, str], answer: str) -> None:
-    assert judge([rule("r", {"a": ""}, same=("b", "c"))], facts(known)).answer == answer
+    assert evaluate([rule("r", {"a": ""}, same=("b", "c"))], facts(known)).answer == answer
 
 
 def test_a_package_that_may_come_later_leaves_the_answer_open() -> None:
     bound = rule("r", {"a": ""}, {"b": "<2"})
-    assert judge([bound], facts({"a": "1.0"}, closed=False)).answer == "unknown"
-    assert judge([bound], facts({"a": "1.0"}, closed=True)).answer == "compatible"
+    assert evaluate([bound], facts({"a": "1.0"}, closed=False)).answer == "unknown"
+    assert evaluate([bound], facts({"a": "1.0"}, closed=True)).answer == "compatible"
 
 
 def test_what_is_only_remembered_or_a_warning_refuses_nothing() -> None:
     known = facts({"a": "1.0", "b": "2.0"})
     sure = rule("r", {"a": "<2"}, {"b": "<2"})
-    assert judge([replace(sure, evidence="documented")], known).answer == "incompatible"
-    remembered = judge([replace(sure, evidence="remembered")], known)
-    assert (remembered.answer, [conflict.weight for conflict in remembered.conflicts]) == ("unknown", ["suspicion"])
-    warned = judge([replace(sure, severity="warning")], known)
-    assert (warned.answer, [conflict.weight for conflict in warned.conflicts]) == ("compatible", ["warning"])
+    assert evaluate([replace(sure, evidence="documented")], known).answer == "incompatible"
+    remembered = evaluate([replace(sure, evidence="remembered")], known)
+    assert (remembered.answer, [conflict.severity for conflict in remembered.conflicts]) == ("unknown", ["suspicion"])
+    warned = evaluate([replace(sure, severity="warning")], known)
+    assert (warned.answer, [conflict.severity for conflict in warned.conflicts]) == ("compatible", ["warning"])
 
 
 def test_a_remembered_rule_that_waits_does_not_hold_up_the_answer() -> None:
     known = facts({"a": "1.0", "b": "any"})
     sure = rule("r", {"a": "<2"}, {"b": "<2"})
-    assert judge([sure], known).answer == "unknown"
-    assert judge([replace(sure, evidence="remembered")], known).answer == "compatible"
+    assert evaluate([sure], known).answer == "unknown"
+    assert evaluate([replace(sure, evidence="remembered")], known).answer == "compatible"
 
 
 def test_undecidable_rules_are_an_error_of_the_matrix() -> None:
@@ -126,7 +126,7 @@ def test_undecidable_rules_are_an_error_of_the_matrix() -> None:
         for number, version in enumerate(versions)
     ]
     with raises("matrix-too-complex"):
-        judge(rules, facts({f"p{number}": ">=0.dev0,<7.dev0" for number in range(8)}))
+        evaluate(rules, facts({f"p{number}": ">=0.dev0,<7.dev0" for number in range(8)}))
 
 
 def test_binding_rules_are_blamed_before_a_remembered_one_that_fits_as_well() -> None:
@@ -135,7 +135,7 @@ def test_binding_rules_are_blamed_before_a_remembered_one_that_fits_as_well() ->
         rule("high", {"a": ""}, {"b": ">=2.5"}),
         rule("low", {"a": ""}, {"b": "<1.5"}),
     ]
-    verdict = judge(rules, facts({"a": "1.0", "b": "any"}))
+    verdict = evaluate(rules, facts({"a": "1.0", "b": "any"}))
     assert verdict.answer == "incompatible"
     assert [[each.id for each in conflict.rules] for conflict in verdict.conflicts] == [["high", "low"]]
 
@@ -145,7 +145,7 @@ def test_the_nearest_cell_that_works_differs_on_the_fewest_axes(tmp_path: Path) 
     refused = RULE.replace('{torch: "<2.3"}', '{cuda: cpu, python: ">=3.12"}').replace('{numpy: ">=2"}', '{torch: ""}')
     loaded = load(tmp_path, SMALL.replace("purpose: p", axes), refused)
     (bad,) = loaded.select("small-cpu-py312-linux-arm64")
-    assert judge(loaded.rules, facts_of_cell(bad)).answer == "incompatible"
+    assert evaluate(loaded.rules, facts_of_cell(bad)).answer == "incompatible"
     best = nearest(loaded.rules, bad, loaded.cells())
     assert best is not None
     assert best.id == "small-cpu-py311-linux-arm64"
@@ -159,7 +159,7 @@ def test_rules_that_conflict_only_together_are_named_together_and_alone() -> Non
         rule("three", {"a": ""}, {"c": ">=2"}),
         rule("other", {"a": ""}, {"b": "<3"}),
     ]
-    verdict = judge(rules, facts({"a": "1.0", "b": "any", "c": "any"}))
+    verdict = evaluate(rules, facts({"a": "1.0", "b": "any", "c": "any"}))
     assert verdict.answer == "incompatible"
     (conflict,) = verdict.conflicts
     assert [each.id for each in conflict.rules] == ["one", "three", "two"]
@@ -167,7 +167,7 @@ def test_rules_that_conflict_only_together_are_named_together_and_alone() -> Non
 
 
 def test_a_conflict_reads_as_facts_reason_source_and_fix() -> None:
-    (conflict,) = judge([rule("r", {"a": "<2"}, {"b": "<2"})], facts({"a": "1.0", "b": "2.0", "c": "1.0"})).conflicts
+    (conflict,) = evaluate([rule("r", {"a": "<2"}, {"b": "<2"})], facts({"a": "1.0", "b": "2.0", "c": "1.0"})).conflicts
     assert str(conflict).splitlines() == [
         "error: a 1.0, b 2.0",
         "  because: because [r]",
@@ -239,7 +239,7 @@ def test_every_answer_is_true_of_every_choice_of_versions(
     rules: list[Rule], known: dict[str, str], closed: bool
 ) -> None:
     about = facts(known, closed=closed)
-    verdict = judge(rules, about)
+    verdict = evaluate(rules, about)
     binding = [each for each in rules if each.evidence != "remembered"]
     obeyed = [all(_obeys(chosen, each) for each in binding) for chosen in _choices(about)]
     if verdict.answer == "compatible":
@@ -247,8 +247,8 @@ def test_every_answer_is_true_of_every_choice_of_versions(
     if verdict.answer == "incompatible":
         assert not any(obeyed)
     if closed and all(text[0].isdigit() for text in known.values()):  # one choice: nothing may stay open
-        weights = {conflict.weight for conflict in verdict.conflicts}
-        assert verdict.answer != "unknown" or "suspicion" in weights
+        severities = {conflict.severity for conflict in verdict.conflicts}
+        assert verdict.answer != "unknown" or "suspicion" in severities
         assert (verdict.answer == "incompatible") == (not obeyed[0])
 
 
@@ -256,11 +256,11 @@ def test_every_answer_is_true_of_every_choice_of_versions(
 @given(RULES, KNOWN, st.booleans())
 def test_a_reported_conflict_is_real_and_smallest(rules: list[Rule], known: dict[str, str], closed: bool) -> None:
     about = facts(known, closed=closed)
-    for conflict in judge(rules, about).conflicts:
+    for conflict in evaluate(rules, about).conflicts:
         sure = [replace(each, evidence="measured") for each in conflict.rules]
-        assert judge(sure, about).answer == "incompatible"
+        assert evaluate(sure, about).answer == "incompatible"
         for left_out in sure:
-            assert judge([each for each in sure if each is not left_out], about).answer != "incompatible"
+            assert evaluate([each for each in sure if each is not left_out], about).answer != "incompatible"
 
 
 @settings(max_examples=60, deadline=None)
@@ -268,4 +268,4 @@ def test_a_reported_conflict_is_real_and_smallest(rules: list[Rule], known: dict
 def test_the_order_of_rules_does_not_matter(rules: list[Rule], known: dict[str, str], chance: object) -> None:
     shuffled = list(rules)
     chance.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert judge(shuffled, facts(known)) == judge(rules, facts(known))
+    assert evaluate(shuffled, facts(known)) == evaluate(rules, facts(known))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from imagegen.core.errors import UsageError
 from imagegen.plan import matrix
-from imagegen.plan.rules import Question, Vocabulary, ask
+from imagegen.plan.rules import Question, Vocabulary, parse_question
 from tests.support.errors import raises
 from tests.support.matrix_samples import SHIPPED, shipped_matrix
 
@@ -21,7 +21,7 @@ VOCABULARY = Vocabulary.of(MATRIX, ["numba"])
 
 
 def requested(*words: str, sets: tuple[str, ...] = ()) -> Question:
-    return ask(words, sets, MATRIX, VOCABULARY)
+    return parse_question(words, sets, MATRIX, VOCABULARY)
 
 
 @pytest.mark.parametrize(
@@ -220,5 +220,5 @@ def test_anything_is_a_question_or_a_usage_error(words: list[str]) -> None:
 def test_names_of_another_matrix_are_its_own(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("components:\n  my-thing: {description: d, aliases: [mt, My Thing]}\n")
     loaded = matrix.load([SHIPPED, tmp_path])
-    understood = ask(["mt==1.0", "mything"], [], loaded, Vocabulary.of(loaded)).requested
+    understood = parse_question(["mt==1.0", "mything"], [], loaded, Vocabulary.of(loaded)).requested
     assert understood == {"my-thing": "==1.0"}

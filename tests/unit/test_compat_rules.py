@@ -9,7 +9,7 @@ import pytest
 
 from imagegen.plan import matrix
 from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import Facts, constraints, facts_of_cell, judge
+from imagegen.plan.rules import Facts, constraints, evaluate, facts_of_cell
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.rule_cases import Case, attention, cuda, engines, environment, torch, training
 
@@ -24,7 +24,7 @@ ANSWERS = {"error": "incompatible", "suspicion": "unknown", "warning": "compatib
 
 
 def blamed(rules: Mapping[str, Rule], facts: Facts) -> list[list[str]]:
-    return [[rule.id for rule in conflict.rules] for conflict in judge(rules.values(), facts).conflicts]
+    return [[rule.id for rule in conflict.rules] for conflict in evaluate(rules.values(), facts).conflicts]
 
 
 def test_every_shipped_rule_has_a_case() -> None:
@@ -35,16 +35,16 @@ def test_every_shipped_rule_has_a_case() -> None:
 def test_what_its_source_says_fails_is_blamed_on_this_rule_and_no_other(name: str) -> None:
     rest = {other: rule for other, rule in RULES.items() if other != name}
     for facts in CASES[name].fails:
-        verdict = judge(RULES.values(), facts)
+        verdict = evaluate(RULES.values(), facts)
         (conflict,) = verdict.conflicts
         assert [rule.id for rule in conflict.rules] == [name]
-        assert verdict.answer == ANSWERS[conflict.weight]
-        assert not judge(rest.values(), facts).conflicts  # without this rule nothing says so
+        assert verdict.answer == ANSWERS[conflict.severity]
+        assert not evaluate(rest.values(), facts).conflicts  # without this rule nothing says so
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_its_source_says_works_is_compatible(name: str) -> None:
-    verdict = judge(RULES.values(), CASES[name].works)
+    verdict = evaluate(RULES.values(), CASES[name].works)
     assert (verdict.answer, verdict.conflicts) == ("compatible", ())
     for facts in CASES[name].silent:
         assert not blamed({name: RULES[name]}, facts)
@@ -90,7 +90,7 @@ CELLS = [
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_no_rule_refuses_a_shipped_cell(cell: matrix.Cell) -> None:
-    assert judge(MATRIX.rules, facts_of_cell(cell)).answer != "incompatible"
+    assert evaluate(MATRIX.rules, facts_of_cell(cell)).answer != "incompatible"
 
 
 def test_uv_gets_what_metadata_lacks() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagegen.plan.rules import Facts, judge
+from imagegen.plan.rules import Facts, evaluate
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.rule_cases import stack
 
@@ -236,19 +236,19 @@ BROKEN: dict[str, tuple[Facts, tuple[str, ...]]] = {
 
 
 def blamed(facts: Facts) -> dict[str, str]:
-    """Rule -> the weight of the conflict that it is in."""
-    return {rule.id: each.weight for each in judge(RULES, facts).conflicts for rule in each.rules}
+    """Rule -> the severity of the conflict that it is in."""
+    return {rule.id: each.severity for each in evaluate(RULES, facts).conflicts for rule in each.rules}
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_what_projects_ship_is_compatible(name: str) -> None:
     facts, warnings = SETS[name]
     assert blamed(facts) == dict.fromkeys(warnings, "warning")
-    assert judge(RULES, facts).answer == "compatible"
+    assert evaluate(RULES, facts).answer == "compatible"
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_only_resolves_is_refused_with_the_reason(name: str) -> None:
     facts, rules = BROKEN[name]
-    refused = {rule for rule, weight in blamed(facts).items() if weight == "error"}
+    refused = {rule for rule, severity in blamed(facts).items() if severity == "error"}
     assert refused == set(rules)

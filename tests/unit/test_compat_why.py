@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import Explanation, MetadataCache, Question, Surroundings, explain, nearby
+from imagegen.plan.rules import Explanation, MetadataCache, PlatformChoices, Question, explain, suggest
 from tests.support.package_metadata import library, package, question, rule
 
 FIELD = library(
@@ -128,7 +128,7 @@ def test_what_is_only_remembered_gives_unknown_and_a_warning_is_shown() -> None:
     warning = rule("slow", {"torch": "<2.9"}, {"vllm": ">=1"}, severity="warning")
     explanation = why(warning, torch="==2.8.0", vllm="==0.11.0")
     assert explanation.answer == "compatible"
-    assert [each.weight for each in explanation.conflicts] == ["warning"]
+    assert [each.severity for each in explanation.conflicts] == ["warning"]
     assert not why(warning, torch="==2.9.1").conflicts
 
 
@@ -153,8 +153,8 @@ def test_torchs_own_libraries_are_those_of_the_build_on_the_index() -> None:
 
 
 def near(*rules: Rule, known: MetadataCache = FIELD, **requested: str) -> list[dict[str, str]]:
-    around = Surroundings(cuda=("12.6", "12.8", "13.0"), python=("3.10", "3.11", "3.12"))
-    return [dict(each.changes) for each in nearby(question(**requested), rules, known, around)]
+    around = PlatformChoices(cuda=("12.6", "12.8", "13.0"), python=("3.10", "3.11", "3.12"))
+    return [dict(each.changes) for each in suggest(question(**requested), rules, known, around)]
 
 
 def test_the_nearest_is_offered_first_and_no_detour_over_it() -> None:
@@ -276,7 +276,7 @@ def test_a_reported_conflict_follows_from_what_it_lists_alone(
 def test_no_combination_that_works_is_nearer(world: World, rules: list[Rule], requested: dict[str, str]) -> None:
     if _possible(world, rules, requested):
         return
-    found = nearby(_ask(requested), rules, _library(world), Surroundings())
+    found = suggest(_ask(requested), rules, _library(world), PlatformChoices())
     costs = []
     for chosen in itertools.product(VERSIONS, repeat=len(requested)):
         other = {name: f"=={version}" for name, version in zip(requested, chosen, strict=True)}

@@ -14,7 +14,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, digest_of, upkeep
 from imagegen.image.inventory import cell as cells
 from imagegen.image.inventory.cell import import_scans, known_scans
-from imagegen.image.layers import watch
+from imagegen.image.layers import scan
 from imagegen.plan.lock.model import FileConflict, Lock, LockedGpus
 from tests.support.elf_files import make_elf
 from tests.support.layer_inputs import cell_of, lock_of, locked
@@ -63,7 +63,7 @@ def test_equal_knowledge_is_equal_bytes(lock: Lock, facts: dict[str, bytes], emp
 
 
 def test_only_what_is_named_and_lacks_is_asked_for(lock: Lock, facts: dict[str, bytes], empty: Store) -> None:
-    one, two = (watch.key(wheel, lock.python) for wheel in lock.wheels)
+    one, two = (scan.scan_key(wheel, lock.python) for wheel in lock.wheels)
     requested: list[str] = []
 
     def bring(key: str) -> bytes | None:
@@ -81,7 +81,7 @@ def test_only_what_is_named_and_lacks_is_asked_for(lock: Lock, facts: dict[str, 
 def test_a_missing_scan_is_skipped_and_what_came_before_an_error_stays(
     lock: Lock, facts: dict[str, bytes], empty: Store
 ) -> None:
-    one, two = (watch.key(wheel, lock.python) for wheel in lock.wheels)
+    one, two = (scan.scan_key(wheel, lock.python) for wheel in lock.wheels)
 
     def bring(key: str) -> bytes | None:
         if key == two:

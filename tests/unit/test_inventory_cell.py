@@ -54,8 +54,8 @@ def test_nothing_is_read_twice(
     monkeypatch.setattr("imagegen.image.base.rootfs", None)
     assert cells.subject(lock, cell_of(None), store, settings, Quiet()) == subject
     assert set(cells.blobs(lock, store).values()) == {
-        "what is known of one-1.0-py3-none-any.whl",
-        "what is known of base debian12",
+        "the scan of one-1.0-py3-none-any.whl",
+        "the scan of base debian12",
     }
 
 

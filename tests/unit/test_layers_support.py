@@ -184,4 +184,4 @@ def test_a_commit_is_distinguished_from_the_release_of_its_version() -> None:
     built = replace(release, sdist=LockedSdist(wheel.file, (), git=commit))
     for mbridge, answer in ((release, "incompatible"), (built, "compatible")):
         facts = compat.facts_of_lock(replace(LOCK, wheels=(core, mbridge)), "2.39")
-        assert compat.judge([rule], facts).answer == answer
+        assert compat.evaluate([rule], facts).answer == answer

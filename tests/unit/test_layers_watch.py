@@ -16,7 +16,7 @@ from imagegen.core.config import Settings
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, upkeep
 from imagegen.image.inventory.cell import blobs
-from imagegen.image.layers import layer, watch
+from imagegen.image.layers import layer, scan
 from imagegen.image.layers.archive import ZipArchive, ZipEntry
 from imagegen.plan.lock.model import FileConflict, Lock, LockedWheel
 from tests.support.elf_files import make_elf, make_fatbin
@@ -54,7 +54,7 @@ def test_a_build_sees_what_the_wheel_says(
     built = assemble(lock, store, settings, Quiet())
     assert read.count("one/lib.so") == read.count("one/__init__.py") == 1
     read.clear()
-    seen = watch.facts_of(store, wheel, "3.11")
+    seen = scan.scan_wheel(store, wheel, "3.11")
     assert not read
     assert seen.files["one/lib.so"] == examine(
         LIBRARY, size=len(LIBRARY), sha256=hashlib.sha256(LIBRARY).hexdigest(), executable=False
@@ -64,7 +64,7 @@ def test_a_build_sees_what_the_wheel_says(
 
     other = Store(tmp_path / "other")
     other.write(store.read(wheel.file.digest))
-    assert watch.facts_of(other, wheel, "3.11") == seen  # of the wheel alone, and no layer is made
+    assert scan.scan_wheel(other, wheel, "3.11") == seen  # of the wheel alone, and no layer is made
     other.write(bytes(1024))
     monkeypatch.setattr(layer, "WheelScanner", None)  # the scan is cached: no scanner is started
     assert assemble(lock, other, settings, Quiet()) == built
@@ -76,19 +76,19 @@ def test_one_file_under_two_versions_is_two_packages(store: Store, tmp_path: Pat
     labelled = replace(
         wheel, version="1.0+torch2.8", file=replace(wheel.file, filename="one-1.0+torch2.8-py3-none-any.whl")
     )
-    assert [watch.facts_of(store, each, "3.11").version for each in (wheel, labelled)] == ["1.0", "1.0+torch2.8"]
+    assert [scan.scan_wheel(store, each, "3.11").version for each in (wheel, labelled)] == ["1.0", "1.0+torch2.8"]
 
 
 @pytest.mark.usefixtures("empty_base")
 def test_facts_that_are_lost_or_damaged_are_made_of_the_wheel(store: Store, tmp_path: Path, settings: Settings) -> None:
     lock, wheel = demo(store, tmp_path)
     assemble(lock, store, settings, Quiet())
-    seen = watch.facts_of(store, wheel, "3.11")
+    seen = scan.scan_wheel(store, wheel, "3.11")
     for harm in (Path.unlink, lambda path: (path.chmod(0o644), path.write_bytes(bytes(path.stat().st_size)))):
-        digest = watch.blob(store, wheel, "3.11")
+        digest = scan.scan_blob(store, wheel, "3.11")
         assert digest
         harm(store.path(digest))
-        assert watch.facts_of(Store(store.root), wheel, "3.11") == seen
+        assert scan.scan_wheel(Store(store.root), wheel, "3.11") == seen
 
 
 @pytest.mark.usefixtures("empty_base")
@@ -103,7 +103,7 @@ def test_files_that_no_layer_holds_are_seen_too(
     assemble(lock, store, settings, Quiet())
     assert sorted(name for name in read if name.endswith(".so")) == ["lib.so", "lib.so", "s.so", "s.so"]
     for wheel in wheels:
-        files = watch.facts_of(store, wheel, "3.11").files
+        files = scan.scan_wheel(store, wheel, "3.11").files
         assert {name for name, file in files.items() if file.elf} == {"lib.so", "s.so"}
 
 
@@ -117,7 +117,7 @@ def test_a_large_file_made_in_another_way_is_read_twice(
     lock, wheel = demo(store, tmp_path)
     assemble(lock, store, settings, Quiet())
     assert read.count("one/lib.so") == 2
-    elf = watch.facts_of(store, wheel, "3.11").files["one/lib.so"].elf
+    elf = scan.scan_wheel(store, wheel, "3.11").files["one/lib.so"].elf
     assert elf
     assert elf.exported == {"name"}
 
@@ -126,11 +126,11 @@ def test_a_large_file_made_in_another_way_is_read_twice(
 def test_facts_are_kept_as_long_as_a_lock_names_the_wheel(store: Store, tmp_path: Path, settings: Settings) -> None:
     lock, wheel = demo(store, tmp_path)
     assemble(lock, store, settings, Quiet())
-    digest = watch.blob(store, wheel, "3.11")
-    assert blobs(lock, store) == {digest: "what is known of one-1.0-py3-none-any.whl"}
+    digest = scan.scan_blob(store, wheel, "3.11")
+    assert blobs(lock, store) == {digest: "the scan of one-1.0-py3-none-any.whl"}
     assert digest in upkeep.blobs(store)
     later = 2 * upkeep.YOUNG + store.path(str(digest)).stat().st_mtime
     upkeep.collect(store, [str(digest)], later)
-    assert watch.recall(store, wheel, "3.11")
+    assert scan.recorded_scan(store, wheel, "3.11")
     upkeep.collect(store, [], 2 * upkeep.YOUNG + later)
-    assert watch.recall(store, wheel, "3.11") is None
+    assert scan.recorded_scan(store, wheel, "3.11") is None

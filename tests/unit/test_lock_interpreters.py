@@ -17,7 +17,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.registry.mirror import place
 from imagegen.core.store import Store
 from imagegen.image import base, inputs
-from imagegen.image.inputs.foundation import libpython_link, workshop_of
+from imagegen.image.inputs.foundation import libpython_link, sdist_builder
 from imagegen.image.layers.plan import layer_key, plan
 from imagegen.image.layers.sources import plan_base
 from imagegen.plan import lock
@@ -197,10 +197,10 @@ def test_sdists_are_built_by_the_bases_own_python(tmp_path: Path) -> None:
     bare = replace(OF_312.base, debs=())
     with_python = replace(bare, debs=(*others, deb))
     assert (own_python(bare), own_python(with_python)) == (None, "/usr/bin/python3.11")
-    first = workshop_of(Foundation(with_python, LOCKED), store, settings, Quiet())
-    second = workshop_of(Foundation(with_python, STANDALONE), store, settings, Quiet())
+    first = sdist_builder(Foundation(with_python, LOCKED), store, settings, Quiet())
+    second = sdist_builder(Foundation(with_python, STANDALONE), store, settings, Quiet())
     assert (first.interpreter, first.key) == (second.interpreter, second.key) == (LOCKED.path, base.key(with_python))
-    third = workshop_of(Foundation(bare, STANDALONE), store, settings, Quiet())
+    third = sdist_builder(Foundation(bare, STANDALONE), store, settings, Quiet())
     assert third.interpreter == STANDALONE.path
     assert third.key not in (base.key(bare), base.key(with_python))
 

@@ -17,7 +17,7 @@ from packaging.tags import Tag
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
-from imagegen.plan.lock import guard, indexes
+from imagegen.plan.lock import indexes, uv_interpreter
 from imagegen.plan.lock.resolve import ResolveRequest, Site, resolve
 from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Base, Component, Sdist
@@ -107,7 +107,7 @@ def test_the_trap_is_one(index: PackageIndex, tmp_path: Path) -> None:
 
 def test_the_guard_refuses_everything_but_the_question() -> None:
     for arguments in ([], ["-c", "print(1)"], ["-I", "-B", "-c", "print(1)"], ["-I", "-B", "setup.py", "x"]):
-        assert guard.main("/somewhere", arguments) == 1
+        assert uv_interpreter.main("/somewhere", arguments) == 1
 
 
 def test_declared_metadata_stands_in_for_building(index: PackageIndex, settings: Settings) -> None:

@@ -23,13 +23,13 @@ from imagegen.core.net.answer import size_of
 from imagegen.image.layers.wheel import Wheel
 from imagegen.plan.harvest import releases as harvested
 from imagegen.plan.harvest import torch_exports, wheel_metadata
-from imagegen.plan.lock import indexes, parts
+from imagegen.plan.lock import indexes, resolution_inputs
 from imagegen.plan.lock.distribution import parse_release
 from imagegen.plan.lock.sdist import _check
 from imagegen.plan.matrix import recipes
 from imagegen.supply.compare.difference import goes_back
 from imagegen.supply.trust import debversion
-from imagegen.wheels import artifacts, naming
+from imagegen.wheels import naming, remote_wheelhouse
 from tests.support.matrix_samples import SMALL, load
 from tests.support.wheels import FILENAME, make_wheel
 
@@ -100,13 +100,13 @@ def test_what_is_asked_for_or_harvested_is_refused(ask: Callable[[], object], er
 @pytest.mark.parametrize(
     ("ask", "answer"),
     [
-        (lambda: parts._version(WHEEL), "0.dev0"),
+        (lambda: resolution_inputs._version(WHEEL), "0.dev0"),
         (lambda: indexes._is_release(WHEEL, "demo", "1"), False),
         (lambda: _is_of(WHEEL, "demo"), False),
         (lambda: _is_of(SDIST, "demo"), False),
         (lambda: recipes._is_of(SDIST, "demo", "1"), False),
         (lambda: naming.read(WHEEL), None),
-        (lambda: artifacts._called("demo-1-py3-none-any.whl", "demo", DIGITS), False),
+        (lambda: remote_wheelhouse._called("demo-1-py3-none-any.whl", "demo", DIGITS), False),
         (lambda: goes_back("1", DIGITS), False),
         (lambda: _within(DIGITS, ">=1"), False),
         (lambda: size_of(DIGITS), None),

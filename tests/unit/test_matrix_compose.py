@@ -165,10 +165,10 @@ def test_a_rule_that_an_image_accepts_only_warns(tmp_path: Path) -> None:
         facts = Facts({"torch": Fact.exactly("2.13.0"), "numpy": Fact.exactly("2.3.5")}, {}, {}, closed=True)
         if weight == "error":
             with pytest.raises(IncompatibleError):
-                app.judge(cell, facts)
+                app.require_compatible(cell, facts)
         else:
-            app.judge(cell, facts)
-            assert [each.weight for each in app._warnings[cell.id]] == ["warning"]
+            app.require_compatible(cell, facts)
+            assert [each.severity for each in app._warnings[cell.id]] == ["warning"]
 
 
 def test_an_override_has_one_meaning(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 
 from imagegen.core.errors import Location, MatrixErrors
 from imagegen.plan import rules as compat
-from imagegen.plan.lock.parts import pep508
+from imagegen.plan.lock.resolution_inputs import pep508
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.model import Cell
 from tests.support.matrix_samples import SHIPPED, SMALL, load, shipped_matrix
@@ -115,7 +115,7 @@ def test_rules_admit_every_build_that_the_harvest_saw_on_pypi() -> None:
         facts = compat.Facts(
             {"torch": compat.Fact.exactly(version)}, {"cuda": compat.Fact.exactly(cuda)}, {}, closed=False
         )
-        verdict = compat.judge_on((), [each for each in rules if each.names <= {"torch", "cuda"}], facts)
+        verdict = compat.evaluate_on((), [each for each in rules if each.names <= {"torch", "cuda"}], facts)
         assert not verdict.conflicts, (version, cuda)
 
 

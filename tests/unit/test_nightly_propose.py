@@ -20,7 +20,7 @@ from tests.support.nightly_week import BASE, Week, day, rule, versions, with_deb
 
 
 def rejected(proposal: Proposal) -> dict[str, tuple[str, str, str]]:
-    return {held.name: (held.stays, held.newer, held.reason) for held in proposal.held}
+    return {rejected.name: (rejected.stays, rejected.newer, rejected.reason) for rejected in proposal.rejected}
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def toy(tmp_path: Path) -> Toy:
 def test_nothing_new_is_no_other_lock_and_one_resolution(toy: Toy) -> None:
     toy.requested = 0
     proposal = toy.propose()
-    assert (proposal.changed, proposal.after, proposal.held, toy.requested) == (False, toy.first, (), 1)
+    assert (proposal.changed, proposal.after, proposal.rejected, toy.requested) == (False, toy.first, (), 1)
 
 
 def test_the_base_moves_alone_but_not_for_a_new_signature(toy: Toy) -> None:
@@ -63,7 +63,7 @@ def test_of_a_broken_release_the_one_before_is_taken(toy: Toy) -> None:
     toy.broken = {("peft", "4"), ("peft", "3")}
     proposal = toy.propose()
     assert versions(proposal.after) == {"torch": "1", "vllm": "1", "peft": "2"}
-    assert [(held.newer, held.reason) for held in proposal.held] == [
+    assert [(rejected.newer, rejected.reason) for rejected in proposal.rejected] == [
         ("4", "peft 4 has no wheel: its index offers only an sdist"),
         ("5", "the matrix asks for peft<5: we need peft"),
     ]

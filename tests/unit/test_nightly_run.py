@@ -170,8 +170,8 @@ def test_a_run_of_the_same_day_replaces_its_section_and_a_further_step_keeps_it(
 
 
 def test_markup_of_others_stays_text(nightly: NightlyRun) -> None:
-    held = RejectedUpdate("peft", "1", "2", "<img src=x> *and* `more`\nlines [a](b)")
-    proposal = replace(nightly.propose(nightly.cells["b"]), held=(held,))
+    rejected = RejectedUpdate("peft", "1", "2", "<img src=x> *and* `more`\nlines [a](b)")
+    proposal = replace(nightly.propose(nightly.cells["b"]), rejected=(rejected,))
     (line,) = changes.section(proposal, []).lines
     assert line == "peft stays 1, not 2: \\<img src=x> \\*and\\* \\`more\\` lines \\[a](b)"
 

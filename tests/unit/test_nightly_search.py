@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from imagegen.app.nightly.search import Refusal, Unit, largest
+from imagegen.app.nightly.search import Rejection, Unit, largest_accepted
 
 NAMES = "abcdef"
 UNITS = [Unit(name, index, ("newest",)) for index, name in enumerate(NAMES)]
@@ -27,14 +27,14 @@ def worlds(draw: st.DrawFn) -> tuple[list[frozenset[str]], list[tuple[str, str]]
     return clashes, needs
 
 
-def refusal(world: tuple[list[frozenset[str]], list[tuple[str, str]]], required: frozenset[str]) -> Refusal | None:
+def rejection(world: tuple[list[frozenset[str]], list[tuple[str, str]]], required: frozenset[str]) -> Rejection | None:
     clashes, needs = world
     for first, second in needs:
         if first in required and second not in required:
-            return Refusal(f"{first} needs {second}", frozenset({first, second}))
+            return Rejection(f"{first} needs {second}", frozenset({first, second}))
     for clash in clashes:
         if clash <= required:
-            return Refusal(f"{'+'.join(sorted(clash))} clash", clash)
+            return Rejection(f"{'+'.join(sorted(clash))} clash", clash)
     return None
 
 
@@ -43,51 +43,51 @@ def refusal(world: tuple[list[frozenset[str]], list[tuple[str, str]]], required:
 def test_the_answer_is_the_best_of_all_sets_by_the_stated_order(
     world: tuple[list[frozenset[str]], list[tuple[str, str]]], units: list[Unit]
 ) -> None:
-    def attempt(required: Mapping[str, str]) -> frozenset[str] | Refusal:
+    def attempt(required: Mapping[str, str]) -> frozenset[str] | Rejection:
         moving = frozenset(required)
-        return refusal(world, moving) or moving
+        return rejection(world, moving) or moving
 
-    answer = largest(units, attempt)
-    accepted = [each for each in subsets() if refusal(world, each) is None]
+    answer = largest_accepted(units, attempt)
+    accepted = [each for each in subsets() if rejection(world, each) is None]
     best = max(accepted, key=lambda each: [name in each for name in NAMES])
     assert frozenset(answer.taken) == best == (answer.value or frozenset())
-    assert set(answer.held) == set(NAMES) - best
-    assert all(each.reason for each in answer.held.values())
+    assert set(answer.rejected) == set(NAMES) - best
+    assert all(each.reason for each in answer.rejected.values())
 
 
 @given(st.sets(st.sampled_from(subsets())), st.permutations(UNITS), st.integers(min_value=0))
 def test_whatever_is_accepted_none_is_held_that_could_move(
     accepted: set[frozenset[str]], units: list[Unit], seed: int
 ) -> None:
-    def attempt(required: Mapping[str, str]) -> frozenset[str] | Refusal:
+    def attempt(required: Mapping[str, str]) -> frozenset[str] | Rejection:
         moving = frozenset(required)
         chance = random.Random(f"{seed} {sorted(moving)}")
-        return moving if moving in accepted else Refusal("no", frozenset(chance.sample(NAMES, chance.randrange(3))))
+        return moving if moving in accepted else Rejection("no", frozenset(chance.sample(NAMES, chance.randrange(3))))
 
-    answer = largest(units, attempt)
+    answer = largest_accepted(units, attempt)
     taken = frozenset(answer.taken)
     assert answer.value == (taken or None)
     assert not taken or taken in accepted
     assert not any(taken | {name} in accepted for name in set(NAMES) - taken)
-    assert answer == largest(UNITS, attempt)
+    assert answer == largest_accepted(UNITS, attempt)
 
 
 def test_it_goes_a_shorter_way_where_the_farthest_is_refused() -> None:
     requested = []
 
-    def attempt(required: Mapping[str, str]) -> str | Refusal:
+    def attempt(required: Mapping[str, str]) -> str | Rejection:
         requested.append(dict(required))
-        return Refusal("b 3 has no wheel", frozenset({"b"})) if required.get("b") == "" else str(required)
+        return Rejection("b 3 has no wheel", frozenset({"b"})) if required.get("b") == "" else str(required)
 
     units = [Unit("a", 0, ("",)), Unit("b", 1, ("", "<3", "<2")), Unit("c", 1, ("",))]
-    answer = largest(units, attempt)
+    answer = largest_accepted(units, attempt)
     assert answer.taken == {"a": "", "b": "<3", "c": ""}
-    assert {name: each.reason for name, each in answer.held.items()} == {"b": "b 3 has no wheel"}
+    assert {name: each.reason for name, each in answer.rejected.items()} == {"b": "b 3 has no wheel"}
     assert len(requested) == 4  # all; all but b; b, and less far
 
 
 def test_all_at_once_is_one_attempt() -> None:
     requested = []
-    answer = largest(UNITS, lambda required: requested.append(required) or len(required))
-    assert (answer.value, len(requested), answer.held) == (len(NAMES), 1, {})
-    assert largest([], lambda _: 0).value is None
+    answer = largest_accepted(UNITS, lambda required: requested.append(required) or len(required))
+    assert (answer.value, len(requested), answer.rejected) == (len(NAMES), 1, {})
+    assert largest_accepted([], lambda _: 0).value is None

@@ -26,7 +26,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, digest_of
 from imagegen.image.base import BaseLayer
 from imagegen.image.inventory import cell
-from imagegen.image.layers import bytecode, watch
+from imagegen.image.layers import bytecode, scan
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
 from imagegen.run import smoke
 from imagegen.supply.trust.attach import attached
@@ -156,7 +156,7 @@ class Machine:
         self.app = SimpleNamespace(
             env=env, project=team.root, settings=real.settings, store=real.store, progress=progress,
             matrix=SimpleNamespace(defaults=images, gpus={}, select=lambda name: (images[name],)),
-            sources=lambda _: real.settings,
+            settings_for=lambda _: real.settings,
         )  # fmt: skip
 
     def publish(self, lock: Lock, *, key: bool = True, to: str = "acme/rl", **wishes: Any) -> PublishedImage:
@@ -259,7 +259,7 @@ def test_facts_that_are_not_what_is_named(how: str, team: Team, engines: Engines
     one = team.machine("one", lock)
     published = one.publish(lock)
     known = cell.known_scans(lock, one.store)
-    path = f"/v2/acme/rl/demo/blobs/{digest_of(known[watch.key(lock.wheels[0], lock.python)])}"
+    path = f"/v2/acme/rl/demo/blobs/{digest_of(known[scan.scan_key(lock.wheels[0], lock.python)])}"
     media_type, data = team.registry.documents.pop(path)
     if how == "altered":
         team.registry.documents[path] = (media_type, data[:-1] + bytes([data[-1] ^ 1]))

@@ -39,9 +39,9 @@ def test_a_report_takes_the_place_of_an_earlier_one(
     if not exchanging:  # as on a file system without it
         monkeypatch.setattr(pages, "_EXCHANGE", 1 << 30)
     directory = tmp_path / "new" / "site"
-    site.replace(directory, ONE)
+    site.replace_report(directory, ONE)
     assert there(directory) == ONE
-    site.replace(directory, TWO)
+    site.replace_report(directory, TWO)
     assert there(directory) == TWO
     assert [path.name for path in directory.parent.iterdir()] == ["site"]
     assert directory.stat().st_mode & 0o777 == 0o755
@@ -50,8 +50,8 @@ def test_a_report_takes_the_place_of_an_earlier_one(
 def test_an_empty_folder_will_do_and_a_link_stays_one(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "site").symlink_to("real")
-    site.replace(tmp_path / "site", ONE)
-    site.replace(tmp_path / "site", TWO)
+    site.replace_report(tmp_path / "site", ONE)
+    site.replace_report(tmp_path / "site", TWO)
     assert (tmp_path / "site").is_symlink()
     assert there(tmp_path / "real") == TWO
 
@@ -63,31 +63,31 @@ def test_what_no_report_wrote_is_not_touched(mark: bytes | None, tmp_path: Path)
     if mark:
         (tmp_path / pages.MARK).write_bytes(mark)
     with raises("store-foreign-file") as failed:
-        site.replace(tmp_path, ONE)
+        site.replace_report(tmp_path, ONE)
     assert "CNAME" in str(failed.value.why)
     assert (tmp_path / "index.html").read_text() == "mine"
     (tmp_path / "file").write_text("")
     with raises("store-output-is-file"):
-        site.replace(tmp_path / "file", ONE)
+        site.replace_report(tmp_path / "file", ONE)
 
 
 def test_who_cannot_finish_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tmp_path / "site"
-    site.replace(directory, ONE)
+    site.replace_report(directory, ONE)
 
     def full(self: Path, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with raises("store-disk-full"):
-        site.replace(directory, TWO)
+        site.replace_report(directory, TWO)
     assert there(directory) == ONE
     assert [path.name for path in tmp_path.iterdir()] == ["site"]
 
 
 def test_what_a_killed_run_left_goes(tmp_path: Path) -> None:
     (tmp_path / ".imagegen-report-x").mkdir()
-    site.replace(tmp_path / "site", ONE)
+    site.replace_report(tmp_path / "site", ONE)
     assert [path.name for path in tmp_path.iterdir()] == ["site"]
 
 
@@ -181,7 +181,7 @@ def test_a_repository_runs_nothing(committed: Commit, tmp_path: Path) -> None:
 
 
 def test_the_mark_names_the_files(tmp_path: Path) -> None:
-    site.replace(tmp_path / "site", ONE)
+    site.replace_report(tmp_path / "site", ONE)
     assert json.loads((tmp_path / "site" / pages.MARK).read_bytes())["files"] == sorted(ONE)
 
 

@@ -9,14 +9,14 @@ import pytest
 from imagegen.core.errors import LockError
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
-from imagegen.plan.rules import Standing
+from imagegen.plan.rules import CellAnswer
 from imagegen.plan.state import MEANINGS, CellState, cell_state
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.shipped_locks import shipped_lock
 
-FREE = Standing("compatible")
-REFUSED = Standing("incompatible", "torch 2.0 cannot go with numpy 2.")
-DOUBTED = Standing("unknown", "Nothing is known of vllm 99.")
+FREE = CellAnswer("compatible")
+REFUSED = CellAnswer("incompatible", "torch 2.0 cannot go with numpy 2.")
+DOUBTED = CellAnswer("unknown", "Nothing is known of vllm 99.")
 PASSED = {"pass": 9, "skip": 0, "fail": 0, "crash": 0}
 BROKEN = LockError("its lock cannot be read")
 
@@ -26,7 +26,7 @@ CELL = next(cell for cell in shipped_matrix().all_cells if cell.id == LOCK.cell)
 
 
 @pytest.mark.parametrize(
-    ("standing", "locked", "tests", "state"),
+    ("answer", "locked", "tests", "state"),
     [
         (FREE, None, None, "no known conflict"),
         (FREE, LOCK, None, "locked"),
@@ -39,9 +39,9 @@ CELL = next(cell for cell in shipped_matrix().all_cells if cell.id == LOCK.cell)
     ],
 )
 def test_one_state_out_of_five(
-    standing: Standing, locked: Lock | LockError | None, tests: dict[str, int] | None, state: str
+    answer: CellAnswer, locked: Lock | LockError | None, tests: dict[str, int] | None, state: str
 ) -> None:
-    found = cell_state(standing, locked, tests)
+    found = cell_state(answer, locked, tests)
     assert found.name == state
     assert found.name in MEANINGS
 

@@ -12,7 +12,7 @@ from imagegen.audit.model import Licence
 from imagegen.core.config import Settings
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image.layers import watch
+from imagegen.image.layers import scan
 from imagegen.plan.lock.model import Lock, LockedSdist, LockedWheel
 from imagegen.supply.trust.known_licences import read_known_licences
 from tests.support.layer_inputs import lock_of, locked
@@ -48,7 +48,7 @@ def test_what_the_store_has_read_needs_no_index(
 ) -> None:
     said = {"METADATA": "Metadata-Version: 2.1\nName: one\nVersion: 1.0\nLicense: BSD\n"}
     one = locked(store, tmp_path, "one", {}, said)
-    watch.facts_of(store, one, "3.11")
+    scan.scan_wheel(store, one, "3.11")
     found = read_known_licences(lock_of(one), store, with_index, Quiet())
     assert found.wheels == {one.file.sha256: Licence(text="BSD")}
     assert not index.requested

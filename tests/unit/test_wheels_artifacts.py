@@ -19,8 +19,8 @@ from imagegen.core.progress import Quiet
 from imagegen.core.registry import parse
 from imagegen.core.store import Store, digest_of
 from imagegen.plan.lock.builds import BuiltWheel
-from imagegen.wheels import artifacts, wheelhouse
-from imagegen.wheels.artifacts import RemoteWheelhouse
+from imagegen.wheels import remote_wheelhouse, wheelhouse
+from imagegen.wheels.remote_wheelhouse import RemoteWheelhouse
 from tests.support.built_wheels import DATA, KEY, LOG, built
 from tests.support.errors import raises
 from tests.support.registry_server import send
@@ -144,7 +144,7 @@ def test_another_wheel_than_asked(required: tuple[str, str], registry: Writable,
     ],
 )
 def test_what_a_file_is_called(filename: str, name: str, version: str, *, same: bool) -> None:
-    assert artifacts._called(filename, name, version) is same
+    assert remote_wheelhouse._called(filename, name, version) is same
 
 
 Change = Callable[[dict[str, Any]], Any]
@@ -246,15 +246,15 @@ def test_places() -> None:
     def settings(**env: str) -> Settings:
         return Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull, **env})
 
-    assert artifacts.place(settings()) is None
-    assert artifacts.place(settings(IMAGEGEN_WHEELHOUSE="")) is None
+    assert remote_wheelhouse.place(settings()) is None
+    assert remote_wheelhouse.place(settings(IMAGEGEN_WHEELHOUSE="")) is None
     named = settings(IMAGEGEN_WHEELHOUSE="ghcr.io/team/wheels")
-    assert str(artifacts.place(named)) == "ghcr.io/team/wheels"
-    assert str(artifacts.place(named, "quay.io/a/b", "--to")) == "quay.io/a/b"
+    assert str(remote_wheelhouse.place(named)) == "ghcr.io/team/wheels"
+    assert str(remote_wheelhouse.place(named, "quay.io/a/b", "--to")) == "quay.io/a/b"
     wrong = (("ghcr.io/a:1", "--to"), ("", "--to"), ("UPPER/x y", None))
     for text, option in wrong:
         with raises("usage-no-repository") as caught:
-            artifacts.place(settings(IMAGEGEN_WHEELHOUSE=text), text if option else None, option or "")
+            remote_wheelhouse.place(settings(IMAGEGEN_WHEELHOUSE=text), text if option else None, option or "")
         assert caught.value.what.startswith(option or "IMAGEGEN_WHEELHOUSE")
         assert "registry.example.com/team/wheels" in str(caught.value)
 
@@ -262,5 +262,5 @@ def test_places() -> None:
 @given(st.text(max_size=80))
 def test_no_key_but_a_digest_becomes_a_tag(text: str) -> None:
     with raises("usage-invalid-value"):
-        artifacts.tag(text)
-    assert artifacts.tag(digest_of(text.encode("utf-8", "surrogatepass"))).startswith("sha256-")
+        remote_wheelhouse.tag(text)
+    assert remote_wheelhouse.tag(digest_of(text.encode("utf-8", "surrogatepass"))).startswith("sha256-")

@@ -23,9 +23,9 @@ from imagegen.core.registry import parse
 from imagegen.core.store import Store
 from imagegen.image.inventory import site
 from imagegen.plan.lock.builds import BuiltWheel
-from imagegen.wheels.artifacts import RemoteWheelhouse
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Candidate, Offer, WheelListing, WheelSources, find
+from imagegen.wheels.remote_wheelhouse import RemoteWheelhouse
 from imagegen.wheels.resolve import candidates
 from imagegen.wheels.wheelhouse import WheelSource
 from tests.support.built_wheels import built

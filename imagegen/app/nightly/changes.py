@@ -18,9 +18,9 @@ from imagegen.core.errors import Location, LockError
 from imagegen.core.text import counted, shown
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.compare import words
+from imagegen.supply.compare import wording
 from imagegen.supply.compare.difference import ComparisonFacts, difference
-from imagegen.supply.compare.sides import of_lock
+from imagegen.supply.compare.operands import of_lock
 
 FILE = "CHANGES.md"
 _HEAD = "# What moved in the locks, and why\n\nWritten by `imagegen nightly`; the newest day comes first.\n"
@@ -52,7 +52,7 @@ class ChangelogSection:
 def section(proposal: Proposal, moved: Sequence[str]) -> ChangelogSection:
     """Return the changelog section of a proposal; `moved` are sentences about the difference between the two locks."""
     start = _name(proposal.before) if proposal.before else "nothing"
-    lines = [*moved, *(rejection(held) for held in proposal.held)]
+    lines = [*moved, *(rejection(rejected) for rejected in proposal.rejected)]
     escaped = tuple(_MARKUP.sub(r"\\\1", shown(" ".join(line.split()))) for line in lines)
     return ChangelogSection(proposal.as_of[:10], proposal.cell.id, start, _name(proposal.after), escaped)
 
@@ -62,10 +62,10 @@ def plain(line: str) -> str:
     return re.sub(r"\\" + _MARKUP.pattern, r"\1", line)
 
 
-def rejection(held: RejectedUpdate) -> str:
+def rejection(rejected: RejectedUpdate) -> str:
     """Return the sentence that explains why a release is not taken."""
-    newer = f", not {held.newer}" if held.newer else ""
-    return f"{held.name} stays {held.stays}{newer}: {held.reason}"
+    newer = f", not {rejected.newer}" if rejected.newer else ""
+    return f"{rejected.name} stays {rejected.stays}{newer}: {rejected.reason}"
 
 
 def as_dict(proposal: Proposal, moved: Sequence[str]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def as_dict(proposal: Proposal, moved: Sequence[str]) -> dict[str, Any]:
         "as_of": proposal.as_of,
         "changed": proposal.changed,
         "moved": list(moved),
-        "held": [asdict(held) for held in proposal.held],
+        "held": [asdict(rejected) for rejected in proposal.rejected],
     }
 
 
@@ -153,7 +153,7 @@ def sentences(before: Lock | None, after: Lock, known: ComparisonFacts = _NOTHIN
     if before is None:
         return [f"locked for the first time: {counted(len(after.packages), 'package')}"]
     found = difference(of_lock("before", "lock", before), of_lock("after", "lock", after), known)
-    return [*([] if found.empty else words.sentences(found)), *_security(before, after), *_matrix(before, after)]
+    return [*([] if found.empty else wording.sentences(found)), *_security(before, after), *_matrix(before, after)]
 
 
 def _security(before: Lock, after: Lock) -> list[str]:

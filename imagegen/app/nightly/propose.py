@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.app.nightly.releases import NewerRelease
-from imagegen.app.nightly.search import Refusal, Unit, largest
+from imagegen.app.nightly.search import Rejection, Unit, largest_accepted
 from imagegen.core.errors import BuildError, ErrorGroup, ImagegenError, LockError
 from imagegen.core.text import cut
 from imagegen.core.types import Gpu
@@ -30,7 +30,7 @@ from imagegen.plan.matrix.model import Cell, Requirement, Rule
 _TORCH = ("torch", "torchvision", "torchaudio", "triton")
 _ENGINES = ("vllm", "sglang")
 _REST = "what the components need"  # all packages that are no components, as one unit
-_RANKS = 3  # of components: torch's family, engines, others; then the rest, and what of the rest is refused
+_RANKS = 3  # of components: torch's family, engines, others; then the rest, and what of the rest is rejected
 _STEPS = 4  # releases of a component that are tried, the newest first
 
 
@@ -52,7 +52,7 @@ class Proposal:
     as_of: str
     before: Lock | None
     after: Lock
-    held: tuple[RejectedUpdate, ...] = ()
+    rejected: tuple[RejectedUpdate, ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -88,12 +88,12 @@ def propose(
         return _CellSearch(cell, previous, rules, resolve, releases)
 
     if before is None:
-        return Proposal(cell, as_of, None, search(None).floor())
+        return Proposal(cell, as_of, None, search(None).baseline())
     with ThreadPoolExecutor(1, thread_name_prefix="search") as side:
         ahead = side.submit(lambda: search(before).run())  # on the base that seldom moves, while that is requested
-        previous = _on(before, base(), cell)
-    after, held = ahead.result() if previous is before else search(previous).run()
-    return Proposal(cell, as_of, before, before if _same(before, after) else after, held)
+        previous = _with_base(before, base(), cell)
+    after, rejected = ahead.result() if previous is before else search(previous).run()
+    return Proposal(cell, as_of, before, before if _same(before, after) else after, rejected)
 
 
 def rank(package: str) -> int:
@@ -104,7 +104,7 @@ def rank(package: str) -> int:
     return 0 if package in _TORCH else 1 if package in _ENGINES else 2
 
 
-def _on(before: Lock, base: LockedBase, cell: Cell) -> Lock:
+def _with_base(before: Lock, base: LockedBase, cell: Cell) -> Lock:
     """Return the lock on today's base, or `before` itself where only the archives' signatures differ.
 
     Archives are signed again several times a day, and a new signature alone is no reason for another lock.
@@ -130,16 +130,16 @@ class _CellSearch:
         self.requested = {each.component.package: each for each in cell.requirements if not each.git}
         self.locked = {each.name: each.version for each in previous.packages} if previous else {}
         self.releases = {name: tuple(releases(each, cell, self.target)) for name, each in self.requested.items()}
-        self.others: set[str] = set()  # no components, and named by a refusal
-        self.made: dict[object, Lock | Refusal] = {}
+        self.others: set[str] = set()  # no components, and named by a rejection
+        self.made: dict[object, Lock | Rejection] = {}
 
-    def floor(self) -> Lock:
+    def baseline(self) -> Lock:
         """Return the locked versions as a lock: the old lock where it still fits the cell."""
         previous = self.previous
         if previous and not lock.stale(previous, self.cell) and not lock.contradictions(previous, self.cell):
             return previous
-        found = self._made((), self._bounds({})) if previous else self._made((), {})
-        if isinstance(found, Refusal):
+        found = self._resolved((), self._bounds({})) if previous else self._resolved((), {})
+        if isinstance(found, Rejection):
             raise LockError(
                 f"{self.cell.id} cannot be locked",
                 code="lock-unresolvable",
@@ -150,16 +150,16 @@ class _CellSearch:
 
     def run(self) -> tuple[Lock, tuple[RejectedUpdate, ...]]:
         self._find_others()
-        answer = largest(self._units(), self._attempt)
-        best, untaken = self._stretch(answer.value or self.floor(), answer.taken, answer.held)
-        return best, tuple(sorted([*self._refused(best, answer.held), *untaken], key=_place))
+        answer = largest_accepted(self._units(), self._attempt)
+        best, untaken = self._try_untaken(answer.value or self.baseline(), answer.taken, answer.rejected)
+        return best, tuple(sorted([*self._rejected_others(best, answer.rejected), *untaken], key=_sort_key))
 
     def _find_others(self) -> None:
         """Find the packages that are not components and must be excluded, since a rejection blames them."""
         components = self.requested.keys() | {each.component.package for each in self.cell.requirements}
         for _ in range(_STEPS):
             found = self._attempt({unit.name: unit.moves[0] for unit in self._units() if unit.name not in self.others})
-            new = found.names & self.locked.keys() - components - self.others if isinstance(found, Refusal) else set()
+            new = found.names & self.locked.keys() - components - self.others if isinstance(found, Rejection) else set()
             if not new:
                 return
             self.others |= new
@@ -172,9 +172,9 @@ class _CellSearch:
         """Return upper bounds to try for a component: none (the newest release), then below each of the newest few,
         while a release above the locked one is left.
         """
-        if not self._may_stay(name):
+        if not self._can_stay(name):
             return ()
-        newer = [each.version for each in self._newer(name, self.locked[name]) if self._comes_in(name, each)]
+        newer = [each.version for each in self._newer(name, self.locked[name]) if self._installable(name, each)]
         return ("", *(f"<{version}" for version in newer[: _STEPS - 1][: len(newer) - 1])) if newer else ()
 
     def _newer(self, name: str, version: str) -> list[NewerRelease]:
@@ -183,106 +183,106 @@ class _CellSearch:
     def _in_range(self, name: str, version: str) -> bool:
         return SpecifierSet(self.requested[name].specifier).contains(Version(version).public, prereleases=True)
 
-    def _comes_in(self, name: str, release: NewerRelease) -> bool:
+    def _installable(self, name: str, release: NewerRelease) -> bool:
         return release.lacks is None and self._in_range(name, release.version)
 
-    def _may_stay(self, name: str) -> bool:
+    def _can_stay(self, name: str) -> bool:
         """Return whether the component is locked in a version that the matrix still accepts."""
         return name in self.locked and self._in_range(name, self.locked[name])
 
     def _bounds(self, required: Mapping[str, str]) -> dict[str, str]:
         bounds = {}
-        for name in filter(self._may_stay, self.requested):
+        for name in filter(self._can_stay, self.requested):
             version = Version(self.locked[name]).public
             move = required.get(name)
             bounds[name] = f"=={version}" if move is None else ",".join(filter(None, [f">={version}", move]))
-        held = {name: f"=={Version(self.locked[name]).public}" for name in self.others - required.keys()}
-        return bounds | held
+        pinned = {name: f"=={Version(self.locked[name]).public}" for name in self.others - required.keys()}
+        return bounds | pinned
 
-    def _attempt(self, required: Mapping[str, str]) -> Lock | Refusal:
-        return self._made(self._upgraded(required), self._bounds(required))
+    def _attempt(self, required: Mapping[str, str]) -> Lock | Rejection:
+        return self._resolved(self._upgraded(required), self._bounds(required))
 
     def _upgraded(self, required: Mapping[str, str]) -> tuple[str, ...]:
-        loose = {name for name in self.requested if not self._may_stay(name)}
+        loose = {name for name in self.requested if not self._can_stay(name)}
         rest = self.locked.keys() - self.requested.keys() - self.others if _REST in required else set()
         return tuple(sorted((loose | rest | required.keys()) & self.locked.keys()))
 
-    def _made(self, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock | Refusal:
+    def _resolved(self, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock | Rejection:
         key = (tuple(upgraded), frozenset(bounds.items()))
         if key not in self.made:
-            self.made[key] = self._make(upgraded, bounds)
+            self.made[key] = self._resolve(upgraded, bounds)
         return self.made[key]
 
-    def _make(self, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock | Refusal:
+    def _resolve(self, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock | Rejection:
         try:
             made = self.resolve(self.previous, upgraded, bounds)
         except (LockError, BuildError) as error:
-            return by_error(error, self.locked.keys() | self.requested.keys())
-        return refusal_by_rules(self.rules, compat.facts_of_lock(made, self.cell.base.glibc), self.cell.gpus) or made
+            return rejection_by_error(error, self.locked.keys() | self.requested.keys())
+        return rejection_by_rules(self.rules, compat.facts_of_lock(made, self.cell.base.glibc), self.cell.gpus) or made
 
-    def _stretch(
-        self, best: Lock, taken: Mapping[str, str], refused: Mapping[str, Refusal]
+    def _try_untaken(
+        self, best: Lock, taken: Mapping[str, str], rejected_before: Mapping[str, Rejection]
     ) -> tuple[Lock, list[RejectedUpdate]]:
         """Try each newer release that was not taken: it is taken where nothing else gets older, or has its reason."""
         untaken: list[RejectedUpdate] = []
         versions = {each.name: each.version for each in best.packages}
         for name in sorted(self.requested.keys() & versions.keys(), key=lambda each: (rank(each), each)):
-            for newer in self._worth_telling(name, versions[name]):
-                found = self._tried(name, newer, versions, taken, refused.get(name))
-                if not isinstance(found, Refusal):
-                    return self._stretch(found, taken, refused)
+            for newer in self._reported(name, versions[name]):
+                found = self._try_release(name, newer, versions, taken, rejected_before.get(name))
+                if not isinstance(found, Rejection):
+                    return self._try_untaken(found, taken, rejected_before)
                 untaken.append(RejectedUpdate(name, versions[name], newer.version, found.reason))
         return best, untaken
 
-    def _worth_telling(self, name: str, version: str) -> Iterator[NewerRelease]:
+    def _reported(self, name: str, version: str) -> Iterator[NewerRelease]:
         """The newest in the matrix's range, and the newest of all, if that is another."""
         newer = [each for each in self._newer(name, version) if not each.today]
-        within = [each for each in newer if self._comes_in(name, each)]
+        within = [each for each in newer if self._installable(name, each)]
         yield from within[:1]
         if newer and newer[0] not in within[:1]:
             yield newer[0]
 
-    def _tried(
+    def _try_release(
         self,
         name: str,
         newer: NewerRelease,
         versions: Mapping[str, str],
         taken: Mapping[str, str],
-        refused: Refusal | None,
-    ) -> Lock | Refusal:
+        rejected_before: Rejection | None,
+    ) -> Lock | Rejection:
         requested = self.requested[name]
         if not self._in_range(name, newer.version):
-            return Refusal(f"the matrix asks for {name}{requested.specifier}: {requested.because}")
+            return Rejection(f"the matrix asks for {name}{requested.specifier}: {requested.because}")
         if newer.lacks:
-            return Refusal(newer.lacks)
+            return Rejection(newer.lacks)
         fixed = [*self.requested, *(self.others - taken.keys())]
         bounds = {each: f"=={Version(versions[each]).public}" for each in fixed if each in versions}
-        if refused:  # along with others: perhaps it can move alone
-            found = self._made(self._upgraded(taken), bounds | {name: f"=={newer.version}"})
-            return refused if isinstance(found, Refusal) else found
+        if rejected_before:  # along with others: perhaps it can move alone
+            found = self._resolved(self._upgraded(taken), bounds | {name: f"=={newer.version}"})
+            return rejected_before if isinstance(found, Rejection) else found
         exactly = replace(requested, specifier=f"=={newer.version}")
         requirements = tuple(exactly if each is requested else each for each in self.cell.requirements)
         facts = compat.facts_of_cell(replace(self.cell, requirements=requirements))
-        if by_rules := refusal_by_rules(self.rules, facts, self.cell.gpus):
+        if by_rules := rejection_by_rules(self.rules, facts, self.cell.gpus):
             return by_rules
         loose = {
             each: ",".join(filter(None, [f">={Version(versions[each]).public}", taken[each]]))
             for each in bounds.keys() & taken.keys()
         }
-        return self._made(self._upgraded(taken), bounds | loose | {name: f"=={newer.version}"})
+        return self._resolved(self._upgraded(taken), bounds | loose | {name: f"=={newer.version}"})
 
-    def _refused(self, best: Lock, held: Mapping[str, Refusal]) -> Iterator[RejectedUpdate]:
+    def _rejected_others(self, best: Lock, rejected: Mapping[str, Rejection]) -> Iterator[RejectedUpdate]:
         """Yield the rejected updates of packages that are not components."""
         versions = {each.name: each.version for each in best.packages}
-        for name, refusal in held.items():
+        for name, rejection in rejected.items():
             if name == _REST:
-                yield RejectedUpdate(name, "as it is", "", refusal.reason)
+                yield RejectedUpdate(name, "as it is", "", rejection.reason)
             elif name in self.others and name in versions:
-                yield RejectedUpdate(name, versions[name], "", refusal.reason)
+                yield RejectedUpdate(name, versions[name], "", rejection.reason)
 
 
-def _place(held: RejectedUpdate) -> tuple[int, str, str]:
-    return rank(held.name), held.name, held.newer
+def _sort_key(rejected: RejectedUpdate) -> tuple[int, str, str]:
+    return rank(rejected.name), rejected.name, rejected.newer
 
 
 # The reason for a rejected set of versions, in one line: the rule with its source, or uv's message, shortened.
@@ -292,23 +292,23 @@ _LONGEST = 600  # characters of an error in one line
 _NAMED = re.compile(r"(?<![\w.-])([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w,-]+\])?(?:[=<>!~]=?| (?=\d))")
 
 
-def refusal_by_rules(rules: Iterable[Rule], facts: compat.Facts, gpus: Iterable[Gpu]) -> Refusal | None:
-    """The refusal where a rule leaves no choice, else None."""
-    verdict = compat.judge_on(gpus, rules, facts)
+def rejection_by_rules(rules: Iterable[Rule], facts: compat.Facts, gpus: Iterable[Gpu]) -> Rejection | None:
+    """The rejection where a rule leaves no choice, else None."""
+    verdict = compat.evaluate_on(gpus, rules, facts)
     if verdict.answer != "incompatible":
         return None
-    errors = [each for each in verdict.conflicts if each.weight == "error"]
+    errors = [each for each in verdict.conflicts if each.severity == "error"]
     said = [f"{rule.because} [{rule.id}; {rule.source}, {rule.date}]" for each in errors for rule in each.rules]
     facts_known = ", ".join(f"{name} {text}" for each in errors for name, text in sorted(each.facts.items()))
     names = frozenset(name for each in errors for name in each.facts)
-    return Refusal(f"{facts_known}: {' '.join(dict.fromkeys(said))}", names)
+    return Rejection(f"{facts_known}: {' '.join(dict.fromkeys(said))}", names)
 
 
-def by_error(error: ImagegenError, known: Collection[str]) -> Refusal:
+def rejection_by_error(error: ImagegenError, known: Collection[str]) -> Rejection:
     """Return the rejection that an error stands for; it blames those of the `known` packages that the error names."""
     parts = error.errors if isinstance(error, ErrorGroup) else [error]
     names = frozenset(canonicalize_name(found) for found in _NAMED.findall(str(error)))
-    return Refusal("; ".join(_line(part) for part in parts), names & set(known))
+    return Rejection("; ".join(_line(part) for part in parts), names & set(known))
 
 
 def _line(error: ImagegenError) -> str:

@@ -63,11 +63,11 @@ class LockRepository:
     def candidate(self, cell: str) -> Path:
         return self.candidates / f"{cell}.toml"
 
-    def lay(self, made: Lock) -> None:
+    def write_candidate(self, made: Lock) -> None:
         lock.write(made, self.candidate(made.cell))
 
-    def keep(self, proposal: Proposal) -> None:
-        """The lock into the project, and what changed with it."""
+    def save(self, proposal: Proposal) -> None:
+        """Write the lock and its changelog entry to the project, and remove the candidate."""
         if proposal.changed:
             moved = self.sentences(proposal.before, proposal.after)
             changes.add(self.locks / changes.FILE, changes.section(proposal, moved))
@@ -122,17 +122,17 @@ def _move(
     made = proposal.after
     if propose_only:
         if proposal.changed:
-            locks.keep(proposal)
+            locks.save(proposal)
         return ("proposed" if proposal.changed else "unchanged"), None, proposal
     if not proposal.changed and made.record and steps.published(cell, made):
         return "unchanged", made.record.digest, proposal
     if proposal.changed:
-        locks.lay(made)
+        locks.write_candidate(made)
     published = steps.publish(cell, made)
     made = replace(made, record=published.record)
     kept = replace(proposal, after=made) if proposal.changed else _recorded(proposal, made)
     if made != proposal.before:
-        locks.keep(kept)
+        locks.save(kept)
     return ("published" if proposal.changed or published.changed else "unchanged"), published.digest, kept
 
 

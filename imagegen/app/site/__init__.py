@@ -1,18 +1,18 @@
 """The matrix and its images as static pages."""
 
 from imagegen.app.site.history import History, LockChange, history_of
-from imagegen.app.site.pages import render, replace, require_own
-from imagegen.app.site.view import Sheet, SiteReport, Smoke, href
+from imagegen.app.site.pages import render, replace_report, require_own
+from imagegen.app.site.view import CellReport, SiteReport, Smoke, href
 
 __all__ = [
+    "CellReport",
     "History",
     "LockChange",
-    "Sheet",
     "SiteReport",
     "Smoke",
     "history_of",
     "href",
     "render",
-    "replace",
+    "replace_report",
     "require_own",
 ]

@@ -82,7 +82,7 @@ _EXCHANGE = 2  # RENAME_EXCHANGE
 _SHOWN = 3  # foreign files in a message
 
 
-def replace(directory: Path, files: Mapping[str, bytes]) -> None:
+def replace_report(directory: Path, files: Mapping[str, bytes]) -> None:
     """Replace the content of `directory` by these files; a reader sees either the old or the new report, never a
     mixture.
 

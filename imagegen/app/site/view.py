@@ -22,7 +22,7 @@ Audit = Mapping[str, Any]  # as audit.report.Report.as_dict has it
 
 
 @dataclass(frozen=True)
-class Sheet:
+class CellReport:
     """A locked cell with everything that its report page shows.
 
     `smoke` and `audit` are None where no report of that tool is in this store.
@@ -48,7 +48,7 @@ class SiteReport:
 
     cells: tuple[Cell, ...]
     states: Mapping[str, CellState]
-    sheets: tuple[Sheet, ...]
+    sheets: tuple[CellReport, ...]
     others: tuple[Lock, ...] = ()
     descriptions: Mapping[str, str] = field(default_factory=dict)  # of images, where a cell's own would mislead
 
@@ -91,7 +91,7 @@ class LayerView:
 
 
 @dataclass(frozen=True)
-class Common:
+class SharedLayers:
     cell: str
     href: str | None
     count: int
@@ -108,7 +108,7 @@ class CheckSummary:
 
 
 @dataclass(frozen=True)
-class SheetView:
+class CellPage:
     cell: Cell
     lock: Lock
     href: str
@@ -124,7 +124,7 @@ class SheetView:
     unpacked: int | None
     sized: bool  # of some layer it is known what it takes on a disk
     heaviest: int
-    common: tuple[Common, ...]
+    common: tuple[SharedLayers, ...]
     audit: CheckSummary | None
     smoke: CheckSummary | None
     history: tuple[LockChange, ...]
@@ -135,7 +135,7 @@ class SheetView:
 class SiteIndex:
     counts: Mapping[StateName, int]  # of cells
     groups: tuple[Group, ...]
-    sheets: tuple[SheetView, ...]
+    sheets: tuple[CellPage, ...]
 
 
 def href(cell: str) -> str:
@@ -158,14 +158,14 @@ def _row(cell: str, report: SiteReport, locked: set[str]) -> RowView:
     return RowView(cell, href(cell) if cell in locked else None, report.states[cell])
 
 
-def _sheets(report: SiteReport) -> Iterable[SheetView]:
+def _sheets(report: SiteReport) -> Iterable[CellPage]:
     locks = (*(sheet.lock for sheet in report.sheets), *report.others)
     pages = {sheet.cell.id for sheet in report.sheets}
     for sheet in report.sheets:
         others = [each for each in locks if each.cell != sheet.lock.cell]
         pins = {each.name: Pin(each.name, each.release, reason(each)) for each in sheet.lock.packages}
         chosen = sorted((each.name for each in sheet.lock.packages if each.because), key=_rank)
-        yield SheetView(
+        yield CellPage(
             cell=sheet.cell,
             lock=sheet.lock,
             href=href(sheet.cell.id),
@@ -194,7 +194,7 @@ def _rank(name: str) -> tuple[int, str]:
     return (MAIN.index(name), "") if name in MAIN else (len(MAIN), name)
 
 
-def _commands(sheet: Sheet) -> tuple[tuple[str, str], ...]:
+def _commands(sheet: CellReport) -> tuple[tuple[str, str], ...]:
     options = ["--gpus", "all", "--ipc=host"] if sheet.cell.gpus else []
     run = "A shell in it, with all GPUs and the host's shared memory:" if options else "A shell in it:"
     if sheet.remote:
@@ -206,7 +206,7 @@ def _commands(sheet: Sheet) -> tuple[tuple[str, str], ...]:
     return *first, (run, shlex.join(["docker", "run", "--rm", "-it", *options, name, "bash"]))
 
 
-def _layers(sheet: Sheet, others: Sequence[Lock]) -> tuple[LayerView, ...]:
+def _layers(sheet: CellReport, others: Sequence[Lock]) -> tuple[LayerView, ...]:
     """Return the layers' views, each with the number of other images that have it, by the locks' records."""
     recorded = {layer.name: layer.digest for layer in sheet.lock.record.layers} if sheet.lock.record else {}
     theirs = Counter(digest for other in others if other.record for digest in {x.digest for x in other.record.layers})
@@ -220,10 +220,10 @@ def _total(sizes: Iterable[int | None]) -> int | None:
     return None if None in every or not every else sum(size or 0 for size in every)
 
 
-def _common(lock: Lock, others: Sequence[Lock], pages: set[str]) -> tuple[Common, ...]:
+def _common(lock: Lock, others: Sequence[Lock], pages: set[str]) -> tuple[SharedLayers, ...]:
     """The images with most in common first."""
     found = [
-        Common(cell, f"{cell}.html" if cell in pages else None, count, packed)
+        SharedLayers(cell, f"{cell}.html" if cell in pages else None, count, packed)
         for cell, (count, packed) in shared(lock, others).items()
         if count
     ]

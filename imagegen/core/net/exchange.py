@@ -96,39 +96,39 @@ class StallWatchdog:
             self._arm(left)
 
 
-class HeldAdapter(HTTPAdapter):
+class WatchedAdapter(HTTPAdapter):
     """requests' transport, in which the watchdog of the calling thread holds every connection that is used."""
 
     def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
         pool: Any = super().get_connection_with_tls_context(*args, **kwargs)
-        pool.ConnectionCls = _held(pool.ConnectionCls)
+        pool.ConnectionCls = _watched(pool.ConnectionCls)
         return pool
 
 
-class _Held:
+class _WatchedConnection:
     sock: Any
 
     def _new_conn(self) -> Any:
         sock = super()._new_conn()  # type: ignore[misc]  # the class below is one of urllib3's
-        _hold(sock)
+        _watch(sock)
         return sock
 
     def request(self, *args: Any, **kwargs: Any) -> None:
         if self.sock is not None:
-            _hold(self.sock)
+            _watch(self.sock)
         super().request(*args, **kwargs)  # type: ignore[misc]
 
 
-def _hold(sock: socket.socket) -> None:
+def _watch(sock: socket.socket) -> None:
     line: StallWatchdog | None = getattr(_here, "line", None)
     if line is not None:
         line.hold(sock)
 
 
 @cache
-def _held(kind: type) -> type:
+def _watched(kind: type) -> type:
     """`kind`, one of urllib3's connections, direct or through a proxy, that registers with the watchdog."""
-    return kind if issubclass(kind, _Held) else type(kind.__name__, (_Held, kind), {})
+    return kind if issubclass(kind, _WatchedConnection) else type(kind.__name__, (_WatchedConnection, kind), {})
 
 
 # One request with its redirects, and trying again with back-off: what reading and sending share.
@@ -341,7 +341,7 @@ class Exchange:
             session = requests.Session()
             session.trust_env = False
             for scheme in ("http://", "https://"):
-                session.mount(scheme, HeldAdapter())
+                session.mount(scheme, WatchedAdapter())
             session.verify = bundle(self._settings.ca_bundle) if self._settings.ca_bundle else True
             session.headers["User-Agent"] = f"imagegen/{__version__}"
             self._local.session = session

@@ -17,7 +17,7 @@ from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image import base
-from imagegen.image.inputs.foundation import bottom_key, tree_key, workshop_of
+from imagegen.image.inputs.foundation import bottom_key, sdist_builder, tree_key
 from imagegen.plan.lock import interpreters, sdist
 from imagegen.plan.lock.model import Lock, LockedGit, LockedSdist, LockedWheel
 from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel, mirrored, missing
@@ -63,7 +63,7 @@ def fetch(lock: Lock, store: Store, settings: Settings, progress: Progress) -> N
 
 def fetch_parts(locked: Lock, store: Store, settings: Settings, progress: Progress) -> None:
     """Bring what the lock's sdists and commits become wheels of, without making any. Raises as `fetch_each`."""
-    workshop = workshop_of(locked.foundation, store, settings, progress)
+    workshop = sdist_builder(locked.foundation, store, settings, progress)
     wheels = [wheel for wheel in locked.wheels if wheel.sdist]
     total = sum(required.file.estimate for wheel in wheels for required in _parts(wheel))
     with Client(settings) as client, progress.meter(f"fetching {counted(len(wheels), 'source')}", total) as meter:
@@ -89,7 +89,7 @@ def fetch_each(
             absent.append(wheel)
     if not absent:
         return
-    workshop = workshop_of(lock.foundation, store, settings, progress)
+    workshop = sdist_builder(lock.foundation, store, settings, progress)
     if rootfs:
         workshop = replace(workshop, rootfs=rootfs)
     total = sum(required.file.estimate for wheel in absent for required in _parts(wheel))

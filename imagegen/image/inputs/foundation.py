@@ -46,11 +46,11 @@ def packages_layer(below: Foundation, store: Store, settings: Settings, progress
     assert below.added  # noqa: S101 - else there is no such layer
     key = base.key(below.base)
     return base.build_packages(
-        below.added, key, lambda: _bottom(below, store, settings, progress), store, settings, progress
+        below.added, key, lambda: _bottom_layers(below, store, settings, progress), store, settings, progress
     )
 
 
-def _bottom(
+def _bottom_layers(
     below: Foundation, store: Store, settings: Settings, progress: Progress
 ) -> tuple[Sequence[RemoteLayer], Path]:
     """The base's layers, from the bottom up, and its tree, in the store."""
@@ -105,7 +105,7 @@ def _bottom_tree(
     def layers() -> Sequence[RemoteLayer]:
         if prebuilt and not base.packages_built(added, base.key(below.base), store):
             return prebuilt.fetch(store, progress)
-        bottom, _ = _bottom(below, store, settings, progress)
+        bottom, _ = _bottom_layers(below, store, settings, progress)
         return [*bottom, _as_layer(packages_layer(below, store, settings, progress))]
 
     return base.merged_tree(bottom_key(below), layers, program, store, progress)
@@ -156,7 +156,7 @@ def libpython_link(root: Path, locked: LockedInterpreter) -> tuple[str, str] | N
     return (f"{folder}/{name}", target) if folder and (root / target.lstrip("/")).is_file() else None
 
 
-def workshop_of(below: Foundation, store: Store, settings: Settings, progress: Progress) -> SdistBuilder:
+def sdist_builder(below: Foundation, store: Store, settings: Settings, progress: Progress) -> SdistBuilder:
     """Return where sdists become wheels, unpacked when the first one needs it.
 
     The base's own Python builds them where the base brings one, since a wheel of pure Python is the same whichever

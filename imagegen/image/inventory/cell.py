@@ -21,7 +21,7 @@ from imagegen.core.text import counted
 from imagegen.image import inputs, layers
 from imagegen.image.inventory import system
 from imagegen.image.inventory.disk import Disk
-from imagegen.image.layers import ownership, watch
+from imagegen.image.layers import ownership, scan
 from imagegen.image.layers.install import absolute, relative, site_packages
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.plan.lock.model import Lock, LockedWheel
@@ -55,7 +55,7 @@ def import_scans(locked: Lock, store: Store, named: Container[str], bring: Calla
 def _keys(locked: Lock) -> Iterator[tuple[str, str]]:
     """Yield kind and key of every record that an audit of the cell reads."""
     for wheel in locked.wheels:
-        yield watch.FACTS, watch.key(wheel, locked.python)
+        yield scan.SCANS, scan.scan_key(wheel, locked.python)
     yield SYSTEM, system_key(locked)
 
 
@@ -64,7 +64,7 @@ def _keys(locked: Lock) -> Iterator[tuple[str, str]]:
 # What a build has seen of the wheels while it made layers of them is remembered by the store. The others are fetched
 # and read, and no layer is made.
 
-SYSTEM = "system"  # records of the store: what is known of a base
+SYSTEM = "system"  # kind of the store's records: the scan of a base
 
 
 def subject(locked: Lock, cell: Cell, store: Store, settings: Settings, progress: Progress) -> Subject:
@@ -92,11 +92,11 @@ def subject(locked: Lock, cell: Cell, store: Store, settings: Settings, progress
 
 
 def blobs(locked: Lock, store: Store) -> dict[str, str]:
-    """Digest -> what it is, of all that the store remembers for the cell's audit."""
+    """Return the digests of all blobs that the store keeps for the cell's audit, with a description of each."""
     found = {
-        watch.blob(store, wheel, locked.python): f"what is known of {wheel.file.filename}" for wheel in locked.wheels
+        scan.scan_blob(store, wheel, locked.python): f"the scan of {wheel.file.filename}" for wheel in locked.wheels
     }
-    found[kept.blob(store, SYSTEM, system_key(locked))] = f"what is known of base {locked.base.name}"
+    found[kept.blob(store, SYSTEM, system_key(locked))] = f"the scan of base {locked.base.name}"
     return {digest: what for digest, what in found.items() if digest}
 
 
@@ -108,7 +108,7 @@ def known_system(locked: Lock, store: Store) -> SystemLibraries | None:
 
 def _packages(locked: Lock, store: Store, settings: Settings, progress: Progress) -> dict[str, Package]:
     """Name -> facts, of every wheel."""
-    known = {wheel.name: watch.recall(store, wheel, locked.python) for wheel in locked.wheels}
+    known = {wheel.name: scan.recorded_scan(store, wheel, locked.python) for wheel in locked.wheels}
     missing = tuple(wheel for wheel in locked.wheels if known[wheel.name] is None)
     found = {name: package for name, package in known.items() if package}
     if missing:
@@ -124,7 +124,7 @@ def _read(
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="read")
     try:
         with timed(progress, text):
-            futures = {wheel.name: pool.submit(watch.facts_of, store, wheel, python) for wheel in wheels}
+            futures = {wheel.name: pool.submit(scan.scan_wheel, store, wheel, python) for wheel in wheels}
             return {name: future.result() for name, future in futures.items()}
     finally:
         pool.shutdown(cancel_futures=True)

@@ -23,7 +23,7 @@ from imagegen.image.inventory.distributions import installed, python_of
 from imagegen.image.inventory.environment import Environment, is_site, of_site
 from imagegen.image.inventory.tree import FileTree
 from imagegen.image.layers.install import installation, relative, site_packages
-from imagegen.image.layers.watch import looked_at
+from imagegen.image.layers.scan import scan_file
 from imagegen.image.layers.wheel import Wheel
 
 
@@ -130,7 +130,7 @@ def _package(path: Path, scratch: Path) -> Package:
     try:
         with Wheel(path, path.name) as wheel:
             files = {relative(file.path, site_packages(python)): file for file in installation(wheel, python)}
-            looked = {name: looked_at(file, scratch) for name, file in files.items()}
+            looked = {name: scan_file(file, scratch) for name, file in files.items()}
             return Package(wheel.distribution, wheel.version, looked, wheel.requires, wheel.tags)
     except WheelError as error:
         error.fix = (

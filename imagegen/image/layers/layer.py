@@ -24,9 +24,9 @@ from imagegen.image.layers.install import (
     skeleton,
 )
 from imagegen.image.layers.plan import INTERPRETER, LayerPlan, bytecode_key, digest_of_json, layer_key
+from imagegen.image.layers.scan import WheelScanner
+from imagegen.image.layers.scan import scan_blob as facts_blob
 from imagegen.image.layers.support import WORKDIR
-from imagegen.image.layers.watch import WheelScanner
-from imagegen.image.layers.watch import blob as facts_blob
 from imagegen.image.layers.wheel import Wheel, open_locked
 from imagegen.plan.lock.interpreters import directory
 from imagegen.plan.lock.model import Lock

@@ -14,7 +14,7 @@ from imagegen.audit.contents import clashes
 from imagegen.audit.model import File
 from imagegen.core.errors import ErrorGroup, WheelError
 from imagegen.core.store import Store
-from imagegen.image.layers import watch
+from imagegen.image.layers import scan
 from imagegen.image.layers.install import InstalledFile, absolute, installation, pyc_path, site_packages
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.image.layers.wheel import open_locked
@@ -77,7 +77,7 @@ def table(store: Store, locked: LockedWheel, python: str) -> Contents:
 def known(store: Store, locked: LockedWheel, python: str) -> Contents | None:
     """Return the files that the wheel installs, from the cache or from its scan; None where the store has neither."""
     found: dict[str, str] | None = store.recall("files", _key(locked, python))
-    if found is None and (package := watch.recall(store, locked, python)) is not None:
+    if found is None and (package := scan.recorded_scan(store, locked, python)) is not None:
         site = site_packages(python)
         found = {absolute(path, site): _identity(file) for path, file in package.files.items()}
         store.remember("files", _key(locked, python), found)

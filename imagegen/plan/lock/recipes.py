@@ -292,7 +292,7 @@ def _require_new_enough(what: str, toolkit: str, names: Iterable[str], rules: It
     about = [rule for rule in rules if {*rule.when, *rule.then, *rule.conflict} <= {"cuda", "gpu"}]
     facts = compat.Facts({}, {"cuda": compat.Fact.exactly(toolkit)}, {}, closed=False)
     gpus = [Gpu(f"sm_{name}", _capability(name), "", ()) for name in names]
-    verdict = compat.judge_on(gpus, about, facts)
+    verdict = compat.evaluate_on(gpus, about, facts)
     if verdict.conflicts:
         raise BuildError(
             what,

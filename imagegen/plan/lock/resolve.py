@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
 from imagegen.core.text import redact
-from imagegen.plan.lock import guard
+from imagegen.plan.lock import uv_interpreter
 from imagegen.plan.lock.indexes import DEFAULT
 from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Component
@@ -55,9 +55,9 @@ def _excluded(explanation: str) -> list[tuple[str, str]]:
 # Resolution with uv, from static metadata only: no code of any package runs.
 #
 # uv resolves for a machine other than this one (`uv pip compile --python-version --python-platform`), with an
-# interpreter that refuses to build (guard.py), a cache of its own (metadata that an earlier build left in the user's
-# cache must not decide), and no configuration but what is written here. It runs twice: for the versions with their
-# dependent packages, and, restricted to these, for the files (PEP 751).
+# interpreter that refuses to build (uv_interpreter.py), a cache of its own (metadata that an earlier build left in the
+# user's cache must not decide), and no configuration but what is written here. It runs twice: for the versions with
+# their dependent packages, and, restricted to these, for the files (PEP 751).
 
 _PROJECT = "cell"
 _TIMEOUT = 1800  # seconds; the largest cells resolve within a minute where nothing is cached
@@ -197,7 +197,7 @@ def _furnish(work_dir: Path, question: ResolveRequest) -> None:
             ]
             lines += [f"requires-dist = {json.dumps(list(component.sdist.requires))}"]
     (work_dir / "uv.toml").write_text("\n".join(lines) + "\n")
-    guarded = shlex.join([sys.executable, "-I", guard.__file__])
+    guarded = shlex.join([sys.executable, "-I", uv_interpreter.__file__])
     (work_dir / "python").write_text(f'#!/bin/sh\nexec {guarded} "$0" "$@"\n')
     (work_dir / "python").chmod(0o755)
 
@@ -246,13 +246,13 @@ def _uv(work_dir: Path, settings: Settings, question: ResolveRequest, arguments:
 def _explained(stderr: str, question: ResolveRequest) -> LockError | FetchError:
     """Return a LockError with uv's explanation, without the parts that only concern the uv command line."""
     text = re.sub(rf"\b{_PROJECT}( \(pyproject\.toml\))? depends on", "the cell depends on", redact(stderr))
-    if guard.REFUSAL in text:
+    if uv_interpreter.REFUSAL in text:
         found = re.search(r"`([^`=]+)==([^`]+)`", text)
         name, version = (found[1], found[2]) if found else ("a package", "")
         return LockError(
             f"{name} {version} has no wheel, and its metadata cannot be read without running its code",
             code="lock-sdist-metadata",
-            why=guard.REFUSAL,
+            why=uv_interpreter.REFUSAL,
             fix=f"declare {name} as a component with `sdist:` (version, requires, build_requires), or exclude it",
         )
     if undated := packages_without_upload_time(text):

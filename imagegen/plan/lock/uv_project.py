@@ -23,8 +23,8 @@ from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.plan.lock import indexes, uv_lock
 from imagegen.plan.lock.model import GIT, URL
-from imagegen.plan.lock.parts import Attempts
 from imagegen.plan.lock.recipes import Compiled, member, pyproject, require_metadata
+from imagegen.plan.lock.resolution_inputs import Attempts
 from imagegen.plan.lock.resolve import Pinned, Remote
 from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.lock.uv_lock import GitCommit, Root, Selected, UvPackage

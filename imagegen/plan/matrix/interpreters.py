@@ -41,7 +41,7 @@ def load(directories: Sequence[Path]) -> Models:
     for directory in reversed(directories):
         path = directory / FILE
         try:
-            return parse(data.read(path, data.project_of(directory)))
+            return parse(data.read(path, data.project_directory(directory)))
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:

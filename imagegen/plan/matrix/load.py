@@ -33,7 +33,7 @@ def load(directories: Sequence[Path]) -> Matrix:
     errors: ErrorList[MatrixError] = ErrorList()
     for layer, directory in enumerate(directories):
         for file in _files(directory, errors):
-            document = _read(file, data.project_of(directory), errors)
+            document = _read(file, data.project_directory(directory), errors)
             parsed = _validate(document, errors)
             for section in SECTIONS:
                 for name, entry in getattr(parsed, section).items():

@@ -90,7 +90,7 @@ def load(directories: Sequence[Path], package: str) -> PackageReleases | None:
     for directory in reversed(directories):
         path = path_of(directory, package)
         try:
-            raw = data.read(path, data.project_of(directory))
+            raw = data.read(path, data.project_directory(directory))
         except FileNotFoundError:
             continue
         except OSError as error:

@@ -140,7 +140,7 @@ def _patch_errors(
     for position, patch in enumerate(patches):
         here: tuple[str | int, ...] = (*inside, "patches", position)
         try:
-            content = data.read(patch.path, data.project_of(directory))
+            content = data.read(patch.path, data.project_directory(directory))
         except OSError as error:
             where = found.where(*here, "file", key=False)
             yield MatrixError(

@@ -26,7 +26,7 @@ class Conflict:
     doubt: bool = False  # it rests on what wheels there are, and other wheels could be built
 
     @property
-    def weight(self) -> Literal["error", "warning", "suspicion"]:
+    def severity(self) -> Literal["error", "warning", "suspicion"]:
         """A chain is as strong as its weakest rule: what is only remembered cannot refuse."""
         if self.doubt or any(rule.evidence == "remembered" for rule in self.rules):
             return "suspicion"
@@ -34,7 +34,7 @@ class Conflict:
 
     def __str__(self) -> str:
         facts = ", ".join(f"{name} {text}" for name, text in sorted(self.facts.items()))
-        lines = [f"{self.weight}: {facts}"]
+        lines = [f"{self.severity}: {facts}"]
         for number, rule in enumerate(self.rules):
             lines.append(f"  {'and' if number else 'because'}: {rule.reason} [{rule.id}]")
             lines.append(f"  source: {rule.source} ({rule.evidence}, {rule.date})")
@@ -62,7 +62,7 @@ _ABSENT = 0b1  # of packages, the first atom
 
 
 @dataclass(frozen=True)
-class Clash:
+class RuleContradiction:
     """A contradiction: where `given` holds, the rules together leave nothing of `about`, and none of them alone
     does.
     """
@@ -74,12 +74,12 @@ class Clash:
 
 def check(matrix: Matrix) -> None:
     """Raise MatrixErrors when rules contradict each other, with the place of each."""
-    found = list(clashes(matrix.rules))
+    found = list(find_contradictions(matrix.rules))
     if found:
         raise MatrixErrors([_error(clash, matrix.places) for clash in found])
 
 
-def _error(clash: Clash, places: Mapping[str, Location]) -> MatrixError:
+def _error(clash: RuleContradiction, places: Mapping[str, Location]) -> MatrixError:
     first, *others = clash.rules
     also = ", ".join(f"{name} ({places[name]})" if name in places else name for name in others)
     return MatrixError(
@@ -91,7 +91,7 @@ def _error(clash: Clash, places: Mapping[str, Location]) -> MatrixError:
     )
 
 
-def clashes(rules: Iterable[Rule]) -> Iterator[Clash]:
+def find_contradictions(rules: Iterable[Rule]) -> Iterator[RuleContradiction]:
     """Yield each set of contradictory rules once, with the first clause that shows it."""
     problem = Problem([rule for rule in rules if rule.binding], Facts({}, {}, {}, closed=False))
     clauses = [clause for clause in problem.clauses if clause.origin.startswith("rule ")]
@@ -108,7 +108,7 @@ def clashes(rules: Iterable[Rule]) -> Iterator[Clash]:
                 blamed = _blamed(problem, clauses, (name, 1 << place), goal)
                 if len(blamed) > 1 and blamed not in seen and (broken or _prescribed(problem, about, blamed)):
                     seen.add(blamed)
-                    yield Clash(f"{_shown(name)} {atom}", _shown(about), blamed)
+                    yield RuleContradiction(f"{_shown(name)} {atom}", _shown(about), blamed)
             state.undo(mark)
 
 

@@ -25,7 +25,7 @@ def constraints(rules: Iterable[Rule], cell: Cell) -> tuple[str, ...]:
     ranges) is left to the verdict on the lock.
     """
     binding = sorted((rule for rule in rules if rule.binding), key=lambda rule: rule.id)
-    said = forced(binding, facts_of_cell(cell))
+    said = implied_literals(binding, facts_of_cell(cell))
     return tuple(sorted({f"{literal.name}{literal.specifier}" for literal in said if literal.specifier}))
 
 
@@ -41,7 +41,7 @@ def floor(rules: Iterable[Rule], facts: Facts, name: str, gpus: Iterable[Gpu] = 
     one with the lowest bound decides: below that, the stack works on none.
     """
     binding = sorted((rule for rule in rules if rule.binding), key=lambda rule: rule.id)
-    each = [_highest(forced(binding, one, lambda about: about == name)) for one in on_each(gpus, facts)]
+    each = [_highest(implied_literals(binding, one, lambda about: about == name)) for one in on_each(gpus, facts)]
     known = [bound for bound in each if bound is not None]
     return min(known, key=Version) if len(known) == len(each) else None
 
@@ -59,47 +59,48 @@ def _highest(literals: Iterable[Literal]) -> str | None:
 # Facts held against rules: three answers, and the smallest sets of rules that are to blame.
 
 
-def judge(rules: Iterable[Rule], facts: Facts) -> Verdict:
-    """Hold the facts against the rules. The order of the rules does not matter.
+def evaluate(rules: Iterable[Rule], facts: Facts) -> Verdict:
+    """Evaluate the rules on the facts. The order of the rules does not matter.
 
-    "incompatible": no choice within the facts obeys the rules; "compatible": every choice does; else "unknown".
+    "incompatible": no choice within the facts satisfies the rules; "compatible": every choice does; else "unknown".
     """
     ordered = sorted(rules, key=lambda rule: rule.id)
     problem = Problem(ordered, facts)
     conflicts = tuple(_conflicts(problem, ordered))
-    weights = {conflict.weight for conflict in conflicts}
+    severities = {conflict.severity for conflict in conflicts}
     blamed = {rule.id for conflict in conflicts for rule in conflict.rules}
     known = {name: mask for clause in problem.fact_clauses for name, mask in clause.literals}
     known = {name: known.get(name, full) for name, full in problem.domains.items()}
-    if "error" in weights:
+    if "error" in severities:
         return Verdict("incompatible", conflicts)
     rest = (rule for rule in ordered if rule.binding and rule.id not in blamed)
-    if "suspicion" in weights or not all(_obeyed(problem.of_rule(rule), known) for rule in rest):
+    if "suspicion" in severities or not all(_satisfied(problem.of_rule(rule), known) for rule in rest):
         return Verdict("unknown", conflicts)
     return Verdict("compatible", conflicts)
 
 
-def judge_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Verdict:
+def evaluate_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Verdict:
     """Return the worst verdict on any of the GPUs, with the conflicts of all; without GPUs, the verdict of the facts
     alone.
     """
     rules = tuple(rules)
-    each = [judge(rules, one) for one in on_each(gpus, facts)]
+    each = [evaluate(rules, one) for one in on_each(gpus, facts)]
     worst = min(each, key=lambda verdict: WORST_FIRST.index(verdict.answer))
     conflicts = {tuple(rule.id for rule in one.rules): one for verdict in each for one in verdict.conflicts}
     return replace(worst, conflicts=tuple(conflicts.values()))
 
 
-def of_packages(name: str) -> bool:
+def is_package(name: str) -> bool:
     return not is_surrounding(name)
 
 
-def forced(rules: Iterable[Rule], facts: Facts, about: Callable[[str], bool] = of_packages) -> list[Literal]:
-    """Return the literals that the rules leave no choice about, of the required names; partial where they contradict
-    the facts.
+def implied_literals(rules: Iterable[Rule], facts: Facts, about: Callable[[str], bool] = is_package) -> list[Literal]:
+    """Return the literals that unit propagation of the rules and facts implies, of the names that `about` accepts.
+
+    The list is partial if the rules contradict the facts.
     """
     problem = Problem(rules, facts)
-    said = {id(made): each for rule in problem.rules.values() for made, each in _paired(problem, rule)}
+    said = {id(made): each for rule in problem.rules.values() for made, each in _clauses_of_rule(problem, rule)}
     every = [*problem.fact_clauses, *(made for made, _ in said.values())]
     state = State.of(problem.domains, every)
     state.propagate(every)
@@ -111,13 +112,13 @@ def forced(rules: Iterable[Rule], facts: Facts, about: Callable[[str], bool] = o
     ]
 
 
-def _paired(problem: Problem, rule: Rule) -> Iterator[tuple[Clause, tuple[Clause, tuple[Literal, ...]]]]:
+def _clauses_of_rule(problem: Problem, rule: Rule) -> Iterator[tuple[Clause, tuple[Clause, tuple[Literal, ...]]]]:
     for made, said in zip(problem.of_rule(rule), clauses(rule), strict=False):  # `same` says nothing of its own
         yield made, (made, said)
 
 
-def refuted(problem: Problem, clauses: Sequence[Clause]) -> frozenset[str] | None:
-    """Origins of which none can be left out of a contradiction among the clauses; None where there is none."""
+def minimal_core(problem: Problem, clauses: Sequence[Clause]) -> frozenset[str] | None:
+    """Return the origins of a minimal unsatisfiable core of the clauses; None if they are satisfiable."""
     answer = solve(problem.domains, clauses)
     return smallest(problem.domains, clauses, answer.origins) if isinstance(answer, Contradiction) else None
 
@@ -126,36 +127,34 @@ def _conflicts(problem: Problem, rules: Sequence[Rule]) -> Iterator[Conflict]:
     """Disjoint smallest conflicts: rules that refuse alone, then rules that refuse together, binding ones first."""
     blamed: set[str] = set()
     for rule in rules:
-        if refuses(problem, [rule]):
+        if rules_core(problem, [rule]):
             blamed.add(rule.id)
-            yield conflict([rule], problem.facts)
+            yield conflict_of_rules([rule], problem.facts)
     for weakest_too in (False, True):
         rest = [rule for rule in rules if rule.id not in blamed and (rule.binding or weakest_too)]
-        while found := refuses(problem, rest):
+        while found := rules_core(problem, rest):
             guilty = [rule for rule in rest if f"rule {rule.id}" in found]
-            yield conflict(guilty, problem.facts)
+            yield conflict_of_rules(guilty, problem.facts)
             blamed |= {rule.id for rule in guilty}
             rest = [rule for rule in rest if rule.id not in blamed]
 
 
-def refuses(problem: Problem, rules: Sequence[Rule]) -> frozenset[str] | None:
-    """Return the origins of a contradiction, as `refuted` does, between the rules together and the facts about their
-    names.
-    """
+def rules_core(problem: Problem, rules: Sequence[Rule]) -> frozenset[str] | None:
+    """Return the minimal core (see `minimal_core`) of the rules together with the facts about their names."""
     made = [clause for rule in rules for clause in problem.of_rule(rule)]
     names = {name for clause in made for name, _ in clause.literals}
     facts = [clause for clause in problem.fact_clauses if clause.literals[0][0] in names]
-    return refuted(problem, [*facts, *made])
+    return minimal_core(problem, [*facts, *made])
 
 
-def conflict(rules: Sequence[Rule], facts: Facts) -> Conflict:
+def conflict_of_rules(rules: Sequence[Rule], facts: Facts) -> Conflict:
     known = {name: fact.text for name, fact in {**facts.packages, **facts.versions}.items()} | dict(facts.names)
     known |= {f"{ENV}{name}": value for name, value in (facts.env or {}).items()}
     names = frozenset[str]().union(*(rule.names for rule in rules))
     return Conflict(tuple(rules), {name: known[name] for name in sorted(names & set(known))})
 
 
-def conflict_of(problem: Problem, facts: Facts, origins: frozenset[str]) -> Conflict:
+def conflict_of_core(problem: Problem, facts: Facts, origins: frozenset[str]) -> Conflict:
     """Return the conflict behind a core: its rules, its statements in the form of rules, and its facts."""
     rules = [rule for rule in problem.rules.values() if f"rule {rule.id}" in origins]
     said = sorted(origins & set(problem.statements))
@@ -164,7 +163,7 @@ def conflict_of(problem: Problem, facts: Facts, origins: frozenset[str]) -> Conf
         *(each for each in problem.clauses if not each.origin.startswith("fact ")),
     ]
     blamed = [each for each in clauses if each.origin in origins]
-    made = conflict([*rules, *(_stated(problem, origin, blamed) for origin in said)], facts)
+    made = conflict_of_rules([*rules, *(_rule_of_statement(problem, origin, blamed) for origin in said)], facts)
     needed = {origin.removeprefix("fact ") for origin in origins if origin.startswith("fact ")}
     spoken = {name for each in blamed for name, _ in each.literals}
     needed |= {
@@ -174,18 +173,18 @@ def conflict_of(problem: Problem, facts: Facts, origins: frozenset[str]) -> Conf
     return replace(made, facts=facts_needed, doubt=any(origin.startswith("wheels ") for origin in origins))
 
 
-def assumed(problem: Problem, origins: Iterable[str]) -> list[str]:
+def assumptions(problem: Problem, origins: Iterable[str]) -> list[str]:
     """Sentences about the assumptions among the origins that only known releases come into question."""
     names = sorted(origin.removeprefix("known ") for origin in origins if origin.startswith("known "))
-    return [f"it needs a release of {name} that is not known here: {span(problem, name)}" for name in names]
+    return [f"it needs a release of {name} that is not known here: {known_span(problem, name)}" for name in names]
 
 
-def span(problem: Problem, name: str) -> str:
+def known_span(problem: Problem, name: str) -> str:
     found = problem.releases[name]
     return f"those of {found.versions[0]} to {found.versions[-1]} are, as of {found.package.read}"
 
 
-def _stated(problem: Problem, origin: str, blamed: Iterable[Clause]) -> Rule:
+def _rule_of_statement(problem: Problem, origin: str, blamed: Iterable[Clause]) -> Rule:
     """A statement as a rule about those releases that the other clauses leave."""
     others = [each for each in blamed if each.origin != origin]
     state = State.of(problem.domains, others)
@@ -196,5 +195,5 @@ def _stated(problem: Problem, origin: str, blamed: Iterable[Clause]) -> Rule:
     return problem.releases[first.package].rule(whole, left)
 
 
-def _obeyed(made: Iterable[Clause], known: dict[str, int]) -> bool:
+def _satisfied(made: Iterable[Clause], known: dict[str, int]) -> bool:
     return all(any(not known[name] & ~mask for name, mask in clause.literals) for clause in made)

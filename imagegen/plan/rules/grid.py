@@ -1,4 +1,4 @@
-"""Judge all cells of a matrix: cells of one kind share a problem, whose propagated state each of them starts from."""
+"""Evaluate all cells of a matrix. Similar cells share one problem, and start from its propagated state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from imagegen.plan.matrix.model import NO_CUDA, Cell, Rule
 from imagegen.plan.rules.check import WORST_FIRST, Answer
-from imagegen.plan.rules.evaluate import assumed, conflict_of
+from imagegen.plan.rules.evaluate import assumptions, conflict_of_core
 from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell, on_each
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.solve import Clause, State, smallest
@@ -15,31 +15,33 @@ from imagegen.plan.rules.statements import MetadataCache
 
 
 @dataclass(frozen=True)
-class Standing:
-    """The answer about a cell, with the reason in one line where it is not "compatible"."""
+class CellAnswer:
+    """The answer for one cell; `reason` is one line, empty for "compatible"."""
 
     answer: Answer
     reason: str = ""
 
 
-def standings(cells: Sequence[Cell], rules: Iterable[Rule], library: MetadataCache) -> dict[str, Standing]:
-    """Return the answer about each of the cells, by id."""
-    return {cell.id: world.standing(cell) for cell, world in _worlds(cells, rules, library)}
+def cell_answers(cells: Sequence[Cell], rules: Iterable[Rule], library: MetadataCache) -> dict[str, CellAnswer]:
+    """Return the answer for each cell, by cell id."""
+    return {cell.id: problem.answer(cell) for cell, problem in _grouped(cells, rules, library)}
 
 
-def _worlds(cells: Iterable[Cell], rules: Iterable[Rule], library: MetadataCache) -> Iterator[tuple[Cell, World]]:
-    """Yield each cell with the world that it shares with similar cells."""
+def _grouped(
+    cells: Iterable[Cell], rules: Iterable[Rule], library: MetadataCache
+) -> Iterator[tuple[Cell, SharedProblem]]:
+    """Yield each cell with the problem that it shares with similar cells."""
     rules = tuple(rules)
-    alike: dict[object, list[Cell]] = {}
+    groups: dict[object, list[Cell]] = {}
     for cell in cells:
-        alike.setdefault((cell.cuda == NO_CUDA, tuple(sorted(extras_of(cell).items()))), []).append(cell)
-    for some in alike.values():
-        world = World(some, rules, library)
-        yield from ((cell, world) for cell in some)
+        groups.setdefault((cell.cuda == NO_CUDA, tuple(sorted(extras_of(cell).items()))), []).append(cell)
+    for members in groups.values():
+        problem = SharedProblem(members, rules, library)
+        yield from ((cell, problem) for cell in members)
 
 
-class World:
-    """The shared part of a problem: the names of some cells without the cells' own facts.
+class SharedProblem:
+    """The shared part of a problem: the names of members cells without the cells' own facts.
 
     Either all of the cells have CUDA, or none, since rules about GPUs do not count without CUDA; and they require the
     same extras.
@@ -49,7 +51,7 @@ class World:
         self.facts = {cell.id: facts_of_cell(cell) for cell in cells}
         named = {name: Fact.within("") for facts in self.facts.values() for name in facts.packages}
         without = {"cuda": NO_CUDA} if cells[0].cuda == NO_CUDA else {}
-        scope = FreeNames(frozenset(named), _held(self.facts.values()), _candidates(cells), extras_of(cells[0]))
+        scope = FreeNames(frozenset(named), _required(self.facts.values()), _candidates(cells), extras_of(cells[0]))
         self.problem = Problem(rules, Facts(named, {}, without, closed=False), library, scope)
         binding = {f"rule {rule.id}" for rule in self.problem.rules.values() if rule.binding}
         sure = [each for each in self.problem.clauses if each.origin in binding or each.origin.startswith("stated ")]
@@ -60,47 +62,45 @@ class World:
         self.state = State.of(self.problem.domains, sure)
         self.state.propagate(sure)
 
-    def standing(self, cell: Cell) -> Standing:
-        """Judge a cell by unit propagation: a conflict that it finds is certain, others may only show in the
-        resolution.
-        """
+    def answer(self, cell: Cell) -> CellAnswer:
+        """Evaluate a cell by unit propagation. A conflict is certain; resolution may find others."""
         facts = self.facts[cell.id]
         masks = self.problem.masks_of(facts)
         mark = len(self.state.steps)
         try:
-            if broken := self.state.propagate(made := self.problem.clauses_of(masks)):
-                return Standing("incompatible", self._reason(broken, made, facts))
-            each = [self._on(one, made, self.problem.known_clauses(masks)) for one in on_each(cell.gpus, facts)]
-            return min(each, key=lambda standing: WORST_FIRST.index(standing.answer))
+            if broken := self.state.propagate(clauses := self.problem.clauses_of(masks)):
+                return CellAnswer("incompatible", self._reason(broken, clauses, facts))
+            each = [self._on(one, clauses, self.problem.known_clauses(masks)) for one in on_each(cell.gpus, facts)]
+            return min(each, key=lambda found: WORST_FIRST.index(found.answer))
         finally:
             self.state.undo(mark)
 
-    def _on(self, facts: Facts, made: Sequence[Clause], known: Sequence[Clause]) -> Standing:
-        """Judge the cell on one GPU, after its other facts were propagated."""
+    def _on(self, facts: Facts, clauses: Sequence[Clause], known: Sequence[Clause]) -> CellAnswer:
+        """Evaluate the cell on one GPU, after its other facts were propagated."""
         mark = len(self.state.steps)
         gpu = [("gpu", self.problem.admitted("gpu", facts.versions["gpu"]))] if "gpu" in facts.versions else []
-        made = [*made, *self.problem.clauses_of(dict(gpu))]
+        clauses = [*clauses, *self.problem.clauses_of(dict(gpu))]
         try:
-            if broken := self.state.propagate(made[-1:] if gpu else []):
-                return Standing("incompatible", self._reason(broken, made, facts))
+            if broken := self.state.propagate(clauses[-1:] if gpu else []):
+                return CellAnswer("incompatible", self._reason(broken, clauses, facts))
             for each in self.doubts:
                 if not any(self.state.domains[name] & mask for name, mask in each.literals):
-                    return Standing("unknown", self._reason(each, made, facts))
+                    return CellAnswer("unknown", self._reason(each, clauses, facts))
             if broken := self.state.propagate(known):
                 origins = self.state.explain(broken.literals, broken.origin).origins
-                return Standing("unknown", "; ".join(assumed(self.problem, origins)))
-            return Standing("compatible")
+                return CellAnswer("unknown", "; ".join(assumptions(self.problem, origins)))
+            return CellAnswer("compatible")
         finally:
             self.state.undo(mark)
 
-    def _reason(self, broken: Clause, made: Sequence[Clause], facts: Facts) -> str:
+    def _reason(self, broken: Clause, clauses: Sequence[Clause], facts: Facts) -> str:
         origins = self.state.explain(broken.literals, broken.origin).origins
-        needed = smallest(self.problem.domains, [*made, *self.clauses, broken], origins)
-        return " ".join(rule.because for rule in conflict_of(self.problem, facts, needed).rules)
+        needed = smallest(self.problem.domains, [*clauses, *self.clauses, broken], origins)
+        return " ".join(rule.because for rule in conflict_of_core(self.problem, facts, needed).rules)
 
 
-def _held(every: Iterable[Facts]) -> dict[str, tuple[Fact, ...]]:
-    """Package -> what the facts hold it to."""
+def _required(every: Iterable[Facts]) -> dict[str, tuple[Fact, ...]]:
+    """Return the distinct facts about each package."""
     found: dict[str, dict[tuple[str, bool], Fact]] = {}
     for facts in every:
         for name, fact in facts.packages.items():

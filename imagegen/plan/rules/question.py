@@ -54,9 +54,9 @@ class Question:
         return f"[{','.join(sorted(self.extras[name]))}]" if self.extras.get(name) else ""
 
 
-def ask(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vocabulary: Vocabulary) -> Question:
+def parse_question(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vocabulary: Vocabulary) -> Question:
     """The question that the words and `--set` options put. Raises UsageError."""
-    requester = _Asker(vocabulary)
+    requester = _QuestionParser(vocabulary)
     cell, words = _cell(words, matrix)
     if cell is None and sets:
         raise UsageError(
@@ -110,7 +110,7 @@ def _plain_word(word: str) -> bool:
     return re.fullmatch(r"[\w .-]+", word) is not None
 
 
-class _Asker:
+class _QuestionParser:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self.requested: dict[str, str] = {}

@@ -101,7 +101,7 @@ class GaveUpError(MatrixError):
 
     def __init__(self) -> None:
         super().__init__(
-            "the rules are too entangled to be judged",
+            "the solver exceeded its step limit",
             why=f"a search met {_PATIENCE} contradictions without an answer",
             fix="say with fewer rules what may not come together",
         )

@@ -10,7 +10,14 @@ from imagegen.core.text import nearest
 from imagegen.plan.matrix.interpreters import PACKAGES, Models
 from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules.check import WORST_FIRST, Answer, Conflict
-from imagegen.plan.rules.evaluate import assumed, conflict, conflict_of, refuses, refuted, span
+from imagegen.plan.rules.evaluate import (
+    assumptions,
+    conflict_of_core,
+    conflict_of_rules,
+    known_span,
+    minimal_core,
+    rules_core,
+)
 from imagegen.plan.rules.facts import Facts, on_each
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question
@@ -113,7 +120,7 @@ class _Case:
         try:
             return self._explain()
         except GaveUpError:
-            return Explanation("unknown", unknown=("the combination is too entangled to be judged here",))
+            return Explanation("unknown", unknown=("the solver exceeded its step limit on this combination",))
 
     def _explain(self) -> Explanation:
         sure = [rule for rule in self.rules if rule.binding]
@@ -125,7 +132,7 @@ class _Case:
         conflicts += self._warnings(self._clauses(sure, wheels=True))
         if not doubted:
             return Explanation("incompatible", tuple(conflicts))
-        open_ = self.missing or any(each.weight == "suspicion" for each in conflicts)
+        open_ = self.missing or any(each.severity == "suspicion" for each in conflicts)
         return Explanation("unknown" if open_ else "compatible", tuple(conflicts), tuple(self.missing))
 
     def _clauses(self, rules: Iterable[Rule], *, wheels: bool) -> list[Clause]:
@@ -136,10 +143,10 @@ class _Case:
 
     def _conflicts(self, rules: Sequence[Rule], clauses: Sequence[Clause]) -> list[Conflict]:
         """Yield each rule that rejects alone, then what follows from the clauses together, the smallest first."""
-        alone = [rule for rule in rules if refuses(self.problem, [rule])]
+        alone = [rule for rule in rules if rules_core(self.problem, [rule])]
         direct = {each.origin: self._needed(each) for each in clauses if self._breaks(each)}
-        shown = [conflict([rule], self.problem.facts) for rule in alone]
-        shown += [conflict_of(self.problem, self.problem.facts, needed) for needed in direct.values()]
+        shown = [conflict_of_rules([rule], self.problem.facts) for rule in alone]
+        shown += [conflict_of_core(self.problem, self.problem.facts, needed) for needed in direct.values()]
         done = {*direct, *(f"rule {rule.id}" for rule in alone)}
         clauses = [each for each in clauses if each.origin not in done]
         for _ in range(_TRIES):
@@ -148,7 +155,7 @@ class _Case:
             if not said:
                 break
             clauses = [each for each in clauses if each.origin not in said]
-            made = conflict_of(self.problem, self.problem.facts, found)
+            made = conflict_of_core(self.problem, self.problem.facts, found)
             stated = not any(origin.startswith("rule ") for origin in said)
             if not (stated and any(set(each.facts) <= set(made.facts) for each in shown)):  # else: the same, further on
                 shown.append(made)
@@ -165,12 +172,12 @@ class _Case:
 
     def _refuted(self, clauses: Sequence[Clause]) -> frozenset[str]:
         """A smallest contradiction that does not rest on knowing all releases; if only such are left, that is noted."""
-        found = refuted(self.problem, clauses)
+        found = minimal_core(self.problem, clauses)
         if found and any(origin.startswith("known ") for origin in found):
             first = found
-            found = refuted(self.problem, [each for each in clauses if not each.origin.startswith("known ")])
+            found = minimal_core(self.problem, [each for each in clauses if not each.origin.startswith("known ")])
             if not found:
-                self.missing += assumed(self.problem, first)
+                self.missing += assumptions(self.problem, first)
         return found or frozenset()
 
     def _warnings(self, clauses: Sequence[Clause]) -> Iterator[Conflict]:
@@ -184,7 +191,7 @@ class _Case:
             for each in self.problem.of_rule(rule):
                 if not any(state.domains[name] & mask for name, mask in each.literals):
                     found = state.explain(each.literals, each.origin)
-                    yield conflict_of(
+                    yield conflict_of_core(
                         self.problem,
                         self.problem.facts,
                         smallest(self.problem.domains, [*clauses, each], found.origins),
@@ -204,4 +211,4 @@ def gaps(problem: Problem, library: MetadataCache) -> Iterator[str]:
         if library.of(name) is None:
             yield f"{name} {fact.text}: nothing is known here of the releases of {name}"
         elif not any(version in fact.range for version in problem.releases[name].versions):
-            yield f"{name} {fact.text}: no such release is known here; {span(problem, name)}"
+            yield f"{name} {fact.text}: no such release is known here; {known_span(problem, name)}"

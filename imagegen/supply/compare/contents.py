@@ -37,8 +37,8 @@ from imagegen.image.layers.image import LABEL
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.compare.sides import ImageLocation, platform_of
-from imagegen.supply.compare.verdict import StepResult, StepStatus, failed, passed
+from imagegen.supply.compare.operands import ImageLocation, platform_of
+from imagegen.supply.compare.result import StepResult, StepStatus, failed, passed
 
 _BUFFER = 1 << 16
 _READ_SIZE = 1 << 20

@@ -14,7 +14,7 @@ from packaging.version import Version
 from imagegen.core.types import parse_requirement
 from imagegen.plan.lock.model import MAIN, Lock, LockedBuild, LockedWheel
 from imagegen.plan.matrix import metadata
-from imagegen.supply.compare.sides import ComparedLayer, DiffOperand
+from imagegen.supply.compare.operands import ComparedLayer, DiffOperand
 from imagegen.supply.trust import debversion
 from imagegen.wheels.throttle import BuildJob, Machine, plan
 

@@ -24,7 +24,7 @@ from imagegen.image.layers.plan import plan
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.compare.contents import FileEntry, Pair, ReadImage, entries, first_difference
-from imagegen.supply.compare.words import Clue, likely
+from imagegen.supply.compare.wording import Clue, likely_cause
 from imagegen.wheels import builds
 
 Opened = Callable[[str, int], AbstractContextManager[Stream]]  # a blob by digest and size in bytes
@@ -114,7 +114,9 @@ def _of_layer(name: str, theirs: list[FileEntry], ours: list[FileEntry], lock: L
         return Comparison(
             level, digest, name, cause="the same entries, written otherwise: another program made the tar"
         )
-    return Comparison(level, digest, name, f"/{pair.path.lstrip('./')}", pair.fields, likely(_clue(name, pair, lock)))
+    return Comparison(
+        level, digest, name, f"/{pair.path.lstrip('./')}", pair.fields, likely_cause(_clue(name, pair, lock))
+    )
 
 
 def _clue(name: str, pair: Pair, lock: Lock) -> Clue:

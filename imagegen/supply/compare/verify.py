@@ -23,8 +23,8 @@ from imagegen.plan.lock.model import Lock
 from imagegen.run.smoke import numerics
 from imagegen.supply.compare import contents
 from imagegen.supply.compare.contents import ReadImage
-from imagegen.supply.compare.sides import ImageLocation
-from imagegen.supply.compare.verdict import ImageVerdict, StepResult, StepStatus, failed, passed
+from imagegen.supply.compare.operands import ImageLocation
+from imagegen.supply.compare.result import ImageVerdict, StepResult, StepStatus, failed, passed
 from imagegen.supply.trust.attach import VerificationResult
 from imagegen.supply.trust.documents import (
     AUDIT,

@@ -19,7 +19,7 @@ from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image.inventory.cell import known_system
-from imagegen.image.layers import watch
+from imagegen.image.layers import scan
 from imagegen.plan.harvest import wheel_metadata
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.model import Lock, LockedWheel
@@ -41,7 +41,7 @@ def read_known_licences(lock: Lock, store: Store, settings: Settings, progress: 
 
 
 def _recalled(wheel: LockedWheel, lock: Lock, store: Store) -> Licence | None:
-    if package := watch.recall(store, wheel, lock.python):
+    if package := scan.recorded_scan(store, wheel, lock.python):
         return package.licence
     record = store.recall(_LICENCE, wheel.file.digest)
     return Licence(record["expression"], record["text"], tuple(record["classifiers"])) if record else None

@@ -15,7 +15,7 @@ from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.engine import Engine
-from imagegen.wheels import artifacts, wheelhouse
+from imagegen.wheels import remote_wheelhouse, wheelhouse
 from imagegen.wheels.builds.compile import compile_all
 from imagegen.wheels.builds.environment import BuildEnvironment
 
@@ -83,15 +83,15 @@ def pull_wheels(
     required: Sequence[LockedBuild], store: Store, settings: Settings, progress: Progress
 ) -> Sequence[LockedBuild]:
     """Download the wheels that the remote wheelhouse of IMAGEGEN_WHEELHOUSE has; return the builds that it lacks."""
-    place = artifacts.place(settings) if required else None
+    place = remote_wheelhouse.place(settings) if required else None
     if place is None:
         return required
     with Client(settings) as client:
-        team = artifacts.RemoteWheelhouse(place, client, settings)
+        team = remote_wheelhouse.RemoteWheelhouse(place, client, settings)
         return [build for build in required if not _pull(build, team, store, progress)]
 
 
-def _pull(build: LockedBuild, team: artifacts.RemoteWheelhouse, store: Store, progress: Progress) -> bool:
+def _pull(build: LockedBuild, team: remote_wheelhouse.RemoteWheelhouse, store: Store, progress: Progress) -> bool:
     found = team.fetch(build.key, store, progress, required=(build.name, build.version))
     if found:
         progress.say(f"{found.filename}: from the remote wheelhouse {team}")

@@ -19,7 +19,7 @@ from imagegen.core.net import Client
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.image import base
-from imagegen.image.inputs.foundation import workshop_of
+from imagegen.image.inputs.foundation import sdist_builder
 from imagegen.plan import rules as compat
 from imagegen.plan.lock import indexes, sdist
 from imagegen.plan.lock.file import LockErrors
@@ -43,8 +43,8 @@ from imagegen.plan.lock.model import (
     archive_name,
     file_conflicts_among,
 )
-from imagegen.plan.lock.parts import Attempts, Parts, default_site, gather, pep508
 from imagegen.plan.lock.recipes import Compiled, no_wheel, released
+from imagegen.plan.lock.resolution_inputs import Attempts, ResolutionInputs, default_site, gather, pep508
 from imagegen.plan.lock.resolve import Pinned, Remote, ResolveRequest, resolve
 from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel
 from imagegen.plan.lock.target import WheelTarget
@@ -56,7 +56,7 @@ from imagegen.wheels.resolve.drafts import Drafter
 _UV = importlib.metadata.version("uv")
 
 
-def make(
+def lock_cell(
     cell: Cell,
     *,
     previous: Lock | None,
@@ -85,7 +85,7 @@ def make(
     """
     rules = tuple(rules)
     held = None if upgrade or upgrade_packages else previous
-    time = held.as_of if held and as_of is None else moment(as_of)
+    time = held.as_of if held and as_of is None else parse_as_of(as_of)
     settings = indexes.with_indexes(settings, cell.indexes)
     kept = {} if upgrade or previous is None else _kept(previous, upgrade_packages)
     attempts = Attempts()
@@ -105,14 +105,14 @@ def make(
             contents = UvProject(cell, target, compiled, attempts, store, settings, progress).contents()
             if locked_base is None:
                 attempts.require()
-            parts = Parts(default_site(settings), contents.archives)
+            parts = ResolutionInputs(default_site(settings), contents.archives)
         else:
             parts = gather(cell, target, compiled, attempts, Path(work_dir), settings, store, progress)
         assert locked_base  # noqa: S101 - else `gather` has raised why not
         made_before = _made_before(previous, locked_base) if previous and trust_previous_wheels else {}
         sizes = _sizes(previous)
         below = Foundation(locked_base, interpreter, added if added and added.debs else None)
-        maker = _Maker(cell, target, below, compiled, parts, time, settings, store, progress, sizes, made_before)
+        maker = _Resolver(cell, target, below, compiled, parts, time, settings, store, progress, sizes, made_before)
         bounded = (f"{name}{specifier}" for name, specifier in sorted((bounds or {}).items()))
         if contents:
             found, wheels = contents.found, maker.wheels(contents.found, contents)
@@ -160,7 +160,7 @@ def gpus_of(cell: Cell, rules: Iterable[Rule], facts: compat.Facts) -> LockedGpu
     return LockedGpus(tuple(gpu.capability for gpu in cell.gpus), compat.floor(rules, facts, "driver", cell.gpus))
 
 
-def moment(asked: str | None) -> str:
+def parse_as_of(asked: str | None) -> str:
     """Return the cutoff time as locks write it; None is now. Raises LockError for a malformed or a future time."""
     if asked is None:
         return _rfc3339(datetime.now(UTC))
@@ -258,12 +258,12 @@ def _made_before(previous: Lock, locked_base: LockedBase) -> dict[tuple[str, str
 
 
 @dataclass(frozen=True)
-class _Maker:
+class _Resolver:
     cell: Cell
     target: WheelTarget
     below: Foundation
     compiled: Mapping[str, Compiled]  # by package
-    parts: Parts
+    parts: ResolutionInputs
     as_of: str
     settings: Settings
     store: Store
@@ -393,6 +393,6 @@ class _Maker:
             finder = Finder(client, self.store, self.settings, meter)
             for _ in in_parallel([partial(finder.fetch, part) for part in parts], client):
                 pass
-        workshop = workshop_of(self.below, self.store, self.settings, self.progress)
+        workshop = sdist_builder(self.below, self.store, self.settings, self.progress)
         wheel = sdist.build(locked.name, locked.version, source, workshop)
         return replace(locked, file=wheel, sdist=source)

@@ -33,7 +33,7 @@ class Clue:
     packages: Sequence[LockedWheel | LockedBuild] = ()
 
 
-def likely(clue: Clue) -> str:
+def likely_cause(clue: Clue) -> str:
     """The cause in words."""
     return next(filter(None, (cause(clue) for cause in _CAUSES)), "nothing that is known explains it")
 

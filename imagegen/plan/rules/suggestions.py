@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import NO_CUDA, Cell, Rule, System, cuda_version
-from imagegen.plan.rules.evaluate import judge_on
+from imagegen.plan.rules.evaluate import evaluate_on
 from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, on_each
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question
@@ -22,7 +22,9 @@ def nearest(rules: Iterable[Rule], cell: Cell, cells: Iterable[Cell]) -> Cell | 
     """The cell of the same image that differs on the fewest axes and is not refused, by id among equals."""
     rules = tuple(rules)
     others = (other for other in cells if other.image == cell.image and other.id != cell.id)
-    allowed = (other for other in others if judge_on(other.gpus, rules, facts_of_cell(other)).answer != "incompatible")
+    allowed = (
+        other for other in others if evaluate_on(other.gpus, rules, facts_of_cell(other)).answer != "incompatible"
+    )
     return min(allowed, key=lambda other: (_distance(cell, other), other.id), default=None)
 
 
@@ -38,7 +40,7 @@ _COST = {"cuda": 2, "python": 2, "base": 2}  # a component costs 1; GPUs and dri
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class PlatformChoices:
     """The values that a question's environment may be changed to, in their natural order."""
 
     cuda: tuple[str, ...] = ()  # versions
@@ -46,7 +48,7 @@ class Surroundings:
     systems: tuple[System, ...] = ()
 
     @classmethod
-    def of(cls, matrix: Matrix) -> Surroundings:
+    def of(cls, matrix: Matrix) -> PlatformChoices:
         cuda = {version for label in matrix.axes["cuda"] if (version := cuda_version(label))}
         return cls(
             tuple(sorted(cuda, key=Version)),
@@ -56,7 +58,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, order=True)
-class Near:
+class Suggestion:
     """A combination that works. `distance` counts releases between what was asked and what works, summed up."""
 
     cost: int
@@ -75,14 +77,14 @@ class _Choice:
     masks: Mapping[str, int]  # atoms' name -> what it is narrowed to
 
 
-def nearby(
+def suggest(
     question: Question,
     rules: Iterable[Rule],
     library: MetadataCache,
-    surroundings: Surroundings,
+    surroundings: PlatformChoices,
     *,
     at_most: int = _AT_MOST,
-) -> tuple[Near, ...]:
+) -> tuple[Suggestion, ...]:
     """Return at most `at_most` combinations that work, sorted; none contains the changes of another.
 
     Rules with evidence "remembered" are obeyed too, so that no suggestion has a suspected conflict.
@@ -94,7 +96,7 @@ def nearby(
         return ()
 
 
-def _order(near: Near) -> tuple[int, int, str]:
+def _order(near: Suggestion) -> tuple[int, int, str]:
     return near.cost, near.distance, near.text
 
 
@@ -102,7 +104,7 @@ class _Search:
     """A problem in which everything that may change is open, and for each GPU what is possible on it."""
 
     def __init__(
-        self, question: Question, rules: Sequence[Rule], library: MetadataCache, surroundings: Surroundings
+        self, question: Question, rules: Sequence[Rule], library: MetadataCache, surroundings: PlatformChoices
     ) -> None:
         self.question = question
         self.surroundings = surroundings
@@ -130,8 +132,8 @@ class _Search:
         self.hopeless |= state.propagate(lasting) is not None
         return state
 
-    def run(self, at_most: int) -> list[Near]:
-        found: list[Near] = []
+    def run(self, at_most: int) -> list[Suggestion]:
+        found: list[Suggestion] = []
         if self.hopeless:
             return found
         cores = [frozenset({name}) for name in self.costs if self._unknown(name)]
@@ -144,7 +146,7 @@ class _Search:
                     continue
                 core, near = self._assign(names)
                 if near:
-                    found.append(Near(cost, near.distance, near.changes))
+                    found.append(Suggestion(cost, near.distance, near.changes))
                 elif core is not None:
                     cores.append(core)
             if len(found) >= at_most:
@@ -162,7 +164,7 @@ class _Search:
         mask = self.masks.get(name, 0)
         return any(atom.opaque and mask >> place & 1 for place, atom in enumerate(self.problem.atoms[name]))
 
-    def _assign(self, names: tuple[str, ...]) -> tuple[frozenset[str] | None, Near | None]:
+    def _assign(self, names: tuple[str, ...]) -> tuple[frozenset[str] | None, Suggestion | None]:
         """The nearest choice for all of the names while everything else stays; or what makes that impossible."""
         held = self._held(names)
         marks = [len(state.steps) for state in self.states]
@@ -193,7 +195,7 @@ class _Search:
     ) -> None:
         if not names:
             if not any(_failed(state) for state in states):
-                best.near = Near(0, distance, dict(taken))
+                best.near = Suggestion(0, distance, dict(taken))
             return
         name, *rest = names
         for choice in self.choices[name]:
@@ -257,7 +259,7 @@ class _Search:
 
 @dataclass
 class _Best:
-    near: Near | None = None
+    near: Suggestion | None = None
 
 
 def _failed(state: State) -> Contradiction | None:
@@ -289,7 +291,7 @@ def _older(fact: Fact) -> str:
     return f"<{fact.text}" if fact.text[:1].isdigit() else ""
 
 
-def _candidates(surroundings: Surroundings) -> dict[str, tuple[str, ...]]:
+def _candidates(surroundings: PlatformChoices) -> dict[str, tuple[str, ...]]:
     return {
         "cuda": (NO_CUDA, *surroundings.cuda),
         "python": surroundings.python,

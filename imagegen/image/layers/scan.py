@@ -20,7 +20,7 @@ from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.image.layers.wheel import Wheel, open_locked
 from imagegen.plan.lock.model import LockedWheel
 
-FACTS = "facts"  # records of the store
+SCANS = "facts"  # records of the store
 
 
 class WheelScanner:
@@ -43,7 +43,7 @@ class WheelScanner:
         """Read the files that were not read to their end, then record and return the scan."""
         for file in self._files:
             if file.path not in self._found:
-                self._found[file.path] = looked_at(file, self._store.scratch)
+                self._found[file.path] = scan_file(file, self._store.scratch)
                 if self._may_import(file):
                     self._scan(file, b"".join(file.chunks()))
         package = Package(
@@ -55,7 +55,7 @@ class WheelScanner:
             licence=self._wheel.licence,
             optional_imports=tuple(each for path in sorted(self._imports) for each in self._imports[path]),
         )
-        kept.keep(self._store, FACTS, key(self._locked, self._python), facts.packed(package))
+        kept.keep(self._store, SCANS, scan_key(self._locked, self._python), facts.packed(package))
         return package
 
     def _seen(self, file: InstalledFile) -> Iterator[bytes]:
@@ -70,7 +70,7 @@ class WheelScanner:
         if source is not None:
             self._scan(file, b"".join(source))
         if found.unreadable and collector.partial:
-            found = looked_at(file, self._store.scratch, whole=True)
+            found = scan_file(file, self._store.scratch, whole=True)
         self._found[file.path] = found
 
     def _may_import(self, file: InstalledFile) -> bool:
@@ -80,12 +80,12 @@ class WheelScanner:
         self._imports[file.path] = list(extras.scan(relative(file.path, self._site), source, self._modules))
 
 
-def facts_of(store: Store, locked: LockedWheel, python: str) -> Package:
+def scan_wheel(store: Store, locked: LockedWheel, python: str) -> Package:
     """Return the scan of a wheel; one without a layer in this store is read, and must be in the store.
 
     Raises WheelError, StoreError.
     """
-    if (found := recall(store, locked, python)) is not None:
+    if (found := recorded_scan(store, locked, python)) is not None:
         return found
     with store.explained(), open_locked(store, locked) as wheel:
         watch = WheelScanner(store, locked, wheel, python)
@@ -93,18 +93,18 @@ def facts_of(store: Store, locked: LockedWheel, python: str) -> Package:
         return watch.finish()
 
 
-def recall(store: Store, locked: LockedWheel, python: str) -> Package | None:
+def recorded_scan(store: Store, locked: LockedWheel, python: str) -> Package | None:
     """The wheel's facts, where the store has them."""
-    data = kept.recall(store, FACTS, key(locked, python))
+    data = kept.recall(store, SCANS, scan_key(locked, python))
     return None if data is None else facts.package(data)
 
 
-def blob(store: Store, locked: LockedWheel, python: str) -> str | None:
+def scan_blob(store: Store, locked: LockedWheel, python: str) -> str | None:
     """The digest of the blob that holds the wheel's facts, where the store has them."""
-    return kept.blob(store, FACTS, key(locked, python))
+    return kept.blob(store, SCANS, scan_key(locked, python))
 
 
-def looked_at(file: InstalledFile, scratch: Path, *, whole: bool = False) -> File:
+def scan_file(file: InstalledFile, scratch: Path, *, whole: bool = False) -> File:
     """Scan a file. As little of it is read as will do, and once more where the collector has left out too much.
 
     `scratch` and `whole` are as for Collector.
@@ -115,10 +115,10 @@ def looked_at(file: InstalledFile, scratch: Path, *, whole: bool = False) -> Fil
             if collector.idle:
                 break
         found = collector.finish(file.sha256, executable=file.executable)
-    return looked_at(file, scratch, whole=True) if found.unreadable and collector.partial else found
+    return scan_file(file, scratch, whole=True) if found.unreadable and collector.partial else found
 
 
-def key(locked: LockedWheel, python: str) -> str:
+def scan_key(locked: LockedWheel, python: str) -> str:
     """Return the digest of all that decides the wheel's scan.
 
     The version is part of it, because 1.0 and 1.0+cu130 can be the same bytes under two file names.

@@ -57,7 +57,7 @@ class Attempts:
 
 
 @dataclass(frozen=True)
-class Parts:
+class ResolutionInputs:
     """`sites` by index alias; `archives` of commits by package."""
 
     sites: Mapping[str, Site]
@@ -73,7 +73,7 @@ def gather(
     settings: Settings,
     store: Store,
     progress: Progress,
-) -> Parts:
+) -> ResolutionInputs:
     """Fetch all parts of a resolution; `work_dir` must exist until the lock is made. Raises the errors that `attempts`
     collected.
 
@@ -83,7 +83,7 @@ def gather(
         if requirement.component.compiled and requirement.component.package not in cell.recipes:
             attempts.attempt(lambda each=requirement: _check_wheel(each, target, settings))  # type: ignore[misc]
     found: dict[str, Site | None] = dict(default_site(settings))
-    maker = _SiteMaker(cell, target, work_dir, settings, progress)
+    maker = _SiteBuilder(cell, target, work_dir, settings, progress)
     routed: dict[str, list[Requirement]] = {}
     for requirement in cell.requirements:
         ordinary = not requirement.git and requirement.component.package not in compiled
@@ -101,7 +101,7 @@ def gather(
     sites = {alias: site for alias, site in found.items() if site}
     sites |= {GIT: maker.commits(archives)} if archives else {}
     sites |= {BUILT: maker.recipes(compiled.values())} if compiled else {}
-    return Parts(sites, archives)
+    return ResolutionInputs(sites, archives)
 
 
 def default_site(settings: Settings) -> dict[str, Site]:
@@ -166,7 +166,7 @@ def _archive(requirement: Requirement, store: Store, settings: Settings, progres
 
 
 @dataclass(frozen=True)
-class _SiteMaker:
+class _SiteBuilder:
     cell: Cell
     target: WheelTarget
     work_dir: Path

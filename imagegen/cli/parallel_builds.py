@@ -32,7 +32,7 @@ _DISK = 5.2
 
 
 @dataclass(frozen=True)
-class Ended:
+class BuildResult:
     """The result of building a cell. `built` is its entry in the JSON of a build; `error` its first line otherwise."""
 
     cell: str
@@ -47,7 +47,7 @@ class Ended:
         return {**entry, "seconds": round(self.seconds, 1)}
 
 
-class Builds:
+class BuildProcesses:
     """The processes that run. `stop` ends them all, each as after Ctrl-C, and waits for them."""
 
     def __init__(self, say: Callable[[str], None], options: Sequence[str], project: Path) -> None:
@@ -55,7 +55,7 @@ class Builds:
         self._running: dict[str, subprocess.Popen[str]] = {}
         self._stopped = False
 
-    def run(self, cell: str) -> Ended:
+    def run(self, cell: str) -> BuildResult:
         """Build one cell and return how it ended; its messages are printed behind its name."""
         argv = [*_PROGRAM, "--project", str(self._project), "build", cell, "--json", *self._options]
         start = time.monotonic()
@@ -74,7 +74,7 @@ class Builds:
             relay.join()
         del self._running[cell]
         built = _parse(output) if code == 0 else None
-        return Ended(
+        return BuildResult(
             cell, code or (0 if built else 70), time.monotonic() - start, built, "" if built else _error(lines)
         )
 
@@ -104,18 +104,18 @@ def _error(lines: Sequence[str]) -> str:
     return next((line for line in reversed(lines) if line and not line.startswith(" ")), "no message")
 
 
-def abreast(count: int, cores: int, memory: int) -> int:
+def parallel_count(count: int, cores: int, memory: int) -> int:
     """Return how many of `count` builds run at a time; `memory` is the available one in bytes."""
     return max(1, min(count, cores // _CORES, memory // _MEMORY))
 
 
-def in_order(
+def run_builds(
     sizes: Mapping[str, int],
     most: int,
     free: Callable[[], int],
-    run: Callable[[str], Ended],
+    run: Callable[[str], BuildResult],
     stop: Callable[[], None],
-) -> Iterator[Ended]:
+) -> Iterator[BuildResult]:
     """Run the builds of `sizes` (cell -> bytes of disk) in its order, at most `most` at a time; yield each as it ends.
 
     A build is started beside others only where `free` exceeds what it and they take. One alone always starts: the build
@@ -123,7 +123,7 @@ def in_order(
     interrupted.
     """
     waiting = list(sizes)
-    running: dict[Future[Ended], str] = {}
+    running: dict[Future[BuildResult], str] = {}
     with ThreadPoolExecutor(most) as pool:
         try:
             while waiting or running:
@@ -144,18 +144,18 @@ def in_order(
 
 def build(app: App, cells: Sequence[Cell], options: Sequence[str], *, as_json: bool) -> int:
     """Build the cells, print a table (or one JSON document), and return the exit code of the first that failed."""
-    ended: dict[str, Ended] = {}
+    ended: dict[str, BuildResult] = {}
     sizes: dict[str, int] = {}
     for cell in cells:
         try:
             sizes[cell.id] = int(_DISK * sum(wheel.file.estimate for wheel in app.fresh_lock(cell).wheels))
         except (LockError, IncompatibleError) as error:
             app.progress.say(f"error[{error.code}]: {error}")
-            ended[cell.id] = Ended(cell.id, error.exit_code, 0.0, None, f"error[{error.code}]: {error.what}")
-    most = abreast(len(sizes), len(os.sched_getaffinity(0)), _available_memory())
-    builds = Builds(app.progress.say, options, app.project)
+            ended[cell.id] = BuildResult(cell.id, error.exit_code, 0.0, None, f"error[{error.code}]: {error.what}")
+    most = parallel_count(len(sizes), len(os.sched_getaffinity(0)), _available_memory())
+    builds = BuildProcesses(app.progress.say, options, app.project)
     app.progress.say(f"{counted(len(sizes), 'build')}, {most} at a time")
-    for each in in_order(sizes, most, partial(_free, app.store.root), builds.run, builds.stop):
+    for each in run_builds(sizes, most, partial(_free, app.store.root), builds.run, builds.stop):
         ended[each.cell] = each
     results = [ended[cell.id] for cell in cells]
     if as_json:
@@ -165,7 +165,7 @@ def build(app: App, cells: Sequence[Cell], options: Sequence[str], *, as_json: b
     return next((each.code for each in results if each.code), 0)
 
 
-def _rows_table(results: Sequence[Ended]) -> Table:
+def _rows_table(results: Sequence[BuildResult]) -> Table:
     table = Table("cell", "result", "time", "", wraps=("",))
     for each in results:
         result = Text("built", "green") if each.built else Text("failed", "red")
