@@ -66,7 +66,8 @@ chromium:
 faults: setup  ## play the faults and attacks that are not slow, and write docs/internals/faults.md
 	@$(call with_engine,$(BIN)/pytest -n 2 --dist loadscope -m "fault and not slow" --fault-table=docs/internals/faults.md)
 
-fuzz: setup  ## fuzz the readers of wheels, both ways, and of binaries for SECONDS=900 each (atheris)
+fuzz: setup  ## property tests with many examples; fuzz the readers of wheels and binaries for SECONDS=900 each (atheris)
+	@$(BIN)/pytest -n 2 -m hypothesis --hypothesis-profile=thorough tests/unit
 	@$(BIN)/python -m pip install -q --group fuzz
 	@for way in wheel_reader.py "wheel_reader.py --structured" binary_reader.py; do \
 	    $(BIN)/python tests/fuzz/$$way -max_total_time=$(SECONDS) -artifact_prefix=tests/fuzz/ || exit; \

@@ -24,9 +24,10 @@ from tests.support.git_server import Bare, GitServer
 from tests.support.git_workspace import Workspace
 from tests.support.layer_inputs import HostSandbox, assembling
 
-# Machines are shared and noisy, so nothing is judged by its time.
-hypothesis_settings.register_profile("imagegen", deadline=None, max_examples=60)
-hypothesis_settings.load_profile("imagegen")
+# Machines are shared and noisy, so nothing is judged by its time. `--hypothesis-profile=thorough` is for `make fuzz`.
+hypothesis_settings.register_profile("quick", deadline=None, max_examples=25)
+hypothesis_settings.register_profile("thorough", deadline=None, max_examples=500)
+hypothesis_settings.load_profile("quick")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # files are dealt out in the order of `_turn`
     # Started in the background, or by nohup, a run ignores these, and its tests' child processes would inherit that.
     for number, usual in {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}.items():
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -45,9 +47,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     fault_table.note(items)
+    items.sort(key=_turn)
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(3600))
+
+
+def _turn(item: pytest.Item) -> int:
+    """Return when a test runs: slow layers first, since a long file at the end would leave all but one process idle."""
+    file = item.path
+    if file.parent.name != "integration":
+        return 2
+    return 1 if _shared(file) is None else 0
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:

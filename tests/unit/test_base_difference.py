@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BaseError
@@ -78,7 +78,6 @@ def members(layer: bytes) -> dict[str, tarfile.TarInfo]:
         return {member.name: member for member in tar}
 
 
-@settings(deadline=None)
 @given(TREES, TREES)
 def test_the_layer_turns_the_tree_before_into_the_tree_after(
     old: dict[str, tuple[str, bytes | str, int]], new: dict[str, tuple[str, bytes | str, int]]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.types import Gpu
@@ -65,7 +65,6 @@ def _rules(draw: st.DrawFn) -> list[Rule]:
     return made
 
 
-@settings(max_examples=100, deadline=None)
 @given(_rules(), st.fixed_dictionaries({name: st.sampled_from(["", *SPECIFIERS[name]]) for name in KNOWN}))
 def test_a_cells_standing_never_contradicts_its_explanation(rules: list[Rule], pins: dict[str, str]) -> None:
     """Propagation alone may leave open what search refutes, never the other way round."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
@@ -241,7 +241,6 @@ def _ask(requested: Mapping[str, str]) -> Question:
     return question(**requested)
 
 
-@settings(max_examples=200, deadline=None)
 @given(WORLDS, RULES, ASKED)
 def test_the_answer_is_that_of_trying_everything(world: World, rules: list[Rule], requested: dict[str, str]) -> None:
     explanation = explain(_ask(requested), rules, _library(world))
@@ -249,7 +248,6 @@ def test_the_answer_is_that_of_trying_everything(world: World, rules: list[Rule]
     assert explanation.answer != "unknown"
 
 
-@settings(max_examples=100, deadline=None)
 @given(WORLDS, RULES, ASKED)
 def test_a_reported_conflict_follows_from_what_it_lists_alone(
     world: World, rules: list[Rule], requested: dict[str, str]
@@ -271,7 +269,6 @@ def test_a_reported_conflict_follows_from_what_it_lists_alone(
         assert not _possible(left, [each for each in rules if each.id in rule_ids], named)
 
 
-@settings(max_examples=100, deadline=None)
 @given(WORLDS, RULES, ASKED)
 def test_no_combination_that_works_is_nearer(world: World, rules: list[Rule], requested: dict[str, str]) -> None:
     if _possible(world, rules, requested):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from imagegen.app.publisher import Publisher, PublishOptions
@@ -208,7 +208,6 @@ def test_a_repository_of_another_user_is_not_read(whose: str, tmp_path: Path, mo
         documents.of(project, env)
 
 
-@settings(max_examples=40)
 @example(b"\0", b"gitdir: ")
 @example(b"loop", b"gitdir: ")
 @given(st.binary(max_size=40), st.sampled_from([b"", b"gitdir: "]))

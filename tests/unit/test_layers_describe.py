@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import TrustError
@@ -40,7 +40,6 @@ def documents(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Described:
     return Described(*texts, layers, facts, packed)
 
 
-@settings(max_examples=30)
 @given(documents())
 def test_what_is_written_is_read(said: Described) -> None:
     assert read_description(dump(said)) == said

@@ -75,7 +75,7 @@ def test_every_gzip_reads_the_same_contents(store: Store, tmp_path: Path) -> Non
         assert subprocess.run(["gzip", "-dc", tmp_path / "blob.gz"], check=True, capture_output=True).stdout == data
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(0, 3), st.integers(-1, 1), st.integers(0, 1 << 32))
 def test_any_size_gives_the_same_bytes_each_time(blocks: int, more: int, seed: int) -> None:
     size = max(0, blocks * BLOCK + more)

@@ -532,7 +532,7 @@ def test_what_cannot_have_byte_code_has_none(tmp_path: Path) -> None:
     assert found == ["/opt/venv/lib/python3.11/site-packages/a.py"]
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_anywhere_gives_an_error_or_the_same_files(tmp_path: Path, data: st.DataObject) -> None:
     path = make_wheel(tmp_path, GOOD)

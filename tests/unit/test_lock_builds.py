@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BuildError
@@ -312,7 +312,6 @@ builds = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=40)
 @given(st.lists(builds, max_size=2, unique_by=lambda build: build.name))
 def test_any_builds_come_back_as_they_were(found: list[LockedBuild]) -> None:
     lock = replace(PLAIN, builds=tuple(keyed(each, PLAIN) for each in sorted(found, key=lambda build: build.name)))

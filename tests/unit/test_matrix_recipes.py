@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -295,7 +295,6 @@ def test_an_edit_moves_the_cells_whose_wheel_it_changes(tmp_path: Path, old: str
     assert {name for name in before if before[name] != after[name]} == ({"recipe fast"} if moved else set())
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_no_damage_to_a_sound_recipe_makes_the_loader_raise_anything_else(seed: int) -> None:
     chance = random.Random(seed)

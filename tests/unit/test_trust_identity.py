@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import TrustError, UntrustedSignerError
@@ -334,7 +334,6 @@ _ODD = st.none() | st.integers() | st.sampled_from([[], {}, "", {"tlogEntries": 
 _NAMES = st.sampled_from(["mediaType", "verificationMaterial", "dsseEnvelope"])
 
 
-@settings(max_examples=30)
 @given(st.binary(max_size=60) | (_ODD | st.dictionaries(_NAMES, _ODD)).map(lambda value: json.dumps(value).encode()))
 def test_what_is_no_bundle_is_refused(sigstore: Sigstore, data: bytes) -> None:
     with raises("trust-bundle-malformed"):

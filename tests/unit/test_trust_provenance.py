@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen import __version__
@@ -173,7 +173,6 @@ def test_addresses_are_public(address: str, expected: str | None) -> None:
     assert documents.public(address) == expected
 
 
-@settings(max_examples=30)
 @given(st.from_regex(r"[a-z]{1,6}:[A-Za-z0-9]{5,9}", fullmatch=True), st.sampled_from(["https", "ssh", "git", "http"]))
 def test_no_address_keeps_its_credentials(credentials: str, scheme: str) -> None:
     assert credentials not in str(

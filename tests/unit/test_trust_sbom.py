@@ -92,7 +92,7 @@ def test_every_shipped_lock_gives_a_valid_document(name: str) -> None:
     document(shipped_lock(name))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(any_lock)
 def test_any_lock_gives_a_valid_document(lock: Lock) -> None:
     document(lock)
