@@ -54,11 +54,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _turn(item: pytest.Item) -> int:
-    """Return when a test runs: slow layers first, since a long file at the end would leave all but one process idle."""
+    """Return when a test runs: slow layers first, since a long file at the end would leave all but one process idle.
+
+    tests/integration/test_engine.py comes first of all: it removes images without a tag that came while a test ran.
+    """
     file = item.path
     if file.parent.name != "integration":
-        return 2
-    return 1 if _shared(file) is None else 0
+        return 5 if file.parent.name == "unit" else 4
+    if file.name == "test_engine.py":
+        return 0
+    return {"images": 1, "engine": 3}.get(_group(file) or "", 2)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
@@ -66,22 +71,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
 
 
 class _Scheduling(LoadScopeScheduling):
-    """Tests of one scope run in one process, one after the other: those of a file, and all that use the engine.
-
-    What two of these do to one engine at a time (prune, kill, fill) the other would see.
-    """
+    """Tests of one scope run in one process, one after the other: those of a file, and those of a group of files."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return _shared(Path(__file__).parent.parent / file) or file
+        return _group(Path(__file__).parent.parent / file) or file
 
 
 @functools.cache
-def _shared(file: Path) -> str | None:
-    """Return the name of the group of files that share expensive fixtures, by the fixtures that a test file uses."""
+def _group(file: Path) -> str | None:
+    """Return the name of the group of files that share an expensive fixture, or what only one may change at a time."""
     text = file.read_text(encoding="utf-8")
-    if re.search(r"\b(engine|machine|site|debian|programs|shell): ", text) and file.parent.name == "integration":
-        return "engine"
+    if file.name == "test_engine.py" or re.search(r"\b(machine: Place|(cpu_grpo|sb3_maskable): )", text):
+        return "images"  # a large image is built once
+    if re.search(r"\b(engine: Engine|(programs|shell): )", text):
+        return "engine"  # names in the engine, the cache of its builds, networks
     return "verifiers" if "verifiers: " in text else None  # 20 MB, fetched once
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pickle
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,7 @@ from imagegen.run.embedded_engine import private
 from imagegen.run.engine import Engine
 from imagegen.run.engine.connection import PACKAGES, SUITE
 from tests.support import cosign
-from tests.support.machines import Built, Debian, Place, built_in, docker_command
+from tests.support.machines import Built, Debian, Place, built_in, copy_tree, docker_command
 from tests.support.small_cell import Site, site_of
 
 
@@ -29,20 +32,27 @@ def settings() -> Settings:
 
 
 @pytest.fixture(scope="session")
-def engine(settings: Settings) -> Iterator[Engine]:
-    started = False
-    try:
-        found = Engine.connect(settings)
-    except EngineError:
-        private.up(settings, Quiet())
-        started = True
-        found = Engine.connect(settings)
-    try:
-        with found:
-            yield found
-    finally:
-        if started:
-            private.down(settings, Quiet())
+def engine(settings: Settings, shared: Path) -> Iterator[Engine]:
+    """The machine's engine, or a private one, which the last of the test processes that use it removes."""
+    started = shared / "engine.started"
+    with (shared / "engine.lock").open("w") as users:
+        fcntl.flock(users, fcntl.LOCK_EX)
+        try:
+            found = Engine.connect(settings)
+        except EngineError:
+            private.up(settings, Quiet())
+            started.touch()
+            found = Engine.connect(settings)
+        fcntl.flock(users, fcntl.LOCK_SH)
+        try:
+            with found:
+                yield found
+        finally:
+            with suppress(BlockingIOError):  # another process uses it
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if started.exists():
+                    private.down(settings, Quiet())
+                    started.unlink()
 
 
 @pytest.fixture(scope="session")
@@ -68,10 +78,23 @@ def verifiers(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture(scope="session")
-def debian(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Debian:
+def debian(settings: Settings, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Debian:
+    """A base of today's packages, which the first test process builds, and of which each has a copy in hard links."""
+    with (shared / "debian.lock").open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
+        record = shared / "debian.pickle"
+        if not record.exists():
+            found = _debian(Store(shared / "debian"), settings)
+            record.write_bytes(pickle.dumps((found.requested, found.locked, found.layer)))
+    requested, locked, layer = pickle.loads(record.read_bytes())
+    store = Store(tmp_path_factory.mktemp("base") / "store")
+    copy_tree(shared / "debian", store.root)
+    return Debian(requested, locked, layer, store, base.rootfs(locked, store, settings, Quiet()))
+
+
+def _debian(store: Store, settings: Settings) -> Debian:
     packages = {"python3": "the interpreter", "ca-certificates": "a package that runs much when it is installed"}
     requested = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", packages, "for tests")
-    store = Store(tmp_path_factory.mktemp("base") / "store")
     locked = base.resolve(requested, settings, Quiet())
     layer = base.build(locked, store, settings, Quiet())
     return Debian(requested, locked, layer, store, base.rootfs(locked, store, settings, Quiet()))

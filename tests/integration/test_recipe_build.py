@@ -18,14 +18,15 @@ from typing import IO, Any
 
 import pytest
 import zstandard
-from requests.certs import where
+from certifi import where
 
+from imagegen.audit.contents import parents
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, refs
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import environment, support
 from imagegen.image.layers.image import labels
-from imagegen.image.layers.install import parents, pyc_path
+from imagegen.image.layers.install import pyc_path
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import EnvVar

@@ -21,6 +21,7 @@ from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.registry.image import Descriptor
 from imagegen.core.store.layout import digest_of
 from imagegen.supply.trust import attach, bundle, keys, statement
+from imagegen.supply.trust.attach import VerificationResult
 from imagegen.supply.trust.bundle import Bundle
 from imagegen.supply.trust.documents import BUNDLE, LAYERS, LOCK, PROVENANCE, SBOM, SIGNATURE, SMOKE, Document
 from imagegen.supply.trust.project import Key, Project
@@ -81,7 +82,7 @@ class Place:
     def attach(self, documents: list[Document], signer: Signer | None, trust: Trust) -> None:
         attach.attach(self.target, self.repository, self.image, documents, signer, {}, trust)
 
-    def gather(self, trust: Trust) -> attach.VerificationResult:
+    def gather(self, trust: Trust) -> VerificationResult:
         return attach.gather(self.repository, self.image.digest, trust)
 
     def refer(self, data: bytes) -> str:

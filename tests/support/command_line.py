@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.app.session import Session
 from imagegen.cli import main
 from imagegen.cli.app import App
 from imagegen.core.data import shipped
@@ -41,10 +42,11 @@ class Ended:
 
 
 Run = Callable[..., Ended]
+_LOAD: Callable[[App], Matrix] = vars(Session)["matrix"].func
 _LOADED: list[Matrix] = []
 
 
-def _matrix(app: App, load: Callable[[App], Matrix] = App.matrix.func) -> Matrix:
+def _matrix(app: App, load: Callable[[App], Matrix] = _LOAD) -> Matrix:
     """An app's matrix; that of the project as `run` makes it is loaded and checked once for all tests."""
     files = [path for name in ("matrices", "wheels") for path in (app.project / name).rglob("*")]
     if [path.read_text() for path in files if path.is_file()] != [IMAGE]:

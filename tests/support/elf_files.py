@@ -127,7 +127,7 @@ def make_elf(  # noqa: D417 - the others are called what they are
     tags += [(5, image.rows[".dynstr"].at + shift), (6, image.rows[".dynsym"].at + shift)]
     tags += [(10, len(strings.table)), (11, SYMBOL.size), *image.tags(), (0, 0)]
     image.add(".dynamic", b"".join(PAIR.pack(*pair) for pair in tags), kind=6)
-    return image.bytes(sections=sections)
+    return image.encode(sections=sections)
 
 
 @dataclass
@@ -154,7 +154,7 @@ class _Image:
     def tags(self) -> list[tuple[int, int]]:
         return [(row.tag, row.at + self.shift) for row in self.rows.values() if row.tag]
 
-    def bytes(self, *, sections: bool) -> bytes:
+    def encode(self, *, sections: bool) -> bytes:
         body = bytearray(self._end)
         for row in self.rows.values():
             body[row.at : row.at + len(row.content)] = row.content

@@ -44,7 +44,8 @@ class _Module:
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Tuple) and len(node.elts) > 1 and isinstance(node.elts[0], ast.Attribute):
                 severity, name = node.elts[:2]
-                if getattr(severity.value, "id", "") == "Severity" and isinstance(name, ast.Constant):
+                about = severity.value if isinstance(severity, ast.Attribute) else None
+                if getattr(about, "id", "") == "Severity" and isinstance(name, ast.Constant):
                     yield from [name.value] if _ID.fullmatch(str(name.value)) else []
 
     def texts(self, value: ast.AST | None, around: _Function, seen: frozenset[tuple[str, str]]) -> set[str]:

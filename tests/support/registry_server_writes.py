@@ -145,7 +145,7 @@ class Writable(StandIn):
             document: dict[str, Any] = {"name": tagged[1], "tags": whole[start : start + self.page]}
             kind = "application/json"
         elif referring and self.referrers:
-            whole = self._referring(*referring.groups(), query.get("artifactType") if self.filters else None)
+            whole = self._referring(referring[1], referring[2], query.get("artifactType") if self.filters else None)
             document = {"schemaVersion": 2, "mediaType": INDEX, "manifests": whole[start : start + self.page]}
             kind = INDEX
         if not (tagged and whole) and not (referring and self.referrers):

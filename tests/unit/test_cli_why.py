@@ -207,9 +207,9 @@ def test_matrix_shows_every_cell(run: Run) -> None:
         assert each["reason"] or each["state"] in {"tested", "locked", "no known conflict"}
     (flagship,) = json.loads(run("matrix", "blackwell-vllm", "--json").out)
     assert flagship["state"] == "locked"
-    lines = run("matrix", "blackwell-vllm*").out.splitlines()
+    lines = run("matrix", "verl-enhanced-vllm*").out.splitlines()
     assert lines[0].split() == ["cell", "rules", "lock", "builds", "here", "reason"]
-    assert len(lines) == 1 + sum(each["cell"].startswith("blackwell-vllm") for each in cells)
+    assert len(lines) == 1 + sum(each["cell"].startswith("verl-enhanced-vllm") for each in cells)
     assert run("matrix", "nothing*").code == 64
 
 

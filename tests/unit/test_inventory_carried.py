@@ -46,8 +46,8 @@ def test_an_audit_on_an_empty_store_is_the_audit_with_the_wheels(
     cell = cell_of("13.0", one=("one",))
     expected = cells.subject(lock, cell, store, settings, Quiet())
     import_scans(lock, empty, facts, facts.get)
-    monkeypatch.setattr(cells.inputs, "fetch_each", None)
-    monkeypatch.setattr(cells.inputs, "tree", None)
+    monkeypatch.setattr("imagegen.image.inventory.cell.inputs.fetch_each", None)
+    monkeypatch.setattr("imagegen.image.inventory.cell.inputs.tree", None)
     found = cells.subject(lock, cell, empty, settings, Quiet())
     assert found == expected
     report = audit(found)

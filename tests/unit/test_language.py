@@ -6,6 +6,7 @@ A count above its budget fails; lower a budget when a change brings the count do
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ HEADLESS = re.compile(r"(What|Those|Of|Who|Whose|Whether|Where|As|That|Which|How
 BUDGET = {"docstrings": 0, "pages": 0, "headless docstrings": 1, "class names used twice": 0}
 
 
+@functools.cache
 def modules() -> list[ast.Module]:
     return [ast.parse(path.read_text()) for path in sorted((ROOT / "imagegen").rglob("*.py"))]
 

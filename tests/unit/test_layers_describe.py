@@ -37,7 +37,7 @@ def documents(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Described:
     packed = draw(st.none() | st.just(Packed(GZIP, others)))
     facts = draw(st.dictionaries(DIGESTS, DIGESTS, max_size=3))
     texts = (draw(each) for each in (DIGESTS, DIGESTS, DIGESTS, NAMES, DIGESTS))
-    return Described(*texts, layers, facts, packed)
+    return Described(*texts, layers, facts, packed)  # type: ignore[call-arg]
 
 
 @given(documents())

@@ -72,7 +72,7 @@ def test_a_commit_that_no_branch_holds_is_fetched(git_workspace: Workspace) -> N
 
 
 def test_nothing_of_the_users_git_takes_part(git_workspace: Workspace) -> None:
-    """But where copies of repositories are: tests/unit/test_git_places.py."""
+    """But where copies of repositories are: tests/functional/test_git_places.py."""
     home = git_workspace.root / "home"
     home.mkdir()
     (home / ".gitconfig").write_text("[http]\n\tproxy = http://127.0.0.1:1\n[fetch]\n\tunpackLimit = nonsense\n")

@@ -206,7 +206,7 @@ def test_a_rendered_folder_that_compiles_says_how_many_files_at_once(
     here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recipe, "write", lambda *_: None)
-    monkeypatch.setattr(render_command.Engine, "connect", Mock(side_effect=EngineError("no engine")))
+    monkeypatch.setattr("imagegen.cli.render_command.Engine.connect", Mock(side_effect=EngineError("no engine")))
     for lock, expected in ((WITH_BUILD, 1), (replace(WITH_BUILD, builds=()), 0)):
         app = app_of(here, lock)
         code, out, said = here.run(render_command.command, lock.cell, "-o", str(tmp_path), app=app)

@@ -299,9 +299,9 @@ def test_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise EngineError("no container engine", why="nothing listens", fix="start that engine")
 
     old = Machine({}, place="host", driver="570.86.10", devices=("nvidia0",))
-    monkeypatch.setattr(diagnosis.Engine, "connect", none)
-    monkeypatch.setattr(diagnosis.snapshot, "begin", lambda _: None)
-    monkeypatch.setattr(diagnosis.snapshot, "gather", lambda *_, **__: old)
+    monkeypatch.setattr("imagegen.run.doctor.diagnosis.Engine.connect", none)
+    monkeypatch.setattr("imagegen.run.doctor.diagnosis.snapshot.begin", lambda _: None)
+    monkeypatch.setattr("imagegen.run.doctor.diagnosis.snapshot.gather", lambda *_, **__: old)
     monkeypatch.setattr(diagnosis, "probe", lambda _: None)
     found = doctor.examine_host(Settings.from_environment({"HOME": str(tmp_path)}), Image("x", "13.0", (), "580"))
     assert not found.well
