@@ -16,8 +16,18 @@ from typing import TypeVar
 
 from imagegen.core.data import shipped
 from imagegen.plan import matrix
-from imagegen.plan import rules as compat
 from imagegen.plan.matrix import metadata
+from imagegen.plan.rules import (
+    CellAnswer,
+    MetadataCache,
+    PlatformChoices,
+    Vocabulary,
+    cell_answers,
+    check_rules,
+    explain,
+    parse_question,
+    suggest,
+)
 
 T = TypeVar("T")
 ASKED = ["torch==2.9.1", "vllm==0.11.0", "cuda==12.8", "gpu==sm_120", "python==3.12"]
@@ -30,17 +40,17 @@ def timed(times: dict[str, list[float]], name: str, work: Callable[[], T]) -> T:
     return result
 
 
-def once(directories: list[Path], times: dict[str, list[float]]) -> dict[str, compat.CellAnswer]:
+def once(directories: list[Path], times: dict[str, list[float]]) -> dict[str, CellAnswer]:
     loaded = timed(times, "read the matrix", lambda: matrix.load(directories))
-    timed(times, "check the rules against each other", lambda: compat.check(loaded))
-    library = compat.MetadataCache(lambda package: metadata.load(directories, package))
-    rows = timed(times, "judge the whole grid", lambda: compat.cell_answers(loaded.all_cells, loaded.rules, library))
-    fresh = compat.MetadataCache(lambda package: metadata.load(directories, package))
-    vocabulary = compat.Vocabulary.of(loaded, metadata.names(directories))
-    question = compat.parse_question(ASKED, [], loaded, vocabulary)
-    timed(times, "why, for one combination", lambda: compat.explain(question, loaded.rules, fresh))
-    around = compat.PlatformChoices.of(loaded)
-    timed(times, "what is nearest to it", lambda: compat.suggest(question, loaded.rules, fresh, around))
+    timed(times, "check the rules against each other", lambda: check_rules(loaded))
+    library = MetadataCache(lambda package: metadata.load(directories, package))
+    rows = timed(times, "judge the whole grid", lambda: cell_answers(loaded.all_cells, loaded.rules, library))
+    fresh = MetadataCache(lambda package: metadata.load(directories, package))
+    vocabulary = Vocabulary.of(loaded, metadata.names(directories))
+    question = parse_question(ASKED, [], loaded, vocabulary)
+    timed(times, "why, for one combination", lambda: explain(question, loaded.rules, fresh))
+    around = PlatformChoices.of(loaded)
+    timed(times, "what is nearest to it", lambda: suggest(question, loaded.rules, fresh, around))
     return rows
 
 

@@ -17,11 +17,11 @@ from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image import base, layers
 from imagegen.plan import lock, matrix
-from imagegen.plan import rules as compat
 from imagegen.plan.lock.builds import keyed
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.model import Cell
+from imagegen.plan.rules import Conflict, Facts, MetadataCache, check_rules, evaluate_on, facts_of_lock, nearest_cell
 from imagegen.wheels import catalogue, resolve
 from imagegen.wheels.catalogue import Catalogue
 
@@ -35,7 +35,7 @@ class Session:
         self.env = env
         self.project = project
         self.progress = progress
-        self._warnings: dict[str, tuple[compat.Conflict, ...]] = {}  # by cell
+        self._warnings: dict[str, tuple[Conflict, ...]] = {}  # by cell
 
     @cached_property
     def settings(self) -> Settings:
@@ -65,13 +65,13 @@ class Session:
             if len(self.matrix_directories) > len(_SHIPPED) and is_source_tree(self.project):
                 raise _other_version(self.project, error) from error
             raise
-        compat.check(loaded)
+        check_rules(loaded)
         return loaded
 
     @cached_property
-    def metadata(self) -> compat.MetadataCache:
+    def metadata(self) -> MetadataCache:
         """The harvested package metadata."""
-        return compat.MetadataCache(lambda package: metadata.load(self.matrix_directories, package))
+        return MetadataCache(lambda package: metadata.load(self.matrix_directories, package))
 
     @cached_property
     def wheel_catalogue(self) -> Catalogue:
@@ -101,7 +101,7 @@ class Session:
             )
         lock.require_fresh(found, cell, where)
         self.require_unedited(found, cell)
-        self.require_compatible(cell, compat.facts_of_lock(found, cell.base.glibc))
+        self.require_compatible(cell, facts_of_lock(found, cell.base.glibc))
         return found
 
     def require_unedited(self, found: Lock, cell: Cell) -> None:
@@ -110,7 +110,7 @@ class Session:
         The lock is neither stale nor does it contradict its cell.
         """
         wrong: list[str] = []
-        if found.gpu != resolve.gpus_of(cell, self.matrix.rules, compat.facts_of_lock(found, cell.base.glibc)):
+        if found.gpu != resolve.gpus_of(cell, self.matrix.rules, facts_of_lock(found, cell.base.glibc)):
             wrong.append("gpu.driver")
         if any(wheel.file.url for wheel in found.wheels):
             wrong += resolve.uncatalogued(found, cell, self.wheel_catalogue)
@@ -131,7 +131,7 @@ class Session:
         fresh = replace(
             moved, builds=tuple(keyed(build, moved) for build in moved.builds)
         )  # its compilers may be others
-        self.require_compatible(cell, compat.facts_of_lock(fresh, cell.base.glibc))
+        self.require_compatible(cell, facts_of_lock(fresh, cell.base.glibc))
         path = self.settings.store.parent / "scratch" / f"{cell.id}.toml"
         lock.write(fresh, path)
         self.progress.say(f"NOTE: {error}")
@@ -141,14 +141,14 @@ class Session:
         )
         return fresh
 
-    def require_compatible(self, cell: Cell, facts: compat.Facts) -> None:
+    def require_compatible(self, cell: Cell, facts: Facts) -> None:
         """Raise IncompatibleError when a rule rejects the cell; keep warnings for `print_warnings`."""
         rules = [replace(rule, severity="warning") if rule.id in cell.accepts else rule for rule in self.matrix.rules]
-        verdict = compat.evaluate_on(cell.gpus, rules, facts)
+        verdict = evaluate_on(cell.gpus, rules, facts)
         self._warnings[cell.id] = verdict.conflicts
         if verdict.answer == "incompatible":
             text = "\n".join(map(str, self._warnings.pop(cell.id)))
-            near = compat.nearest(self.matrix.rules, cell, self.matrix.cells())
+            near = nearest_cell(self.matrix.rules, cell, self.matrix.cells())
             fix = f"the nearest cell that no rule refuses is {near.id}" if near else None
             raise IncompatibleError(f"{cell.id} cannot work", code="incompatible", why=text, fix=fix)
 

@@ -25,7 +25,7 @@ from imagegen.cli.report_command import check_writable
 from imagegen.core.errors import UsageError
 from imagegen.core.text import shown
 from imagegen.core.types import Gpu
-from imagegen.plan import rules as compat
+from imagegen.plan.rules import Vocabulary
 
 Audited = tuple[Subject, LockLocation | None]  # with the file of the repository that decides what is in it
 
@@ -342,7 +342,7 @@ def _print(app: App, report: AuditReport, *, everything: bool, each_package: boo
 
 def _gpus(app: App, names: tuple[str, ...]) -> tuple[Gpu, ...]:
     """Return the GPUs with these names. Raises UsageError for an unknown GPU."""
-    vocabulary = compat.Vocabulary.of(app.matrix) if names else None
+    vocabulary = Vocabulary.of(app.matrix) if names else None
     found = {gpu.name: gpu for name in names if vocabulary for gpu in vocabulary.gpu(name)}
     return tuple(sorted(found.values(), key=lambda gpu: tuple(map(int, gpu.capability.split(".")))))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layout
-from imagegen.app.session import Session
 from imagegen.cli import parallel_builds
 from imagegen.cli.app import App, pass_app
 from imagegen.cli.report_command import print_report
@@ -17,24 +16,12 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import SmokeFailed
-from imagegen.wheels import resolve
 
 builder_option = click.option(
     "--builder",
     metavar="NAME",
     help="A builder that `docker buildx ls` shows (remote, Kubernetes): it compiles, in place of the engine's own.",
 )
-
-
-def places(session: Session, cell: Cell) -> resolve.LocalWheelSelector:
-    """Return the places that are searched for wheels of components that need a compiler."""
-    from imagegen.image.inventory import site  # late: it brings the readers of wheels
-
-    known = session.wheel_catalogue
-    settings = session.settings_for(cell)
-    return resolve.LocalWheelSelector(
-        known, lambda path, torch: site.examined(path, cell.gpus, torch), settings, session.store, session.progress
-    )
 
 
 # imagegen build: from a lock to a smoke-tested, tagged image.

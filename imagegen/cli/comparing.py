@@ -13,12 +13,10 @@ from imagegen.cli.app import App
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
 from imagegen.core.registry import Repository
-from imagegen.plan.lock.model import Lock, LockedBuild
-from imagegen.plan.matrix import metadata
+from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.smoke import numerics
 from imagegen.run.smoke.numerics import Fingerprint
-from imagegen.supply.compare.difference import ComparisonFacts
 from imagegen.supply.compare.operands import ImageLocation, SideSources
 from imagegen.supply.compare.verify import Attachments
 from imagegen.supply.trust import project as projects
@@ -26,9 +24,6 @@ from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.documents import LOCK, NUMERICS, Kind
 from imagegen.supply.trust.project import Project
 from imagegen.supply.trust.signers import Trust
-from imagegen.wheels import wheelhouse
-from imagegen.wheels.builds import planning
-from imagegen.wheels.throttle import BuildJob
 
 NO_SIGNER = "no signer that the project names"
 
@@ -89,21 +84,6 @@ def attachment_verifier(source: ImageLocation, project: Project, no_signer: str)
         return Attachments(repository.referrers(digest), repository.artifact, there, trust.anybody, no_signer)
 
     return verify_attachments
-
-
-def known(app: App) -> ComparisonFacts:
-    """Return what the project's matrices and this store know besides."""
-
-    def requires(name: str, version: str) -> Sequence[str] | None:
-        package = metadata.load(app.matrix_directories, name)
-        release = package.releases.get(version.partition("+")[0]) if package else None
-        return release.requires if release else None
-
-    def work(build: LockedBuild) -> BuildJob | None:
-        recipe = next((cell.recipes[build.name] for cell in app.matrix.cells() if build.name in cell.recipes), None)
-        return planning.work(build, recipe, app.store) if recipe else None
-
-    return ComparisonFacts(requires, work, lambda build: wheelhouse.known(app.store, build.key) is not None)
 
 
 def _selected(app: App, word: str) -> Sequence[Cell]:

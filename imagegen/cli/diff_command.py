@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
+from imagegen.app.comparison import comparison_facts
 from imagegen.cli import numerics_table
 from imagegen.cli.app import App, Table, pass_app
-from imagegen.cli.comparing import known, side_sources
+from imagegen.cli.comparing import side_sources
 from imagegen.cli.report_command import print_lines
 from imagegen.core.net import Client
 from imagegen.core.text import shown
@@ -35,7 +36,7 @@ def command(app: App, *, before: str, after: str, as_json: bool) -> None:
     """
     with Client(app.settings) as client:
         here = side_sources(app, client)
-        found = difference(operands.read(before, here), operands.read(after, here), known(app))
+        found = difference(operands.read(before, here), operands.read(after, here), comparison_facts(app))
         results = numerics.compare(*(_fingerprints(app, side) for side in (found.before, found.after)))
     if as_json:
         app.json({**_as_dict(found), "numerics": asdict(results) if results else None})

@@ -13,9 +13,8 @@ from rich.text import Text
 from imagegen.cli import states
 from imagegen.cli.app import App, Table, pass_app
 from imagegen.core.text import shown
-from imagegen.plan import rules as compat
 from imagegen.plan.matrix.model import Cell
-from imagegen.plan.rules import CellAnswer
+from imagegen.plan.rules import CellAnswer, cell_answers
 from imagegen.plan.state import CellState, StateName
 
 _RULES: dict[StateName, tuple[str, str]] = {  # what rules and metadata say, and its colour
@@ -47,7 +46,7 @@ def command(app: App, *, pattern: str, as_json: bool, github: bool) -> None:
         _print_github(app, app.matrix.select(pattern))
         return
     cells = app.matrix.select(pattern)
-    evaluated = compat.cell_answers(cells, app.matrix.rules, app.metadata)
+    evaluated = cell_answers(cells, app.matrix.rules, app.metadata)
     answers = [_answer(app, cell, evaluated[cell.id]) for cell in cells]
     if as_json:
         app.json([_as_dict(answer) for answer in answers])

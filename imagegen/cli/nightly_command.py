@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
-from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.text import Text
 
+from imagegen.app.comparison import comparison_facts
 from imagegen.app.nightly import changes
-from imagegen.app.nightly.propose import Proposal, propose
-from imagegen.app.nightly.releases import ReleaseIndex
-from imagegen.app.nightly.run import CellOutcome, LockRepository, Steps, run
-from imagegen.app.publish import publish_image
+from imagegen.app.nightly.propose import Proposal
+from imagegen.app.nightly.run import CellOutcome
+from imagegen.app.nightly.update import update_locks
 from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App, Table, pass_app
-from imagegen.cli.build_command import builder_option, places
-from imagegen.cli.comparing import known
+from imagegen.cli.build_command import builder_option
 from imagegen.cli.publish_command import key_option
 from imagegen.cli.report_command import print_report
 from imagegen.core.errors import LockError, UsageError
-from imagegen.core.net import Client
 from imagegen.core.text import shown
-from imagegen.image import base
-from imagegen.image.base import LockedBase
-from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.smoke import SmokeFailed
 from imagegen.wheels import resolve
@@ -84,14 +76,9 @@ def command(
         )
     time = resolve.parse_as_of(as_of)
     cells = _locked(app, pattern)
-    lock_files = LockRepository(
-        app.project / "locks", _candidates_directory(app), partial(changes.sentences, known=known(app))
-    )
     options = PublishOptions(test=not no_test, require_gpu=require_gpu, channel="nightly", builder=builder, key=key)
     publisher = None if propose_only else Publisher(app, to, options)
-    if publisher:
-        publisher.require_signer()
-    outcomes = run(cells, _steps(app, time, publisher), lock_files, propose_only=propose_only)
+    outcomes = update_locks(app, cells, time, publisher)
     if as_json:
         app.json([_as_dict(app, each) for each in outcomes])
     else:
@@ -100,14 +87,6 @@ def command(
     if failed:
         app.progress.say(f"{len(failed)} of {len(outcomes)} failed: {', '.join(failed)}")
     sys.exit(1 if failed else 0)
-
-
-def _steps(app: App, time: str, publisher: Publisher | None) -> Steps:
-    """Return the steps of a run; without a publisher, only those that need none."""
-    propose = partial(_propose, app, time, {})
-    if publisher is None:
-        return Steps(propose)
-    return Steps(propose, partial(_published, app, publisher), partial(publish_image, publisher))
 
 
 def _locked(app: App, pattern: str | None) -> tuple[Cell, ...]:
@@ -124,56 +103,6 @@ def _locked(app: App, pattern: str | None) -> tuple[Cell, ...]:
     raise LockError(
         f"no cell {f'that matches {pattern} ' if pattern else ''}is locked here", code="lock-missing", fix=fix
     )
-
-
-def _candidates_directory(app: App) -> Path:
-    """Return the directory of candidates: beside the store, one for each project."""
-    name = hashlib.sha256(str(app.project.resolve()).encode()).hexdigest()[:12]
-    return app.settings.store.parent / "nightly" / name
-
-
-def _propose(app: App, time: str, bases: dict[str, LockedBase], cell: Cell) -> Proposal:
-    """Propose an update of the cell.
-
-    `bases` are today's bases by name, so that each is resolved once in a run; missing ones are added.
-    """
-    settings = app.settings_for(cell)
-    chooser = places(app, cell)
-    releases = ReleaseIndex(time, settings, chooser, app.progress)
-    before = app.find_lock(cell)
-
-    def lock_with(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
-        return resolve.lock_cell(
-            cell,
-            previous=previous,
-            upgrade=False,
-            upgrade_packages=upgraded,
-            as_of=time,
-            settings=settings,
-            store=app.store,
-            rules=app.matrix.rules,
-            progress=app.progress,
-            chooser=chooser,
-            bounds=bounds,
-            trust_previous_wheels=bool(before and previous and previous.base == before.base),
-        )
-
-    def today() -> LockedBase:
-        name = cell.base.name
-        if name not in bases:
-            bases[name] = base.resolve(cell.base, settings, app.progress)
-        return bases[name]
-
-    return propose(cell, before, time, app.matrix.rules, lock_with, today, releases.of)
-
-
-def _published(app: App, publisher: Publisher, cell: Cell, made: Lock) -> bool:
-    """Return whether all tags that this run would set name the image that the lock records."""
-    tags = publisher.tags(cell, made)
-    wanted = (tags.immutable, *(tags.mutable if publisher.options.test else ()))
-    with Client(app.settings) as client:
-        repository = publisher.repository(client, publisher.reference(cell.image))
-        return all(made.record and repository.resolve_tag(tag) == made.record.digest for tag in wanted)
 
 
 def _print(app: App, outcomes: tuple[CellOutcome, ...]) -> None:
@@ -206,7 +135,7 @@ def _remark(outcome: CellOutcome) -> str:
 
 
 def _moved(app: App, proposal: Proposal) -> list[str]:
-    return changes.sentences(proposal.before, proposal.after, known(app)) if proposal.changed else []
+    return changes.sentences(proposal.before, proposal.after, comparison_facts(app)) if proposal.changed else []
 
 
 def _as_dict(app: App, outcome: CellOutcome) -> dict[str, Any]:

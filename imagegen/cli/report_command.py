@@ -12,19 +12,19 @@ from rich.text import Text
 
 from imagegen.app import site
 from imagegen.app.audit import audit_report
+from imagegen.app.comparison import comparison_facts
 from imagegen.app.nightly import changes
 from imagegen.cli import states
 from imagegen.cli.app import App, Table, pass_app
-from imagegen.cli.comparing import known
 from imagegen.core import data
 from imagegen.core.errors import FetchError, LockError, PublishError, UsageError
 from imagegen.core.text import counted, shown
 from imagegen.image import layers
 from imagegen.image.layers.image import local_tags
 from imagegen.plan import lock
-from imagegen.plan import rules as compat
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
+from imagegen.plan.rules import cell_answers
 from imagegen.run.smoke import SmokeReport
 from imagegen.supply.compare import wording
 from imagegen.supply.compare.difference import ComparisonFacts, difference
@@ -93,7 +93,7 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     read = {cell.id: states.read_lock(app, cell) for cell in app.matrix.cells()}
     locks = {name: each for name, each in read.items() if isinstance(each, Lock)}
     chosen = [cell for cell in cells if cell.id in locks]
-    answers = compat.cell_answers(cells, app.matrix.rules, app.metadata)
+    answers = cell_answers(cells, app.matrix.rules, app.metadata)
     report = site.SiteReport(
         cells=tuple(cells),
         states={cell.id: states.state(app, cell, answers[cell.id], read[cell.id]) for cell in cells},
@@ -179,4 +179,4 @@ def _sentences(app: App, before: Lock, after: Lock) -> Sequence[str]:
     compile.
     """
     old, new = (of_lock(each.cell, each.as_of, each) for each in (before, after))
-    return wording.sentences(difference(old, new, ComparisonFacts(requires=known(app).requires)))
+    return wording.sentences(difference(old, new, ComparisonFacts(requires=comparison_facts(app).requires)))

@@ -12,12 +12,20 @@ from imagegen.cli import states
 from imagegen.cli.app import App, pass_app
 from imagegen.core.errors import UsageError
 from imagegen.core.text import shown
-from imagegen.plan import rules as compat
 from imagegen.plan.matrix import interpreters, metadata
 from imagegen.plan.matrix.model import Rule
-from imagegen.plan.rules import CellAnswer, Explanation, Question
-from imagegen.plan.rules import why as model_types
+from imagegen.plan.rules import (
+    CellAnswer,
+    Explanation,
+    PlatformChoices,
+    Question,
+    Vocabulary,
+    explain,
+    parse_question,
+    suggest,
+)
 from imagegen.plan.rules.check import Answer
+from imagegen.plan.rules.why import model_type_rules, model_type_summary, split_model_types
 from imagegen.plan.state import MEANINGS, CellState, StateName, cell_state
 
 _NAMES: dict[Answer, StateName] = {
@@ -44,14 +52,14 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     """
     table = interpreters.load(app.matrix_directories)
     model, words, sets = _model(words, sets)
-    about = model_types.summary(table, model) if model else ""
+    about = model_type_summary(table, model) if model else ""
     if model and not words:
         app.json({model: table.first.get(model)}) if as_json else click.echo(shown(about))
         return 0 if model in table.first else 2
-    vocabulary = compat.Vocabulary.of(app.matrix, metadata.names(app.matrix_directories))
-    question = compat.parse_question(words, sets, app.matrix, vocabulary)
-    rules = [*app.matrix.rules, *model_types.rules(table, model)]
-    explanation = compat.explain(question, rules, app.metadata)
+    vocabulary = Vocabulary.of(app.matrix, metadata.names(app.matrix_directories))
+    question = parse_question(words, sets, app.matrix, vocabulary)
+    rules = [*app.matrix.rules, *model_type_rules(table, model)]
+    explanation = explain(question, rules, app.metadata)
     if model and model not in table.first:
         answer: Answer = "unknown" if explanation.answer == "compatible" else explanation.answer
         explanation = replace(explanation, answer=answer, unknown=(*explanation.unknown, about))
@@ -86,7 +94,7 @@ def _state(app: App, question: Question, explanation: Explanation) -> CellState 
 
 def _model(words: Sequence[str], sets: Sequence[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """Return the model type among the words and `--set` options ("": none), and the rest of each."""
-    (in_words, words), (in_sets, sets) = model_types.split(words), model_types.split(sets)
+    (in_words, words), (in_sets, sets) = split_model_types(words), split_model_types(sets)
     found = sorted({*in_words, *in_sets})
     if len(found) > 1:
         raise UsageError(
@@ -104,7 +112,7 @@ def _ways(
     """
     if explanation.answer == "compatible":
         return []
-    near = compat.suggest(question, rules, app.metadata, compat.PlatformChoices.of(app.matrix))
+    near = suggest(question, rules, app.metadata, PlatformChoices.of(app.matrix))
     return [(dict(each.changes), spoken.command(each.changes)) for each in near]
 
 

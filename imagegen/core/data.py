@@ -12,7 +12,7 @@ from typing import Any
 
 OUTSIDE = "a symbolic link leads out of the project"  # why a file is refused
 _LONGEST = 16 << 20  # bytes; the longest lock has some hundred kB
-HAND_WRITTEN = 1 << 20  # bytes of a file that no program writes; the longest of the shipped ones has 11 kB
+MAX_SOURCE_FILE = 1 << 20  # bytes of a file that users edit; the longest shipped one has 11 kB
 
 
 def shipped(name: str) -> Path:

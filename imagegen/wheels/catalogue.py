@@ -195,7 +195,7 @@ class _File(Strict):
 def _read(path: Path, project: Path | None, errors: list[MatrixError]) -> tuple[documents.YamlDocument, _File]:
     """A file's entries; none of a faulty one, whose faults go to `errors`."""
     try:
-        document = documents.parse(path, data.read(path, project, data.HAND_WRITTEN))
+        document = documents.parse(path, data.read(path, project, data.MAX_SOURCE_FILE))
     except OSError as error:
         errors.append(
             MatrixError("the file cannot be read", code="matrix-unreadable", where=str(path), why=error.strerror)

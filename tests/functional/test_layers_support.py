@@ -27,9 +27,9 @@ from imagegen.image.layers.image import image, labels
 from imagegen.image.layers.plan import plan
 from imagegen.incontainer.preflight.model import image_from_json
 from imagegen.plan import matrix
-from imagegen.plan import rules as compat
 from imagegen.plan.lock.model import Lock, LockedGit, LockedSdist
 from imagegen.plan.matrix.model import EnvVar
+from imagegen.plan.rules import evaluate, facts_of_lock
 from tests.support.layer_inputs import HostSandbox, assembling, lock_of, locked
 from tests.support.tiny_lock import CUDA, LOCK
 
@@ -183,5 +183,5 @@ def test_a_commit_is_distinguished_from_the_release_of_its_version() -> None:
     commit = LockedGit("641a5a0", "https://github.com/ISEEKYAN/mbridge", "6" * 40, "c" * 40)
     built = replace(release, sdist=LockedSdist(wheel.file, (), git=commit))
     for mbridge, answer in ((release, "incompatible"), (built, "compatible")):
-        facts = compat.facts_of_lock(replace(LOCK, wheels=(core, mbridge)), "2.39")
-        assert compat.evaluate([rule], facts).answer == answer
+        facts = facts_of_lock(replace(LOCK, wheels=(core, mbridge)), "2.39")
+        assert evaluate([rule], facts).answer == answer

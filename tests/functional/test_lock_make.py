@@ -73,14 +73,14 @@ def test_upgrades_are_asked_for(workspace: Workspace) -> None:
     lock = workspace.make()
     workspace.index.wheel("peft", "1.2", "torch", "extra", uploaded=NEW)
     workspace.index.wheel("extra", "2.0", uploaded=NEW)
-    one = workspace.make(lock, upgrade_packages=("Peft",))
+    one = workspace.make(lock, packages=("Peft",))
     assert versions(one) == {"peft": "1.2", "extra": "1.0", "torch": "2.13.0+cpu"}
     assert one.as_of > lock.as_of
     past = workspace.make(lock, as_of="2026-03-01")
     assert past.as_of == "2026-03-01T00:00:00Z"
     assert versions(past)["peft"] == "1.1"
     with raises("lock-unknown-package"):
-        workspace.make(lock, upgrade_packages=("nothing",))
+        workspace.make(lock, packages=("nothing",))
 
 
 def test_a_time_to_come_holds_nothing_back(workspace: Workspace) -> None:
@@ -213,7 +213,7 @@ def test_an_sdist_is_locked_with_its_wheel_and_what_builds_it(
     workspace.make()
     assert len(built) == 2
     workspace.store = Store(tmp_path / "empty")
-    assert workspace.make(lock, as_of=lock.as_of, upgrade_packages=["peft"], trust_previous_wheels=True) is lock
+    assert workspace.make(lock, as_of=lock.as_of, packages=["peft"], trust_previous_wheels=True) is lock
     assert len(built) == 2, "whoever builds the lock makes it and compares"
     other = replace(lock.base, debs=(replace(DEB, sha256="c" * 64),))
     monkeypatch.setattr("imagegen.image.base.resolve", lambda *args: other)

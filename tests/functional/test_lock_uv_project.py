@@ -19,7 +19,7 @@ from imagegen.plan.lock import sdist as sdists
 from imagegen.plan.lock.file import LockErrors, loads
 from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedSdist
 from imagegen.plan.matrix.model import Cell
-from imagegen.wheels.resolve import lock_cell
+from imagegen.wheels.resolve import LockOptions, lock_cell
 from tests.support.git_server import SUBMODULE, Bare
 from tests.support.lock_workspace import Chooser
 from tests.support.lock_workspace import Workspace as Resolved
@@ -115,8 +115,7 @@ class Mirror:
             inputs={"base": cell.inputs["base"]},
         )  # fmt: skip
         return lock_cell(
-            cell, previous=first, upgrade=False, upgrade_packages=(), as_of=None, settings=self.settings,
-            store=self.store, rules=(), progress=Quiet(), chooser=Chooser(),
+            cell, first, LockOptions(), (), Chooser(), self.settings, self.store, Quiet(),
         )  # fmt: skip
 
 

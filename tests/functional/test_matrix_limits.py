@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.core.data import HAND_WRITTEN
+from imagegen.core.data import MAX_SOURCE_FILE
 from imagegen.plan.matrix import document as documents
 from tests.support.matrix_samples import SHIPPED, large, shipped_matrix
 
@@ -50,7 +50,7 @@ print(int(status.partition("VmHWM:")[2].split()[0]) >> 10, len(cells))
     ],
 )
 def test_the_longest_files_take_seconds(tmp_path: Path, text: str) -> None:
-    assert HAND_WRITTEN // 2 < len(text) < HAND_WRITTEN
+    assert MAX_SOURCE_FILE // 2 < len(text) < MAX_SOURCE_FILE
     (tmp_path / "x.yaml").write_text(text)
     done = subprocess.run([sys.executable, "-c", _MEASURE, str(tmp_path)], check=True, capture_output=True)
     assert int(done.stdout.split()[0]) < 400

@@ -20,7 +20,7 @@ from imagegen.plan.harvest import model_types as harvested
 from imagegen.plan.matrix import interpreters
 from imagegen.plan.matrix.interpreters import Models
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata
-from imagegen.plan.rules import why as model_types
+from imagegen.plan.rules.why import model_type_rules, split_model_types
 from tests.support.package_index import Index, Offer
 
 TABLE = Models(
@@ -79,19 +79,19 @@ def test_the_shipped_table_knows_what_people_met() -> None:
 
 
 def test_a_type_asks_for_the_first_release_that_knows_it() -> None:
-    found = {each.id: (dict(each.conflict), each.severity) for each in model_types.rules(TABLE, "ministral3")}
+    found = {each.id: (dict(each.conflict), each.severity) for each in model_type_rules(TABLE, "ministral3")}
     assert found == {
         "model-ministral3-transformers": ({"transformers": "<5.0.0"}, "error"),
         "model-ministral3-vllm": ({"vllm": "<0.20.0"}, "warning"),
     }
-    assert list(model_types.rules(TABLE, "llama")) == [], "the oldest release that was read knows it"
-    assert [each.conflict for each in model_types.rules(TABLE, "aimv2")] == [{"transformers": "<4.54.0"}]
-    assert list(model_types.rules(TABLE, "nothing")) == []
+    assert list(model_type_rules(TABLE, "llama")) == [], "the oldest release that was read knows it"
+    assert [each.conflict for each in model_type_rules(TABLE, "aimv2")] == [{"transformers": "<4.54.0"}]
+    assert list(model_type_rules(TABLE, "nothing")) == []
 
 
 def test_words_about_models_are_distinguished_from_the_others() -> None:
     words = ("model==qwen3", "vllm==0.11.0", "model = llama", "model", "modelscope==1.0")
-    assert model_types.split(words) == (["qwen3", "llama"], ["vllm==0.11.0", "model", "modelscope==1.0"])
+    assert split_model_types(words) == (["qwen3", "llama"], ["vllm==0.11.0", "model", "modelscope==1.0"])
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from imagegen.plan.lock import contradictions, dumps, fetch_sources, read, sdist
 from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.wheels.catalogue import Catalogue
-from imagegen.wheels.resolve import LocalWheelSelector, lock_cell
+from imagegen.wheels.resolve import LocalWheelSelector, LockOptions, lock_cell
 from tests.support.interpreters import LOCKED
 from tests.support.machines import Debian
 
@@ -42,11 +42,8 @@ def cell(debian: Debian) -> Cell:
 
 
 def relock(cell: Cell, previous: Lock, settings: Settings, store: Store) -> Lock:
-    return lock_cell(
-        cell, previous=previous, upgrade=False, upgrade_packages=(), as_of=None, settings=settings, store=store,
-        rules=(), progress=Quiet(),
-        chooser=LocalWheelSelector(Catalogue(), lambda path, torch: (), settings, store, Quiet()),
-    )  # fmt: skip
+    chooser = LocalWheelSelector(Catalogue(), lambda path, torch: (), settings, store, Quiet())
+    return lock_cell(cell, previous, LockOptions(), (), chooser, settings, store, Quiet())
 
 
 def test_a_real_stack_with_an_sdist(cell: Cell, settings: Settings, debian: Debian, tmp_path: Path) -> None:

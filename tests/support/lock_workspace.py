@@ -12,7 +12,7 @@ from imagegen.core.store import Store
 from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement
 from imagegen.wheels.find import WheelRequirement
-from imagegen.wheels.resolve import lock_cell
+from imagegen.wheels.resolve import LockOptions, lock_cell
 from imagegen.wheels.wheelhouse import Candidate, WheelSource
 from tests.support.interpreters import DEBIAN, LOCKED
 from tests.support.upload_index import PackageIndex
@@ -91,10 +91,8 @@ class Workspace:
         class Recorder(Quiet):
             say = staticmethod(self.say)
 
-        options: dict[str, object] = {"upgrade": False, "upgrade_packages": (), "as_of": None} | more
-        options = {"rules": (), "chooser": self.chooser} | options
-        settings = Settings.from_environment(self.env)
+        rules, chooser = more.pop("rules", ()), more.pop("chooser", self.chooser)
         return lock_cell(
-            self.cell, previous=previous or self.first, settings=settings, store=self.store,
-            progress=Recorder(), **options,  # type: ignore[arg-type]
+            self.cell, previous or self.first, LockOptions(**more), rules, chooser,  # type: ignore[arg-type]
+            Settings.from_environment(self.env), self.store, Recorder(),
         )  # fmt: skip

@@ -15,6 +15,7 @@ from imagegen.core.store import Store
 from imagegen.plan.lock.model import Lock, LockedBase
 from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement, Rule
 from imagegen.wheels import resolve
+from imagegen.wheels.resolve import LockOptions
 from tests.support.interpreters import DEBIAN, LOCKED
 from tests.support.lock_workspace import DEB, UV, Chooser
 from tests.support.upload_index import PackageIndex as Index_
@@ -59,8 +60,8 @@ class Week:
 
     def resolve(self, as_of: str, previous: Lock | None, upgraded: Sequence[str], bounds: dict[str, str]) -> Lock:
         return resolve.lock_cell(
-            self.cell, previous=previous, upgrade=False, upgrade_packages=upgraded, as_of=as_of, bounds=bounds,
-            settings=self.settings, store=self.store, rules=self.rules, progress=Quiet(), chooser=Chooser(),
+            self.cell, previous, LockOptions(packages=tuple(upgraded), as_of=as_of, bounds=bounds), self.rules,
+            Chooser(), self.settings, self.store, Quiet(),
         )  # fmt: skip
 
     def first(self, as_of: str) -> Lock:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.app import lock as lock_use_case
 from imagegen.cli import lock_command
 from imagegen.cli.app import App
 from imagegen.core import git
@@ -52,20 +53,20 @@ def test_sources_on_this_disk_are_compared(here: Machine, tmp_path: Path, monkey
     for name in ("stale", "contradictions"):
         monkeypatch.setattr(lock, name, lambda *_: ())
     monkeypatch.setattr(App, "require_unedited", lambda *_: None)
-    monkeypatch.setattr(lock_command, "_make", lambda *_: pytest.fail("made anew"))
+    monkeypatch.setattr(lock_use_case, "resolve_cell", lambda *_: pytest.fail("made anew"))
     with pytest.raises(pytest.fail.Exception, match="made anew"):
         here.run(lock_command.command, "demo", "--record", app=app)
 
 
 def test_what_will_be_compiled_is_named_with_the_next_command(here: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     build = keyed(BUILD, WITH_BUILD)
-    monkeypatch.setattr(lock_command, "_make", lambda *_: replace(WITH_BUILD, builds=(build,)))
+    monkeypatch.setattr(lock_use_case, "resolve_cell", lambda *_: replace(WITH_BUILD, builds=(build,)))
     code, out, said = here.run(lock_command.command, "demo", "--json", app=app_of(here))
     assert code == 0
     assert "1 of them to be compiled (demo-ext 1.0), " in said
     assert f"`imagegen wheels build --cell {WITH_BUILD.cell}` compiles now" in said
     (result,) = json.loads(out)
     assert result["builds"] == [{"name": "demo-ext", "version": "1.0", "key": build.key}]
-    monkeypatch.setattr(lock_command, "_make", lambda *_: replace(WITH_BUILD, builds=()))
+    monkeypatch.setattr(lock_use_case, "resolve_cell", lambda *_: replace(WITH_BUILD, builds=()))
     code, out, said = here.run(lock_command.command, "demo", "--json", app=app_of(here, WITH_BUILD))
     assert (json.loads(out)[0]["builds"], "to be compiled" in said) == ([], False)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from imagegen.core.errors import MatrixErrors
 from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import check
+from imagegen.plan.rules import check_rules
 from imagegen.plan.rules.check import find_contradictions
 from tests.support.matrix_samples import RULE, SMALL, load, shipped_matrix
 from tests.support.package_metadata import rule
@@ -79,7 +79,7 @@ def test_the_error_names_both_places(tmp_path: Path) -> None:
     low = RULE.replace('conflict: {numpy: ">=2"}', 'then: {numpy: ">=2"}').replace("old-torch", "older-torch")
     loaded = load(tmp_path, SMALL, RULE, low)
     with pytest.raises(MatrixErrors) as caught:
-        check(loaded)
+        check_rules(loaded)
     text = str(caught.value).replace(f"{tmp_path}/", "")
     assert text.splitlines()[:2] == [
         "1.yaml:2:3: the rule old-torch contradicts older-torch (2.yaml:2:3)",
@@ -88,4 +88,4 @@ def test_the_error_names_both_places(tmp_path: Path) -> None:
 
 
 def test_the_shipped_rules_do_not_contradict_each_other() -> None:
-    check(shipped_matrix())
+    check_rules(shipped_matrix())

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import Fact, Facts, floor
+from imagegen.plan.rules import Fact, Facts, minimum_version
 
 # CUDA Compatibility, "Minor Version Compatibility": the floors of the major versions.
 MAJORS = {">=13": ">=580", ">=12,<13": ">=525"}
@@ -35,33 +35,33 @@ RULES = [rule(f"cuda{index}", {"cuda": when}, floor_) for index, (when, floor_) 
 
 @pytest.mark.parametrize(("cuda", "expected"), [("13.0", "580"), ("12.8", "525"), ("11.8", None), (None, None)])
 def test_the_floor_of_a_cuda_version(cuda: str | None, expected: str | None) -> None:
-    assert floor(RULES, facts(cuda), "driver") == expected
+    assert minimum_version(RULES, facts(cuda), "driver") == expected
 
 
 def test_the_highest_floor_counts_as_the_rule_writes_it() -> None:
     rules = [*RULES, rule("zstd", {"nvidia-cublas-cu12": ">=12.8"}, ">=550.54.14")]
-    assert floor(rules, facts("12.8", **{"nvidia-cublas-cu12": "12.8.4.1"}), "driver") == "550.54.14"
-    assert floor(rules, facts("12.8"), "driver") == "525", "what is not installed asks for nothing"
+    assert minimum_version(rules, facts("12.8", **{"nvidia-cublas-cu12": "12.8.4.1"}), "driver") == "550.54.14"
+    assert minimum_version(rules, facts("12.8"), "driver") == "525", "what is not installed asks for nothing"
 
 
 def test_what_cannot_refuse_sets_no_floor() -> None:
     rules = [*RULES, rule("x", {"cuda": ">=13"}, ">=999", evidence="remembered")]
     rules.append(rule("y", {"cuda": ">=13"}, ">=999", severity="warning"))
     rules.append(rule("z", {"cuda": ">=13"}, "<=999"))
-    assert floor(rules, facts("13.0"), "driver") == "580"
+    assert minimum_version(rules, facts("13.0"), "driver") == "580"
 
 
 def test_of_several_gpus_the_one_that_asks_for_least_decides() -> None:
     gpus = [Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "blackwell", ())]
     rules = [*RULES, rule("new", {"gpu": ">=12"}, ">=590")]
-    assert floor(rules, facts("13.0"), "driver", gpus) == "580"
-    assert floor(rules, facts("13.0"), "driver", gpus[1:]) == "590"
-    assert floor(rules[2:], facts("13.0"), "driver", gpus) is None, "on the one, any will do"
+    assert minimum_version(rules, facts("13.0"), "driver", gpus) == "580"
+    assert minimum_version(rules, facts("13.0"), "driver", gpus[1:]) == "590"
+    assert minimum_version(rules[2:], facts("13.0"), "driver", gpus) is None, "on the one, any will do"
 
 
 @given(st.lists(st.tuples(st.integers(11, 14), st.integers(400, 700)), max_size=6), st.integers(11, 14))
 def test_it_is_the_largest_of_those_that_apply(rows: list[tuple[int, int]], major: int) -> None:
     rules = [rule(f"r{n}", {"cuda": f"=={cuda}.*"}, f">={driver}") for n, (cuda, driver) in enumerate(rows)]
     applying = [driver for cuda, driver in rows if cuda == major]
-    found = floor(rules, facts(f"{major}.0"), "driver")
+    found = minimum_version(rules, facts(f"{major}.0"), "driver")
     assert (Version(found) if found else None) == (Version(str(max(applying))) if applying else None)

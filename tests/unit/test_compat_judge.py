@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import Fact, Facts, constraints, evaluate, facts_of_cell, nearest
+from imagegen.plan.rules import Fact, Facts, evaluate, facts_of_cell, nearest_cell, rule_constraints
 from tests.support.errors import raises
 from tests.support.matrix_samples import RULE, SMALL, load
 
@@ -146,10 +146,10 @@ def test_the_nearest_cell_that_works_differs_on_the_fewest_axes(tmp_path: Path) 
     loaded = load(tmp_path, SMALL.replace("purpose: p", axes), refused)
     (bad,) = loaded.select("small-cpu-py312-linux-arm64")
     assert evaluate(loaded.rules, facts_of_cell(bad)).answer == "incompatible"
-    best = nearest(loaded.rules, bad, loaded.cells())
+    best = nearest_cell(loaded.rules, bad, loaded.cells())
     assert best is not None
     assert best.id == "small-cpu-py311-linux-arm64"
-    assert nearest(loaded.rules, bad, [bad]) is None
+    assert nearest_cell(loaded.rules, bad, [bad]) is None
 
 
 def test_rules_that_conflict_only_together_are_named_together_and_alone() -> None:
@@ -183,14 +183,14 @@ def test_constraints_carry_what_follows_for_the_resolver(tmp_path: Path) -> None
         name: load(tmp_path / name, *texts)
         for name, texts in {"new": (SMALL, RULE), "old": (older, RULE), "then": (older, tied)}.items()
     }
-    given_to_uv = {name: constraints(loaded.rules, loaded.cells()[0]) for name, loaded in cells.items()}
+    given_to_uv = {name: rule_constraints(loaded.rules, loaded.cells()[0]) for name, loaded in cells.items()}
     assert given_to_uv["new"] == ()
     assert given_to_uv["then"] == ("numpy<1.25",)
     (text,) = given_to_uv["old"]
     allowed = SpecifierSet(text.removeprefix("numpy"))
     assert [version for version in ("1.26.4", "2.0.0", "2.4.6") if version in allowed] == ["1.26.4"]
     doubted = load(tmp_path / "doubt", older, tied.replace("measured", "remembered"))
-    assert constraints(doubted.rules, doubted.cells()[0]) == ()
+    assert rule_constraints(doubted.rules, doubted.cells()[0]) == ()
 
 
 SPECIFIERS = st.sampled_from(["", "<2", ">=2", "==1.5", "!=2.0", "<1.5", ">2.0", "~=2.0", ">=1.5,<3", "<=2.5"])

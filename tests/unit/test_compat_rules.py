@@ -9,7 +9,7 @@ import pytest
 
 from imagegen.plan import matrix
 from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import Facts, constraints, evaluate, facts_of_cell
+from imagegen.plan.rules import Facts, evaluate, facts_of_cell, rule_constraints
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.rule_cases import Case, attention, cuda, engines, environment, torch, training
 
@@ -95,7 +95,7 @@ def test_no_rule_refuses_a_shipped_cell(cell: matrix.Cell) -> None:
 
 def test_uv_gets_what_metadata_lacks() -> None:
     (cell,) = MATRIX.select("cpu-grpo-cpu-py311")
-    assert "hydra-core>=1.3" in constraints(MATRIX.rules, cell)
+    assert "hydra-core>=1.3" in rule_constraints(MATRIX.rules, cell)
 
 
 def test_a_commit_is_distinguished_from_the_release_that_calls_itself_the_same() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
@@ -227,7 +227,7 @@ def _obeys(world: World, rules: list[Rule], versions: Mapping[str, str]) -> bool
     ]
     ruled = [
         not all(name in versions and _in(versions[name], text) for name, text in each.when.items())
-        or all(name not in versions or _in(versions[name], text) for name, text in each.then.items())
+        or all(_in(versions[name], text) if name in versions else bool(text) for name, text in each.then.items())
         for each in rules
     ]
     return all(required) and all(ruled)
@@ -246,6 +246,14 @@ def test_the_answer_is_that_of_trying_everything(world: World, rules: list[Rule]
     explanation = explain(_ask(requested), rules, _library(world))
     assert (explanation.answer == "incompatible") == (not _possible(world, rules, requested))
     assert explanation.answer != "unknown"
+
+
+def test_the_releases_of_a_package_that_a_rule_requires_are_read() -> None:
+    """`b` is named by the rule alone, and none of its known releases can be installed."""
+    known = library(package("a", {"1.0": ()}), package("b", {"1.0": ["c"]}), package("c", {"1.0": ["b>1"]}))
+    requires = rule("r", {"a": ""}, {"b": ""})
+    assert explain(question(a="==1.0"), [requires], known).answer == "unknown"
+    assert explain(question(a="==1.0"), [], known).answer == "compatible"
 
 
 @given(WORLDS, RULES, ASKED)
@@ -269,6 +277,16 @@ def test_a_reported_conflict_follows_from_what_it_lists_alone(
         assert not _possible(left, [each for each in rules if each.id in rule_ids], named)
 
 
+# A rule that requires a package, of which no release can be installed.
+@example(
+    {
+        "a": {"1.0": [("b", "")], "2.0": [("b", "<2")], "3.0": []},
+        "b": {"1.0": [("c", "==2.0")], "2.0": [("a", "==2.0")], "3.0": [("a", "==2.0")]},
+        "c": {"1.0": [], "2.0": [("b", ">=2")], "3.0": []},
+    },
+    [rule("r1", {"a": ""}, {"b": ""})],
+    {"a": "==1.0"},
+)
 @given(WORLDS, RULES, ASKED)
 def test_no_combination_that_works_is_nearer(world: World, rules: list[Rule], requested: dict[str, str]) -> None:
     if _possible(world, rules, requested):

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from imagegen.core.errors import BuildError
 from imagegen.core.git import Submodule
 from imagegen.image.inputs import contents
-from imagegen.plan import rules as compat
 from imagegen.plan.lock import dumps, inputs_hash, with_built_wheels
 from imagegen.plan.lock.builds import BUILDER, BuiltWheel, builder, closure, compiler, key_of, keyed
 from imagegen.plan.lock.file import LockErrors, loads
@@ -29,6 +28,7 @@ from imagegen.plan.lock.model import (
     LockedPatch,
     LockedWheel,
 )
+from imagegen.plan.rules import facts_of_lock
 from tests.support.errors import raises
 from tests.support.interpreters import ARCHIVE, LOCKED
 from tests.support.lock_samples import LOCK, A, B, C, deb, hashes, names, sizes, texts, versions, wheel
@@ -273,7 +273,7 @@ def test_realised_wheels_take_their_place_and_leave_the_inputs_alone() -> None:
     assert dumps(lock) == dumps(WITH)
     assert with_built_wheels(lock, {"fast": BUILT}) == lock
     assert [each.name for each in lock.packages] == [each.name for each in lock.wheels]
-    assert compat.facts_of_lock(lock).packages == compat.facts_of_lock(WITH).packages
+    assert facts_of_lock(lock).packages == facts_of_lock(WITH).packages
     assert f"sha256:{SOURCE.sha256}" in contents(WITH)
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from imagegen.core.data import HAND_WRITTEN
+from imagegen.core.data import MAX_SOURCE_FILE
 from imagegen.core.errors import MOST, MatrixErrors
 from imagegen.core.types import EnvValue, Text
 from imagegen.plan import matrix
@@ -244,9 +244,9 @@ def test_faults_are_explained_up_to_a_number(tmp_path: Path, text: str, beside: 
 
 
 def test_a_file_that_people_write_has_an_upper_length(tmp_path: Path) -> None:
-    load(tmp_path, SMALL + "#" * (HAND_WRITTEN - len(SMALL)))
+    load(tmp_path, SMALL + "#" * (MAX_SOURCE_FILE - len(SMALL)))
     with pytest.raises(MatrixErrors) as raised:
-        load(tmp_path, SMALL + "#" * (HAND_WRITTEN - len(SMALL) + 1))
+        load(tmp_path, SMALL + "#" * (MAX_SOURCE_FILE - len(SMALL) + 1))
     assert str(tmp_path / "0.yaml") in [error.where for error in raised.value.errors]
 
 

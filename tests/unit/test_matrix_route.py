@@ -9,10 +9,10 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from imagegen.core.errors import Location, MatrixErrors
-from imagegen.plan import rules as compat
 from imagegen.plan.lock.resolution_inputs import pep508
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.model import Cell
+from imagegen.plan.rules import Fact, Facts, evaluate_on
 from tests.support.matrix_samples import SHIPPED, SMALL, load, shipped_matrix
 
 BUILDS = {"2.6.0": "12.4", "2.7.1": "12.6", "2.8.0": "12.8", "2.10.0": "12.8", "2.11.0": "13.0", "2.15.0": "13.2"}
@@ -112,10 +112,8 @@ def test_rules_admit_every_build_that_the_harvest_saw_on_pypi() -> None:
     builds = {version: each.cuda for version, each in harvested.releases.items() if each.cuda}
     assert len(set(builds.values())) >= 5
     for version, cuda in builds.items():
-        facts = compat.Facts(
-            {"torch": compat.Fact.exactly(version)}, {"cuda": compat.Fact.exactly(cuda)}, {}, closed=False
-        )
-        verdict = compat.evaluate_on((), [each for each in rules if each.names <= {"torch", "cuda"}], facts)
+        facts = Facts({"torch": Fact.exactly(version)}, {"cuda": Fact.exactly(cuda)}, {}, closed=False)
+        verdict = evaluate_on((), [each for each in rules if each.names <= {"torch", "cuda"}], facts)
         assert not verdict.conflicts, (version, cuda)
 
 

@@ -14,9 +14,8 @@ import pytest
 from imagegen.cli.commands import cli
 from imagegen.core.data import shipped
 from imagegen.plan import matrix
-from imagegen.plan import rules as compat
 from imagegen.plan.matrix import metadata
-from imagegen.plan.rules import CellAnswer
+from imagegen.plan.rules import CellAnswer, MetadataCache, cell_answers
 from imagegen.plan.state import MEANINGS, cell_state
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.shipped_locks import NAMES, shipped_lock
@@ -75,8 +74,8 @@ def _row(image: str) -> str:
 def _standings() -> dict[str, CellAnswer]:
     loaded = shipped_matrix()
     cells = [loaded.select(image)[0] for image in loaded.defaults]
-    library = compat.MetadataCache(lambda package: metadata.load([shipped("matrices")], package))
-    return compat.cell_answers(cells, loaded.rules, library)
+    library = MetadataCache(lambda package: metadata.load([shipped("matrices")], package))
+    return cell_answers(cells, loaded.rules, library)
 
 
 def test_the_states_are_explained() -> None:

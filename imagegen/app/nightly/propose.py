@@ -21,11 +21,11 @@ from imagegen.core.errors import BuildError, ErrorGroup, ImagegenError, LockErro
 from imagegen.core.text import cut
 from imagegen.core.types import Gpu
 from imagegen.plan import lock
-from imagegen.plan import rules as compat
 from imagegen.plan.lock.base import LockedBase
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Requirement, Rule
+from imagegen.plan.rules import Facts, evaluate_on, facts_of_cell, facts_of_lock
 
 _TORCH = ("torch", "torchvision", "torchaudio", "triton")
 _ENGINES = ("vllm", "sglang")
@@ -218,7 +218,7 @@ class _CellSearch:
             made = self.resolve(self.previous, upgraded, bounds)
         except (LockError, BuildError) as error:
             return rejection_by_error(error, self.locked.keys() | self.requested.keys())
-        return rejection_by_rules(self.rules, compat.facts_of_lock(made, self.cell.base.glibc), self.cell.gpus) or made
+        return rejection_by_rules(self.rules, facts_of_lock(made, self.cell.base.glibc), self.cell.gpus) or made
 
     def _try_untaken(
         self, best: Lock, taken: Mapping[str, str], rejected_before: Mapping[str, Rejection]
@@ -262,7 +262,7 @@ class _CellSearch:
             return rejected_before if isinstance(found, Rejection) else found
         exactly = replace(requested, specifier=f"=={newer.version}")
         requirements = tuple(exactly if each is requested else each for each in self.cell.requirements)
-        facts = compat.facts_of_cell(replace(self.cell, requirements=requirements))
+        facts = facts_of_cell(replace(self.cell, requirements=requirements))
         if by_rules := rejection_by_rules(self.rules, facts, self.cell.gpus):
             return by_rules
         loose = {
@@ -292,9 +292,9 @@ _LONGEST = 600  # characters of an error in one line
 _NAMED = re.compile(r"(?<![\w.-])([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w,-]+\])?(?:[=<>!~]=?| (?=\d))")
 
 
-def rejection_by_rules(rules: Iterable[Rule], facts: compat.Facts, gpus: Iterable[Gpu]) -> Rejection | None:
+def rejection_by_rules(rules: Iterable[Rule], facts: Facts, gpus: Iterable[Gpu]) -> Rejection | None:
     """The rejection where a rule leaves no choice, else None."""
-    verdict = compat.evaluate_on(gpus, rules, facts)
+    verdict = evaluate_on(gpus, rules, facts)
     if verdict.answer != "incompatible":
         return None
     errors = [each for each in verdict.conflicts if each.severity == "error"]

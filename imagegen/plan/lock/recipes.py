@@ -19,7 +19,6 @@ from imagegen.core import data, git
 from imagegen.core.errors import BuildError, ImagegenError, LockError
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu, parse_requirement
-from imagegen.plan import rules as compat
 from imagegen.plan.lock.base import LockedBase, LockedDeb
 from imagegen.plan.lock.builds import closure
 from imagegen.plan.lock.model import LockedWheel
@@ -27,6 +26,7 @@ from imagegen.plan.lock.resolve import Pinned
 from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Component, Requirement, Rule, Sdist, cuda_version
 from imagegen.plan.matrix.recipe import Recipe
+from imagegen.plan.rules import Fact, Facts, evaluate_on
 
 _LARGEST = 64 << 20  # bytes of a file that is read whole; a uv.lock of 1,000 packages takes 2 MB
 
@@ -290,9 +290,9 @@ def _torch_cuda(cell: Cell, version: str) -> str | None:
 def _require_new_enough(what: str, toolkit: str, names: Iterable[str], rules: Iterable[Rule]) -> None:
     """The matrix's rules know which CUDA release is the first for a GPU; what only warns of a stack fails a build."""
     about = [rule for rule in rules if {*rule.when, *rule.then, *rule.conflict} <= {"cuda", "gpu"}]
-    facts = compat.Facts({}, {"cuda": compat.Fact.exactly(toolkit)}, {}, closed=False)
+    facts = Facts({}, {"cuda": Fact.exactly(toolkit)}, {}, closed=False)
     gpus = [Gpu(f"sm_{name}", _capability(name), "", ()) for name in names]
-    verdict = compat.evaluate_on(gpus, about, facts)
+    verdict = evaluate_on(gpus, about, facts)
     if verdict.conflicts:
         raise BuildError(
             what,

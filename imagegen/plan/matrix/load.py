@@ -72,7 +72,7 @@ def _files(directory: Path, errors: list[MatrixError]) -> list[Path]:
 
 def _read(file: Path, project: Path | None, errors: list[MatrixError]) -> documents.YamlDocument:
     try:
-        raw = data.read(file, project, data.HAND_WRITTEN)
+        raw = data.read(file, project, data.MAX_SOURCE_FILE)
     except OSError as error:
         errors.append(
             MatrixError("the file cannot be read", code="matrix-unreadable", where=str(file), why=error.strerror)

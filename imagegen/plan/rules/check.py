@@ -72,7 +72,7 @@ class RuleContradiction:
     rules: tuple[str, ...]  # ids, sorted
 
 
-def check(matrix: Matrix) -> None:
+def check_rules(matrix: Matrix) -> None:
     """Raise MatrixErrors when rules contradict each other, with the place of each."""
     found = list(find_contradictions(matrix.rules))
     if found:

@@ -18,7 +18,7 @@ from imagegen.plan.rules.problem import Problem
 from imagegen.plan.rules.solve import Clause, Contradiction, Literal, State, clauses, smallest, solve
 
 
-def constraints(rules: Iterable[Rule], cell: Cell) -> tuple[str, ...]:
+def rule_constraints(rules: Iterable[Rule], cell: Cell) -> tuple[str, ...]:
     """Return PEP 508 constraints, sorted, that follow in this cell from rules that can reject a build.
 
     A constraint binds a package only if it is installed. A bound that no specifier can express (a gap between two
@@ -34,7 +34,7 @@ def constraints(rules: Iterable[Rule], cell: Cell) -> tuple[str, ...]:
 _BOUNDS = {">=", ">", "==", "~="}
 
 
-def floor(rules: Iterable[Rule], facts: Facts, name: str, gpus: Iterable[Gpu] = ()) -> str | None:
+def minimum_version(rules: Iterable[Rule], facts: Facts, name: str, gpus: Iterable[Gpu] = ()) -> str | None:
     """Return the highest lower bound that binding rules put on `name`, as the rule writes it; None without one.
 
     A rule counts when the facts decide everything else in it: then its bound on `name` must hold. Of several GPUs, the

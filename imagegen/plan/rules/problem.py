@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -11,7 +11,7 @@ from functools import cached_property
 from packaging.ranges import VersionRange
 from packaging.version import Version
 
-from imagegen.plan.matrix.model import ENV, NAMED, NO_CUDA, VERSIONED, Rule
+from imagegen.plan.matrix.model import ENV, NAMED, NO_CUDA, VERSIONED, Rule, is_surrounding
 from imagegen.plan.rules import atoms
 from imagegen.plan.rules.atoms import ABSENT, Atom
 from imagegen.plan.rules.facts import Fact, Facts, versions_in
@@ -124,11 +124,12 @@ class Problem:
     # --- metadata -------------------------------------------------------------------------------------------------
 
     def _collect(self, library: MetadataCache) -> None:
-        """Collect the statements of the releases in question, and of all that these require."""
+        """Collect the statements of the releases in question, and of all packages that these or rules require."""
         pending = list(self.facts.packages)
         seen = set(pending)
-        while pending:
+        while pending or (pending := self._required_by_rules(seen)):
             name = pending.pop(0)
+            seen.add(name)
             found = library.of(name)
             if found is None:
                 continue
@@ -140,6 +141,16 @@ class Problem:
                 if each.name not in seen and each.name not in VERSIONED:
                     seen.add(each.name)
                     pending.append(each.name)
+
+    def _required_by_rules(self, seen: Collection[str]) -> list[str]:
+        """Packages, not seen yet, that must be installed by a rule about seen packages."""
+        return [
+            name
+            for rule in self.rules.values()
+            if all(is_surrounding(each) or each in seen for each in rule.when)
+            for name, condition in rule.then.items()
+            if not condition and not is_surrounding(name) and name not in seen
+        ]
 
     def _of_statement(self, said: Statement, origin: str) -> Iterable[Clause]:
         literals = [(said.package, self._except(said.package, said.releases))]

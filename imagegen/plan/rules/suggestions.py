@@ -18,7 +18,7 @@ from imagegen.plan.rules.solve import Clause, Contradiction, GaveUpError, State,
 from imagegen.plan.rules.statements import MetadataCache
 
 
-def nearest(rules: Iterable[Rule], cell: Cell, cells: Iterable[Cell]) -> Cell | None:
+def nearest_cell(rules: Iterable[Rule], cell: Cell, cells: Iterable[Cell]) -> Cell | None:
     """The cell of the same image that differs on the fewest axes and is not refused, by id among equals."""
     rules = tuple(rules)
     others = (other for other in cells if other.image == cell.image and other.id != cell.id)

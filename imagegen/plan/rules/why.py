@@ -31,13 +31,13 @@ _WITHOUT = {
 }
 
 
-def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_model_types(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the model types that the words name, and the other words."""
     found = [(word, _WORD.fullmatch(word.strip())) for word in words]
     return [match[1] for _, match in found if match], [word for word, match in found if not match]
 
 
-def rules(models: Models, name: str) -> Iterator[Rule]:
+def model_type_rules(models: Models, name: str) -> Iterator[Rule]:
     """Yield the rules of a model type on transformers and vLLM; none for a type that is not known."""
     for package in PACKAGES:
         version = models.first.get(name, {}).get(package)
@@ -56,7 +56,7 @@ def rules(models: Models, name: str) -> Iterator[Rule]:
             )
 
 
-def summary(models: Models, name: str) -> str:
+def model_type_summary(models: Models, name: str) -> str:
     """Return the first releases that know a model type, or that none is known to."""
     known = models.first.get(name)
     if known is None:

@@ -19,10 +19,10 @@ from imagegen.incontainer.preflight import formatting, report, snapshot
 from imagegen.incontainer.preflight.model import SEVERITIES, Finding, Image
 from imagegen.incontainer.preflight.probe import probe
 from imagegen.incontainer.preflight.table import CHECKS, Check, Row, always, examine, rows
-from imagegen.plan import rules as compat
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.interpreters import Models
 from imagegen.plan.matrix.model import Cell, Rule
+from imagegen.plan.rules import facts_of_cell, facts_of_lock, minimum_version
 from imagegen.run.doctor import messages
 from imagegen.run.engine import ContainerInfo, Engine, signal_name
 
@@ -75,8 +75,8 @@ _HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-runtime", "nvidia-c
 
 def facts_of(cell: Cell, lock: Lock | None, rules: Iterable[Rule]) -> Image:
     """Return the requirements of the cell's image, also where its lock is stale or missing."""
-    facts = compat.facts_of_lock(lock, cell.base.glibc) if lock else compat.facts_of_cell(cell)
-    driver = compat.floor(rules, facts, "driver", cell.gpus) if cell.cuda_version else None
+    facts = facts_of_lock(lock, cell.base.glibc) if lock else facts_of_cell(cell)
+    driver = minimum_version(rules, facts, "driver", cell.gpus) if cell.cuda_version else None
     packages = {each.name: each.version for each in lock.packages} if lock else {}
     return Image(cell.id, cell.cuda_version, tuple(gpu.capability for gpu in cell.gpus), driver, packages)
 

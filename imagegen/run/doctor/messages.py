@@ -280,6 +280,6 @@ def explain(log: str, known_models: Models) -> list[Finding]:
         if match:
             first = next((group for group in match.groups() if group), "")[:80]
             text = known.text.replace("{0}", first)
-            fix = f"{why.summary(known_models, first)}: {known.fix}" if known.is_model else known.fix
+            fix = f"{why.model_type_summary(known_models, first)}: {known.fix}" if known.is_model else known.fix
             found.append(Finding("log", "error", f"{text} [{known.source}, {known.date}]", fix))
     return found

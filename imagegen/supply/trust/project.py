@@ -69,7 +69,7 @@ def load(directory: Path) -> Project:
             fix=fix,
         )
     try:
-        document = documents.parse(path, data.read(path, directory, data.HAND_WRITTEN))
+        document = documents.parse(path, data.read(path, directory, data.MAX_SOURCE_FILE))
     except FileNotFoundError as error:
         if not path.is_symlink():
             return Project()

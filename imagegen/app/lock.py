@@ -1,0 +1,140 @@
+"""Lock an image: resolve its cell, record the layers if requested, write the lock; or check the lock that exists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from imagegen.app.audit import audit_before_image
+from imagegen.app.build import ensure_wheels
+from imagegen.app.session import Session
+from imagegen.core.errors import AuditError, LockError
+from imagegen.image import layers
+from imagegen.plan import lock
+from imagegen.plan.lock.model import LOCAL, Lock
+from imagegen.plan.matrix.model import Cell
+from imagegen.plan.rules import facts_of_cell, facts_of_lock
+from imagegen.wheels import resolve
+from imagegen.wheels.resolve import LockOptions
+
+
+@dataclass(frozen=True)
+class LockedImage:
+    """A cell's lock, and whether the file changed."""
+
+    cell: Cell
+    path: Path
+    lock: Lock
+    changed: bool
+
+
+def check_lock(session: Session, cell: Cell) -> LockedImage:
+    """Return the cell's lock. Raises LockError or IncompatibleError where it is missing, stale or edited."""
+    found = session.fresh_lock(cell)
+    _require_unchanged_sources(session, found, cell)
+    return LockedImage(cell, session.lock_path(cell), found, changed=False)
+
+
+def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bool) -> LockedImage:
+    """Lock the cell and write locks/<cell>.toml; with `record`, build the layers and write their digests too.
+
+    Raises as `resolve_cell`, and with `record` what building raises.
+    """
+    previous = session.find_lock(cell)
+    if record and previous and options == LockOptions() and _is_current(session, previous, cell):
+        locked = previous
+    else:
+        locked = resolve_cell(session, cell, previous, options)
+        if locked.record is None and previous:
+            locked = layers.keep_record(locked, previous)
+        if layers.record_contradictions(locked):  # the previous lock was edited
+            locked = replace(locked, record=None)
+    if record:
+        locked = _recorded(session, cell, locked)
+    path = session.project / "locks" / f"{cell.id}.toml"
+    changed = locked != previous or not path.exists()
+    if changed:
+        lock.write(locked, path)
+        _report(session, path, locked, previous)
+    else:
+        session.progress.say(f"{path}: unchanged")
+    return LockedImage(cell, path, locked, changed)
+
+
+def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: LockOptions) -> Lock:
+    """Resolve the cell. Raises IncompatibleError where a rule rejects the cell or the result, and as `lock_cell`."""
+    session.require_compatible(cell, facts_of_cell(cell))
+    locked = resolve.lock_cell(
+        cell,
+        previous,
+        options,
+        session.matrix.rules,
+        wheel_selector(session, cell),
+        session.settings_for(cell),
+        session.store,
+        session.progress,
+    )
+    session.require_compatible(cell, facts_of_lock(locked, cell.base.glibc))
+    return locked
+
+
+def wheel_selector(session: Session, cell: Cell) -> resolve.LocalWheelSelector:
+    """Return the selector of wheels for components that need a compiler; it reads the files of candidates."""
+    from imagegen.image.inventory import site  # late: it imports the readers of wheels
+
+    return resolve.LocalWheelSelector(
+        session.wheel_catalogue,
+        lambda path, torch: site.examined(path, cell.gpus, torch),
+        session.settings_for(cell),
+        session.store,
+        session.progress,
+    )
+
+
+def _recorded(session: Session, cell: Cell, locked: Lock) -> Lock:
+    """Build the layers and return the lock with their digests. An audit error is printed: the lock is where a finding
+    is fixed, so it is written all the same.
+    """
+    locked = replace(locked, record=None)
+    whole = ensure_wheels(session, cell, locked)
+    image = layers.assemble(whole, session.store, session.settings_for(cell), session.progress)
+    record = layers.record_of(image)
+    try:
+        audit_before_image(session, cell, replace(whole, record=record))
+    except AuditError as error:
+        session.progress.say(f"NOTE: {error}")
+        session.progress.say(f"NOTE: the lock has its record all the same; `imagegen build {cell.id}` refuses.")
+    return replace(locked, record=record)
+
+
+def _is_current(session: Session, previous: Lock, cell: Cell) -> bool:
+    if lock.stale(previous, cell) or lock.contradictions(previous, cell):
+        return False
+    try:
+        session.require_unedited(previous, cell)
+        _require_unchanged_sources(session, previous, cell)
+    except LockError:
+        return False
+    return True
+
+
+def _require_unchanged_sources(session: Session, locked: Lock, cell: Cell) -> None:
+    """Raise LockError if sources on this disk changed, which no input of the lock covers."""
+    if local := [build for build in locked.builds if build.source.index == LOCAL]:  # else no store is needed
+        lock.require_unchanged(local, cell.recipes, session.store)
+
+
+def _report(session: Session, path: Path, locked: Lock, previous: Lock | None) -> None:
+    say = session.progress.say
+    if locked.record is None and previous is not None and previous.record is not None:
+        say("the lock changed, so its record was removed; `imagegen lock --record` makes a new one")
+    content, debs = locked.base.content, locked.base.debs
+    base = f"{len(content.layers)} layers of {locked.base.image}" if content else f"{len(debs)} Debian packages"
+    names = ", ".join(f"{build.name} {build.version}" for build in locked.builds)
+    compiled = f", {len(locked.builds)} of them to be compiled ({names})" if locked.builds else ""
+    say(f"{path}: {len(locked.packages)} packages{compiled}, {base}")
+    if locked.builds and locked.record is None:
+        say(
+            f"`imagegen wheels build --cell {locked.cell}` compiles now what this machine lacks of that; "
+            f"`imagegen build {locked.cell}` does it when it needs it"
+        )

@@ -1,0 +1,184 @@
+"""Resolve the packages of a cell, and choose and lock their files."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+
+from imagegen.core.config import Settings
+from imagegen.core.errors import ImagegenError
+from imagegen.core.net import Client
+from imagegen.core.progress import Progress, timed
+from imagegen.core.store import Store
+from imagegen.image.inputs.foundation import sdist_builder
+from imagegen.plan.lock import indexes, sdist
+from imagegen.plan.lock.file import LockErrors
+from imagegen.plan.lock.model import (
+    BUILT,
+    GIT,
+    URL,
+    Foundation,
+    LockedFile,
+    LockedGit,
+    LockedSdist,
+    LockedWheel,
+    archive_name,
+)
+from imagegen.plan.lock.recipes import Compiled, no_wheel
+from imagegen.plan.lock.resolution_inputs import ResolutionInputs, default_site, pep508
+from imagegen.plan.lock.resolve import Pinned, Remote, ResolveRequest, resolve
+from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel
+from imagegen.plan.lock.target import WheelTarget
+from imagegen.plan.lock.uv_project import ProjectContents
+from imagegen.plan.matrix.model import Cell, GitSource, Requirement, Sdist
+
+UV_VERSION = importlib.metadata.version("uv")
+
+
+def rfc3339(time: datetime) -> str:
+    return time.replace(microsecond=0, tzinfo=None).isoformat() + "Z"
+
+
+@dataclass(frozen=True)
+class Resolver:
+    cell: Cell
+    target: WheelTarget
+    below: Foundation
+    compiled: Mapping[str, Compiled]  # by package
+    parts: ResolutionInputs
+    as_of: str
+    settings: Settings
+    store: Store
+    progress: Progress
+    sizes: Mapping[str, int]  # sha256 -> bytes, as far as the previous lock knows them
+    made_before: Mapping[tuple[str, str], LockedWheel]  # by name and version, trusted wheels of sdists
+
+    def resolved(self, constraints: tuple[str, ...], kept: Mapping[str, str]) -> tuple[Pinned, ...]:
+        """The releases that answer the cell; of what is compiled and of commits, without their files."""
+        described = [replace(each.component, sdist=each.git.metadata) for each in self.cell.requirements if each.git]
+        described += [each.described for each in self.compiled.values()]
+        known = {each.package for each in described}
+        question = ResolveRequest(
+            requirements=tuple(self._asked(each) for each in self.cell.requirements),
+            target=self.target,
+            as_of=self.as_of,
+            routes=self._routes,
+            sites=self.parts.sites,
+            constraints=constraints,
+            overrides=tuple(each.pep508 for each in self.cell.overrides),
+            sdists=(*(each for each in self.cell.sdists if each.package not in known), *described),
+            preferences=kept,
+        )
+        with timed(self.progress, f"resolving {self.cell.id} as of {self.as_of}"):
+            return resolve(question, self.settings)
+
+    def _asked(self, requirement: Requirement) -> str:
+        compiled = self.compiled.get(requirement.component.package)
+        return compiled.pep508 if compiled else pep508(requirement)
+
+    @property
+    def _routes(self) -> dict[str, str]:
+        routes = {each.component.package: GIT if each.git else each.index for each in self.cell.requirements}
+        return routes | dict.fromkeys(self.compiled, BUILT)
+
+    def wheels(self, found: Iterable[Pinned], contents: ProjectContents | None = None) -> tuple[LockedWheel, ...]:
+        """Return all but what is compiled, sorted by name; with `contents`, as a uv.lock has them."""
+        found = [each for each in found if each.name not in self.compiled]
+        requirements = {each.component.package: each for each in self.cell.requirements}
+        commits = contents.commits if contents else {n: each.git for n, each in requirements.items() if each.git}
+        routes = contents.routes if contents else self._routes
+        sdists = {component.package: component.sdist for component in self.cell.sdists if component.sdist}
+        locked = [
+            *self._files([each for each in found if each.name not in commits], routes, sdists),
+            *(self._from_commit(each, commits[each.name]) for each in found if each.name in commits),
+        ]
+        return tuple(
+            replace(
+                wheel,
+                because=requirements[wheel.name].because if wheel.name in requirements else None,
+                choice=contents.choice if contents and wheel.file.index == URL else None,
+                record_exception=self.cell.record_exceptions.get(wheel.file.sha256),
+            )
+            for wheel in sorted(locked, key=lambda wheel: wheel.name)
+        )
+
+    def uv(self) -> LockedWheel:
+        """The wheel of the uv that resolves here. Its age is no matter of the stack's as-of time."""
+        now = rfc3339(datetime.now(UTC))
+        question = ResolveRequest((f"uv=={UV_VERSION}",), self.target, now, {}, default_site(self.settings))
+        (wheel,) = self._files(resolve(question, self.settings), {}, {})
+        return wheel
+
+    def _files(
+        self, found: Iterable[Pinned], routes: Mapping[str, str], sdists: Mapping[str, Sdist]
+    ) -> tuple[LockedWheel, ...]:
+        """Choose a file for each release. Raises LockError, naming all for which none will do."""
+        chosen: list[tuple[Pinned, Remote]] = []
+        errors: list[ImagegenError] = []
+        for pinned in found:
+            wheel = self.target.best((remote.filename, remote) for remote in pinned.wheels)
+            declared = sdists.get(pinned.name)
+            if wheel:
+                chosen.append((pinned, wheel))
+            elif pinned.sdist and declared and declared.version == pinned.version:
+                chosen.append((pinned, pinned.sdist))
+            else:
+                errors.append(no_wheel(pinned, self.target, self.cell))
+        if errors:
+            raise LockErrors(errors)
+        with ThreadPoolExecutor(8) as pool, Client(self.settings) as client:  # an interrupt stops the client first
+            sizes = list(pool.map(lambda pair: self._size(pair[0], pair[1], routes, client), chosen))
+        wheels = []
+        for (pinned, remote), size in zip(chosen, sizes, strict=True):
+            alias = routes.get(pinned.name, indexes.DEFAULT)
+            own = alias == URL
+            hint = None if own else indexes.hint(remote.url, remote.filename)
+            file = LockedFile(remote.filename, size, remote.sha256, alias, hint, remote.url if own else None)
+            wheel_ = LockedWheel(pinned.name, pinned.version, file, via=pinned.via)
+            wheels.append(wheel_ if remote in pinned.wheels else self._from_sdist(wheel_, sdists[pinned.name]))
+        return tuple(wheels)
+
+    def _size(self, pinned: Pinned, remote: Remote, routes: Mapping[str, str], client: Client) -> int | None:
+        """The file's size in bytes, asked for where an index leaves it out; a uv.lock is taken as it is."""
+        known = remote.size or self.sizes.get(remote.sha256)
+        return known if known or routes.get(pinned.name) == URL else client.size(remote.url)
+
+    def _from_sdist(self, locked: LockedWheel, declared: Sdist) -> LockedWheel:
+        """`locked`, whose file is an sdist, as the wheel that it gives in the sandbox."""
+        source = LockedSdist(locked.file, self.build_requires(declared.build_requires))
+        return self._built(locked, source, [RequiredFile(locked.name, source.file)])
+
+    def _from_commit(self, pinned: Pinned, commit: GitSource) -> LockedWheel:
+        """The wheel that a commit gives in the sandbox."""
+        archive = self.parts.archives[pinned.name]
+        sha256 = archive.digest.removeprefix("sha256:")
+        file = LockedFile(archive_name(pinned.name, pinned.version), archive.size, sha256, GIT)
+        source = LockedSdist(file, self.build_requires(commit.metadata.build_requires), git=LockedGit.of(commit))
+        return self._built(LockedWheel(pinned.name, pinned.version, file, via=pinned.via), source, [])
+
+    def build_requires(self, pins: tuple[str, ...]) -> tuple[LockedWheel, ...]:
+        """Return the build requirements of a backend, complete and exact; they are no part of the image."""
+        if not pins:
+            return ()
+        question = ResolveRequest(pins, self.target, self.as_of, routes={}, sites=default_site(self.settings))
+        return self._files(resolve(question, self.settings), {}, {})
+
+    def _built(self, locked: LockedWheel, source: LockedSdist, own: Sequence[RequiredFile]) -> LockedWheel:
+        """`locked` with the wheel of `source`; `own` and what its backend needs are fetched first."""
+        before = self.made_before.get((locked.name, locked.version))
+        if before and before.sdist == source:
+            return replace(locked, file=before.file, sdist=source)
+        parts = [*own, *(RequiredFile(each.name, each.file) for each in source.build_requires)]
+        total = sum(part.file.estimate for part in parts)
+        label = f"fetching what {source.file.filename} is built with"
+        with Client(self.settings) as client, self.progress.meter(label, total) as meter:
+            finder = Finder(client, self.store, self.settings, meter)
+            for _ in in_parallel([partial(finder.fetch, part) for part in parts], client):
+                pass
+        workshop = sdist_builder(self.below, self.store, self.settings, self.progress)
+        wheel = sdist.build(locked.name, locked.version, source, workshop)
+        return replace(locked, file=wheel, sdist=source)
