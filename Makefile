@@ -5,9 +5,11 @@ SECONDS ?= 900
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Without byte-code, each of the thousands of processes that tests start compiles imagegen again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages quickstart test test-unit test-slow test-browser chromium faults tables findings docs bench fuzz lint engine-up engine-down clean
+.PHONY: help setup packages quickstart test test-unit test-functional test-local coverage test-slow test-browser chromium faults tables findings docs bench fuzz lint engine-up engine-down clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -48,8 +50,16 @@ quickstart: engine-up  ## build cpu-grpo, run its smoke checks, print how to run
 test: setup lint  ## all tests but the slow ones
 	@$(call with_engine,$(BIN)/pytest -n 2 --dist loadscope -m 'not slow')
 
-test-unit: setup  ## the tests that need no engine and no network: seconds
-	@$(BIN)/pytest tests/unit
+test-unit: setup  ## the tests of functions, which start nothing: a minute
+	@$(BIN)/pytest -n 2 --dist loadscope -m 'not slow' tests/unit
+
+test-functional: setup  ## the tests with servers on loopback, processes, git and uv: a few minutes, no engine
+	@$(BIN)/pytest -n 2 --dist loadscope -m 'not slow' tests/functional
+
+test-local: test-unit test-functional  ## the tests that need neither an engine nor a network
+
+coverage: setup  ## the lines and branches that unit and functional tests reach, which must not fall
+	@$(BIN)/pytest -n 2 --dist loadscope -m 'not slow' --cov --cov-report=term:skip-covered tests/unit tests/functional
 
 test-slow: setup chromium  ## the slow tests: several GB, many minutes
 	@$(call with_engine,$(BIN)/pytest -m slow)
@@ -64,7 +74,8 @@ chromium:
 faults: setup  ## play the faults and attacks that are not slow, and write docs/internals/faults.md
 	@$(call with_engine,$(BIN)/pytest -n 2 --dist loadscope -m "fault and not slow" --fault-table=docs/internals/faults.md)
 
-fuzz: setup  ## fuzz the readers of wheels, both ways, and of binaries for SECONDS=900 each (atheris)
+fuzz: setup  ## property tests with many examples; fuzz the readers of wheels and binaries for SECONDS=900 each (atheris)
+	@$(BIN)/pytest -n 2 -m hypothesis --hypothesis-profile=thorough tests/unit tests/functional
 	@$(BIN)/python -m pip install -q --group fuzz
 	@for way in wheel_reader.py "wheel_reader.py --structured" binary_reader.py; do \
 	    $(BIN)/python tests/fuzz/$$way -max_total_time=$(SECONDS) -artifact_prefix=tests/fuzz/ || exit; \

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import settings as hypothesis_settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests import faults
+from imagegen.core.config import Settings
+from imagegen.core.oci.types import LayerDescriptor
+from imagegen.core.store import Store
+from imagegen.image.layers import bytecode
+from tests.support import command_line, fault_table
+from tests.support.command_line import Run
+from tests.support.elf_files import make_elf
+from tests.support.git_server import Bare, GitServer
+from tests.support.git_workspace import Workspace
+from tests.support.layer_inputs import HostSandbox, assembling
 
-# Machines are shared and noisy, so nothing is judged by its time.
-settings.register_profile("imagegen", deadline=None, max_examples=60)
-settings.load_profile("imagegen")
+# Machines are shared and noisy, so nothing is judged by its time. `--hypothesis-profile=thorough` is for `make fuzz`.
+hypothesis_settings.register_profile("quick", deadline=None, max_examples=25)
+hypothesis_settings.register_profile("thorough", deadline=None, max_examples=500)
+hypothesis_settings.load_profile("quick")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,19 +36,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # files are dealt out in the order of `_turn`
     # Started in the background, or by nohup, a run ignores these, and its tests' child processes would inherit that.
     for number, usual in {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}.items():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
     if config.getoption("--fault-table") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(faults.FaultTable(Path(config.getoption("--fault-table"))))
+        config.pluginmanager.register(fault_table.FaultTable(Path(config.getoption("--fault-table"))))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    faults.note(items)
+    fault_table.note(items)
+    items.sort(key=_turn)
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(3600))
+
+
+def _turn(item: pytest.Item) -> int:
+    """Return when a test runs: slow layers first, since a long file at the end would leave all but one process idle.
+
+    tests/integration/test_engine.py comes first of all: it removes images without a tag that came while a test ran.
+    """
+    file = item.path
+    if file.parent.name != "integration":
+        return 5 if file.parent.name == "unit" else 4
+    if file.name == "test_engine.py":
+        return 0
+    return {"images": 1, "engine": 3}.get(_group(file) or "", 2)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
@@ -45,22 +71,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
 
 
 class _Scheduling(LoadScopeScheduling):
-    """Tests of one scope run in one process, one after the other: those of a file, and all that use the engine.
-
-    What two of these do to one engine at a time (prune, kill, fill) the other would see.
-    """
+    """Tests of one scope run in one process, one after the other: those of a file, and those of a group of files."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return _shared(Path(__file__).parent.parent / file) or file
+        return _group(Path(__file__).parent.parent / file) or file
 
 
 @functools.cache
-def _shared(file: Path) -> str | None:
-    """Return the name of the group of files that share expensive fixtures, by the fixtures that a test file uses."""
+def _group(file: Path) -> str | None:
+    """Return the name of the group of files that share an expensive fixture, or what only one may change at a time."""
     text = file.read_text(encoding="utf-8")
-    if re.search(r"\b(engine|machine|site|debian): ", text) and file.parent.name == "integration":
-        return "engine"
+    if file.name == "test_engine.py" or re.search(r"\b(machine: Place|(cpu_grpo|sb3_maskable): )", text):
+        return "images"  # a large image is built once
+    if re.search(r"\b(engine: Engine|(programs|shell): )", text):
+        return "engine"  # names in the engine, the cache of its builds, networks
     return "verifiers" if "verifiers: " in text else None  # 20 MB, fetched once
 
 
@@ -76,3 +101,56 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert path.read_text(encoding="utf-8") == text, "`pytest --update-golden` rewrites it; read the diff"
 
     return compare
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """The settings of a user who has set nothing."""
+    return Settings.from_environment({"HOME": str(tmp_path)})
+
+
+@pytest.fixture
+def compiled_on_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile byte-code with the interpreter of the tests, outside any sandbox."""
+    monkeypatch.setattr(bytecode, "Sandbox", HostSandbox)
+
+
+@pytest.fixture
+def empty_base(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give every lock a base without files."""
+    layer = LayerDescriptor.of_tar(store.write(bytes(1024)), 1024)
+    monkeypatch.setattr(assembling.base, "build", lambda *_: layer)
+    monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path)
+
+
+@pytest.fixture
+def rootfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The root directory of every base: it has a Python and a libc."""
+    root = tmp_path / "rootfs"
+    for path, data in {"usr/bin/python3.11": make_elf(interpreter="/ld.so"), "lib/libc.so.6": make_elf()}.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+        (root / path).chmod(0o755)
+    monkeypatch.setattr("imagegen.image.base.rootfs", lambda *_: root)
+    return root
+
+
+@pytest.fixture
+def git_workspace(tmp_path: Path) -> Iterator[Workspace]:
+    """A repository on a Git server, which runs until the test ends."""
+    bare = Bare(tmp_path / "x.git")
+    server = GitServer(tmp_path)
+    env = {"HOME": "/nonexistent", "PATH": os.environ["PATH"], "GIT_CONFIG_NOSYSTEM": "1"}
+    yield Workspace(tmp_path, bare, server, Store(tmp_path / "store"), env)
+    server.close()
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run imagegen with these arguments in this process, in a project of one image."""
+    return command_line.runner(monkeypatch, capsys, tmp_path)

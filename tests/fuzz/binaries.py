@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from imagegen.audit.examine import examine
 from imagegen.audit.model import CodeTarget, File
 from imagegen.audit.window import Window
-from tests.elf_samples import AARCH64, Symbol, make_cubin, make_elf, make_fatbin
+from tests.support.elf_files import AARCH64, Symbol, make_cubin, make_elf, make_fatbin
 
 # Work that any file may cause, in reads and in bytes read: beside what the file's size explains.
 READS, BYTES = 300_000, 16 << 20

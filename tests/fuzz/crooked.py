@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.wheels import INFO, METADATA, WHEEL, record_line
+from tests.support.wheels import INFO, METADATA, WHEEL, record_line
 
 
 @dataclass(frozen=True)

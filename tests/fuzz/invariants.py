@@ -9,7 +9,7 @@ from imagegen.core.errors import WheelError
 from imagegen.image.layers.install import PREFIX, InstalledFile, installation, site_packages, skeleton
 from imagegen.image.layers.wheel import Wheel
 from tests.fuzz.crooked import Crooked
-from tests.wheels import FILENAME
+from tests.support.wheels import FILENAME
 
 PYTHON = "3.11"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from tests.fuzz.crooked import Crooked, Part, wheel, zip64
-from tests.wheels import INFO
+from tests.support.wheels import INFO
 
 _NUMBER = st.one_of(st.sampled_from([0, 1, 8, 0x801, 0xFFFF, 0xFFFFFFFF]), st.integers(0, 200))
 _NAME = st.one_of(

@@ -25,11 +25,11 @@ from hypothesis import given, settings
 
 from tests.fuzz.crooked import Crooked
 from tests.fuzz.strategies import CROOKED
-from tests.wheels import seeds
+from tests.support.wheels import seeds
 
 
 def main() -> None:
-    """Seeds come from tests/wheels.py; what the fuzzer finds interesting joins them in the corpus directory."""
+    """Seeds come from tests/support/wheels.py; what the fuzzer finds interesting joins them in the corpus directory."""
     with tempfile.TemporaryDirectory(prefix="imagegen-fuzz-") as directory:
         structured = "--structured" in sys.argv
         arguments = [argument for argument in sys.argv if argument != "--structured"]

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import subprocess
+import pickle
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from imagegen.core.config import Settings
-from imagegen.core.data import shipped
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import base
-from imagegen.image.layers.image import local_tags
-from imagegen.plan import lock, matrix
 from imagegen.plan.matrix.model import Base
 from imagegen.run.embedded_engine import private
 from imagegen.run.engine import Engine
-from imagegen.run.engine.connection import SUITE
-from tests.integration import sigstore
-from tests.integration.places import Built, Debian, Place, committed, relocked
-from tests.integration.small_cell import Site, site_of
+from imagegen.run.engine.connection import PACKAGES, SUITE
+from tests.support import cosign
+from tests.support.machines import Built, Debian, Place, built_in, copy_tree, docker_command
+from tests.support.small_cell import Site, site_of
 
 
 @pytest.fixture(scope="session")
@@ -35,20 +32,27 @@ def settings() -> Settings:
 
 
 @pytest.fixture(scope="session")
-def engine(settings: Settings) -> Iterator[Engine]:
-    started = False
-    try:
-        found = Engine.connect(settings)
-    except EngineError:
-        private.up(settings, Quiet())
-        started = True
-        found = Engine.connect(settings)
-    try:
-        with found:
-            yield found
-    finally:
-        if started:
-            private.down(settings, Quiet())
+def engine(settings: Settings, shared: Path) -> Iterator[Engine]:
+    """The machine's engine, or a private one, which the last of the test processes that use it removes."""
+    started = shared / "engine.started"
+    with (shared / "engine.lock").open("w") as users:
+        fcntl.flock(users, fcntl.LOCK_EX)
+        try:
+            found = Engine.connect(settings)
+        except EngineError:
+            private.up(settings, Quiet())
+            started.touch()
+            found = Engine.connect(settings)
+        fcntl.flock(users, fcntl.LOCK_SH)
+        try:
+            with found:
+                yield found
+        finally:
+            with suppress(BlockingIOError):  # another process uses it
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if started.exists():
+                    private.down(settings, Quiet())
+                    started.unlink()
 
 
 @pytest.fixture(scope="session")
@@ -70,14 +74,27 @@ def docker_registry(settings: Settings, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="session")
 def verifiers(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of Debian's cosign and oras."""
-    return sigstore.unpacked(tmp_path_factory.mktemp("verifiers") / "root", settings)
+    return cosign.unpacked(tmp_path_factory.mktemp("verifiers") / "root", settings)
 
 
 @pytest.fixture(scope="session")
-def debian(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Debian:
+def debian(settings: Settings, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Debian:
+    """A base of today's packages, which the first test process builds, and of which each has a copy in hard links."""
+    with (shared / "debian.lock").open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
+        record = shared / "debian.pickle"
+        if not record.exists():
+            found = _debian(Store(shared / "debian"), settings)
+            record.write_bytes(pickle.dumps((found.requested, found.locked, found.layer)))
+    requested, locked, layer = pickle.loads(record.read_bytes())
+    store = Store(tmp_path_factory.mktemp("base") / "store")
+    copy_tree(shared / "debian", store.root)
+    return Debian(requested, locked, layer, store, base.rootfs(locked, store, settings, Quiet()))
+
+
+def _debian(store: Store, settings: Settings) -> Debian:
     packages = {"python3": "the interpreter", "ca-certificates": "a package that runs much when it is installed"}
     requested = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", packages, "for tests")
-    store = Store(tmp_path_factory.mktemp("base") / "store")
     locked = base.resolve(requested, settings, Quiet())
     layer = base.build(locked, store, settings, Quiet())
     return Debian(requested, locked, layer, store, base.rootfs(locked, store, settings, Quiet()))
@@ -94,41 +111,6 @@ def machine(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A machine with an empty store; its images go into the session's engine."""
     host = engine.private.docker_host if engine.private else os.environ.get("DOCKER_HOST")
     return Place(tmp_path_factory.mktemp("machine"), host)
-
-
-def built_in(machine: Place, image: str, shared: Path) -> Built:
-    """Build an image once for all test processes: the first builds into `shared`, the others copy its machine.
-
-    Its store starts empty, so that the first build has the network alone. Into the store first: an engine that was
-    there before may hold the image already.
-    """
-    with Path(f"{shared}.lock").open("w") as lock_file:
-        fcntl.flock(lock_file, fcntl.LOCK_EX)
-        first = not shared.exists()
-        if first:
-            machine.run("build", image, "--output", f"oci:{image}", "--scratch-base")
-            said = machine.run("build", image, "--no-test", "--scratch-base")
-        else:
-            copy_tree(shared / "machine", machine.root)
-            said = subprocess.CompletedProcess(**json.loads((shared / "said.json").read_text()))
-        (cell,) = matrix.load([shipped("matrices")]).select(image)
-        locked = committed(cell.id)
-        if relocked(said):  # the archive has moved on: this machine's lock is its own, recorded like the other
-            own = machine.root / "locks" / f"{cell.id}.toml"
-            if first:
-                lock.write(lock.read(machine.cache / "imagegen" / "scratch" / f"{cell.id}.toml"), own)
-                machine.run("lock", image, "--record")
-            locked = lock.read(own)
-        if first:
-            copy_tree(machine.root, shared / "machine")
-            (shared / "said.json").write_text(json.dumps(vars(said)))
-    return Built(local_tags(locked)[1], locked, cell.declarations, said)
-
-
-def copy_tree(source: Path, target: Path) -> None:
-    """Copy a directory by hard links; files that `target` has stay."""
-    target.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["cp", "-aln", f"{source}/.", target], check=True)
 
 
 @pytest.fixture(scope="session")
@@ -148,3 +130,22 @@ def sb3_maskable(machine: Place, shared: Path) -> Built:
 @pytest.fixture(scope="session")
 def cpu_grpo(machine: Place, shared: Path) -> Built:
     return built_in(machine, "cpu-grpo", shared / "cpu-grpo")
+
+
+@pytest.fixture(scope="session")
+def programs(engine: Engine, settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Docker's packages of the private engine, which may be there already."""
+    if engine.private:
+        return engine.private.home / SUITE
+    target: Path = tmp_path_factory.mktemp("docker") / SUITE
+    private.unpack(SUITE, PACKAGES, target, settings, Quiet())
+    return target
+
+
+@pytest.fixture
+def shell(engine: Engine, tmp_path: Path) -> dict[str, str]:
+    """The environment of a user who has `docker` with its buildx plugin on PATH."""
+    ours = docker_command(engine, tmp_path)
+    if not ours:
+        return dict(os.environ)
+    return {name: value for name, value in os.environ.items() if not name.startswith(("DOCKER_", "BUILDX_"))} | ours

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from imagegen.run.engine import Engine
-from tests import apex_like
-from tests.gitserver import Bare, GitServer
-from tests.integration.places import Place, digest_of, docker_command
+from tests.support import apex_like
+from tests.support.git_server import Bare, GitServer
+from tests.support.machines import Place, digest_of, docker_command
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]  # torch, nvcc from NVIDIA's wheels, and a minute of compiling
 

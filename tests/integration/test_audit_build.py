@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.store import Store, refs
-from tests.elf_samples import make_elf
-from tests.integration.places import Debian, Place
-from tests.integration.small_cell import CELL, write_project
+from tests.support.elf_files import make_elf
+from tests.support.machines import Debian, Place
+from tests.support.small_cell import CELL, write_project
 
 pytestmark = pytest.mark.integration
 

@@ -18,7 +18,7 @@ from imagegen.image.inventory import cell
 from imagegen.plan import matrix
 from imagegen.run.engine.load import _image
 from imagegen.run.engine.registry import serving
-from tests.integration.places import Built, Place
+from tests.support.machines import Built, Place
 
 pytestmark = pytest.mark.integration
 

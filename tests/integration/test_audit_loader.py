@@ -19,7 +19,7 @@ from imagegen.audit import dynamic, libraries
 from imagegen.audit.closure import How, Loader
 from imagegen.audit.elf import read
 from imagegen.audit.model import File, Package, Subject, SystemLibraries
-from tests.elf_samples import make_elf
+from tests.support.elf_files import make_elf
 
 pytestmark = pytest.mark.integration
 
@@ -211,7 +211,7 @@ def elfs(draw: st.DrawFn) -> dict[str, Any]:
 FILES = st.dictionaries(st.builds("{}/{}".format, st.sampled_from("xy"), st.sampled_from(NAMES)), elfs(), min_size=1)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(files=FILES)
 def test_any_files_load_as_the_closure_says(
     files: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory, real: RealLoader

@@ -24,7 +24,7 @@ from imagegen.core.types import EPOCH
 from imagegen.image import base
 from imagegen.image.base.build import sources_file
 from imagegen.plan.distributions import release
-from tests.integration.places import Debian
+from tests.support.machines import Debian
 
 pytestmark = pytest.mark.integration
 

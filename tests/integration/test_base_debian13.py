@@ -12,7 +12,7 @@ from imagegen.core.store import Store
 from imagegen.plan import lock
 from imagegen.plan.lock.model import LockedInterpreter
 from imagegen.run.engine import Engine
-from tests.project import Project
+from tests.support.project import Project
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -22,8 +22,8 @@ from imagegen.image.base import apt
 from imagegen.image.base.apt import Apt
 from imagegen.image.base.resolve import official
 from imagegen.plan.distributions import release
-from tests.loopback import Loopback, Server, drip, raw, status
-from tests.tls import Authority, InspectingProxy, SecureLoopback
+from tests.support.http_server import Loopback, Server, drip, raw, status
+from tests.support.tls_proxy import Authority, InspectingProxy, SecureLoopback
 
 pytestmark = pytest.mark.integration
 

@@ -20,9 +20,9 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, disk, refs
 from imagegen.core.store.cache import Cache
 from imagegen.image import base
-from tests.integration.places import Debian
-from tests.integration.small_cell import Machine, Site
-from tests.tiny_image import tiny_image
+from tests.support.machines import Debian
+from tests.support.small_cell import Machine, Site
+from tests.support.tiny_image import tiny_image
 
 pytestmark = [
     pytest.mark.integration,

@@ -19,16 +19,15 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import ContainerError, EngineError, OutputLimitError, StoreError, WheelError
-from imagegen.core.oci.types import ZSTD_TYPE, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image.layers import Image, Layer
 from imagegen.run.embedded_engine import private, processes
 from imagegen.run.engine import Engine, load
 from imagegen.run.engine.connection import SUITE
 from imagegen.run.engine.containers import LONGEST
 from imagegen.run.engine.registry import Registry
-from tests.tiny_image import tiny_image
+from tests.support.image_parts import part_of
+from tests.support.tiny_image import tiny_image
 
 pytestmark = pytest.mark.integration
 
@@ -111,19 +110,6 @@ def test_an_engine_that_cannot_reach_loopback_gets_an_archive(
     assert said.totals[-1] < 1000, "only the config and the changed layer are sent"
     with engine.container(tag) as container:
         assert container.exec(["cat", "/n"]).stdout == b"2"
-
-
-def part_of(store: Store, digest: str, layers: int) -> Image:
-    """The bottom of an image of the store, as it would be offered while the rest is being made."""
-    manifest = json.loads(store.read(digest))
-    config = json.loads(store.read(manifest["config"]["digest"]))
-    config["rootfs"]["diff_ids"] = config["rootfs"]["diff_ids"][:layers]
-    config_bytes = json.dumps(config).encode()
-    manifest["layers"] = manifest["layers"][:layers]
-    manifest["config"] |= {"digest": digest_of(config_bytes), "size": len(config_bytes)}
-    manifest_bytes = json.dumps(manifest).encode()
-    made = tuple(Layer(ZSTD_TYPE, layer["digest"], layer["size"], "", "x", "") for layer in manifest["layers"])
-    return Image(digest_of(manifest_bytes), manifest_bytes, config_bytes, made)
 
 
 def test_the_bottom_is_loaded_while_the_top_is_made(

@@ -25,8 +25,7 @@ import pytest
 
 from imagegen.core.errors import EngineError
 from imagegen.run.engine.connection import SUITE
-from tests.integration.places import ROOT
-from tests.integration.test_engine_faults import programs  # noqa: F401 - a fixture
+from tests.support.machines import ROOT
 
 pytestmark = [
     pytest.mark.integration,
@@ -106,7 +105,7 @@ class Island:
 
 
 @contextmanager
-def island_of(programs: Path) -> Iterator[Island]:  # noqa: F811
+def island_of(programs: Path) -> Iterator[Island]:
     setup = "mount -t tmpfs tmpfs /run; mount -t tmpfs tmpfs /opt; ip link set lo up; "
     setup += "echo 0 > /proc/sys/net/ipv4/ip_forward; echo ready; exec cat"
     command = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "--net", "--", "sh", "-c", setup]
@@ -118,7 +117,7 @@ def island_of(programs: Path) -> Iterator[Island]:  # noqa: F811
 
 
 @pytest.fixture
-def island(programs: Path) -> Iterator[Island]:  # noqa: F811
+def island(programs: Path) -> Iterator[Island]:
     with island_of(programs) as found:
         yield found
 
@@ -241,7 +240,7 @@ def test_an_engine_whose_directory_was_deleted(island: Island, tmp_path: Path, v
 
 
 @pytest.mark.fault("Engine", "the machine restarts while the private engine runs", "`engine up` brings it back")
-def test_it_comes_back_after_a_restart(programs: Path, tiny: bytes, tmp_path: Path) -> None:  # noqa: F811
+def test_it_comes_back_after_a_restart(programs: Path, tiny: bytes, tmp_path: Path) -> None:
     with island_of(programs) as island:
         island.engine(tmp_path, "up")
         island.docker(tmp_path, "import", "-", "tiny", given=tiny)

@@ -31,11 +31,10 @@ from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run.embedded_engine import private
 from imagegen.run.engine import Engine, connection
-from imagegen.run.engine.connection import PACKAGES, SUITE
-from tests.integration.daemons import Daemon
+from tests.support.docker_daemons import Daemon, at
 from tests.support.session import session_of
-from tests.tiny_image import tiny_image
-from tests.unit.test_recipe import LOCK
+from tests.support.tiny_image import tiny_image
+from tests.support.tiny_lock import LOCK
 
 pytestmark = [
     pytest.mark.integration,
@@ -43,16 +42,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 MEGABYTE = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def programs(engine: Engine, settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Docker's packages of the private engine, which may be there already."""
-    if engine.private:
-        return engine.private.home / SUITE
-    target: Path = tmp_path_factory.mktemp("docker") / SUITE
-    private.unpack(SUITE, PACKAGES, target, settings, Quiet())
-    return target
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +80,6 @@ def big(store: Store, busybox: bytes) -> str:
 @pytest.fixture(scope="module")
 def small(store: Store, busybox: bytes) -> str:
     return tiny_image(store, busybox, {"n": secrets.token_bytes(8)})
-
-
-def at(daemon: Daemon | str, tmp_path: Path) -> Settings:
-    host = daemon if isinstance(daemon, str) else daemon.host
-    return Settings.from_environment({"HOME": str(tmp_path), "PATH": os.environ["PATH"], "DOCKER_HOST": host})
 
 
 class Trigger(Quiet):
@@ -290,7 +274,8 @@ def test_killed_while_a_container_runs(daemon: Daemon, store: Store, small: str,
     program = f"""
 import os, signal
 from pathlib import Path
-from tests.integration.test_engine_faults import Engine, at
+from tests.support.docker_daemons import at
+from imagegen.run.engine import Engine
 with Engine.connect(at({daemon.host!r}, Path({str(tmp_path)!r}))) as engine, engine.container("killed:1") as container:
     container.exec(["echo"])
     assert len(engine.client.containers.list()) == 1
@@ -309,8 +294,9 @@ def test_killed_while_parts_are_loaded(daemon: Daemon, store: Store, big: str, s
 import os, signal, time
 from pathlib import Path
 from imagegen.core.store import Store
-from tests.integration.test_engine import part_of
-from tests.integration.test_engine_faults import Engine, at
+from tests.support.image_parts import part_of
+from tests.support.docker_daemons import at
+from imagegen.run.engine import Engine
 store = Store(Path({str(store.root)!r}))
 part = part_of(store, {big!r}, 1)
 with Engine.connect(at({daemon.host!r}, Path({str(tmp_path)!r}))) as engine, engine.loading(store) as early:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.small_cell import Machine, Site
+from tests.support.small_cell import Machine, Site
 
 pytestmark = pytest.mark.integration
 

@@ -17,10 +17,10 @@ from imagegen.core.progress import Quiet
 from imagegen.plan.lock import sdist
 from imagegen.plan.lock.model import GIT, LockedFile, LockedGit, LockedSdist
 from imagegen.plan.lock.sdist import SdistBuilder
-from tests.gitserver import LINK, Bare, GitServer
-from tests.integration.places import Debian
-from tests.integration.test_hostile_sdists import PYPROJECT
-from tests.unit.test_git_archive import LFS
+from tests.support.git_server import LINK, Bare, GitServer
+from tests.support.git_workspace import LFS
+from tests.support.machines import Debian
+from tests.support.sdists import PYPROJECT
 
 pytestmark = pytest.mark.integration
 

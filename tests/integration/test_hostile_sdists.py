@@ -14,11 +14,11 @@ from imagegen.core.progress import Quiet
 from imagegen.plan.lock import sdist
 from imagegen.plan.lock.model import LockedFile, LockedSdist
 from imagegen.plan.lock.sdist import SdistBuilder
-from tests.integration.places import Debian
+from tests.support.machines import Debian
+from tests.support.sdists import PYPROJECT
 
 pytestmark = pytest.mark.integration
 
-PYPROJECT = b'[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
 WRITE = (
     "import os, zipfile\ndef build_wheel(out, *_):\n"
     "    name = 'demo-1.0-py3-none-any.whl'\n    path = f'{out}/{name}'\n"

@@ -27,9 +27,9 @@ from imagegen.image import base, inputs, layers
 from imagegen.plan.lock.interpreters import InterpreterArchive, LockedInterpreter
 from imagegen.plan.lock.model import Lock
 from imagegen.run.engine import Engine
-from tests.integration.places import Debian
-from tests.integration.small_cell import write_project
-from tests.integration.test_support_image import Shell
+from tests.support.container_shell import Shell
+from tests.support.machines import Debian
+from tests.support.small_cell import write_project
 
 pytestmark = pytest.mark.integration
 

@@ -22,8 +22,8 @@ from imagegen.supply.trust.documents import SBOM, Document
 from imagegen.supply.trust.keyless import keyless
 from imagegen.supply.trust.project import Identity, Project
 from imagegen.supply.trust.signers import Trust
-from tests.registry_writes import Writable
-from tests.sigstore_standin import ISSUER, SUBJECT, TOKEN, Sigstore
+from tests.support.registry_server_writes import Writable
+from tests.support.sigstore_server import ISSUER, SUBJECT, TOKEN, Sigstore
 
 pytestmark = pytest.mark.integration
 

@@ -22,7 +22,7 @@ import pytest
 
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, upkeep
-from tests.integration.small_cell import Machine, Site, spread
+from tests.support.small_cell import Machine, Site, spread
 
 pytestmark = pytest.mark.integration
 

@@ -20,7 +20,7 @@ from imagegen.image.layers.gzipped import gzipped
 from imagegen.image.layers.image import description, read_description
 from imagegen.image.layers.plan import plan
 from imagegen.plan.lock import read
-from tests.integration.small_cell import CELL, Site
+from tests.support.small_cell import CELL, Site
 
 pytestmark = pytest.mark.integration
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from imagegen.plan import lock
-from tests.integration.places import Place
-from tests.loopback import Folder
-from tests.wheels import make_wheel
+from tests.support.http_server import Folder
+from tests.support.machines import Place
+from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.integration
 CELL = "mine-cpu-py311"

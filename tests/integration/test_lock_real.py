@@ -21,8 +21,8 @@ from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.resolve import LocalWheelSelector, LockOptions, lock_cell
-from tests.integration.places import Debian
-from tests.interpreters import LOCKED
+from tests.support.interpreters import LOCKED
+from tests.support.machines import Debian
 
 pytestmark = pytest.mark.integration
 

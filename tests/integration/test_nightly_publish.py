@@ -22,15 +22,14 @@ from imagegen.image import base
 from imagegen.plan import lock
 from imagegen.run import smoke
 from imagegen.supply.trust.project import FILE
-from tests.integration.hub import PASSWORD, USER, serving
-from tests.integration.places import Debian
-from tests.integration.test_publish import Way
-from tests.integration.test_registry_push import login
-from tests.nightly_week import LONG_AGO, day
-from tests.registry import MANIFEST
-from tests.unit.test_lock_resolve import PackageIndex
-from tests.unit.test_publish_machines import Engines
-from tests.wheels import make_wheel
+from tests.support.docker_registry import PASSWORD, USER, login, serving
+from tests.support.machines import Debian
+from tests.support.nightly_week import LONG_AGO, day
+from tests.support.publish_engines import Engines
+from tests.support.registry_proxy import Way
+from tests.support.registry_server import MANIFEST
+from tests.support.upload_index import PackageIndex
+from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.integration
 

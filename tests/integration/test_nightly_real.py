@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.data import shipped
-from tests.integration.places import ROOT
+from tests.support.machines import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 CELL = "cpu-grpo-cpu-py311"

@@ -11,7 +11,7 @@ import pytest
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.propose import Proposal
 from imagegen.plan.lock.model import Record
-from tests.nightly_week import Week, day, rule, versions
+from tests.support.nightly_week import Week, day, rule, versions
 
 pytestmark = pytest.mark.integration
 

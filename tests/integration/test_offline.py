@@ -16,7 +16,7 @@ from imagegen.core.store import Store
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
 from imagegen.run.engine import Engine
-from tests.integration.places import Built, Place, committed, digest_of
+from tests.support.machines import Built, Place, committed, digest_of
 
 pytestmark = pytest.mark.integration
 

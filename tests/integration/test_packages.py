@@ -21,13 +21,13 @@ from imagegen.plan import lock
 from imagegen.plan.lock.base import LockedPackages
 from imagegen.plan.lock.model import Record
 from imagegen.run.engine import Engine
-from tests.archives import Archive, make_key
-from tests.integration.hub import Hub, serving
-from tests.integration.places import Debian
-from tests.integration.test_registry_base import project
-from tests.project import Project
-from tests.registry import packed
-from tests.trees import as_tar, on_disk
+from tests.support.debian_archive import Archive, make_key
+from tests.support.docker_registry import Hub, serving
+from tests.support.file_trees import as_tar, on_disk
+from tests.support.machines import Debian
+from tests.support.project import Project
+from tests.support.registry_project import project
+from tests.support.registry_server import packed
 
 pytestmark = pytest.mark.integration
 

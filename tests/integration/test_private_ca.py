@@ -17,9 +17,9 @@ import zstandard
 from imagegen.core.data import shipped
 from imagegen.plan import lock, matrix
 from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
-from tests.integration.places import Built, Place
-from tests.tls import Authority, InspectingProxy, SecureLoopback
-from tests.wheels import make_wheel
+from tests.support.machines import Built, Place
+from tests.support.tls_proxy import Authority, InspectingProxy, SecureLoopback
+from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.integration
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
 import json
 import logging
 import os
@@ -11,9 +10,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -27,63 +24,29 @@ from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.registry.credentials import credentials_for
 from imagegen.core.registry.reference import endpoint, engine_name
 from imagegen.core.store import Store, upkeep
+from imagegen.core.store.cache import Cache
 from imagegen.plan import lock, matrix
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import CheckResult, SmokeReport
+from imagegen.supply.publish.journal import TagMove
 from imagegen.supply.publish.smoke_attestations import SmokeRequirement, attestation_of, save_attestation
 from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.documents import PROVENANCE
 from imagegen.supply.trust.project import Project
 from imagegen.supply.trust.signers import Trust
-from tests.hostile_repository import fetch_lazily, give_away, plain_git
-from tests.integration.hub import USER, Hub, serving
-from tests.integration.places import Debian
-from tests.integration.small_cell import CELL, Machine, Site
-from tests.integration.test_registry_push import login
-from tests.integration.test_shared_store import age, collecting
-from tests.integration.wire import Wire
-from tests.loopback import Loopback
-from tests.tiny_image import tiny_image
-from tests.wheels import make_wheel
+from tests.support.docker_registry import USER, Hub, login, serving
+from tests.support.hostile_repository import fetch_lazily, give_away, plain_git
+from tests.support.machines import Debian
+from tests.support.registry_proxy import Way
+from tests.support.registry_requests import Wire
+from tests.support.small_cell import CELL, Machine, Site
+from tests.support.store_collector import age, collecting
+from tests.support.tiny_image import tiny_image
+from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.integration
 
 MOVING = ("latest", "cpu", "cpu-py311")
-
-
-class Way(Loopback):
-    """The way to a registry: `meet` sees each request first, and says whether it goes on."""
-
-    def __init__(self, hub: Hub) -> None:
-        self.requested: list[tuple[str, str]] = []
-        self.wire = Wire()
-        self.meet: Callable[[str, str], bool] = lambda *_: True
-        way = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                way.requested.append((self.command, self.path))
-                body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-                way.wire.saw(self.command, self.path, body)
-                if not way.meet(self.command, self.path):
-                    return
-                with closing(http.client.HTTPConnection(hub.host, timeout=60)) as line:
-                    line.request(self.command, self.path, body, dict(self.headers))
-                    answer = line.getresponse()
-                    data = answer.read()
-                self.send_response(answer.status)
-                for name, value in answer.getheaders():
-                    if name.lower() not in ("connection", "transfer-encoding", "date"):
-                        self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(data)
-
-            do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        super().__init__(Handler)
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +169,7 @@ def test_a_killed_publish_is_resumed(site: Site, hub: Hub, way: Way, tmp_path: P
     assert "0 B sent" in err, "what had arrived is not sent again"
     (fixed,) = publishing.tags().keys() - set(MOVING)
     assert publishing.tags() == dict.fromkeys((fixed, *MOVING), site.reference)
-    assert not Store(publishing.machine.store).keys("publishing")
+    assert not Cache("publishing", TagMove).keys(Store(publishing.machine.store))
 
 
 @pytest.mark.fault(

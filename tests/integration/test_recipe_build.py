@@ -9,44 +9,36 @@ import os
 import re
 import secrets
 import ssl
-import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 import zstandard
-from requests.certs import where
+from certifi import where
 
+from imagegen.audit.contents import parents
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, refs
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import environment, support
 from imagegen.image.layers.image import labels
-from imagegen.image.layers.install import parents, pyc_path
+from imagegen.image.layers.install import pyc_path
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import EnvVar
 from imagegen.run import smoke
 from imagegen.run.engine import Engine
-from tests.integration.places import Built, Place, docker_command, relocked
-from tests.tiny_image import tiny_image
-from tests.tls import Authority
-from tests.unit.test_recipe import LOCK, VISIBLE
+from tests.support.docker_daemons import paste
+from tests.support.machines import Built, Place, relocked
+from tests.support.tiny_image import tiny_image
+from tests.support.tiny_lock import LOCK, VISIBLE
+from tests.support.tls_proxy import Authority
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def shell(engine: Engine, tmp_path: Path) -> dict[str, str]:
-    """The environment of a user who has `docker` with its buildx plugin on PATH."""
-    ours = docker_command(engine, tmp_path)
-    if not ours:
-        return dict(os.environ)
-    return {name: value for name, value in os.environ.items() if not name.startswith(("DOCKER_", "BUILDX_"))} | ours
 
 
 @pytest.fixture
@@ -59,11 +51,6 @@ def cleaned(engine: Engine) -> Iterator[list[str]]:
             engine.client.api.remove_image(tag, force=True)
     if engine.private:  # a user's own cache is the user's
         engine.client.api.prune_builds(all=True)
-
-
-def paste(line: str, env: Mapping[str, str], cwd: Path) -> None:
-    done = subprocess.run(["bash", "-c", line], env=env, cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{line}\n{done.stderr[-5000:]}"
 
 
 @pytest.mark.fault(

@@ -9,29 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import requests
 
 from imagegen.core.errors import BaseError
 from imagegen.plan import lock
-from tests.integration.hub import PASSWORD, USER, Hub, serving
-from tests.integration.places import Debian
-from tests.project import CELL, Project
-from tests.registry import digest_of, packed
+from tests.support.docker_registry import PASSWORD, Hub, serving
+from tests.support.machines import Debian
+from tests.support.project import CELL
+from tests.support.registry_project import project
+from tests.support.registry_server import digest_of, packed
 
 pytestmark = pytest.mark.integration
-
-MATRIX = """\
-bases:
-  pulled:
-    description: A registry's.
-    kind: registry
-    image: {host}/people/base:1
-    system: debian12
-components:
-  demo: {{description: A wheel of a few bytes., imports: [demo]}}
-images:
-  demo: {{description: Small., purpose: Tests., base: pulled, components: {{demo: {{because: Tests.}}}}}}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +33,6 @@ def upper() -> bytes:
     link.type, link.linkname = tarfile.SYMTYPE, "/../../etc"
     through = tarfile.TarInfo("opt/l/written-through-a-link")
     return packed((readme, b"from the base\n"), (gone, b""), (link, b""), (through, b"x"))
-
-
-def project(root: Path, hub: Hub) -> Project:
-    """It logs in as `docker login` does."""
-    made = Project(root)
-    made.env |= {"PIP_INDEX_URL": (root / "index").as_uri(), "DOCKER_CONFIG": str(root / "home")}
-    auth = requests.auth._basic_auth_str(USER, PASSWORD).removeprefix("Basic ")
-    (root / "home" / "config.json").write_text(json.dumps({"auths": {hub.host: {"auth": auth}}}))
-    (root / "matrices" / "demo.yaml").write_text(MATRIX.format(host=hub.host))
-    return made
 
 
 def test_an_image_on_a_registrys_base(hub: Hub, debian: Debian, tmp_path: Path) -> None:

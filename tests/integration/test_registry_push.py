@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import socket
 import socketserver
@@ -13,9 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-import requests
 
-from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
 from imagegen.core.oci.types import Descriptor, Platform, digest_of
@@ -25,8 +22,8 @@ from imagegen.core.store import Store
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.remote_wheelhouse import RemoteWheelhouse
-from tests.integration.hub import PASSWORD, USER, Hub, serving
-from tests.registry import CONFIG, LAYER, MANIFEST
+from tests.support.docker_registry import Hub, login, serving
+from tests.support.registry_server import CONFIG, LAYER, MANIFEST
 
 pytestmark = pytest.mark.integration
 
@@ -38,15 +35,6 @@ DATA = random.Random(6).randbytes(4 * PIECE + 12345)
 def hub(docker_registry: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     with serving(docker_registry, tmp_path_factory.mktemp("hub")) as hub:
         yield hub
-
-
-def login(home: Path, host: str, password: str = PASSWORD) -> Settings:
-    """Write the configuration that `docker login` writes."""
-    home.mkdir(exist_ok=True)
-    auth = requests.auth._basic_auth_str(USER, password).removeprefix("Basic ")
-    (home / "config.json").write_text(json.dumps({"auths": {host: {"auth": auth}}}))
-    env = {"HOME": str(home), "DOCKER_CONFIG": str(home), "PIP_CONFIG_FILE": os.devnull}
-    return Settings.from_environment(env)
 
 
 def stored(root: Path, *contents: bytes) -> tuple[Store, list[Descriptor]]:

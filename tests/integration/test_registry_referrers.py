@@ -13,9 +13,8 @@ from imagegen.core.net import Client
 from imagegen.core.oci.types import Descriptor
 from imagegen.core.registry import Content, PushTarget, Repository, parse
 from imagegen.core.registry.referrers import fallback_tag
-from tests.integration.hub import Hub, serving
-from tests.integration.test_registry_push import login
-from tests.registry import MANIFEST, digest_of
+from tests.support.docker_registry import Hub, login, serving
+from tests.support.registry_server import MANIFEST, digest_of
 
 pytestmark = pytest.mark.integration
 

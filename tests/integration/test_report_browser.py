@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from imagegen.app import site
-from tests.browser import Browser
-from tests.unit import report_samples
+from tests.support import report_samples
+from tests.support.browser import Browser
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

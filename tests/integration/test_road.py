@@ -13,7 +13,7 @@ from imagegen.image import layers
 from imagegen.image.layers.codec import CODEC
 from imagegen.plan import lock
 from imagegen.run.engine import Engine
-from tests.integration.places import Built, Place, committed, digest_of, relocked
+from tests.support.machines import Built, Place, committed, digest_of, relocked
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,7 @@ import pytest
 from imagegen.core import sandbox
 from imagegen.core.errors import SandboxError
 from imagegen.core.sandbox import Sandbox
-from tests.integration.places import Debian
+from tests.support.machines import Debian
 
 pytestmark = pytest.mark.integration
 PYTHON = "/usr/bin/python3.11"

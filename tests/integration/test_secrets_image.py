@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.canaries import PASSWORD, Guarded, Proxy, address, forms, leaks, watched
-from tests.integration.conftest import Debian
-from tests.project import Project
+from tests.support.canaries import PASSWORD, Guarded, Proxy, address, forms, leaks, watched
+from tests.support.machines import Debian
+from tests.support.project import Project
 
 pytestmark = pytest.mark.integration
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,11 +13,10 @@ from imagegen.run import smoke
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import numerics
 from imagegen.run.smoke.run import ROOT, files, spec
-from tests.integration.places import Built
+from tests.support.machines import Built
+from tests.support.smoke_programs import PROGRAMS, judge
 
 pytestmark = pytest.mark.integration
-
-PROGRAMS = [Path(__file__).parents[1] / name for name in ("smoke_mutations.py", "smoke_stack_mutations.py")]
 
 
 def test_the_image_passes_and_its_gpu_checks_are_skipped_by_name(engine: Engine, cpu_grpo: Built) -> None:
@@ -94,14 +91,3 @@ def test_every_mutation_is_found(image: str, check: str, engine: Engine, request
     lines = [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith(b"{")]
     assert len(lines) > 3
     judge(lines)
-
-
-def judge(lines: list[dict[str, Any]]) -> None:
-    """The check passes as it is, and whatever is broken in it is found by what should find it."""
-    control, *mutations = lines
-    assert (control["mutation"], control["found"]) == ("none", [])
-    assert mutations
-    for mutation in mutations:
-        missed = [name for name in mutation["expected"] if not any(f.startswith(name) for f in mutation["found"])]
-        assert mutation["expected"], mutation
-        assert not missed, mutation

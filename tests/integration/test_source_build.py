@@ -30,9 +30,9 @@ from imagegen.plan.matrix.recipe import Recipe, SdistFile
 from imagegen.run.embedded_engine import private
 from imagegen.run.engine import Engine
 from imagegen.wheels import builds, wheelhouse
-from tests.integration.places import Debian, committed
-from tests.integration.test_recipe_build import paste, shell  # noqa: F401 - a fixture
-from tests.interpreters import LOCKED
+from tests.support.docker_daemons import paste
+from tests.support.interpreters import LOCKED
+from tests.support.machines import Debian, committed
 
 pytestmark = pytest.mark.integration
 
@@ -218,7 +218,7 @@ def test_on_a_base_with_a_compiler_and_by_the_dockerfile_alone(
     store: Store,
     with_packages: LockedBase,
     cleaned: list[str],
-    shell: dict[str, str],  # noqa: F811
+    shell: dict[str, str],
     tmp_path: Path,
 ) -> None:
     locked = locked_on(with_packages, store)

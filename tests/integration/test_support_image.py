@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shlex
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -24,11 +22,12 @@ from imagegen.plan.matrix.interpreters import Models
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run import doctor
 from imagegen.run.engine import Engine
-from tests.integration.places import Debian, committed
-from tests.integration.small_cell import _locked, write_project
+from tests.support.container_shell import Shell
+from tests.support.machines import Debian, committed
 from tests.support.session import session_of
-from tests.tiny_image import tiny_image
-from tests.wheels import make_wheel
+from tests.support.small_cell import _locked, write_project
+from tests.support.tiny_image import tiny_image
+from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.integration
 
@@ -48,29 +47,6 @@ def build_editable(directory, *_):
     return name
 """
 PROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
-
-
-@dataclass(frozen=True)
-class Shell:
-    """The engine's client, for what the SDK hides: streams, exit codes and signals as a user has them."""
-
-    engine: Engine
-    ref: str
-
-    def docker(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        private = self.engine.private
-        env = {**os.environ, **({"DOCKER_HOST": private.docker_host} if private else {})}
-        argv = [str(private.client) if private else "docker", *arguments]
-        return subprocess.run(argv, env=env, input=stdin, capture_output=True, text=True, check=False, timeout=120)
-
-    def run(self, *command: str, options: Sequence[str] = (), stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return self.docker("run", "--rm", "-i", *options, self.ref, *command, stdin=stdin)
-
-    def python(self, program: str, *options: str) -> str:
-        """Run a program and return what it prints; it must succeed."""
-        done = self.run("python", "-c", program, options=options)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
 
 def wait_for(happened: Callable[[], bool]) -> None:

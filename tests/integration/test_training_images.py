@@ -14,10 +14,9 @@ from imagegen.run import smoke
 from imagegen.run.engine import Engine
 from imagegen.run.smoke.report import SmokeReport
 from imagegen.run.smoke.run import ROOT, files, spec
-from tests.integration.conftest import built_in
-from tests.integration.places import Built, Place
-from tests.integration.test_smoke_image import PROGRAMS, judge
-from tests.integration.test_support_image import Shell
+from tests.support.container_shell import Shell
+from tests.support.machines import Built, Place, built_in
+from tests.support.smoke_programs import PROGRAMS, judge
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

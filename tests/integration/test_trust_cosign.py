@@ -1,5 +1,5 @@
 """Signatures with the real cosign, both ways, and what oras sees: on Debian's docker-registry, where clients keep the
-list of referrers, and on the stand-in of tests/registry_writes.py, which has the referrers API of the specification.
+list of referrers, and on the stand-in of registry_server_writes.py, which has the referrers API of the specification.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from imagegen.core.oci.types import Descriptor, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.supply.trust import attach, bundle, keys, statement
+from imagegen.supply.trust.attach import VerificationResult
 from imagegen.supply.trust.bundle import Bundle
 from imagegen.supply.trust.documents import BUNDLE, LAYERS, LOCK, PROVENANCE, SBOM, SIGNATURE, SMOKE, Document
 from imagegen.supply.trust.project import Key, Project
 from imagegen.supply.trust.provenance import BUILD_TYPE
 from imagegen.supply.trust.signers import Signer, Trust
-from tests.integration.hub import serving
-from tests.integration.sigstore import PASSWORD, Sigstore
-from tests.integration.test_registry_push import login
-from tests.registry_writes import Writable
+from tests.support.cosign import PASSWORD, Sigstore
+from tests.support.docker_registry import login, serving
+from tests.support.registry_server_writes import Writable
 
 pytestmark = pytest.mark.integration
 
@@ -81,7 +81,7 @@ class Place:
     def attach(self, documents: list[Document], signer: Signer | None, trust: Trust) -> None:
         attach.attach(self.target, self.repository, self.image, documents, signer, {}, trust)
 
-    def gather(self, trust: Trust) -> attach.VerificationResult:
+    def gather(self, trust: Trust) -> VerificationResult:
         return attach.gather(self.repository, self.image.digest, trust)
 
     def refer(self, data: bytes) -> str:

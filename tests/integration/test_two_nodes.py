@@ -16,8 +16,8 @@ import pytest
 from imagegen.plan.matrix.interpreters import Models
 from imagegen.run.doctor import messages
 from imagegen.run.engine import Engine
-from tests.integration.places import Built
-from tests.integration.test_support_image import Shell
+from tests.support.container_shell import Shell
+from tests.support.machines import Built
 
 pytestmark = pytest.mark.integration
 

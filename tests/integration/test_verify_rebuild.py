@@ -13,8 +13,8 @@ import zstandard
 from imagegen.core.oci.types import EMPTY_CONTENT, MANIFEST_TYPE, Descriptor, write_artifact
 from imagegen.plan import lock as locks
 from imagegen.supply.trust.documents import LOCK
-from tests.integration.small_cell import CELL, Machine, Site
-from tests.registry import digest_of
+from tests.support.registry_server import digest_of
+from tests.support.small_cell import CELL, Machine, Site
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]  # each time a base is made of its packages
 

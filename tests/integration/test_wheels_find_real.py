@@ -23,8 +23,8 @@ from imagegen.wheels.catalogue import Catalogue, KnownFile
 from imagegen.wheels.find import Candidate, Offer, WheelRequirement, find
 from imagegen.wheels.resolve import candidates
 from imagegen.wheels.wheelhouse import WheelSource
-from tests.loopback import Loopback
-from tests.unit.test_wheels_find import choice
+from tests.support.http_server import Loopback
+from tests.support.required_wheels import choice
 
 pytestmark = pytest.mark.integration
 

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit.capability import compiled_by, driver_floor, releases, runs
 from imagegen.audit.model import CodeTarget
+from tests.support.gpu_targets import ISAS, TARGETS, targets
 
 R580 = (9, 0)  # the PTX ISA of drivers of CUDA 13.0
 CAPABILITIES = ["7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1"]
-
-
-def target(text: str) -> CodeTarget:
-    """A target from its name: "sm_90a" or "compute_90@8.8", with the PTX ISA behind the @."""
-    found = re.fullmatch(r"(sm|compute)_(\d+)([af]?)(?:@(\d+)\.(\d+))?", text)
-    assert found, text
-    isa = (int(found[4]), int(found[5])) if found[4] else None
-    return CodeTarget("sass" if found[1] == "sm" else "ptx", int(found[2]), found[3], isa)  # type: ignore[arg-type]
-
-
-def targets(text: str) -> tuple[CodeTarget, ...]:
-    return tuple(target(each) for each in text.split())
 
 
 # what a container holds -> the capabilities that run it as it is, those that compile it; none of the others run it
@@ -112,14 +99,6 @@ def test_the_releases_rise_together() -> None:
         assert driver_floor(release.isa) == (release.cuda, release.driver)
 
 
-ISAS = st.sampled_from([release.isa for release in releases()] + [(99, 9)])
-TARGETS = st.builds(
-    lambda sass, arch, variant, isa: CodeTarget("sass" if sass else "ptx", arch, variant, None if sass else isa),
-    st.booleans(),
-    st.sampled_from([75, 80, 86, 89, 90, 100, 101, 103, 110, 120, 121]),
-    st.sampled_from(["", "a", "f"]),
-    ISAS,
-)
 GOODNESS = {"no": 0, "ptx": 1, "sass": 2}
 
 

@@ -12,7 +12,7 @@ import pytest
 from imagegen.audit import catalogue
 from imagegen.audit.model import Severity
 from imagegen.core.errors import UsageError
-from tests import finding_ids
+from tests.support import finding_ids
 
 AUDIT = Path(catalogue.__file__).parent
 

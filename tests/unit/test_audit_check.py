@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from imagegen.audit.check import audit, unreadable
 from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, Severity, Subject, SystemLibraries
-from tests.unit.matrix_samples import shipped_matrix
+from tests.support.matrix_samples import shipped_matrix
 
 GPUS = shipped_matrix().gpus
 BAD = File(size=100, unreadable="the section table lies outside of the file")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import posixpath
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit import dynamic
 from imagegen.audit.closure import How, Loader, ResolvedLibrary
 from imagegen.audit.model import Elf, Subject
-from tests.unit.audit_links import PYTHON, at, elf, module, package, subject, system
+from tests.support.audit_subjects import PYTHON, at, elf, module, package, subject, system
 
 FOO = elf(exported="foo")
 
@@ -244,7 +244,6 @@ FILES = st.dictionaries(
 LIBRARIES = st.dictionaries(NAMES, st.builds(lambda soname: Elf(62, soname), st.none() | NAMES), max_size=2)
 
 
-@settings(max_examples=150, deadline=None)
 @given(files=FILES, libraries=LIBRARIES)
 def test_a_closure_is_what_ld_so_would_load(files: dict[str, Elf], libraries: dict[str, Elf]) -> None:
     base = system(libraries, {name: f"/lib/{name}" for name in libraries})

@@ -17,7 +17,7 @@ from imagegen.audit import collect, sparse
 from imagegen.audit.collect import Collector
 from imagegen.audit.examine import examine
 from imagegen.audit.model import CodeTarget, File
-from tests.elf_samples import HEADER, IDENT, SECTION, SEGMENT, make_cubin, make_elf, make_fatbin
+from tests.support.elf_files import HEADER, IDENT, SECTION, SEGMENT, make_cubin, make_elf, make_fatbin
 
 TARGETS = (CodeTarget("sass", 90), CodeTarget("sass", 100, "f"), CodeTarget("ptx", 80, "", (8, 7)))
 quick = settings(

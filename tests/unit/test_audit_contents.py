@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from imagegen.audit import catalogue, contents
 from imagegen.audit.model import Elf, File, Finding, Package, Subject, SystemLibraries
 from imagegen.audit.tags import for_another_python
-from tests.timing import within
-from tests.unit.matrix_samples import shipped_matrix
+from tests.support.matrix_samples import shipped_matrix
+from tests.support.timing import within
 
 GPUS = shipped_matrix().gpus
 LIBRARY = File(1_000_000, elf=Elf(62))

@@ -7,7 +7,7 @@ import pytest
 from imagegen.audit import capability
 from imagegen.audit.check import audit
 from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Finding, Package, Subject, SystemLibraries
-from tests.unit.matrix_samples import shipped_matrix
+from tests.support.matrix_samples import shipped_matrix
 
 _GPUS = shipped_matrix().gpus
 

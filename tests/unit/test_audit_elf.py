@@ -12,7 +12,7 @@ import pytest
 from imagegen.audit import dynamic, elf
 from imagegen.audit.model import Elf
 from imagegen.audit.window import Unreadable
-from tests.elf_samples import (
+from tests.support.elf_files import (
     AARCH64,
     HEADER,
     HIDDEN,

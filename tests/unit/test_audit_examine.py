@@ -12,8 +12,8 @@ import pytest
 from imagegen.audit.examine import examine
 from imagegen.audit.model import CodeTarget
 from imagegen.audit.window import OnDisk, Unreadable, Window
-from tests.elf_samples import make_elf, make_fatbin
 from tests.fuzz.binaries import seeds
+from tests.support.elf_files import make_elf, make_fatbin
 
 LARGE = make_elf(
     needed=["libc10.so"],

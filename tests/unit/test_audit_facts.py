@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit import facts
@@ -25,8 +25,8 @@ from imagegen.audit.model import (
     SystemLibraries,
 )
 from imagegen.image.inventory.system import from_directories
-from tests.elf_samples import AARCH64, make_cubin, make_elf, make_fatbin
-from tests.trees import To, on_disk
+from tests.support.elf_files import AARCH64, make_cubin, make_elf, make_fatbin
+from tests.support.file_trees import To, on_disk
 
 NAMES = st.text(st.characters(exclude_characters="\0"), max_size=8)
 SETS = st.frozensets(NAMES, max_size=4)
@@ -68,13 +68,11 @@ RELEASES = st.none() | st.builds(OsRelease, NAMES, NAMES, NAMES)
 DEBS = st.dictionaries(NAMES, st.builds(InstalledDeb, NAMES, NAMES, NAMES, NAMES, st.none() | TUPLES), max_size=3)
 
 
-@settings(max_examples=30)
 @given(st.builds(Package, NAMES, NAMES, TABLES, TUPLES, TUPLES, TUPLES, LICENCES, TUPLES, IMPORTS))
 def test_a_package_comes_back_as_it_was(package: Package) -> None:
     assert facts.package(facts.packed(package)) == package
 
 
-@settings(max_examples=30)
 @given(
     st.builds(
         SystemLibraries, TABLES, st.dictionaries(NAMES, NAMES, max_size=3), TUPLES, st.none() | FILES, DEBS, RELEASES
@@ -84,7 +82,6 @@ def test_a_base_comes_back_as_it_was(system: SystemLibraries) -> None:
     assert facts.system(facts.packed(system)) == system
 
 
-@settings(max_examples=30)
 @given(TABLES)
 def test_equal_facts_are_equal_bytes(files: dict[str, File]) -> None:
     one = Package("demo", "1.0", files)

@@ -10,7 +10,7 @@ from imagegen.audit import fatbin
 from imagegen.audit.examine import concerns, examine
 from imagegen.audit.model import CodeGroup, CodeTarget, File
 from imagegen.audit.window import Unreadable
-from tests.elf_samples import make_cubin, make_elf, make_entry, make_fatbin
+from tests.support.elf_files import make_cubin, make_elf, make_entry, make_fatbin
 
 SM80, SM90, SM90A = CodeTarget("sass", 80), CodeTarget("sass", 90), CodeTarget("sass", 90, "a")
 SM100F, PTX90 = CodeTarget("sass", 100, "f"), CodeTarget("ptx", 90, "", (8, 7))

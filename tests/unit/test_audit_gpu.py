@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from imagegen.audit import catalogue, gpu
 from imagegen.audit.model import CodeGroup, Elf, File, Finding, Package, Severity, Subject
 from imagegen.core.types import Gpu
-from tests.unit.matrix_samples import shipped_matrix
-from tests.unit.test_audit_capability import TARGETS, targets
+from tests.support.gpu_targets import TARGETS, targets
+from tests.support.matrix_samples import shipped_matrix
 
 GPUS = shipped_matrix().gpus
 X86, CUDA = 62, 190

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit.examine import examine
-from tests.elf_samples import HEADER, SECTION, make_elf
 from tests.fuzz.binaries import DAMAGED, hold, seeds
+from tests.support.elf_files import HEADER, SECTION, make_elf
 
 ANSWER = "read, or a finding with a reason of one line; work bounded by the file's size"
 
@@ -27,13 +27,11 @@ def test_the_seeds_are_sound(name: str) -> None:
 
 
 @pytest.mark.fault("Audits", "ELF files and GPU code with fields changed, parts moved, and the end cut off", ANSWER)
-@settings(deadline=None, max_examples=200)
 @given(DAMAGED)
 def test_damaged_files(data: bytes) -> None:
     hold(data)
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from([b"", b"\x7fELF\x02\x01\x01", b"\x50\xed\x55\xba\x01\x00\x10\x00", b"//"]), st.binary(max_size=300)
 )

@@ -9,7 +9,7 @@ import pytest
 from imagegen.audit import dynamic
 from imagegen.audit.libraries import check
 from imagegen.audit.model import Elf, File, Finding, Package, Severity, SystemLibraries
-from tests.unit.audit_links import elf, module, package, subject, system
+from tests.support.audit_subjects import elf, module, package, subject, system
 
 CUDART12, CUDART13 = (elf(soname=f"libcudart.so.{major}") for major in (12, 13))
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit import catalogue
@@ -19,7 +19,7 @@ from imagegen.audit.model import Finding, Severity
 from imagegen.audit.report import LockLocation, by_package, document, ordered
 from imagegen.cli.audit_command import table
 from imagegen.core.text import unprintable
-from tests.unit.audit_reports import ENTRIES, FINDINGS, REPORT
+from tests.support.audit_reports import ENTRIES, FINDINGS, REPORT
 
 Golden = Callable[[str, str], None]
 LOCK = LockLocation("locks/hopper-vllm-cu130-py311.toml", {"vllm 0.11.0": 722, "torch 2.8.0": 690})
@@ -191,7 +191,6 @@ TEXT = st.text(st.characters(exclude_categories=()), max_size=20)
 LINE = st.text(st.characters(exclude_categories=()), min_size=1, max_size=200)
 
 
-@settings(max_examples=30)
 @given(st.lists(st.tuples(TEXT, TEXT | st.none(), LINE, st.lists(TEXT, max_size=3)), max_size=4), TEXT, st.booleans())
 def test_any_text_gives_valid_sarif_json_and_lines(found: list[Any], subject: str, with_lock: bool) -> None:
     findings = ordered(Finding(Severity.ERROR, "dead", name, path, said, (*more,)) for name, path, said, more in found)

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BaseError
@@ -34,8 +34,8 @@ TREES = st.dictionaries(PATHS, NODES, max_size=8)
 def make(root: Path, nodes: dict[str, tuple[str, bytes | str, int]]) -> None:
     """Make `root` hold these nodes and their parents alone; what is equal stays as it is."""
     parents = {parent for path in nodes for parent in list(map(str, Path(path).parents))[:-1]}
-    for path in sorted(parents - nodes.keys()):
-        nodes = {**nodes, path: ("directory", b"", 0o755)}
+    for parent in sorted(parents - nodes.keys()):
+        nodes = {**nodes, parent: ("directory", b"", 0o755)}
     nodes = {path: ("directory", b"", 0o755) if path in parents else node for path, node in nodes.items()}
     for path in sorted(root.rglob("*"), reverse=True):
         required = nodes.get(str(path.relative_to(root)))
@@ -78,7 +78,6 @@ def members(layer: bytes) -> dict[str, tarfile.TarInfo]:
         return {member.name: member for member in tar}
 
 
-@settings(deadline=None)
 @given(TREES, TREES)
 def test_the_layer_turns_the_tree_before_into_the_tree_after(
     old: dict[str, tuple[str, bytes | str, int]], new: dict[str, tuple[str, bytes | str, int]]

@@ -22,8 +22,8 @@ from imagegen.core.registry import tar
 from imagegen.core.store import Store
 from imagegen.image.base import unpack as unpacking
 from imagegen.image.base.unpack import inside, unpack, verify
-from tests.registry import digest_of, packed
 from tests.support.errors import raises
+from tests.support.registry_server import digest_of, packed
 
 GZIP = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 Member = tuple[tarfile.TarInfo, bytes]

@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from imagegen.plan import lock
-from tests.unit.matrix_samples import shipped_matrix
-from tests.unit.shipped_locks import NAMES, shipped_lock
+from tests.support.matrix_samples import shipped_matrix
+from tests.support.shipped_locks import NAMES, shipped_lock
 
 
 @pytest.fixture
@@ -20,10 +20,12 @@ def compare(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("compare")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if shipped_lock(name).record])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_sibling_lacks_small_packages_and_none_that_the_matrix_asks_for(name: str, compare: ModuleType) -> None:
-    (cell,) = shipped_matrix().select(name)
     whole = shipped_lock(name)
+    if not whole.record:
+        return  # never built
+    (cell,) = shipped_matrix().select(name)
     sibling = compare._sibling(whole)
     assert len(whole.wheels) - len(sibling.wheels) == 3
     assert not lock.contradictions(sibling, cell)

@@ -21,7 +21,7 @@ from imagegen.run.engine import Engine
 from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.run.smoke.run import parts
 from imagegen.supply.publish.smoke_attestations import SmokeRequirement, find_saved
-from tests.environment import environment
+from tests.support.environment import environment
 
 LOCK = read(Path(__file__).parents[2] / "locks" / "cpu-grpo-cpu-py311.toml")
 IMAGE = "sha256:" + "1" * 64

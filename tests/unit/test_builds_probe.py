@@ -21,7 +21,7 @@ from imagegen.wheels import builds
 from imagegen.wheels.builds import environment
 from imagegen.wheels.throttle import Machine
 from tests.support.errors import raises
-from tests.unit.builds_samples import WITH_BUILD
+from tests.support.source_builds import WITH_BUILD
 
 SAID = {"event": "probe", "cores": 16, "memory": 8, "available": 7, "limit": 8, "swap": 0}
 

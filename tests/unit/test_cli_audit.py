@@ -11,7 +11,7 @@ from imagegen.audit.catalogue import catalogue
 from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, Subject
 from imagegen.cli.audit_command import lock_source
 from imagegen.image.inventory import site as installed
-from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
+from tests.support.command_line import Run
 
 ROOT = Path(__file__).parents[2]
 FORMS = "name a cell (`imagegen list`), wheels, --image REF or --site-packages DIR"
@@ -51,7 +51,7 @@ FORMS = "name a cell (`imagegen list`), wheels, --image REF or --site-packages D
 def test_what_cannot_be_audited_is_refused_with_what_would_be_right(
     arguments: tuple[str, ...],
     said: str,
-    run: Run,  # noqa: F811
+    run: Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -63,7 +63,7 @@ def test_what_cannot_be_audited_is_refused_with_what_would_be_right(
     assert "Traceback" not in ended.err
 
 
-def test_files_that_are_no_wheels_are_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_files_that_are_no_wheels_are_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / "broken-1-py3-none-any.whl").write_text("x")
@@ -83,7 +83,7 @@ def test_files_that_are_no_wheels_are_refused(run: Run, tmp_path: Path, monkeypa
     assert "nothing is installed in empty" in ended.err
 
 
-def test_an_id_is_explained(run: Run) -> None:  # noqa: F811
+def test_an_id_is_explained(run: Run) -> None:
     ended = run("audit", "--explain", "unreadable")
     entry = catalogue()["unreadable"]
     expected = [f"unreadable ({entry.severity}): {entry.title}", f"  {entry.meaning}", f"  what helps: {entry.fix}"]
@@ -92,7 +92,7 @@ def test_an_id_is_explained(run: Run) -> None:  # noqa: F811
     assert found == ("unreadable", {**entry.model_dump(), "severity": entry.severity.value})
 
 
-def test_without_an_id_all_are_listed(run: Run) -> None:  # noqa: F811
+def test_without_an_id_all_are_listed(run: Run) -> None:
     for arguments in (("--explain",), ("--explain", "--all")):
         listed = [line.split()[0] for line in run("audit", *arguments).out.splitlines()]
         assert listed == list(catalogue())
@@ -114,7 +114,7 @@ def site(tmp_path: Path) -> Path:
     return site
 
 
-def test_warnings_are_printed_and_do_not_count(run: Run, site: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_warnings_are_printed_and_do_not_count(run: Run, site: Path, tmp_path: Path) -> None:
     ended = run("audit", "--site-packages", str(site), "--gpu", "RTX 5090", "--sarif", str(tmp_path / "x.sarif"))
     assert ended.code == 0
     first, second, *_, last = ended.out.splitlines()
@@ -128,7 +128,7 @@ def test_warnings_are_printed_and_do_not_count(run: Run, site: Path, tmp_path: P
     assert report["findings"][0]["path"] == "odd/_C.so"
 
 
-def test_an_error_is_exit_code_1(run: Run, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_an_error_is_exit_code_1(run: Run, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = CodeGroup((CodeTarget("sass", 90),), 1, (100,))
     package = Package("odd", "1.0", {"odd/_C.abi3.so": File(500, elf=Elf(machine=62), code=(code,))})
     monkeypatch.setattr(installed, "subject", lambda *_, **__: Subject("made up", (package,)))

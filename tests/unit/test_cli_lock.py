@@ -17,9 +17,8 @@ from imagegen.plan.lock.builds import keyed
 from imagegen.plan.lock.model import LOCAL, Lock, LockedFile
 from imagegen.plan.matrix.recipe import LocalSource
 from tests.support.errors import raises
-from tests.unit.builds_samples import BUILD, RECIPE, WITH_BUILD
-from tests.unit.test_cli_wheels import app_of
-from tests.unit.test_cli_wheels_share import Machine
+from tests.support.source_builds import BUILD, RECIPE, WITH_BUILD
+from tests.support.wheelhouse_machine import Machine, app_of
 
 
 @pytest.fixture

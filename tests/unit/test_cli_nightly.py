@@ -19,9 +19,9 @@ from imagegen.core.errors import FetchError, TrustError
 from imagegen.plan import lock
 from imagegen.plan.matrix.model import Cell
 from tests.support.errors import raises
-from tests.unit.test_cli_wheels_share import Machine
-from tests.unit.test_nightly_propose import Toy
-from tests.unit.test_trust_keys import PUBLIC
+from tests.support.nightly_project import Toy
+from tests.support.signing_keys import PUBLIC
+from tests.support.wheelhouse_machine import Machine
 
 
 class Project(Machine):

@@ -18,7 +18,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.trust import sbom
 from imagegen.supply.trust.sbom import KnownLicences
-from tests.environment import environment
+from tests.support.environment import environment
 from tests.support.errors import raises
 
 LOCK = read(Path(__file__).parents[2] / "locks" / "cpu-grpo-cpu-py311.toml")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.matrix_samples import shipped_matrix
-from tests.unit.test_cli import Run, run  # noqa: F401 - a fixture
+from tests.support.command_line import Run
+from tests.support.matrix_samples import shipped_matrix
 
 ASKED = ("torch==2.9.1", "vllm==0.11.0", "cuda==12.8", "gpu==sm_120", "python==3.12")
 
@@ -23,7 +23,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
-def test_why_says_no_with_reason_source_date_and_what_works(run: Run) -> None:  # noqa: F811
+def test_why_says_no_with_reason_source_date_and_what_works(run: Run) -> None:
     ended = run("why", *ASKED)
     assert (ended.code, ended.err) == (1, "")
     verdict, *reasons, ways = ended.out.split("\n\n")
@@ -37,7 +37,7 @@ def test_why_says_no_with_reason_source_date_and_what_works(run: Run) -> None:  
 
 
 @pytest.mark.parametrize("requested", [("torch==2.6.0", "RTX 5090"), ("blackwell-vllm", "--set", "vllm=0.12.0")])
-def test_each_reason_is_a_block_of_its_own(run: Run, requested: tuple[str, ...]) -> None:  # noqa: F811
+def test_each_reason_is_a_block_of_its_own(run: Run, requested: tuple[str, ...]) -> None:
     verdict, *blocks, _ = run("why", *requested).out.split("\n\n")
     assert "\n" not in verdict
     rules = json.loads(run("why", *requested, "--json").out)["conflicts"]
@@ -48,7 +48,7 @@ def test_each_reason_is_a_block_of_its_own(run: Run, requested: tuple[str, ...])
         assert [block.count(f"[{each}]") for each in ids] == [1] * len(ids)
 
 
-def test_what_is_offered_can_be_pasted_and_works(run: Run) -> None:  # noqa: F811
+def test_what_is_offered_can_be_pasted_and_works(run: Run) -> None:
     for requested in (ASKED, ("blackwell-vllm", "--set", "vllm=0.12.0")):
         found = json.loads(run("why", *requested, "--json").out)
         assert set(found) == {"verdict", "rest", "state", "conflicts", "nearest", "unknown", "unknown_names"}
@@ -62,7 +62,7 @@ def test_what_is_offered_can_be_pasted_and_works(run: Run) -> None:  # noqa: F81
             assert run(*arguments).code == 0
 
 
-def test_why_says_yes_or_that_it_does_not_know(run: Run) -> None:  # noqa: F811
+def test_why_says_yes_or_that_it_does_not_know(run: Run) -> None:
     works = run("why", "torch==2.8.0", *ASKED[1:], "--json")
     assert (works.code, json.loads(works.out)["verdict"]) == (0, "compatible")
     unknown = run("why", "vllm==99.0")
@@ -70,7 +70,7 @@ def test_why_says_yes_or_that_it_does_not_know(run: Run) -> None:  # noqa: F811
     assert unknown.out.startswith("unknown: vllm==99.0\n\nnot known: vllm 99.0: no such release is known here")
 
 
-def verdict(run: Run, *requested: str) -> tuple[str, list[str], list[dict[str, str]]]:  # noqa: F811
+def verdict(run: Run, *requested: str) -> tuple[str, list[str], list[dict[str, str]]]:
     """Return the answer, the ids of the rules in its conflicts, and the changes that it suggests."""
     found = json.loads(run("why", *requested, "--json").out)
     return (
@@ -80,7 +80,7 @@ def verdict(run: Run, *requested: str) -> tuple[str, list[str], list[dict[str, s
     )
 
 
-def test_a_torch_without_a_build_for_the_gpu_is_refused_though_no_cuda_is_named(run: Run) -> None:  # noqa: F811
+def test_a_torch_without_a_build_for_the_gpu_is_refused_though_no_cuda_is_named(run: Run) -> None:
     """The first builds for CUDA 12.8, which is the first that knows Blackwell, are torch 2.7's."""
     answer, rules, offered = verdict(run, "torch==2.6.0", "RTX 5090")
     assert answer == "incompatible"
@@ -92,41 +92,41 @@ def test_a_torch_without_a_build_for_the_gpu_is_refused_though_no_cuda_is_named(
 
 
 @pytest.mark.parametrize("cuda", ["cuda==99", "cuda==12.7", "cu999", "cuda>=14"])
-def test_a_cuda_that_nothing_is_built_for_is_unknown(cuda: str, run: Run) -> None:  # noqa: F811
+def test_a_cuda_that_nothing_is_built_for_is_unknown(cuda: str, run: Run) -> None:
     answer, rules, offered = verdict(run, cuda, "torch")
     assert (answer, rules) == ("unknown", [])
     assert [set(each) for each in offered] == [{"cuda"}]
 
 
-def test_a_cuda_that_is_not_known_is_refused_where_that_is_proven(run: Run) -> None:  # noqa: F811
+def test_a_cuda_that_is_not_known_is_refused_where_that_is_proven(run: Run) -> None:
     assert verdict(run, "cuda==12.5", "B200")[:2] == ("incompatible", ["cuda-blackwell"])
     assert verdict(run, "cuda==11.8", "torch==2.6.0")[0] == "compatible"
 
 
-def test_a_cell_on_another_cuda_is_judged_as_its_wheels_are(run: Run) -> None:  # noqa: F811
+def test_a_cell_on_another_cuda_is_judged_as_its_wheels_are(run: Run) -> None:
     """PyPI's vllm 0.24 needs libcudart.so.13."""
     assert verdict(run, "blackwell-vllm", "--set", "cuda=12.8")[:2] == ("incompatible", ["vllm-pypi-cu13"])
 
 
-def test_nothing_is_offered_where_gpu_and_driver_do_not_go_together(run: Run) -> None:  # noqa: F811
+def test_nothing_is_offered_where_gpu_and_driver_do_not_go_together(run: Run) -> None:
     answer, rules, offered = verdict(run, "torch==2.8.0", "cu128", "driver==550.54.14", "B200")
     assert (answer, rules, offered) == ("unknown", ["driver-blackwell"], [])
 
 
-def test_an_old_sglang_counts_with_its_engine_though_its_metadata_keeps_that_in_an_extra(run: Run) -> None:  # noqa: F811
+def test_an_old_sglang_counts_with_its_engine_though_its_metadata_keeps_that_in_an_extra(run: Run) -> None:
     assert verdict(run, "sglang==0.4.10.post2", "vllm==0.24.0")[0] == "incompatible"
     assert verdict(run, "sglang==0.4.6.post5", "torch==2.6.0")[0] == "compatible"
     assert verdict(run, "blackwell-sglang-cu130-py311", "--set", "sglang=0.4.4")[0] == "incompatible"
     assert verdict(run, "blackwell-sglang-cu130-py311", "--set", "sglang=0.5.14")[0] == "compatible"
 
 
-def test_a_variable_that_is_to_blame_is_named(run: Run) -> None:  # noqa: F811
+def test_a_variable_that_is_to_blame_is_named(run: Run) -> None:
     ended = run("why", "vllm==0.12.0", "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
     assert ended.code == 1
     assert "error: env.PYTORCH_CUDA_ALLOC_CONF expandable_segments:True, vllm 0.12.0\n" in ended.out
 
 
-def test_why_refuses_what_it_does_not_understand(run: Run) -> None:  # noqa: F811
+def test_why_refuses_what_it_does_not_understand(run: Run) -> None:
     assert run("why").code == 64
     assert run("why", "torch==x").code == 64
     assert run("why", "deepspeed==x").code == 64
@@ -151,7 +151,7 @@ def test_why_refuses_what_it_does_not_understand(run: Run) -> None:  # noqa: F81
     ],
 )
 def test_a_name_that_is_not_known_leaves_the_verdict_of_the_rest(
-    run: Run,  # noqa: F811
+    run: Run,
     requested: tuple[str, ...],
     code: int,
     verdict: str,
@@ -171,7 +171,7 @@ def test_a_name_that_is_not_known_leaves_the_verdict_of_the_rest(
 @pytest.mark.parametrize(
     "requested", [("torch==2.9.1", "deep-ep==1.2.1"), ("torch==2.9.1", "deepspeed"), ("deepspeed",)]
 )
-def test_nothing_is_offered_where_no_change_of_what_is_known_helps(run: Run, requested: tuple[str, ...]) -> None:  # noqa: F811
+def test_nothing_is_offered_where_no_change_of_what_is_known_helps(run: Run, requested: tuple[str, ...]) -> None:
     assert verdict(run, *requested) == ("unknown", [], [])
 
 
@@ -179,7 +179,7 @@ def test_nothing_is_offered_where_no_change_of_what_is_known_helps(run: Run, req
     ("cell", "state"),
     [("cpu-grpo", "locked"), ("odd", "no known conflict"), ("hopper-vllm-cu130-py312-nvidia", "no known conflict")],
 )
-def test_every_command_gives_a_cell_the_same_state(run: Run, cell: str, state: str) -> None:  # noqa: F811
+def test_every_command_gives_a_cell_the_same_state(run: Run, cell: str, state: str) -> None:
     (row,) = json.loads(run("matrix", cell, "--json").out)
     (listed,) = json.loads(run("list", cell, "--json").out)
     requested = json.loads(run("why", cell, "--json").out)["state"]
@@ -193,13 +193,13 @@ def test_every_command_gives_a_cell_the_same_state(run: Run, cell: str, state: s
     assert run("why", cell).out.startswith(f"{state}: {row['cell']}\n")
 
 
-def test_a_changed_cell_has_neither_lock_nor_test(run: Run) -> None:  # noqa: F811
+def test_a_changed_cell_has_neither_lock_nor_test(run: Run) -> None:
     found = json.loads(run("why", "cpu-grpo", "--set", "transformers=5.9.0", "--json").out)
     assert found["state"]["state"] == "no known conflict"
     assert json.loads(run("why", "torch==2.8.0", "--json").out)["state"] is None
 
 
-def test_matrix_shows_every_cell(run: Run) -> None:  # noqa: F811
+def test_matrix_shows_every_cell(run: Run) -> None:
     cells = json.loads(run("matrix", "--json").out)
     shipped = shipped_matrix()
     assert {each["cell"] for each in cells} == {*(cell.id for cell in shipped.all_cells), "odd-cpu-py311"}
@@ -207,13 +207,13 @@ def test_matrix_shows_every_cell(run: Run) -> None:  # noqa: F811
         assert each["reason"] or each["state"] in {"tested", "locked", "no known conflict"}
     (flagship,) = json.loads(run("matrix", "blackwell-vllm", "--json").out)
     assert flagship["state"] == "locked"
-    lines = run("matrix", "blackwell-vllm*").out.splitlines()
+    lines = run("matrix", "verl-enhanced-vllm*").out.splitlines()
     assert lines[0].split() == ["cell", "rules", "lock", "builds", "here", "reason"]
-    assert len(lines) == 1 + sum(each["cell"].startswith("blackwell-vllm") for each in cells)
+    assert len(lines) == 1 + sum(each["cell"].startswith("verl-enhanced-vllm") for each in cells)
     assert run("matrix", "nothing*").code == 64
 
 
-def test_rules_that_contradict_each_other_end_every_command(run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_rules_that_contradict_each_other_end_every_command(run: Run, tmp_path: Path) -> None:
     rule = 'because: b, source: s, date: "2026-11-20", severity: error, evidence: measured, fix: f'
     text = f'rules:\n  high: {{when: {{peft: ""}}, then: {{trl: ">=1"}}, {rule}}}\n'
     text += f'  low: {{when: {{peft: ""}}, then: {{trl: "<1"}}, {rule}}}\n'

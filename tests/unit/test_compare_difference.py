@@ -22,8 +22,8 @@ from imagegen.supply.compare import wording
 from imagegen.supply.compare.difference import ComparisonFacts, Difference, difference, goes_back
 from imagegen.supply.compare.operands import ComparedLayer, DiffOperand, of_image, of_lock
 from imagegen.wheels.throttle import BuildJob
-from tests.unit.builds_samples import BUILD, WITH_BUILD
-from tests.unit.test_recipe import LOCK, wheel
+from tests.support.source_builds import BUILD, WITH_BUILD
+from tests.support.tiny_lock import LOCK, wheel
 
 FLASH = Cost(units=73, seconds=220.0, memory=4_650_000_000, largest=7_040_000_000, source="a test")
 STATED = {

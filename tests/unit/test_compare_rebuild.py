@@ -26,10 +26,10 @@ from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare.contents import ReadImage, entries, first_difference
 from imagegen.supply.compare.rebuild import Comparison, Level, compared, rebuild_image
 from imagegen.supply.compare.wording import Clue, likely_cause
-from tests.published import made
 from tests.support.errors import raises
-from tests.unit.builds_samples import BUILT_WHEEL
-from tests.unit.test_recipe import LOCK
+from tests.support.published_image import made
+from tests.support.source_builds import BUILT_WHEEL
+from tests.support.tiny_lock import LOCK
 
 PYC = b"\xa7\x0d\x0d\x0a\x01\0\0\0" + b"12345678"
 SITE = "opt/venv/lib/python3.11/site-packages"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import MatrixErrors
 from imagegen.plan.matrix import Rule
 from imagegen.plan.rules import check_rules
 from imagegen.plan.rules.check import find_contradictions
-from tests.unit.compat_samples import rule
-from tests.unit.matrix_samples import RULE, SMALL, load, shipped_matrix
+from tests.support.matrix_samples import RULE, SMALL, load, shipped_matrix
+from tests.support.package_metadata import rule
 
 
 def reported(*rules: Rule) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -58,7 +58,6 @@ def test_what_does_not_bind_contradicts_nothing(weak: dict[str, str]) -> None:
 RANGES = st.sampled_from(["", "<2", ">=2", "<1.5", ">=1.5,<3"])
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), RANGES, st.sampled_from("abc"), RANGES), max_size=4))
 def test_a_clash_needs_each_of_its_rules(made: list[tuple[str, str, str, str]]) -> None:
     rules = [

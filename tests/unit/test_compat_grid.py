@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.types import Gpu
@@ -15,8 +15,8 @@ from imagegen.plan.matrix.model import Base, Cell, Component, EnvVar, GitSource,
 from imagegen.plan.rules import PlatformChoices, cell_answers, explain, facts_of_cell, suggest
 from imagegen.plan.rules.facts import extras_of
 from imagegen.plan.rules.question import Question
-from tests.interpreters import DEBIAN
-from tests.unit.compat_samples import library, package, rule
+from tests.support.interpreters import DEBIAN
+from tests.support.package_metadata import library, package, rule
 
 BASE = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", {}, "")
 HOPPER, BLACKWELL = Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "blackwell", ())
@@ -65,7 +65,6 @@ def _rules(draw: st.DrawFn) -> list[Rule]:
     return made
 
 
-@settings(max_examples=100, deadline=None)
 @given(_rules(), st.fixed_dictionaries({name: st.sampled_from(["", *SPECIFIERS[name]]) for name in KNOWN}))
 def test_a_cells_standing_never_contradicts_its_explanation(rules: list[Rule], pins: dict[str, str]) -> None:
     """Propagation alone may leave open what search refutes, never the other way round."""

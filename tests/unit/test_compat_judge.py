@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from imagegen.plan.matrix import Rule
 from imagegen.plan.rules import Fact, Facts, evaluate, facts_of_cell, nearest_cell, rule_constraints
 from tests.support.errors import raises
-from tests.unit.matrix_samples import RULE, SMALL, load
+from tests.support.matrix_samples import RULE, SMALL, load
 
 VERSIONS = ["1.0", "1.5", "2.0", "2.5", "3.0"]
 PACKAGES = ["a", "b", "c"]
@@ -233,7 +233,6 @@ def _obeys(chosen: Mapping[str, str], each: Rule) -> bool:
     return all(fits({name: text for name, text in each.then.items() if name in chosen or not text}))
 
 
-@settings(max_examples=200, deadline=None)
 @given(RULES, KNOWN, st.booleans())
 def test_every_answer_is_true_of_every_choice_of_versions(
     rules: list[Rule], known: dict[str, str], closed: bool
@@ -252,7 +251,6 @@ def test_every_answer_is_true_of_every_choice_of_versions(
         assert (verdict.answer == "incompatible") == (not obeyed[0])
 
 
-@settings(max_examples=150, deadline=None)
 @given(RULES, KNOWN, st.booleans())
 def test_a_reported_conflict_is_real_and_smallest(rules: list[Rule], known: dict[str, str], closed: bool) -> None:
     about = facts(known, closed=closed)
@@ -263,7 +261,6 @@ def test_a_reported_conflict_is_real_and_smallest(rules: list[Rule], known: dict
             assert evaluate([each for each in sure if each is not left_out], about).answer != "incompatible"
 
 
-@settings(max_examples=60, deadline=None)
 @given(RULES, KNOWN, st.randoms())
 def test_the_order_of_rules_does_not_matter(rules: list[Rule], known: dict[str, str], chance: object) -> None:
     shuffled = list(rules)

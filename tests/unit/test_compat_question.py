@@ -14,7 +14,7 @@ from imagegen.core.errors import UsageError
 from imagegen.plan import matrix
 from imagegen.plan.rules import Question, Vocabulary, parse_question
 from tests.support.errors import raises
-from tests.unit.matrix_samples import SHIPPED, shipped_matrix
+from tests.support.matrix_samples import SHIPPED, shipped_matrix
 
 MATRIX = shipped_matrix()
 VOCABULARY = Vocabulary.of(MATRIX, ["numba"])

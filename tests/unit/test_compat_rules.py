@@ -10,8 +10,8 @@ import pytest
 from imagegen.plan import matrix
 from imagegen.plan.matrix import Rule
 from imagegen.plan.rules import Facts, evaluate, facts_of_cell, rule_constraints
-from tests.unit.matrix_samples import shipped_matrix
-from tests.unit.rule_cases import Case, attention, cuda, engines, environment, torch, training
+from tests.support.matrix_samples import shipped_matrix
+from tests.support.rule_cases import Case, attention, cuda, engines, environment, torch, training
 
 MATRIX = shipped_matrix()
 RULES = {rule.id: rule for rule in MATRIX.rules}
@@ -82,7 +82,13 @@ def test_a_widened_rule_refuses_what_works(name: str) -> None:
     assert any(blamed({rule: wider}, facts) for facts in (CASES[rule].works, *CASES[rule].silent))
 
 
-@pytest.mark.parametrize("cell", MATRIX.cells(), ids=lambda cell: cell.id)
+DEFAULTS = {MATRIX.select(image)[0].id for image in MATRIX.defaults}
+CELLS = [
+    pytest.param(cell, marks=[] if cell.id in DEFAULTS else [pytest.mark.slow], id=cell.id) for cell in MATRIX.cells()
+]
+
+
+@pytest.mark.parametrize("cell", CELLS)
 def test_no_rule_refuses_a_shipped_cell(cell: matrix.Cell) -> None:
     assert evaluate(MATRIX.rules, facts_of_cell(cell)).answer != "incompatible"
 

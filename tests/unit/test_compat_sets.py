@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from imagegen.plan.rules import Facts, evaluate
-from tests.unit.matrix_samples import shipped_matrix
-from tests.unit.rule_cases import stack
+from tests.support.matrix_samples import shipped_matrix
+from tests.support.rule_cases import stack
 
 RULES = shipped_matrix().rules
 NO_TE = "verl-megatron-transformer-engine"  # these sets train with FSDP, or list no TransformerEngine

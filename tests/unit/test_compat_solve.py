@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.plan.rules.solve import Clause, Contradiction, GaveUpError, smallest, solve
@@ -30,7 +30,6 @@ def _models(clauses: list[Clause]) -> list[dict[str, int]]:
     return [each for each in chosen if all(any(each[n] & mask for n, mask in clause.literals) for clause in clauses)]
 
 
-@settings(max_examples=300, deadline=None)
 @given(_clauses())
 def test_an_answer_is_a_solution_or_there_is_none(clauses: list[Clause]) -> None:
     answer = solve(DOMAINS, clauses)
@@ -42,7 +41,6 @@ def test_an_answer_is_a_solution_or_there_is_none(clauses: list[Clause]) -> None
         assert any(all(answer[name] == model[name] for name in answer) for model in models)
 
 
-@settings(max_examples=300, deadline=None)
 @given(_clauses())
 def test_blamed_origins_contradict_each_other_and_none_can_be_left_out(clauses: list[Clause]) -> None:
     answer = solve(DOMAINS, clauses)

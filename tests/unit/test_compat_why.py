@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix import Rule
 from imagegen.plan.rules import Explanation, MetadataCache, PlatformChoices, Question, explain, suggest
-from tests.unit.compat_samples import library, package, question, rule
+from tests.support.package_metadata import library, package, question, rule
 
 FIELD = library(
     package("torch", {"2.8.0": (), "2.9.0": (), "2.9.1": ()}, python=">=3.10"),
@@ -241,7 +241,6 @@ def _ask(requested: Mapping[str, str]) -> Question:
     return question(**requested)
 
 
-@settings(max_examples=200, deadline=None)
 @given(WORLDS, RULES, ASKED)
 def test_the_answer_is_that_of_trying_everything(world: World, rules: list[Rule], requested: dict[str, str]) -> None:
     explanation = explain(_ask(requested), rules, _library(world))
@@ -257,7 +256,6 @@ def test_the_releases_of_a_package_that_a_rule_requires_are_read() -> None:
     assert explain(question(a="==1.0"), [], known).answer == "compatible"
 
 
-@settings(max_examples=100, deadline=None)
 @given(WORLDS, RULES, ASKED)
 def test_a_reported_conflict_follows_from_what_it_lists_alone(
     world: World, rules: list[Rule], requested: dict[str, str]
@@ -289,7 +287,6 @@ def test_a_reported_conflict_follows_from_what_it_lists_alone(
     [rule("r1", {"a": ""}, {"b": ""})],
     {"a": "==1.0"},
 )
-@settings(max_examples=100, deadline=None)
 @given(WORLDS, RULES, ASKED)
 def test_no_combination_that_works_is_nearer(world: World, rules: list[Rule], requested: dict[str, str]) -> None:
     if _possible(world, rules, requested):

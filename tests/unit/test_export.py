@@ -123,7 +123,7 @@ def test_what_a_tree_cannot_hold_is_refused(store: Store, odd: tarfile.TarInfo) 
 names = st.sampled_from(["a/x", "a/y", "b/x", "b/c/z"])
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.dictionaries(names, st.none() | st.binary(max_size=3), max_size=4), min_size=1, max_size=4))
 def test_layers_apply_as_a_sequence_of_updates(store: Store, changes: list[Files]) -> None:
     expected: dict[str, bytes] = {}

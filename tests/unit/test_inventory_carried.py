@@ -17,12 +17,8 @@ from imagegen.image.inventory import cell as cells
 from imagegen.image.inventory.cell import import_scans, known_scans
 from imagegen.image.layers import scan
 from imagegen.plan.lock.model import FileConflict, Lock, LockedGpus
-from tests.elf_samples import make_elf
-from tests.unit import test_inventory_cell as inventory
-from tests.unit.test_inventory_cell import cell_of
-from tests.unit.test_layers_assemble import lock_of, locked
-
-settings, store, rootfs = inventory.settings, inventory.store, inventory.rootfs
+from tests.support.elf_files import make_elf
+from tests.support.layer_inputs import cell_of, lock_of, locked
 
 
 @pytest.fixture
@@ -51,8 +47,8 @@ def test_an_audit_on_an_empty_store_is_the_audit_with_the_wheels(
     cell = cell_of("13.0", one=("one",))
     expected = cells.subject(lock, cell, store, settings, Quiet())
     import_scans(lock, empty, facts, facts.get)
-    monkeypatch.setattr(cells.inputs, "fetch_each", None)
-    monkeypatch.setattr(cells.inputs, "tree", None)
+    monkeypatch.setattr("imagegen.image.inventory.cell.inputs.fetch_each", None)
+    monkeypatch.setattr("imagegen.image.inventory.cell.inputs.tree", None)
     found = cells.subject(lock, cell, empty, settings, Quiet())
     assert found == expected
     report = audit(found)

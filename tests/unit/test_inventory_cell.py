@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
@@ -13,34 +11,11 @@ from imagegen.audit.model import InstalledDeb, OsRelease
 from imagegen.core.config import Settings
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.core.types import Gpu
 from imagegen.image.inventory import cell as cells
 from imagegen.plan.lock.model import FileConflict, LockedGpus
-from imagegen.plan.matrix.model import Cell, Declarations
-from tests.elf_samples import make_elf
-from tests.unit import test_layers_assemble as assembled
-from tests.unit.test_layers_assemble import lock_of, locked
-from tests.wheels import WHEEL
-
-settings, store = assembled.settings, assembled.store
-GPU = Gpu("sm_90", "9.0", "hopper", ("H200",))
-
-
-def cell_of(cuda: str | None, **imports: tuple[str, ...]) -> Cell:
-    declared = Declarations(imports, {"one": ("one.start",)}, {"gone": "It must be compiled."})
-    return cast("Cell", SimpleNamespace(declarations=declared, gpus=(GPU,) if cuda else (), cuda_version=cuda))
-
-
-@pytest.fixture
-def rootfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A base that holds a Python and a libc."""
-    root = tmp_path / "rootfs"
-    for path, data in {"usr/bin/python3.11": make_elf(interpreter="/ld.so"), "lib/libc.so.6": make_elf()}.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(data)
-        (root / path).chmod(0o755)
-    monkeypatch.setattr("imagegen.image.base.rootfs", lambda *_: root)
-    return root
+from tests.support.elf_files import make_elf
+from tests.support.layer_inputs import GPU, cell_of, lock_of, locked
+from tests.support.wheels import WHEEL
 
 
 @pytest.mark.usefixtures("rootfs")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from imagegen.audit.model import InstalledDeb, OsRelease
 from imagegen.image.inventory import system
 from imagegen.image.inventory.disk import Disk
-from tests.trees import To, on_disk
+from tests.support.file_trees import To, on_disk
 
 STATUS = b"""\
 Package: libc6

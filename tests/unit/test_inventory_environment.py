@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.image.inventory.environment import Environment, all_sites, of_path, of_program
-from tests.trees import Things, To, below, layered, site_of
+from tests.support.file_trees import Things, To, below, layered, site_of
 
 DEMO = site_of(demo={"demo.py": b""})
 SYSTEM: Things = {

@@ -10,9 +10,9 @@ from imagegen.audit.model import CodeTarget
 from imagegen.core.errors import WheelError
 from imagegen.core.types import Gpu
 from imagegen.image.inventory import site
-from tests.elf_samples import make_elf, make_fatbin
+from tests.support.elf_files import make_elf, make_fatbin
 from tests.support.errors import raises
-from tests.wheels import make_wheel
+from tests.support.wheels import make_wheel
 
 SM_90 = CodeTarget("sass", 90)
 GPU = Gpu("sm_90", "9.0", "hopper", ())

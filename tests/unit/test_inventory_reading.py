@@ -7,7 +7,7 @@ from pathlib import Path
 from imagegen.audit.model import CodeTarget
 from imagegen.image.inventory import layers
 from imagegen.image.inventory.tree import Regular
-from tests.elf_samples import make_elf
+from tests.support.elf_files import make_elf
 
 
 def test_each_file_is_scanned_for_itself(tmp_path: Path) -> None:

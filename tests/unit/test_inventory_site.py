@@ -15,8 +15,8 @@ from imagegen.audit.model import Package, Subject
 from imagegen.core.errors import UsageError
 from imagegen.core.progress import Quiet
 from imagegen.image.inventory import site
-from tests.elf_samples import make_elf
-from tests.trees import Things, To, below, on_disk, site_of
+from tests.support.elf_files import make_elf
+from tests.support.file_trees import Things, To, below, on_disk, site_of
 
 VENV = "lib/python3.11/site-packages"
 MODULE = make_elf(undefined=["PyList_New"])

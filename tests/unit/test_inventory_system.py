@@ -13,8 +13,8 @@ from imagegen.audit.model import SystemLibraries
 from imagegen.image.inventory import system
 from imagegen.image.inventory.disk import Disk
 from imagegen.image.inventory.tree import Directory, place, walk
-from tests.elf_samples import AARCH64, make_elf
-from tests.trees import Things, To, layered, on_disk
+from tests.support.elf_files import AARCH64, make_elf
+from tests.support.file_trees import Things, To, layered, on_disk
 
 MULTIARCH = "usr/lib/x86_64-linux-gnu"
 PROGRAM = make_elf(needed=["libc.so.6"], exported=["Py_Initialize"], interpreter="/lib64/ld.so")

@@ -18,7 +18,7 @@ from imagegen.image.layers.wheel import Wheel
 from tests.fuzz.crooked import Crooked, Part, wheel, zip64
 from tests.fuzz.invariants import PYTHON, hold, hold_crooked
 from tests.fuzz.strategies import CROOKED
-from tests.wheels import FILENAME, seeds
+from tests.support.wheels import FILENAME, seeds
 
 FOUND = Path(__file__).parents[1] / "fuzz" / "found"
 WHOLE = "refused: names the wheel, and the member where it is one's fault"

@@ -13,8 +13,8 @@ from imagegen.plan.lock import file as lock_file
 from imagegen.plan.lock import freshness
 from imagegen.plan.lock.model import FileConflict, Lock, LockedBase, LockedFile, LockedWheel, file_conflicts_among
 from imagegen.plan.matrix.model import FileConflictRule
-from tests.interpreters import LOCKED
-from tests.unit.matrix_samples import SMALL, complaint, load
+from tests.support.interpreters import LOCKED
+from tests.support.matrix_samples import SMALL, complaint, load
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 REFUSED = "refused: names the path and both packages"

@@ -20,8 +20,8 @@ from imagegen.image.layers import archive
 from imagegen.image.layers.install import MAX_SOURCE, compiles, installation
 from imagegen.image.layers.wheel import Wheel
 from tests.support.errors import raises
-from tests.timing import within
-from tests.wheels import FILENAME, INFO, METADATA, make_wheel, record_line
+from tests.support.timing import within
+from tests.support.wheels import FILENAME, INFO, METADATA, make_wheel, record_line
 
 GOOD: Mapping[str, bytes] = {"demo/__init__.py": b"x = 1\n", "demo/data.bin": bytes(range(256)) * 50}
 
@@ -532,7 +532,7 @@ def test_what_cannot_have_byte_code_has_none(tmp_path: Path) -> None:
     assert found == ["/opt/venv/lib/python3.11/site-packages/a.py"]
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_anywhere_gives_an_error_or_the_same_files(tmp_path: Path, data: st.DataObject) -> None:
     path = make_wheel(tmp_path, GOOD)

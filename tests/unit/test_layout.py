@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -110,13 +109,22 @@ def test_files_stay_readable() -> None:
     assert not long
 
 
-def test_nothing_names_a_registrys_host_or_a_machine() -> None:
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
-    words = [r"pythonh[o]sted", r"registry\.n[p]m", r"pypi\.o[r]g", r"deb\.deb[i]an", r"/wor[k]/", r"/op[t]/(whe|pyp)"]
-    pattern = re.compile("|".join(words).encode())
-    found = [
-        name.decode()
-        for name in tracked.split(b"\0")
-        if name and (ROOT / name.decode()).is_file() and pattern.search((ROOT / name.decode()).read_bytes())
-    ]
-    assert not found
+def imported_tests(path: Path) -> set[str]:
+    """Return the modules under tests/ that hold tests or fixtures and that a file imports, also in text of programs."""
+    return set(re.findall(r"\bfrom (tests\.(?:\w+\.)*(?:test_\w+|conftest))\b", path.read_text())) | {
+        f"{package}.{name}"
+        for package, name in re.findall(r"\bfrom (tests(?:\.\w+)*) import .*\b(test_\w+)", path.read_text())
+    }
+
+
+def test_tests_import_only_support() -> None:
+    tests = ROOT / "tests"
+    found = {str(path.relative_to(tests)): modules for path in tests.rglob("*.py") if (modules := imported_tests(path))}
+    assert not found, "what modules of tests share lies in tests/support, fixtures in conftest.py"
+
+
+def test_directories_of_tests_hold_only_tests() -> None:
+    tests = ROOT / "tests"
+    files = [path for name in ("", "unit", "functional", "integration") for path in (tests / name).glob("*.py")]
+    loose = [path for path in files if not re.fullmatch(r"(test_\w+|conftest|__init__)\.py", path.name)]
+    assert not loose, "helpers lie in tests/support"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BuildError
@@ -29,9 +29,9 @@ from imagegen.plan.lock.model import (
     LockedWheel,
 )
 from imagegen.plan.rules import facts_of_lock
-from tests.interpreters import ARCHIVE, LOCKED
 from tests.support.errors import raises
-from tests.unit.test_lock_file import LOCK, A, B, C, deb, hashes, names, sizes, texts, versions, wheel
+from tests.support.interpreters import ARCHIVE, LOCKED
+from tests.support.lock_samples import LOCK, A, B, C, deb, hashes, names, sizes, texts, versions, wheel
 
 ADDRESS = "https://github.com/x/y/releases/download/v2/fast-1.0%2Bcu130-py3-none-any.whl"
 SOURCE = LockedFile("fast-1.0.tar.gz", 5, C, "pypi")
@@ -312,7 +312,6 @@ builds = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=40)
 @given(st.lists(builds, max_size=2, unique_by=lambda build: build.name))
 def test_any_builds_come_back_as_they_were(found: list[LockedBuild]) -> None:
     lock = replace(PLAIN, builds=tuple(keyed(each, PLAIN) for each in sorted(found, key=lambda build: build.name)))

@@ -25,8 +25,8 @@ from imagegen.supply.compare.difference import difference
 from imagegen.supply.compare.operands import of_lock
 from imagegen.supply.mirror.fill import listings
 from imagegen.supply.trust.sbom import deb as purl
-from tests.unit.matrix_samples import SMALL, load
-from tests.unit.test_lock_file import LOCK, deb
+from tests.support.lock_samples import LOCK, deb
+from tests.support.matrix_samples import SMALL, load
 
 CUDA = "developer.download.nvidia.com/compute/cuda/repos/ubuntu2204/x86_64"
 DATE = "2026-11-20T08:13:05Z"

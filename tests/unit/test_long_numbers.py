@@ -30,8 +30,8 @@ from imagegen.plan.matrix import recipes
 from imagegen.supply.compare.difference import goes_back
 from imagegen.supply.trust import debversion
 from imagegen.wheels import naming, remote_wheelhouse
-from tests.unit.matrix_samples import SMALL, load
-from tests.wheels import FILENAME, make_wheel
+from tests.support.matrix_samples import SMALL, load
+from tests.support.wheels import FILENAME, make_wheel
 
 DIGITS = "9" * (sys.int_info.default_max_str_digits + 700)
 WHEEL = f"demo-{DIGITS}-py3-none-any.whl"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from imagegen.core.errors import Location, MatrixErrors, UsageError
 from imagegen.plan.matrix.cells import cell_id
 from tests.support.errors import raises
-from tests.unit.matrix_samples import SMALL, complaint, load
+from tests.support.matrix_samples import SMALL, complaint, load
 
 WIDE = SMALL.replace("purpose: p", "purpose: p\n    axes: {cuda: [cu130, cpu], platform: [linux/arm64, linux/amd64]}")
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,6}", fullmatch=True)

@@ -10,7 +10,7 @@ from imagegen.cli.app import App
 from imagegen.core.errors import IncompatibleError
 from imagegen.plan.matrix import Cell
 from imagegen.plan.rules import Fact, Facts
-from tests.unit.matrix_samples import SMALL, complaint, load
+from tests.support.matrix_samples import SMALL, complaint, load
 
 STACKS = """\
 stacks:

@@ -9,7 +9,7 @@ import pytest
 
 from imagegen.core.errors import MatrixErrors
 from imagegen.plan.matrix.model import Cell, InterpreterFile
-from tests.unit.matrix_samples import SMALL, load
+from tests.support.matrix_samples import SMALL, load
 
 BOTH = SMALL.replace("    gpus: [sm_90]", '    gpus: [sm_90]\n    axes: {python: ["3.11", "3.12"]}')
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -20,7 +20,7 @@ from imagegen.core.git import Submodule
 from imagegen.plan import matrix
 from imagegen.plan.matrix.model import EnvVar
 from imagegen.plan.matrix.recipe import Architectures, Commit, Cost, LocalSource, Patch, SdistFile
-from tests.unit.matrix_samples import SMALL
+from tests.support.matrix_samples import SMALL
 
 PATCH = b"--- a/setup.py\n+++ b/setup.py\n@@ -1 +1 @@\n-a\n+b\n"
 DIGEST = hashlib.sha256(PATCH).hexdigest()
@@ -295,7 +295,6 @@ def test_an_edit_moves_the_cells_whose_wheel_it_changes(tmp_path: Path, old: str
     assert {name for name in before if before[name] != after[name]} == ({"recipe fast"} if moved else set())
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_no_damage_to_a_sound_recipe_makes_the_loader_raise_anything_else(seed: int) -> None:
     chance = random.Random(seed)

@@ -19,7 +19,7 @@ from imagegen.plan.lock.interpreters import InterpreterArchive, LockedInterprete
 from imagegen.plan.lock.model import URL, Lock, LockedFile
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels import catalogue
-from tests.unit.shipped_locks import shipped_lock
+from tests.support.shipped_locks import shipped_lock
 
 LOCK = shipped_lock("hopper-vllm-cu130-py311")
 ARCHIVE = InterpreterArchive("cpython-3.12.tar.gz", hashlib.sha256(b"a").hexdigest(), "https://example.org/c.tar.gz")

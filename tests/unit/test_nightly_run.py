@@ -17,7 +17,7 @@ from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock, Record
 from imagegen.plan.matrix.model import Cell
 from tests.support.errors import raises
-from tests.unit.test_nightly_propose import RECORD, Toy
+from tests.support.nightly_project import RECORD, Toy
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from imagegen.supply.publish.journal import RemoteRepository
 from imagegen.supply.publish.remote_layers import AttachmentReader, find_remote_layers
 from imagegen.supply.publish.tags import Compression, Tags
 from imagegen.supply.trust.documents import LAYERS, Attached, Document
-from tests.unit.test_layers_assemble import lock_of
+from tests.support.layer_inputs import lock_of
 
 LOCK = lock_of()
 KEYS = {part.key: part.name for part in plan_layers(LOCK)}

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.data import shipped
@@ -38,7 +38,6 @@ def subject(axes: dict[str, str], version: str = "2.13.0", **more: str) -> TagIn
     return replace(plain, **more)  # type: ignore[arg-type]
 
 
-@settings(max_examples=40)
 @given(AXES, VERSION, st.sampled_from(CHANNELS), st.sampled_from(COMPRESSIONS))
 def test_every_tag_is_one_that_registries_take(axes: dict[str, str], version: str, channel: str, codec: str) -> None:
     try:

@@ -17,8 +17,8 @@ from imagegen.plan import matrix
 from imagegen.plan.matrix import metadata
 from imagegen.plan.rules import CellAnswer, MetadataCache, cell_answers
 from imagegen.plan.state import MEANINGS, cell_state
-from tests.unit.matrix_samples import shipped_matrix
-from tests.unit.shipped_locks import NAMES, shipped_lock
+from tests.support.matrix_samples import shipped_matrix
+from tests.support.shipped_locks import NAMES, shipped_lock
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

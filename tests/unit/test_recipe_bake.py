@@ -12,7 +12,7 @@ import pytest
 from imagegen.image import dockerfile as recipe
 from imagegen.image.dockerfile.folder import bake
 from tests.support.errors import raises
-from tests.unit.test_recipe import LOCK, TAG
+from tests.support.tiny_lock import LOCK, TAG
 
 RENDERED = recipe.render(LOCK, TAG)
 OTHER = replace(RENDERED, tag="imagegen/other:1-plain")

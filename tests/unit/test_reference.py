@@ -14,7 +14,7 @@ from imagegen.cli.commands import cli
 from imagegen.image.layers.image import LABEL
 from imagegen.supply.trust.documents import KINDS
 from imagegen.supply.trust.provenance import BUILD_TYPE
-from tests.reference_pages import leaves, pages
+from tests.support.reference_pages import leaves, pages
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"

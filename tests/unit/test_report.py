@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from imagegen.app import site
 from imagegen.core.data import shipped
-from tests.unit import report_samples
+from tests.support import report_samples
 
 ROOT = Path(__file__).parents[2]
 DOCS = "https://github.com/imagegen/imagegen/blob/main/docs/"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_hostile_repositories import TRAPS
+from tests.support.hostile_repository import TRAPS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/explanation/security.md").read_text()
@@ -40,8 +40,8 @@ def _starts(node: ast.AST, inside: str, names: dict[str, str]) -> Iterator[str]:
             module, _, function = (names.get(name, name) + dot + rest).rpartition(".")
             if module in STARTS and re.fullmatch(STARTS[module], function):
                 yield inside
-        named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        yield from _starts(child, f"{inside}.{child.name}".lstrip(".") if named else inside, names)
+        named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and child.name
+        yield from _starts(child, f"{inside}.{named}".lstrip(".") if named else inside, names)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.rules import CellAnswer
 from imagegen.plan.state import MEANINGS, CellState, cell_state
-from tests.unit.matrix_samples import shipped_matrix
-from tests.unit.shipped_locks import shipped_lock
+from tests.support.matrix_samples import shipped_matrix
+from tests.support.shipped_locks import shipped_lock
 
 FREE = CellAnswer("compatible")
 REFUSED = CellAnswer("incompatible", "torch 2.0 cannot go with numpy 2.")

@@ -28,11 +28,11 @@ from imagegen.supply.trust.documents import SIGNATURE
 from imagegen.supply.trust.project import Identity, Key, Project
 from imagegen.supply.trust.signers import Trust
 from tests.support.errors import raises
+from tests.support.signing_keys import KEY, PUBLIC
 
 IMAGE = "sha256:" + "a1" * 32
 SAID = statement.write(IMAGE, SIGNATURE)
 PASSWORD = "correct horse"  # of the files below
-KEY = ec.generate_private_key(ec.SECP256R1())
 
 
 def lines(label: str, body: bytes) -> str:
@@ -60,7 +60,6 @@ def locked(password: str = PASSWORD, **changes: Any) -> str:
 
 
 COSIGN = locked()
-PUBLIC = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
 @dataclass

@@ -14,8 +14,8 @@ from imagegen.plan.lock.model import Lock
 from imagegen.supply.trust.licences import restricted
 from imagegen.supply.trust.sbom import KnownLicences
 from imagegen.supply.trust.spdx import data
-from tests.unit.shipped_locks import shipped_lock
-from tests.unit.test_lock_file import LOCK, wheel
+from tests.support.lock_samples import LOCK, wheel
+from tests.support.shipped_locks import shipped_lock
 
 PROPRIETARY = Licence(text="LicenseRef-NVIDIA-Proprietary", classifiers=("Other/Proprietary License",))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from hypothesis import given, settings
 from packageurl import PackageURL
 
@@ -19,21 +18,29 @@ from imagegen.core.oci.types import ImageConfig, RemoteImage
 from imagegen.plan.lock.base import LockedBase
 from imagegen.plan.lock.model import Lock, LockedFile, LockedGit, LockedPatch, LockedSdist
 from imagegen.supply.trust.sbom import KnownLicences, sbom
-from tests.unit.builds_samples import BUILD, BUILT_WHEEL, WITH_BUILD
-from tests.unit.shipped_locks import NAMES, shipped_lock
-from tests.unit.test_lock_file import locks as any_lock
+from tests.support.lock_samples import locks as any_lock
+from tests.support.shipped_locks import NAMES, shipped_lock
+from tests.support.source_builds import BUILD, BUILT_WHEEL, WITH_BUILD
 
 DIGEST = "sha256:" + "d" * 64
-VALIDATOR = JsonStrictValidator(SchemaVersion.V1_6)
 ZLIB = InstalledDeb("1:1.2", "amd64", "zlib", "1:1.2", ("Zlib",))
 COMMIT = LockedGit("main", "https://user:secret@example.org/demo", "1" * 40, "2" * 40)
 MODULE = Submodule("third_party/cutlass", "https://example.org/cutlass", "3" * 40, "4" * 40)
 
 
+@functools.cache
+def validator() -> Any:
+    """Return CycloneDX's validator; its import takes seconds, which only these tests pay."""
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    return JsonStrictValidator(SchemaVersion.V1_6)
+
+
 def document(lock: Lock, known: KnownLicences | None = None) -> dict[str, Any]:
     """Return the bill of materials as it is read back, valid as far as the schema goes."""
     text = sbom(lock, DIGEST, known or KnownLicences()).decode()
-    assert VALIDATOR.validate_str(text) is None
+    assert validator().validate_str(text) is None
     found: dict[str, Any] = json.loads(text)
     return found
 
@@ -85,7 +92,7 @@ def test_every_shipped_lock_gives_a_valid_document(name: str) -> None:
     document(shipped_lock(name))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(any_lock)
 def test_any_lock_gives_a_valid_document(lock: Lock) -> None:
     document(lock)

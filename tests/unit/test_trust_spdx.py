@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from packaging.licenses import canonicalize_license_expression
 
@@ -120,6 +120,7 @@ def test_debian_packages(names: list[str], expression: str | None) -> None:
         Licence, st.none() | st.text(), st.none() | st.text(min_size=1), st.lists(st.text(), max_size=3).map(tuple)
     )
 )
+@example(Licence(text="\r"))
 def test_anything_may_be_stated(stated: Licence) -> None:
     found = spdx.of_wheel(stated)
     assert found.expression is None or canonicalize_license_expression(found.expression) == found.expression

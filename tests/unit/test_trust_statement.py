@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import TrustError
@@ -36,7 +36,6 @@ def test_what_is_signed_of_an_image_alone() -> None:
     assert statement.read(written) == InTotoStatement((IMAGE,), SIGNATURE, b"{}")
 
 
-@settings(max_examples=40)
 @given(OBJECTS)
 def test_a_document_stands_in_its_statement_as_it_is(document: dict[str, object]) -> None:
     content = json.dumps(document, indent=1).encode() + b"\n"
@@ -49,7 +48,6 @@ def test_a_document_stands_in_its_statement_as_it_is(document: dict[str, object]
     assert statement.same(respelled, found.predicate)
 
 
-@settings(max_examples=40)
 @given(OBJECTS, OBJECTS)
 def test_documents_are_the_same_where_they_say_the_same(one: dict[str, object], other: dict[str, object]) -> None:
     predicate = statement.read(statement.write(IMAGE, SIGNATURE, json.dumps(one).encode())).predicate

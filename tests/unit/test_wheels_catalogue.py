@@ -13,7 +13,7 @@ from imagegen.plan.lock.target import WheelTarget
 from imagegen.wheels.catalogue import load
 from imagegen.wheels.naming import ParsedWheelName, mismatch, read
 from imagegen.wheels.wheelhouse import Candidate, Offer
-from tests.unit.test_wheels_naming import NEED
+from tests.support.required_wheels import NEED
 
 HEAD = """\
 catalogue:

@@ -9,12 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit import torch_exports
-from imagegen.plan.lock.target import WheelTarget
 from imagegen.wheels.naming import WheelRequirement, mismatch, read
-
-TARGET = WheelTarget("3.11", "x86_64", 36)
-NEED = WheelRequirement("flash-attn", "2.8.3", "3.11", TARGET.uv_platform, TARGET.ranks, "2.11.0", "13.0")
-TAGS = "cp311-cp311-linux_x86_64.whl"
+from tests.support.required_wheels import NEED, TAGS
 
 # Real names: Dao-AILab's, mjun0812's, TransformerEngine's, xformers' and plain ones.
 NAMES = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,25 +10,14 @@ import pytest
 from imagegen.core.oci.types import digest_of
 from imagegen.core.store import Store, upkeep
 from imagegen.core.store.cache import Cache
-from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import wheelhouse
+from tests.support.built_wheels import DATA, KEY, LOG, age, built
 from tests.support.errors import raises
-
-KEY = digest_of(b"all that decides it")
-DATA = b"the bytes of a wheel"
-LOG = b"[1/73] nvcc ..."
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
-
-
-def built(store: Store, key: str = KEY, data: bytes = DATA, name: str = "demo") -> BuiltWheel:
-    """A wheel whose file and log are in the store."""
-    sha256 = store.write(data).removeprefix("sha256:")
-    record = {"units": 73, "log": store.write(LOG)}
-    return BuiltWheel(key, name, "1.0", f"{name}-1.0-py3-none-any.whl", sha256, len(data), record)
 
 
 def test_a_wheel_is_known_by_its_key_alone(store: Store) -> None:
@@ -119,8 +107,3 @@ def test_listing_does_not_count_as_use(store: Store) -> None:
     age(store)
     wheelhouse.contents(store)
     assert store.path(wheel.digest).stat().st_mtime == 0
-
-
-def age(store: Store) -> None:
-    for path in (store.root / "blobs/sha256").iterdir():
-        os.utime(path, (0, 0))

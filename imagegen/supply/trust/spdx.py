@@ -65,9 +65,10 @@ def of_wheel(stated: Licence) -> Terms:
     if found and all(_fits(found, classifier) for classifier in stated.classifiers):
         return Terms(found, declared=found == text)
     classes = tuple(each.rpartition(" :: ")[2] for each in stated.classifiers)
-    if not text:
+    lines = [line for line in text.splitlines() if line]
+    if not lines:
         return Terms(names=classes, declared=True)
-    title, *more = [line for line in text.splitlines() if line]
+    title, *more = lines
     if more and classes and _NOTICE.match(title):  # a licence without a title
         return Terms(names=classes, declared=True, text=text)
     return Terms(names=(title[:_LONGEST_NAME], *classes), declared=True, text=text if more else None)

@@ -1,0 +1,119 @@
+"""imagegen report from end to end: over the shipped matrix and locks, in a project of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from imagegen.app import audit, site
+from imagegen.app.nightly import changes
+from imagegen.cli.app import App
+from imagegen.cli.commands import cli
+from imagegen.core.data import shipped
+from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
+from imagegen.plan import lock
+from imagegen.supply.publish.smoke_attestations import SmokeAttestation, SmokeRequirement, save_attestation
+from tests.support.matrix_samples import shipped_matrix
+from tests.support.report_samples import AUDIT, SMOKE
+
+CELL = "sb3-maskable-cpu-py311"
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(App, "matrix", shipped_matrix())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def run(*arguments: str) -> Result:
+        project = tmp_path / "project"
+        project.mkdir(exist_ok=True)
+        return CliRunner().invoke(cli, ["--project", str(project), "report", *arguments])
+
+    return run
+
+
+def test_a_report_shows_what_the_store_has_and_what_the_project_names(run: Run, tmp_path: Path) -> None:
+    made = run("-o", str(tmp_path / "site"), "sb3-maskable")
+    assert made.exit_code == 0, made.output
+    assert made.stdout == f"{tmp_path}/site/index.html\n"
+    page = tmp_path / "site" / site.href(CELL)
+    first = page.read_text()
+    assert f"imagegen build {CELL}" in first
+    assert first.count("Not run here.") == 2
+    index = tmp_path / "site" / "index.html"
+    assert 'data-state="locked"' in index.read_text()
+    assert "cpu-grpo-cpu-py311" in first  # it shares layers, and has no page here
+    assert not (tmp_path / "site" / site.href("cpu-grpo-cpu-py311")).exists()
+
+    (cell,) = shipped_matrix().select("sb3-maskable")
+    store = Store(tmp_path / "cache" / "imagegen" / "store")
+    locked = lock.read(shipped("locks") / f"{CELL}.toml")
+    found = {"errors": [], "warnings": 0, "report": AUDIT.as_dict()}
+    Cache("audit", dict).put(store, audit._audit_key(locked, cell), found)
+    assert locked.record
+    required = SmokeRequirement.of(locked.record.digest, locked, cell.declarations, require_gpu=False)
+    save_attestation(store, SmokeAttestation(required.image, required.programs, gpu=False, report=SMOKE.as_dict()))
+    (tmp_path / "project" / "publish.yaml").write_text("publish: {to: ghcr.io/acme/rl}\n")
+    result = json.loads(run("-o", str(tmp_path / "site"), CELL, "--json").stdout)
+    assert result == {"index": f"{tmp_path}/site/index.html", "cells": {CELL: str(page)}}
+    second = page.read_text()
+    assert 'data-state="tested"' in index.read_text()
+    assert '<span class="state tested">tested</span> 1 of 3 smoke checks were skipped.' in second
+    assert "docker pull ghcr.io/acme/rl/sb3-maskable:latest<" in second
+    assert re.search(r"docker pull ghcr\.io/acme/rl/sb3-maskable:2026\.11\.20-torch\S+-[0-9a-f]{8}<", second)
+    assert "They passed: 2 pass, 1 skip." in second
+    assert "no symbol c10::&lt;T&gt;::f" in second
+    assert "Not run here." not in second
+
+
+def test_a_lock_that_cannot_be_read_hides_no_other_cell(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "project" / "locks").mkdir(parents=True)
+    (tmp_path / "project" / "locks" / f"{CELL}.toml").write_text("version = <script>\n")
+    made = run("-o", str(tmp_path / "site"), "[cs][pb][u3]-*")
+    assert made.exit_code == 0, made.output
+    assert f"{CELL}.toml" in made.stderr
+    index = (tmp_path / "site" / "index.html").read_text()
+    assert 'data-state="no known conflict"' in index
+    assert "its lock cannot be read" in index
+    assert [path.stem for path in (tmp_path / "site" / "cells").iterdir()] == ["cpu-grpo-cpu-py311"]
+
+
+def test_history_has_the_sentences_of_a_difference(run: Run, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "locks").mkdir(parents=True)
+    now = lock.read(shipped("locks") / f"{CELL}.toml")
+    numpy = next(each for each in now.wheels if each.name == "numpy")
+    file = replace(numpy.file, filename=numpy.file.filename.replace(numpy.version, "2.4.5"), path=None, sha256="0" * 64)
+    older = replace(numpy, version="2.4.5", file=file)
+    before = replace(now, record=None, wheels=tuple(older if each is numpy else each for each in now.wheels))
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    for each in (before, now):
+        lock.write(each, project / "locks" / f"{CELL}.toml")
+        for arguments in (["add", "."], [*identity, "commit", "-qm", "x"]):
+            subprocess.run(["git", *arguments], cwd=project, check=True)
+    assert run("-o", str(tmp_path / "site"), CELL).exit_code == 0
+    page = (tmp_path / "site" / site.href(CELL)).read_text()
+    assert f"<li>numpy 2.4.5 -&gt; {numpy.version}</li>" in page
+    assert page.index("-&gt;") < page.index("locked for the first time")
+
+    name = lock.inputs_hash(now).removeprefix("sha256:")[:8]
+    section = changes.ChangelogSection(
+        "2026-11-20", CELL, "00000000", name, ("numpy 2.4.5 -> 2.4.6", "torch stays: \\<why>")
+    )
+    (project / "locks" / changes.FILE).write_text(changes.dumps([section]))
+    assert run("-o", str(tmp_path / "site"), CELL).exit_code == 0
+    assert "<li>torch stays: &lt;why&gt;</li>" in (tmp_path / "site" / site.href(CELL)).read_text()
+    (project / "locks" / changes.FILE).write_text("mine\n")
+    made = run("-o", str(tmp_path / "site"), CELL)
+    assert made.exit_code == 0
+    assert "CHANGES.md is left out: " in made.stderr

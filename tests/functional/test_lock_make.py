@@ -1,0 +1,247 @@
+"""Making a lock offline: indexes are directories, and the base is the previous lock's."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagegen.core.errors import FetchError, LockError
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.core.types import Gpu
+from imagegen.plan.lock import contradictions, dumps
+from imagegen.plan.lock.model import Lock, LockedFile, LockedGpus, LockedSdist
+from imagegen.plan.lock.sdist import SdistBuilder, build
+from imagegen.plan.matrix.model import Component, Rule, Sdist
+from tests.support.errors import raises
+from tests.support.http_server import Behaviour, Server, raw, status
+from tests.support.lock_workspace import DEB, TORCH, Workspace
+from tests.support.upload_index import NEW, PackageIndex
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace(tmp_path)
+
+
+def versions(lock: Lock) -> dict[str, str]:
+    return {wheel.name: wheel.version for wheel in lock.wheels}
+
+
+def test_a_lock_is_complete_and_can_be_written(workspace: Workspace) -> None:
+    lock = workspace.make()
+    peft, torch = lock.wheels
+    assert versions(lock) == {"peft": "1.0", "torch": "2.13.0+cpu"}
+    assert (torch.file.index, torch.via, torch.because) == ("pytorch-cpu", ("peft",), "tensors")
+    assert (peft.file.index, peft.via, peft.because) == ("pypi", (), "tuning")
+    assert peft.file.size == (workspace.index.root / "peft" / peft.file.filename).stat().st_size
+    assert lock.base == workspace.first.base
+    assert str(workspace.index.root) not in dumps(lock)
+
+
+def test_a_lock_for_gpus_says_which_and_from_which_driver_on(workspace: Workspace) -> None:
+    plain = Rule("r", {"cuda": ">=13"}, {"driver": ">=580"}, {}, "b", "s", "2026-11-20", "error", "documented", "f")
+    rules = (plain, replace(plain, id="maybe", then={"driver": ">=999"}, evidence="remembered"))
+    assert workspace.make(rules=rules).gpu is None
+    gpus = (Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "blackwell", ()))
+    required = tuple(replace(each, index="pypi") for each in workspace.cell.requirements)
+    workspace.index.wheel("torch", "2.13.0")
+    workspace.cell = replace(
+        workspace.cell, axes={**workspace.cell.axes, "cuda": "cu130"}, gpus=gpus, requirements=required
+    )
+    lock = workspace.make(rules=rules)
+    assert lock.gpu == LockedGpus(("9.0", "12.0"), "580")
+    assert workspace.make(rules=()).gpu == LockedGpus(("9.0", "12.0"), None)
+    assert contradictions(replace(lock, cell=workspace.cell.id), workspace.cell) == ()
+    other = replace(lock, gpu=LockedGpus(("9.0",), "580"))
+    assert contradictions(other, workspace.cell) == ("gpu.capabilities",)
+
+
+def test_locking_again_changes_nothing(workspace: Workspace) -> None:
+    lock = workspace.make()
+    workspace.index.wheel("peft", "1.1", "torch")
+    assert workspace.make(lock) is lock
+
+
+def test_upgrades_are_asked_for(workspace: Workspace) -> None:
+    workspace.index.wheel("extra", "1.0")
+    workspace.index.wheel("peft", "1.1", "torch", "extra")
+    lock = workspace.make()
+    workspace.index.wheel("peft", "1.2", "torch", "extra", uploaded=NEW)
+    workspace.index.wheel("extra", "2.0", uploaded=NEW)
+    one = workspace.make(lock, packages=("Peft",))
+    assert versions(one) == {"peft": "1.2", "extra": "1.0", "torch": "2.13.0+cpu"}
+    assert one.as_of > lock.as_of
+    past = workspace.make(lock, as_of="2026-03-01")
+    assert past.as_of == "2026-03-01T00:00:00Z"
+    assert versions(past)["peft"] == "1.1"
+    with raises("lock-unknown-package"):
+        workspace.make(lock, packages=("nothing",))
+
+
+def test_a_time_to_come_holds_nothing_back(workspace: Workspace) -> None:
+    with raises("lock-cutoff-in-future"):
+        workspace.make(as_of="2130-01-01")
+
+
+@pytest.mark.parametrize("as_of", ["yesterday", "2026-13-01"])
+def test_odd_times_are_refused(as_of: str, workspace: Workspace) -> None:
+    with raises("lock-cutoff-invalid"):
+        workspace.make(as_of=as_of)
+
+
+def test_find_links_take_no_part_while_the_index_answers(workspace: Workspace) -> None:
+    workspace.special.wheel("torch", "2.14.0+cpu")
+    (workspace.special.root / "torch" / "torch-2.14.0+cpu-py3-none-any.whl").rename(
+        workspace.links / "peft-9.0-py3-none-any.whl"
+    )
+    assert versions(workspace.make())["peft"] == "1.0"
+    assert not any(str(workspace.links) in text for text in workspace.said)
+
+
+def move_torch(workspace: Workspace) -> Path:
+    """Move the wheel of torch from its index to the find-links directory."""
+    name = "torch-2.13.0+cpu-py3-none-any.whl"
+    return (workspace.special.root / "torch" / name).rename(workspace.links / name)
+
+
+@pytest.mark.parametrize("answer", [None, status(503)], ids=["no connection", "server errors"])
+def test_one_exact_file_replaces_an_index_out_of_reach(answer: Behaviour | None, workspace: Workspace) -> None:
+    file = move_torch(workspace)
+    server = Server()
+    server.behaviours = [answer] if answer else []
+    workspace.env["IMAGEGEN_INDEX_PYTORCH_CPU"] = f"http://{server.host if answer else '127.0.0.1:1'}/whl"
+    try:
+        lock = workspace.make()
+        assert versions(lock)["torch"] == "2.13.0+cpu"
+        assert lock.wheels[1].file.index == "pytorch-cpu"
+        cause, what = (text for text in workspace.said if text.startswith("warning: "))
+        assert "index pytorch-cpu" in cause
+        assert all(each in what for each in ("torch==2.13.0+cpu", str(workspace.links), file.name, "pytorch-cpu"))
+        file.unlink()
+        with raises("lock-index-unreachable") as caught:
+            workspace.make()
+        assert "torch==2.13.0+cpu" in str(caught.value)
+        assert str(workspace.links) in str(caught.value)
+    finally:
+        server.close()
+
+
+ANSWERS = {
+    "wrong credentials": status(401, WWW_Authenticate="Basic"),
+    "refused": status(403),
+    "another status": status(410),
+    "no such package": status(404),
+    "a login page": raw(b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\nPlease log in."),
+    "an empty page": raw(b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n<!DOCTYPE html>"),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_no_file_replaces_an_index_that_answers(answer: Behaviour, workspace: Workspace) -> None:
+    move_torch(workspace)
+    server = Server()
+    server.behaviours = [answer]
+    workspace.env["IMAGEGEN_INDEX_PYTORCH_CPU"] = f"http://{server.host}/whl"
+    try:
+        with pytest.raises((FetchError, LockError)):
+            workspace.make()
+    finally:
+        server.close()
+    assert not any(text.startswith("warning: ") for text in workspace.said)
+
+
+def test_a_version_without_a_label_has_no_replacement_from_find_links(workspace: Workspace) -> None:
+    """Another build may have the same version: only the index can tell which one it means."""
+    (peft, torch) = workspace.cell.requirements
+    workspace.cell = replace(workspace.cell, requirements=(peft, replace(torch, component=replace(TORCH, local={}))))
+    workspace.env["IMAGEGEN_INDEX_PYTORCH_CPU"] = "http://127.0.0.1:1/whl"
+    workspace.special.wheel("torch", "2.13.0")
+    name = "torch-2.13.0-py3-none-any.whl"
+    (workspace.special.root / "torch" / name).rename(workspace.links / name)
+    with raises("lock-index-unreachable") as caught:
+        workspace.make()
+    assert "torch==2.13.0" in str(caught.value.why)
+
+
+def test_every_release_without_a_wheel_is_reported_at_once(workspace: Workspace) -> None:
+    for name in ("one", "two"):
+        workspace.index.wheel(name, "1.0", tag="cp311-cp311-manylinux_2_39_x86_64")
+        workspace.index.sdist(name, "1.0", {"PKG-INFO": f"Metadata-Version: 2.2\nName: {name}\nVersion: 1.0\n"})
+    workspace.index.wheel("peft", "1.1", "one", "two")
+    with pytest.raises(LockError, match="2 errors found") as caught:
+        workspace.make()
+    assert "one 1.0 has no wheel for Python 3.11.2 on x86_64-manylinux_2_36" in str(caught.value)
+    assert "peft asks for it" in str(caught.value)
+
+
+def test_an_sdist_is_locked_with_its_wheel_and_what_builds_it(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inputs and outputs of the sandbox, which is a stand-in here (the integration test has the real one)."""
+    builder = Component("runtime", "runtime", "", (), Sdist("4.9.3", (), ("backend==1.0",)))
+    workspace.cell = replace(workspace.cell, sdists=(builder,))
+    workspace.index.wheel("backend", "1.0")
+    workspace.index.sdist("runtime", "4.9.3", {"runtime.py": ""})
+    workspace.index.wheel("peft", "1.1", "runtime==4.9.*")
+    built: list[list[str]] = []
+
+    class StandInSandbox:
+        def __init__(self, rootfs: Path, *, read_only: dict[str, Path], memory: int) -> None:
+            built.append(sorted(read_only))
+            assert all(path.is_file() for name, path in read_only.items() if name != "/tomllib")
+
+        def run(self, argv: list[str], *, env: dict[str, str], timeout: float) -> bytes:
+            wheel = PackageIndex(tmp_path / "built")
+            wheel.wheel("runtime", "4.9.3")
+            name = "runtime-4.9.3-py3-none-any.whl"
+            return f"{name}\n".encode() + (wheel.root / "runtime" / name).read_bytes()
+
+    monkeypatch.setattr("imagegen.plan.lock.sdist.Sandbox", StandInSandbox)
+    monkeypatch.setattr("imagegen.image.base.rootfs", lambda *args: tmp_path)
+    lock = workspace.make()
+    runtime = next(wheel for wheel in lock.wheels if wheel.name == "runtime")
+    assert runtime.sdist
+    assert runtime.sdist.file.filename == "runtime-4.9.3.tar.gz"
+    assert [each.name for each in runtime.sdist.build_requires] == ["backend"]
+    assert workspace.store.has(f"sha256:{runtime.file.sha256}", runtime.file.size)
+    assert built == [["/backend-1.0-py3-none-any.whl", "/runtime-4.9.3.tar.gz", "/tomllib"]] * 2
+    workspace.make()
+    assert len(built) == 2
+    workspace.store = Store(tmp_path / "empty")
+    assert workspace.make(lock, as_of=lock.as_of, packages=["peft"], trust_previous_wheels=True) is lock
+    assert len(built) == 2, "whoever builds the lock makes it and compares"
+    other = replace(lock.base, debs=(replace(DEB, sha256="c" * 64),))
+    monkeypatch.setattr("imagegen.image.base.resolve", lambda *args: other)
+    workspace.make(lock, upgrade_base=True, trust_previous_wheels=True)
+    assert len(built) == 4, "another base may give another wheel"
+
+
+@pytest.mark.parametrize("how", ["checksum", "encrypted", "lzma"])
+def test_a_built_wheel_whose_files_cannot_be_read_is_no_wheel(
+    how: str, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_LZMA if how == "lzma" else zipfile.ZIP_STORED) as archive:
+        archive.writestr("demo.py", "x = 1")
+    wheel = bytearray(packed.getvalue())
+    if how == "checksum":
+        wheel[wheel.index(b"x = 1")] = ord("y")
+    elif how == "encrypted":
+        wheel[wheel.index(b"PK\1\2") + 8] |= 1
+
+    class StandInSandbox:
+        def __init__(self, rootfs: Path, **more: object) -> None: ...
+
+        def run(self, argv: list[str], **more: object) -> bytes:
+            return b"demo-1.0-py3-none-any.whl\n" + wheel
+
+    monkeypatch.setattr("imagegen.plan.lock.sdist.Sandbox", StandInSandbox)
+    source = LockedSdist(LockedFile("demo-1.0.tar.gz", 1, "0" * 64, "pypi"), ())
+    workshop = SdistBuilder("sha256:1", "/usr/bin/python3", lambda: tmp_path, workspace.store, Quiet())
+    with raises("wheel-invalid"):
+        build("demo", "1.0", source, workshop)

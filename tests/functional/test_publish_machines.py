@@ -1,0 +1,327 @@
+"""Machines that publish to one registry, the stand-in: what each builds, sends, trusts and signs.
+
+The layers are real ones of tiny wheels, and so are the documents and signatures; engine and base are stand-ins.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from imagegen.app.publish import PublishedImage, publish_image
+from imagegen.app.publisher import Publisher, PublishOptions
+from imagegen.cli.app import App
+from imagegen.core.net import Client
+from imagegen.core.oci.types import LayerDescriptor, digest_of
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.image.inventory import cell
+from imagegen.image.layers import bytecode, scan
+from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
+from imagegen.run import smoke
+from imagegen.supply.trust.attach import attached
+from imagegen.supply.trust.project import FILE
+from imagegen.supply.trust.signers import Trust
+from tests.support.environment import environment
+from tests.support.errors import raises
+from tests.support.interpreters import LOCKED
+from tests.support.layer_inputs import HostSandbox
+from tests.support.publish_engines import AXES, CELL, Engines
+from tests.support.registry_server_writes import Writable
+from tests.support.wheels import make_wheel
+
+assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
+
+OTHER = "other"
+
+
+@pytest.fixture
+def registry() -> Iterator[Writable]:
+    registry = Writable()
+    registry.referrers = True
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
+    engines = Engines()
+    monkeypatch.setattr("imagegen.app.publish.Engine", engines)
+    monkeypatch.setattr(smoke, "run", engines.run)
+    return engines
+
+
+@pytest.fixture
+def team(registry: Writable, engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Team:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(bytecode, "Sandbox", HostSandbox)
+    made: list[Store] = []
+
+    def build(_: object, store: Store, *__: object) -> LayerDescriptor:
+        made.append(store)
+        return LayerDescriptor.of_tar(store.write(bytes(1024)), 1024)
+
+    monkeypatch.setattr(assembling.base, "build", build)
+    (tmp_path / "rootfs").mkdir()
+    monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path / "rootfs")
+    return Team(tmp_path, registry, made)
+
+
+class Team:
+    """A project with a key, and the machines of those who work on it."""
+
+    def __init__(self, root: Path, registry: Writable, bases: list[Store]) -> None:
+        self.root, self.registry, self.bases = root, registry, bases
+        self.key = root / "release.key"
+        private = ec.generate_private_key(ec.SECP256R1())
+        plain = serialization.NoEncryption()
+        self.key.write_bytes(
+            private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+        )
+        self.key.chmod(0o600)
+        public = private.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        (root / "release.pub").write_bytes(public)
+        (root / FILE).write_text("publish: {keys: {release: release.pub}}\n")
+
+    def lock(self, *contents: bytes) -> Lock:
+        """A lock of a wheel for each of the contents; its files are in no store."""
+        wheels = []
+        for number, content in enumerate(contents):
+            name = f"demo{number:02}"
+            path = make_wheel(
+                self.root,
+                {f"{name}.py": content},
+                filename=f"{name}-1.0-py3-none-any.whl",
+                info=f"{name}-1.0.dist-info",
+            )
+            data = path.read_bytes()
+            sha256 = Store(self.root / "files").write(data).removeprefix("sha256:")
+            wheels.append(LockedWheel(name, "1.0", LockedFile(path.name, len(data), sha256, "pypi"), via=()))
+        uv = LockedWheel("uv", "1.0", LockedFile("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
+        base = LockedBase("debian12", "debian", "bookworm", {}, ())
+        return Lock(
+            cell=CELL.id,
+            image="demo",
+            axes=AXES,
+            inputs={},
+            uv=uv,
+            as_of="2026-11-20T00:00:00Z",
+            base=base,
+            interpreter=LOCKED,
+            wheels=tuple(wheels),
+            env=(),
+        )
+
+    def sent(self) -> set[str]:
+        """Digests of the blobs that the registry was given."""
+        ends = [urlsplit(path) for method, path in self.registry.requested if method == "PUT" and "/uploads/" in path]
+        return {parse_qs(end.query)["digest"][0] for end in ends}
+
+    def got(self) -> set[str]:
+        """Digests of what the registry was asked for."""
+        return {path.rpartition("/")[2] for method, path in self.registry.requested if method == "GET"}
+
+    def machine(self, name: str, *locks: Lock) -> Machine:
+        """With an empty store, but for the wheels of these locks."""
+        machine = Machine(self, self.root / name)
+        files = Store(self.root / "files")
+        for each in locks:
+            for wheel in each.wheels:
+                machine.store.write(files.read(wheel.file.digest))
+        return machine
+
+
+class Machine:
+    def __init__(self, team: Team, root: Path) -> None:
+        root.mkdir()
+        self.team, self.said = team, list[str]()
+        env = environment(root)
+        real = App(env, team.root)
+        self.store = real.store
+        progress = Quiet()
+        progress.say = self.said.append  # type: ignore[method-assign]
+        images = {"demo": CELL, OTHER: CELL}
+        self.app = SimpleNamespace(
+            env=env, project=team.root, settings=real.settings, store=real.store, progress=progress,
+            matrix=SimpleNamespace(defaults=images, gpus={}, select=lambda name: (images[name],)),
+            settings_for=lambda _: real.settings,
+        )  # fmt: skip
+
+    def publish(self, lock: Lock, *, key: bool = True, to: str = "acme/rl", **wishes: Any) -> PublishedImage:
+        requested = PublishOptions(key=self.team.key if key else None, **wishes)
+        publisher = Publisher(cast("App", self.app), f"{self.team.registry.host}/{to}", requested)
+        return publish_image(publisher, CELL, lock)
+
+    def kinds(self, digest: str) -> dict[str, str | None]:
+        """Name of each attached document's kind -> who attests it."""
+        publisher = Publisher(cast("App", self.app), f"{self.team.registry.host}/acme/rl", PublishOptions())
+        with Client(self.app.settings) as client:
+            place = publisher.repository(client, publisher.reference("demo"))
+            found = attached(place.reader, digest, Trust(publisher.project))
+        assert len({each.document.kind for each in found}) == len(found), "each once"
+        return {each.document.kind.name: each.signer for each in found}
+
+
+SIGNED = ("lock", "layers", "sbom", "provenance", "audit", "smoke")
+
+
+def test_all_that_is_said_of_an_image_is_signed(team: Team, engines: Engines) -> None:
+    lock = team.lock(b"x = 1\n")
+    machine = team.machine("one", lock)
+    published = machine.publish(lock)
+    assert machine.kinds(published.digest) == dict.fromkeys(SIGNED, "release")
+    assert engines.got == [("store", published.digest)]
+    other = team.machine("two", lock)
+    other.publish(lock)
+    assert len(other.kinds(published.digest)) == len(SIGNED), "nothing is said twice"
+    assert len(engines.got) == 1, "and no check runs twice, since somebody trusted attests the report"
+    team.registry.requested.clear()
+    machine.publish(lock)
+    written = [path for method, path in team.registry.requested if method in ("PUT", "PATCH")]
+    assert [path.rpartition("/")[2] for path in written] == [published.digest], "the manifest alone, once more"
+
+
+def test_an_empty_store_makes_nothing_of_what_the_registry_has(team: Team, engines: Engines) -> None:
+    lock = team.lock(b"x = 1\n", b"y = 1\n")
+    first = team.machine("one", lock).publish(lock)
+    bases, requested = len(team.bases), len(team.registry.requested)
+    empty = team.machine("two")
+    again = empty.publish(replace(lock, record=None), test=False)
+    assert again.digest == first.digest
+    assert len(team.bases) == bases, "no base was made, and no wheel was there to make anything of"
+    assert (again.pushed.sent.blobs, again.moved_tags) == (0, {})
+    changing = [request for request in team.registry.requested[requested:] if request[0] in ("PUT", "PATCH")]
+    assert [path.rpartition("/")[2] for _, path in changing] == [first.digest], "the manifest, once more"
+
+
+def test_one_new_wheel_is_one_new_layer(team: Team, engines: Engines) -> None:
+    """The engine gets it from the registry, because the store lacks the other layers."""
+    old = team.lock(*(f"x = {number}\n".encode() for number in range(9)))
+    team.machine("one", old).publish(old)
+    contents = [*(f"x = {number}\n".encode() for number in range(8)), b"new = 1\n"]
+    new = team.lock(*contents)
+    bump = replace(new, wheels=(*old.wheels[:-1], new.wheels[-1]), as_of="2026-11-21T00:00:00Z")
+    empty = team.machine("two", new)
+    published = empty.publish(bump)
+    assert published.pushed.there.blobs > 1
+    assert published.pushed.sent.blobs <= 3, "the new layer, the config, and what shares its group"
+    assert engines.got[-1] == (f"{team.registry.host}/acme/rl/demo", published.digest)
+    assert team.machine("three", bump).publish(bump, test=False).digest == published.digest, "as if made from nothing"
+
+
+def facts(machine: Machine, lock: Lock) -> set[str]:
+    return {digest_of(data) for data in cell.known_scans(lock, machine.store).values()}
+
+
+def test_facts_travel_one_by_one_and_only_to_whom_lacks_them(team: Team, engines: Engines) -> None:
+    old = team.lock(b"x = 1\n", b"y = 1\n")
+    one = team.machine("one", old)
+    published = one.publish(old)
+    first = facts(one, old)
+    assert len(first) == 3, "two wheels and the base"
+    assert team.sent() >= first
+    one.kinds(published.digest)
+    assert not team.got() & first, "to look at what is attached takes none of them"
+    wheels = (old.wheels[0], team.lock(b"", b"y = 2\n").wheels[1])
+    new = replace(old, wheels=wheels, as_of="2026-11-21T00:00:00Z")
+    team.registry.requested.clear()
+    two = team.machine("two", new)
+    two.publish(new, test=False)
+    (fresh,) = facts(two, new) - first
+    assert team.sent() & (first | {fresh}) == {fresh}
+    assert team.got() & first == first & facts(two, new)
+    team.registry.requested.clear()
+    two.publish(old)
+    assert team.got() & first == first - facts(two, new), "what it has is not asked for again"
+    assert not team.sent() & first
+
+
+@pytest.mark.fault(
+    "Trust",
+    "what is attached of a wheel's contents is gone or altered, though the signed layers name it",
+    "it is rejected, and the wheel is scanned",
+)
+@pytest.mark.parametrize("how", ["gone", "altered"])
+def test_facts_that_are_not_what_is_named(how: str, team: Team, engines: Engines) -> None:
+    lock = team.lock(b"x = 1\n", b"y = 1\n")
+    one = team.machine("one", lock)
+    published = one.publish(lock)
+    known = cell.known_scans(lock, one.store)
+    path = f"/v2/acme/rl/demo/blobs/{digest_of(known[scan.scan_key(lock.wheels[0], lock.python)])}"
+    media_type, data = team.registry.documents.pop(path)
+    if how == "altered":
+        team.registry.documents[path] = (media_type, data[:-1] + bytes([data[-1] ^ 1]))
+    two = team.machine("two", lock)
+    assert two.publish(lock, test=False).digest == published.digest
+    assert cell.known_scans(lock, two.store) == known
+    warned = [line for line in two.said if "the wheels are scanned here" in line]
+    assert len(warned) == (how == "altered")
+
+
+def test_an_untrusted_signer_is_ignored(team: Team, engines: Engines) -> None:
+    """An unsigned attachment could name any layer under an honest wheel's hash."""
+    lock = team.lock(b"x = 1\n")
+    team.machine("one", lock).publish(lock, key=False)
+    bases = len(team.bases)
+    team.machine("two", lock).publish(lock, key=False, test=False)
+    assert len(team.bases) == bases + 1, "all was made again"
+
+
+@pytest.mark.fault(
+    "Trust",
+    "the signing key is not one that publish.yaml names",
+    "refused before the registry is asked anything, also where a trusted signer has signed all of it already",
+)
+def test_a_key_that_the_project_does_not_name_is_refused_first(team: Team, engines: Engines) -> None:
+    lock = team.lock(b"x = 1\n")
+    team.machine("one", lock).publish(lock)
+    team.registry.requested.clear()
+    named = (team.root / FILE).read_text()
+    untrusted = ec.generate_private_key(ec.SECP256R1()).public_key()
+    (team.root / "new.pub").write_bytes(
+        untrusted.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    (team.root / FILE).write_text("publish: {keys: {new: new.pub}}\n")
+    two = team.machine("two", lock)
+    with raises("trust-signer-untrusted") as refused:
+        two.publish(lock)
+    assert not team.registry.requested
+    assert refused.value.where == str(team.key)
+    assert "names the key new" in str(refused.value)
+    assert "under `keys`" in str(refused.value)
+    (team.root / FILE).write_text(named)
+    assert two.publish(lock).moved_tags == {}
+
+
+def test_layers_of_a_sibling_are_linked(team: Team, engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = team.lock(b"x = 1\n")
+    machine = team.machine("one", lock)
+    monkeypatch.setattr(CELL, "image", OTHER)
+    machine.publish(replace(lock, image=OTHER, cell="other-cpu-py311"))
+    monkeypatch.setattr(CELL, "image", "demo")
+    published = machine.publish(lock)
+    assert published.pushed.mounted.blobs > 1
+    assert published.pushed.sent.blobs == 2, "its own config and support"
+
+
+def test_gzip_has_tags_of_its_own(team: Team, engines: Engines) -> None:
+    lock = team.lock(b"x = 1\n")
+    machine = team.machine("one", lock)
+    plain, packed = machine.publish(lock), machine.publish(lock, compression="gzip")
+    assert plain.digest != packed.digest
+    assert all(tag.endswith("-gzip") for tag in (packed.immutable_tag, *packed.moved_tags))
+    bases = len(team.bases)
+    again = team.machine("two").publish(lock, compression="gzip", test=False)
+    assert (again.digest, again.pushed.sent.blobs, len(team.bases)) == (packed.digest, 0, bases)

@@ -1,0 +1,302 @@
+"""The workflows: pinned, modest, and their `run:` steps do what they say in a scratch checkout.
+
+`gh`, `docker`, `sudo` and `pip` are stand-ins that write down what they are asked. `imagegen` is one that has its
+arguments parsed by the real command line, then does what the test says instead of the work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from imagegen.app.nightly import changes
+from imagegen.app.nightly.changes import ChangelogSection
+from imagegen.cli.commands import cli
+from tests.support.command_line import Run
+
+ROOT = Path(__file__).parents[2]
+FILES = [*sorted((ROOT / ".github/workflows").glob("*.yml")), ROOT / ".github/actions/setup/action.yml"]
+NOT_HERE = {
+    ("ci.yml", "Set up"): "it makes this very environment; `make lint` and `make test` start with it",
+    ("ci.yml", "Lint"): "the tests do not run the linters: CI does",
+    ("ci.yml", "Test"): "it is the run that this test is part of",
+    ("ci.yml", "Build the documentation"): "it installs the site's generator; tests check links and generated pages",
+    (
+        "package.yml",
+        "Build sdist and wheel",
+    ): "it installs build and twine; tests/integration/test_package.py builds it",
+}
+CALL = """\
+#!{python}
+import json, os, sys
+with open({log!r}, "a") as log:
+    log.write(json.dumps([{name!r}, *sys.argv[1:]]) + "\\n")
+script = os.environ.get("DO_{upper}")
+sys.exit(os.system(script) >> 8 if script else 0)
+"""
+
+
+def steps() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """(file, job, step)."""
+    for path in FILES:
+        document = yaml.safe_load(path.read_text())
+        for job in document.get("jobs", {"": document.get("runs")}).values():
+            yield from ((path.name, job, step) for step in job["steps"])
+
+
+RUNS = {(file, step.get("name", "")): step["run"] for file, _, step in steps() if "run" in step}
+WITH_TOKEN = {(file, step.get("name", "")) for file, _, step in steps() if "GH_TOKEN" in step.get("env", {})}
+
+
+class Checkout:
+    """A clone of a repository with locks, on a machine whose programs are stand-ins."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.log, self.origin, self.here = root, root / "log", root / "origin.git", root / "here"
+        self.output, self.summary = root / "output", root / "summary"
+        (root / "bin").mkdir()
+        for name in ("gh", "docker", "sudo", "imagegen"):
+            program = root / "bin" / name
+            text = CALL.format(python=sys.executable, log=str(self.log), name=name, upper=name.upper())
+            program.write_text(text)
+            program.chmod(0o755)
+        (root / "bin/python").write_text('#!/bin/sh\necho "[\\"python\\"]" >> ' + str(self.log))
+        (root / "bin/python").chmod(0o755)
+        self.env = {
+            "PATH": f"{root}/bin:{os.environ['PATH']}", "HOME": str(root), "LANG": "C.UTF-8",
+            "GITHUB_OUTPUT": str(self.output), "GITHUB_STEP_SUMMARY": str(self.summary), "GITHUB_ACTOR": "me",
+            "GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@localhost", "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@localhost",
+        }  # fmt: skip
+
+    def write(self, path: str, text: str) -> None:
+        (self.here / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.here / path).write_text(text)
+
+    def git(self, *arguments: str, cwd: Path | None = None) -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=cwd or self.here, env=self.env, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    def run(self, file: str, name: str, *, fails: bool = False, **env: str) -> str:
+        """Run a step as GitHub does; what it says."""
+        token = {"GH_TOKEN": "secret"} if (file, name) in WITH_TOKEN else {}
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", RUNS[file, name]],
+            cwd=self.here, env={**self.env, **token, **env}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode != 0) is fails, done.stderr
+        DONE.add((file, name))
+        return done.stdout
+
+    @property
+    def calls(self) -> list[list[str]]:
+        found = [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        for each in found:
+            if each[0] == "imagegen":
+                with cli.make_context("imagegen", each[1:]) as context:
+                    name, command, rest = cli.resolve_command(context, context._protected_args + context.args)
+                    assert command
+                    command.make_context(name, rest, parent=context)
+        return found
+
+
+DONE: set[tuple[str, str]] = set()
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with one lock, and a clone of it that reaches it from beside."""
+    first = Checkout(tmp_path_factory.mktemp("first"))
+    first.git("init", "-q", "--bare", "-b", "main", str(first.origin), cwd=first.root)
+    first.git("clone", "-q", str(first.origin), str(first.here), cwd=first.root)
+    first.git("remote", "set-url", "origin", "../origin.git")
+    first.write("locks/a.toml", "a 1\n")
+    first.git("add", ".")
+    first.git("commit", "-qm", "first")
+    first.git("push", "-q", "origin", "HEAD:main")
+    return first.root
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, origin: Path) -> Checkout:
+    for name in ("origin.git", "here"):
+        shutil.copytree(origin / name, tmp_path / name)
+    return Checkout(tmp_path)
+
+
+def test_actions_are_pinned_and_tokens_stay_out_of_checkouts() -> None:
+    for file, _, step in steps():
+        if uses := step.get("uses"):
+            assert re.fullmatch(
+                r"((actions/[a-z-]+|pypa/gh-action-pypi-publish)@[0-9a-f]{40}|[.$]/\.github/actions/setup)", uses
+            ), (file, uses)
+            if "/checkout@" in uses:
+                assert step["with"] == {"persist-credentials": False}
+    for path in FILES:
+        for line in re.findall(r"uses: (?:actions|pypa)/.*", path.read_text()):
+            assert re.search(r" # v\d+\.\d+\.\d+$", line), line
+
+
+def test_permissions_are_given_job_by_job() -> None:
+    for path in FILES[:-1]:
+        document = yaml.safe_load(path.read_text())
+        assert document["permissions"] == {}
+        assert all("permissions" in job for job in document["jobs"].values())
+
+
+def test_the_token_is_in_the_environment_of_the_steps_that_use_it() -> None:
+    """Not of a whole job: imagegen and what it starts need none."""
+    assert WITH_TOKEN
+    for path in FILES:
+        document = yaml.safe_load(path.read_text())
+        for scope in (document, *document.get("jobs", {}).values()):
+            assert "token" not in str(scope.get("env", {})), path.name
+    for file, _, step in steps():
+        uses = re.search(r"GH_TOKEN|\bgh |\bgit (fetch|push)\b", step.get("run", ""))
+        assert ((file, step.get("name", "")) in WITH_TOKEN) is bool(uses), (file, step.get("name"))
+
+
+def test_no_expression_stands_in_a_script() -> None:
+    assert RUNS
+    for key, script in RUNS.items():
+        assert key[1], f"a step of {key[0]} has no name"
+        assert "${{" not in script, key
+
+
+def test_setup_installs_imagegen(checkout: Checkout) -> None:
+    checkout.run("action.yml", "Install imagegen")
+    assert [call[0] for call in checkout.calls] == ["sudo", "sudo", "sudo", "python"]
+
+
+@pytest.mark.parametrize("file", ["nightly.yml", "release.yml"])
+def test_the_plan_is_two_matrices(file: str, checkout: Checkout, run: Run) -> None:
+    checkout.write("said", run("matrix", "--github").out)
+    checkout.run(file, "List the cells", DO_IMAGEGEN="cat said")
+    said = dict(line.split("=", 1) for line in checkout.output.read_text().splitlines())
+    cells, gpu = (json.loads(said[name])["include"] for name in ("cells", "gpu"))
+    assert {"cell": "cpu-grpo-cpu-py311", "image": "cpu-grpo", "gpu": False, "labels": ["ubuntu-24.04"]} in cells
+    labels = ["self-hosted", "gpu", "blackwell"]
+    assert {"cell": "blackwell-vllm-cu130-py311", "image": "blackwell-vllm", "gpu": True, "labels": labels} in gpu
+    assert [row for row in cells if row["gpu"]] == gpu
+    assert file == "release.yml" or re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", said["as_of"])
+    assert run("matrix", "prime-rl", "--github").out == "cells=\ngpu=\n"
+
+
+@pytest.mark.parametrize("file", ["nightly.yml", "release.yml"])
+def test_the_registry_is_logged_into_and_the_token_is_no_argument(file: str, checkout: Checkout) -> None:
+    checkout.run(file, "Log in", TO="ghcr.io/Acme/rl", DO_DOCKER="cat > token")
+    assert checkout.calls == [["docker", "login", "ghcr.io", "--username", "me", "--password-stdin"]]
+    assert (checkout.here / "token").read_text() == "secret\n"
+
+
+def test_a_nightly_run_starts_from_the_last_ones_locks(checkout: Checkout) -> None:
+    checkout.run("nightly.yml", "Take last night's locks")
+    assert (checkout.here / "locks/a.toml").read_text() == "a 1\n"
+    checkout.write("locks/a.toml", "a 2\n")
+    checkout.git("commit", "-qam", "x")
+    checkout.git("push", "-q", "origin", "HEAD:nightly-locks")
+    checkout.git("reset", "-q", "--hard", "origin/main")
+    checkout.run("nightly.yml", "Take last night's locks")
+    assert (checkout.here / "locks/a.toml").read_text() == "a 2\n"
+
+
+@pytest.mark.parametrize("option", ["", "--no-test"])
+def test_a_cell_is_moved_built_and_published(checkout: Checkout, option: str) -> None:
+    env = {"CELL": "cpu-grpo", "TO": "ghcr.io/Acme/rl", "AS_OF": "2026-11-20T00:00:00Z", "OPTION": option}
+    checkout.run("nightly.yml", "Move, build and publish", DO_IMAGEGEN="echo moved", **env)
+    more = [option] if option else []
+    line = ["nightly", "cpu-grpo", "--to", "ghcr.io/acme/rl", "--as-of", "2026-11-20T00:00:00Z", *more]
+    assert checkout.calls == [["imagegen", *line]]
+    assert checkout.summary.read_text() == "moved\n"
+    checkout.run("nightly.yml", "Move, build and publish", DO_IMAGEGEN="exit 1", fails=True, **env)
+
+
+def section(cell: str, line: str) -> ChangelogSection:
+    return ChangelogSection("2026-06-02", cell, "1", "2", (line,))
+
+
+def test_the_locks_of_what_is_green_are_kept(checkout: Checkout) -> None:
+    kept = [ChangelogSection("2026-06-01", "a", "0", "1", ("a is older",))]
+    checkout.write("locks/CHANGES.md", changes.dumps(kept))
+    for cell in "ab":
+        checkout.write(f"green/green-{cell}/{cell}.toml", f"{cell} 2\n")
+        checkout.write(f"green/green-{cell}/CHANGES.md", changes.dumps([section(cell, f"{cell} moved"), *kept]))
+    checkout.run("nightly.yml", "Keep the locks of what is green")
+    shutil.rmtree(checkout.here / "green")
+    checkout.git("fetch", "-q", "origin", "nightly-locks")
+    checkout.git("checkout", "-q", "--force", "FETCH_HEAD")
+    assert (checkout.here / "locks/b.toml").read_text() == "b 2\n"
+    found = changes.read((checkout.here / "locks/CHANGES.md").read_text())
+    assert sorted(found, key=lambda each: (each.date, each.cell)) == [
+        *kept, section("a", "a moved"), section("b", "b moved"),
+    ]  # fmt: skip
+    (checkout.here / "green").mkdir()
+    before = checkout.git("rev-parse", "HEAD")
+    checkout.write("green/green-a/a.toml", "a 2\n")
+    checkout.run("nightly.yml", "Keep the locks of what is green")
+    assert checkout.git("rev-parse", "HEAD") == before, "nothing is new"
+
+
+def test_a_proposal_becomes_a_pull_request(checkout: Checkout) -> None:
+    checkout.run("bump.yml", "Propose", DO_IMAGEGEN="echo 'a 1 -> 2'; echo 'a 2' > locks/a.toml; exit 1")
+    assert checkout.calls == [["imagegen", "nightly", "--propose-only"]]
+    assert (checkout.output.read_text(), checkout.summary.read_text()) == ("failed=1\n", "a 1 -> 2\n")
+    name = "Open a pull request, or bring the open one up to date"
+    no_pull = '[ "$(tail -n1 ../log | grep -c edit)" = 0 ]'
+    checkout.run("bump.yml", name, BASE="main", DO_GH=no_pull)
+    assert [call[1:3] for call in checkout.calls] == [["auth", "setup-git"], ["pr", "edit"], ["pr", "create"]]
+    assert (checkout.here / "body.md").read_text() == "a 1 -> 2\n"
+    assert checkout.git("show", "--stat", "--format=%s", "origin/bump").startswith("Locks as of 20")
+    checkout.run("bump.yml", name, BASE="main")
+    assert checkout.calls == [], "nothing is new"
+    assert "a 1 -> 2" in checkout.run("bump.yml", "Say what failed", fails=True)
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "line"),
+    [
+        ("nightly.yml", "Prove and promote", ["--channel", "nightly", "--require-gpu"]),
+        ("release.yml", "Prove and promote", ["--require-gpu"]),
+        ("release.yml", "Publish", ["--no-test"]),
+    ],
+)
+def test_images_are_published_and_promoted(checkout: Checkout, file: str, name: str, line: list[str]) -> None:
+    cell = "hopper-vllm-cu130-py311"
+    env = {"CELL": cell, "IMAGE": "hopper-vllm", "TO": "ghcr.io/Acme/rl", "OPTION": "--no-test"}
+    checkout.run(file, name, **env, DO_IMAGEGEN="echo sha256:1; echo sha256:2")
+    demands = ["--cell", cell, "--require-signature", "--no-layers"]
+    publish, verify = checkout.calls
+    assert publish == ["imagegen", "publish", cell, "--to", "ghcr.io/acme/rl", *line]
+    assert verify == ["imagegen", "verify", "ghcr.io/acme/rl/hopper-vllm@sha256:2", *demands]
+    checkout.run(file, name, **env, DO_IMAGEGEN="exit 1", fails=True)
+    assert [call[1] for call in checkout.calls] == ["publish"]
+    not_signed = "grep -q '\"verify\"' ../log && exit 1; echo sha256:2"
+    checkout.run(file, name, **env, DO_IMAGEGEN=not_signed, fails=True)
+    assert [call[1] for call in checkout.calls] == ["publish", "verify"]
+
+
+def test_a_package_has_the_version_of_the_tag(checkout: Checkout) -> None:
+    checkout.write("dist/imagegen-1.2.0.tar.gz", "")
+    checkout.run("package.yml", "Compare the version with the tag", GITHUB_REF_NAME="v1.2.0")
+    checkout.run("package.yml", "Compare the version with the tag", GITHUB_REF_NAME="v1.2.1", fails=True)
+
+
+def test_every_step_was_played_or_has_a_reason(request: pytest.FixtureRequest) -> None:
+    """The last of this file: it knows what the others have run, where all of them have."""
+    ran = {getattr(item, "originalname", "") for item in request.session.items if item.path == Path(__file__)}
+    if ran == {name for name in globals() if name.startswith("test_")}:
+        assert RUNS.keys() - NOT_HERE.keys() == DONE
+    assert NOT_HERE.keys() <= RUNS.keys()

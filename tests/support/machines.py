@@ -1,0 +1,148 @@
+"""Machines of their own for imagegen, as far as it can tell, and what was built on one."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from imagegen.core.data import shipped
+from imagegen.core.oci.types import LayerDescriptor
+from imagegen.core.store import Store
+from imagegen.image import base
+from imagegen.image.layers.image import local_tags
+from imagegen.plan import lock, matrix
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Base, Declarations
+from imagegen.run.engine import Engine
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Debian:
+    """A base of today's packages, built: a committed lock's may have left the mirror."""
+
+    requested: Base
+    locked: base.LockedBase
+    layer: LayerDescriptor
+    store: Store
+    rootfs: Path
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cache, a directory, an engine, a umask and a time zone."""
+
+    root: Path
+    docker_host: str | None
+    umask: int = 0o022
+    zone: str = "UTC"
+    through: tuple[str, ...] = ()  # a command that runs commands, as `unshare --net` does
+    env: Mapping[str, str] = field(default_factory=dict)  # beside what this machine has
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache"
+
+    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """`imagegen` with these arguments; the exit code must be `code`."""
+        env = {**os.environ, "XDG_CACHE_HOME": str(self.cache), "TZ": self.zone, "COLUMNS": "200", **self.env}
+        if self.docker_host:
+            env["DOCKER_HOST"] = self.docker_host
+        done = subprocess.run(
+            [*self.through, sys.executable, "-c", "from imagegen.cli import main; main()", *arguments],
+            env=env, cwd=self.root, umask=self.umask, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+
+@dataclass(frozen=True)
+class Built:
+    """An image in the engine: its tag, the lock it was really built from, what its build said."""
+
+    ref: str
+    lock: Lock
+    declared: Declarations
+    said: subprocess.CompletedProcess[str]
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.said)
+
+    @property
+    def relocked(self) -> bool:
+        return relocked(self.said)
+
+
+def digest_of(done: subprocess.CompletedProcess[str]) -> str:
+    """The last line of `build` on stdout."""
+    last = done.stdout.splitlines()[-1]
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", last), done.stdout
+    return last
+
+
+def relocked(done: subprocess.CompletedProcess[str]) -> bool:
+    """Return whether the archive has changed since the committed lock was made: the digest differs then."""
+    return "the base was locked anew" in done.stderr
+
+
+def committed(cell: str) -> Lock:
+    """The lock in the repository."""
+    return lock.read(ROOT / "locks" / f"{cell}.toml")
+
+
+def docker_command(engine: Engine, folder: Path) -> dict[str, str]:
+    """Return the environment of a user with `docker` and its buildx plugin; of a private engine, in `folder`."""
+    if engine.private is None:
+        return {}
+    programs, plugins = folder / "bin", folder / "config" / "cli-plugins"
+    for directory, name, program in (
+        (programs, "docker", engine.private.client),
+        (plugins, "docker-buildx", engine.private.buildx),
+    ):
+        directory.mkdir(parents=True)
+        (directory / name).symlink_to(program)
+    return {"PATH": f"{programs}:{os.environ['PATH']}", "DOCKER_CONFIG": str(plugins.parent)}
+
+
+def built_in(machine: Place, image: str, shared: Path) -> Built:
+    """Build an image once for all test processes: the first builds into `shared`, the others copy its machine.
+
+    Its store starts empty, so that the first build has the network alone. Into the store first: an engine that was
+    there before may hold the image already.
+    """
+    with Path(f"{shared}.lock").open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
+        first = not shared.exists()
+        if first:
+            machine.run("build", image, "--output", f"oci:{image}", "--scratch-base")
+            said = machine.run("build", image, "--no-test", "--scratch-base")
+        else:
+            copy_tree(shared / "machine", machine.root)
+            said = subprocess.CompletedProcess(**json.loads((shared / "said.json").read_text()))
+        (cell,) = matrix.load([shipped("matrices")]).select(image)
+        locked = committed(cell.id)
+        if relocked(said):  # the archive has moved on: this machine's lock is its own, recorded like the other
+            own = machine.root / "locks" / f"{cell.id}.toml"
+            if first:
+                lock.write(lock.read(machine.cache / "imagegen" / "scratch" / f"{cell.id}.toml"), own)
+                machine.run("lock", image, "--record")
+            locked = lock.read(own)
+        if first:
+            copy_tree(machine.root, shared / "machine")
+            (shared / "said.json").write_text(json.dumps(vars(said)))
+    return Built(local_tags(locked)[1], locked, cell.declarations, said)
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a directory by hard links; files that `target` has stay."""
+    target.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cp", "-aln", f"{source}/.", target], check=True)

@@ -1,0 +1,98 @@
+"""A small report with everything that a page can show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from imagegen.app import site
+from imagegen.app.site import History, LockChange
+from imagegen.audit.model import Finding, Severity
+from imagegen.audit.report import AuditReport
+from imagegen.core.types import Gpu
+from imagegen.image.layers import Size
+from imagegen.plan.lock.model import LockedGpus, Record, RecordedLayer
+from imagegen.plan.matrix.model import Cell
+from imagegen.plan.state import CellState
+from imagegen.run.smoke.report import CheckResult, SmokeReport
+from tests.support.matrix_samples import SMALL, load
+from tests.support.tiny_lock import LOCK
+
+GPU = Gpu("sm_120", "12.0", "blackwell", ("RTX 5090", "RTX PRO 6000"))
+_LAYERS = (
+    RecordedLayer("base", 44_000_000, "sha256:d0", "sha256:i0", "sha256:k0"),
+    RecordedLayer("torch", 213_000_000, "sha256:d1", "sha256:i1", "sha256:k1"),
+)
+RECORD = Record(1, "zstd", "sha256:" + "e" * 64, _LAYERS)
+AUDIT = AuditReport(
+    "tiny-gpu",
+    (
+        Finding(Severity.ERROR, "undefined-symbol", "torch 2.13.0", "torch/lib/libtorch.so", "no symbol c10::<T>::f"),
+        Finding(Severity.INFO, "native-code-untagged", "numpy 2.4.6", None, "its tag says any"),
+    ),
+    (),
+    {},
+    4,
+    9,
+)
+SMOKE = SmokeReport(
+    "sha256:" + "e" * 64,
+    "tiny-gpu",
+    (
+        CheckResult("imports", "pass", 1.5),
+        CheckResult("nccl", "skip", 0.0, "no GPU here"),
+        CheckResult("compiler", "pass", 2.0, details={"note": "without a cache"}),
+    ),
+)
+
+
+def cell(folder: Any, **changes: Any) -> Cell:
+    (first, *_) = load(folder, SMALL).select("small")
+    return replace(first, **changes)
+
+
+def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> site.SiteReport:
+    """Three cells: one with a GPU and all that can be known, one that is locked and no more, one that cannot work."""
+    axes = {"cuda": "cu130", "python": "3.11", "platform": "linux/amd64"}
+    base = cell(folder)
+    gpu = replace(base, id="tiny-gpu", image="tiny", purpose="To see <all> of a page.", axes=axes, gpus=(GPU,))
+    cpu = replace(base, id="tiny-cpu-py311", image="tiny", gpus=())
+    bad = replace(base, id="worse-cpu", image="worse", gpus=())
+    locked = replace(LOCK, cell="tiny-gpu", record=RECORD, gpu=LockedGpus(("12.0",), "580.65.06"))
+    shared = replace(LOCK, record=replace(RECORD, layers=_LAYERS[:1]))
+    steps = (
+        LockChange("2026-11-20", None, ("torch 2.12.0 -> 2.13.0 brings numpy 2.4.6", "210 MB to pull"), pending=True),
+        LockChange("2026-11-13", "0123456789abcdef", ("locked for the first time",)),
+    )
+    sizes = tuple(Size(layer.name, layer.size, 2 * layer.size) for layer in _LAYERS)
+    whole = site.CellReport(
+        cell=gpu,
+        lock=locked,
+        stale=("component torch",),
+        layers=sizes,
+        history=History(steps, older=True),
+        smoke=SMOKE.as_dict(),
+        audit=AUDIT.as_dict(),
+        tag="imagegen/tiny:gpu",
+        remote=("ghcr.io/acme/rl/tiny:latest", "ghcr.io/acme/rl/tiny:2026.11.20-torch2.13.0-cu130-py311-1a2b3c4d"),
+    )
+    alone = site.CellReport(
+        cell=cpu,
+        lock=shared,
+        stale=(),
+        layers=(Size("base", 44_000_000, None), Size("torch", None, None)),
+        history=History(),
+        smoke=None,
+        audit=None,
+        tag="imagegen/tiny:cpu-py311",
+    )
+    return site.SiteReport(
+        cells=(gpu, cpu, bad),
+        states={
+            "tiny-gpu": CellState("tested", "1 of 3 smoke checks were skipped."),
+            "tiny-cpu-py311": CellState("unknown", "No release of it is known."),
+            "worse-cpu": CellState("conflict", reason),
+        },
+        sheets=(whole, alone),
+        descriptions={"tiny": "Small images.", "worse": "Another."},
+    )

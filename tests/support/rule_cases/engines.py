@@ -1,0 +1,204 @@
+"""vLLM and SGLang with their kernels."""
+
+from __future__ import annotations
+
+from tests.support.rule_cases import case, stack
+
+BLACKWELL = {"TORCH_CUDA_ARCH_LIST": "10.0 10.3 12.0 12.1"}
+
+CASES = {
+    # pytorch#142064: torch 2.6.0+cu126 has the new ABI; vllm 0.8.5 misses nine symbols there, none on PyPI's 2.6.0
+    "vllm-085-abi": case(
+        stack("12.6", torch="2.6.0+cu126", vllm="0.8.5.post1"),
+        stack("12.4", torch="2.6.0", vllm="0.8.5.post1"),
+        stack("12.6", torch="2.7.0", vllm="0.8.5.post1"),
+        stack("12.6", torch="2.6.0+cu126", vllm="0.9.2"),
+    ),
+    # vllm#31018: 0.13.0 with a torch for CUDA 13: "ImportError: libcudart.so.12"
+    "vllm-pypi-cu12": case(
+        stack("13.0", vllm="0.13.0"),
+        stack("12.8", vllm="0.13.0"),
+        stack("13.0", vllm="0.13.0+cu130"),
+        stack("13.0", vllm="0.20.0"),
+    ),
+    # vllm#52300: "ImportError: libcudart.so.13" with torch 2.11.0+cu126; pie#327: so on any CUDA 12 since 0.20.0;
+    # prime-rl takes the cu129 wheel of 0.26.0
+    "vllm-pypi-cu13": case(
+        stack("12.6", vllm="0.23.0"),
+        stack("13.0", vllm="0.23.0"),
+        stack("12.8", vllm="0.26.0+cu129"),
+        stack("12.8", vllm="0.19.0"),
+    ),
+    # vLLM's installation guide: CPU has wheels of its own, +cpu on GitHub; PyPI's are for CUDA
+    "vllm-pypi-cpu": case(
+        stack("cpu", vllm="0.24.0"),
+        stack("13.0", vllm="0.24.0"),
+        stack("cpu", vllm="0.24.0+cpu"),
+    ),
+    "vllm-cu129-label": case(
+        stack("13.0", vllm="0.26.0+cu129"),
+        stack("12.8", vllm="0.26.0+cu129"),
+        stack("13.0", vllm="0.26.0"),
+    ),
+    # measured: 0.9.2 to 0.11.2 need GLIBC_2.29 under a manylinux1 tag; 0.8.5 needs 2.14
+    "vllm-glibc-2.29": case(
+        stack("12.6", glibc="2.28", vllm="0.9.2"),
+        stack("12.6", glibc="2.31", vllm="0.9.2"),
+        stack("12.4", glibc="2.28", vllm="0.8.5"),
+    ),
+    # fatbins of vllm 0.8.5: sm_70 to sm_90a and no PTX that is newer than compute_52; 0.9.2 has 100a and 120a
+    "vllm-before-blackwell": case(
+        stack("12.8", gpu="12.0", vllm="0.8.5"),
+        stack("12.8", gpu="12.0", vllm="0.9.2"),
+        stack("12.8", gpu="9.0", vllm="0.8.5"),
+    ),
+    # fatbins: 100a and 120a until 0.16 (partial on 10.3 and 12.1), 100f and 120f from 0.20 on
+    "vllm-b300": case(
+        stack("12.9", gpu="10.3", vllm="0.16.0"),
+        stack("13.0", gpu="10.3", vllm="0.20.0"),
+        stack("12.9", gpu="10.0", vllm="0.16.0"),
+    ),
+    "vllm-gb10": case(
+        stack("12.9", gpu="12.1", vllm="0.16.0"),
+        stack("13.0", gpu="12.1", vllm="0.20.0"),
+        stack("12.9", gpu="12.0", vllm="0.16.0"),
+    ),
+    # fatbin of _vllm_fa2_C: SASS of 80, and PTX of ISA 8.7 (CUDA 12.8) in 0.9.2 to 0.11.2, 8.8 (12.9) in 0.12.0 to
+    # 0.19.0; vllm#28305 and its four issues: such a driver says "unsupported toolchain"; on 8.9 the SASS runs
+    # vllm 0.10.0: 2 of 81 containers of _C are such PTX alone on sm_80, also beside torch for CUDA 12.6
+    # vllm#37140: 0.11.0 serves qwen3-8b on Hopper, and fails with qwen3-vl on the same machine
+    "vllm-ptx-8.7": case(
+        (
+            stack("12.8", gpu="12.0", driver="570.10", vllm="0.11.0"),
+            stack("12.8", gpu="9.0", driver="550.54.14", vllm="0.11.0"),
+            stack("12.6", gpu="8.0", driver="560.35", vllm="0.10.0"),
+        ),
+        stack("12.8", gpu="12.0", driver="570.26", vllm="0.11.0"),
+        stack("12.4", gpu="9.0", driver="550.54.14", vllm="0.8.5"),
+        stack("12.8", gpu="8.9", driver="550.54.14", vllm="0.12.0"),
+    ),
+    "vllm-ptx-8.8": case(
+        stack("12.9", gpu="12.0", driver="570.124.06", vllm="0.12.0"),
+        stack("12.9", gpu="12.0", driver="575.51.03", vllm="0.12.0"),
+        stack("12.8", gpu="12.0", driver="570.124.06", vllm="0.11.2"),
+        stack("12.9", gpu="8.9", driver="550.54.14", vllm="0.12.0"),
+    ),
+    "vllm-ptx-hopper-8.8": case(
+        stack("12.9", gpu="9.0", driver="570.124.06", vllm="0.12.0"),
+        stack("12.9", gpu="9.0", driver="575.51.03", vllm="0.12.0"),
+        stack("12.9", gpu="8.0", driver="570.124.06", vllm="0.12.0"),
+        stack("12.8", gpu="9.0", driver="570.124.06", vllm="0.11.2"),
+    ),
+    # vllm 0.24.0 pins flashinfer 0.6.12 and transformers >=5.5.3, sglang 0.5.12 0.6.11.post1 and 5.6.0; verl had images
+    # with vllm 0.8.5 and sglang 0.4.6.post5 together
+    "vllm-sglang": case(
+        stack("13.0", vllm="0.24.0", sglang="0.5.12"),
+        stack("13.0", vllm="0.24.0"),
+        stack("12.4", vllm="0.8.5", sglang="0.5.2"),
+        stack("12.8", vllm="0.11.0", sglang="0.4.6.post5"),
+    ),
+    # vllm#22178: 0.9.0 in August 2025: "'aimv2' is already used by a Transformers config"; vllm-fork#1663: 4.53.3 works
+    "vllm-aimv2": case(
+        stack("12.6", vllm="0.9.2", transformers="4.54.0"),
+        stack("12.6", vllm="0.9.2", transformers="4.53.3"),
+        stack("12.4", vllm="0.8.5", transformers="4.57.1"),
+    ),
+    # es-at-scale#41: vllm 0.11.0 with transformers 5.1.0: "no attribute all_special_tokens_extended"
+    "vllm-transformers5": case(
+        stack("12.8", vllm="0.11.0", transformers="5.1.0"),
+        stack("12.8", vllm="0.11.0", transformers="4.57.6"),
+        stack("13.0", vllm="0.20.0", transformers="5.6.0"),
+    ),
+    # Qwen3's README: vllm>=0.8.5; before, "no module or parameter named 'block' in Qwen3ForCausalLM"
+    "vllm-qwen3": case(
+        stack("12.4", vllm="0.8.4", transformers="4.51.1"),
+        stack("12.4", vllm="0.8.5", transformers="4.51.1"),
+        stack("12.4", vllm="0.8.4", transformers="4.50.3"),
+    ),
+    # undefined symbols of the wheels, and sglang's own pins: 0.4.9.post4 has 0.2.7 with torch 2.7.1
+    "sgl-kernel-torch2.7": case(
+        stack("12.8", torch="2.8.0", sgl_kernel="0.2.7"),
+        stack("12.8", torch="2.7.1+cu128", sgl_kernel="0.2.7"),
+        stack("12.4", torch="2.6.0", sgl_kernel="0.1.4"),
+    ),
+    # sglang 0.5.5 has 0.3.16.post5 with torch 2.8.0; 0.3.17 misses one symbol on 2.9
+    "sgl-kernel-torch2.8": case(
+        stack("12.8", torch="2.9.0", sgl_kernel="0.3.17"),
+        stack("12.8", torch="2.8.0", sgl_kernel="0.3.16.post5"),
+        stack("12.8", torch="2.7.1+cu128", sgl_kernel="0.2.8"),
+    ),
+    # sglang 0.5.6 has 0.3.18.post2 with torch 2.9.1; dlopen of 0.3.21's spatial_ops aborts on 2.8
+    "sgl-kernel-torch2.9": case(
+        stack("12.8", torch="2.8.0", sgl_kernel="0.3.21"),
+        stack("12.8", torch="2.9.1", sgl_kernel="0.3.21"),
+        stack("12.8", torch="2.8.0", sgl_kernel="0.3.16.post5"),
+    ),
+    "sglang-kernel-torch2.9": case(
+        stack("12.8", torch="2.10.0", sglang_kernel="0.4.1"),
+        stack("12.8", torch="2.9.1", sglang_kernel="0.4.1"),
+        stack("13.0", torch="2.11.0", sglang_kernel="0.4.2"),
+    ),
+    # verl's image of 2026: 0.4.2.post2 with torch 2.11.0; on 2.10 three symbols are missing
+    "sglang-kernel-torch2.11": case(
+        stack("13.0", torch="2.10.0+cu130", sglang_kernel="0.4.2.post2"),
+        stack("13.0", torch="2.11.0", sglang_kernel="0.4.2.post2"),
+        stack("13.0", torch="2.13.0", sglang_kernel="0.4.6.post1"),
+    ),
+    # sglang 0.5.18 has 0.4.6.post1 with torch 2.13.0; one symbol is missing on 2.14
+    "sglang-kernel-torch2.13": case(
+        stack("13.0", torch="2.14.0", sglang_kernel="0.4.6.post1"),
+        stack("13.0", torch="2.13.0", sglang_kernel="0.4.6.post1"),
+        stack("13.0", torch="2.14.1", sglang_kernel="0.4.10"),
+    ),
+    # listed: both wheels hold sgl_kernel/__init__.py, deep_gemm/__init__.py, triton_kernels/__init__.py
+    "sgl-kernel-two-names": case(
+        stack("12.8", torch="2.9.1", sgl_kernel="0.3.21", sglang_kernel="0.4.1"),
+        stack("12.8", torch="2.9.1", sglang_kernel="0.4.1"),
+        stack("12.8", torch="2.9.1", sgl_kernel="0.3.21"),
+    ),
+    # measured: 0.3.21 needs GLIBC_2.27 under a manylinux2014 tag, others 2.17
+    "sgl-kernel-glibc-2.27": case(
+        stack("12.8", glibc="2.26", sgl_kernel="0.3.21"),
+        stack("12.8", glibc="2.28", sgl_kernel="0.3.21"),
+        stack("12.8", glibc="2.26", sgl_kernel="0.2.7"),
+    ),
+    # fatbins of common_ops: 0.2.7 has 75, 80, 89, 90(a); 0.3.14 has 100a and 120a; 0.4.2 also 103a
+    "sgl-kernel-before-blackwell": case(
+        stack("12.8", gpu="10.0", sgl_kernel="0.2.7"),
+        stack("12.8", gpu="10.0", sgl_kernel="0.3.14.post1"),
+        stack("12.8", gpu="9.0", sgl_kernel="0.2.7"),
+    ),
+    "sgl-kernel-b300": case(
+        stack("12.9", gpu="10.3", sgl_kernel="0.3.21"),
+        stack("12.9", gpu="10.0", sgl_kernel="0.3.21"),
+        stack("12.9", gpu="10.3", sgl_kernel="0.2.7"),
+        stack("12.9", gpu="10.3", sgl_kernel="0.3.21+cu130"),
+    ),
+    "sglang-kernel-b300": case(
+        stack("12.9", gpu="10.3", sglang_kernel="0.4.1"),
+        stack("13.0", gpu="10.3", sglang_kernel="0.4.2"),
+        stack("12.9", gpu="10.0", sglang_kernel="0.4.1"),
+        stack("12.9", gpu="10.3", sglang_kernel="0.4.1+cu130"),
+    ),
+    # MEDS_EIC_AR#163: PyPI's has images "only up to sm_120a", the +cu130 builds of SGLang's index have sm_121a;
+    # fatbins: 120a alone, in 0.4.6.post1 too
+    "sgl-kernel-gb10": case(
+        stack("12.9", gpu="12.1", sgl_kernel="0.3.21"),
+        stack("12.9", gpu="12.0", sgl_kernel="0.3.21"),
+        stack("12.9", gpu="12.1", sgl_kernel="0.2.7"),
+        stack("12.9", gpu="12.1", sgl_kernel="0.3.21+cu130"),
+    ),
+    "sglang-kernel-gb10": case(
+        stack("13.0", gpu="12.1", sglang_kernel="0.4.6.post1"),
+        stack("13.0", gpu="12.0", sglang_kernel="0.4.6.post1"),
+        stack("13.0", gpu="12.1", sglang_kernel="0.4.10"),
+        stack("13.0", gpu="12.1", sglang_kernel="0.4.4+cu130"),
+    ),
+    # sglang-omni#620: 0.3.21 on a machine with CUDA 13 alone: "libnvrtc.so.12 / libcudart.so.12 not found"
+    "sgl-kernel-cu12": case(
+        stack("13.0", torch="2.9.1+cu130", sgl_kernel="0.3.21"),
+        stack("13.0", torch="2.9.1+cu130", sgl_kernel="0.3.21+cu130"),
+        stack("12.8", torch="2.9.1", sgl_kernel="0.3.21"),
+        stack("13.0", sgl_kernel="0.2.7"),
+    ),
+}

@@ -1,0 +1,54 @@
+"""A machine with a store of its own, for commands about wheelhouses."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+from click.testing import CliRunner
+
+from imagegen.cli.app import App
+from imagegen.core.store import Store
+from imagegen.plan.lock.model import Lock
+from tests.support.source_builds import WITH_BUILD
+
+
+@dataclass
+class Machine:
+    """One machine's store, and what it knows of the team's wheelhouse."""
+
+    root: Path
+    place: str
+
+    @property
+    def app(self) -> App:
+        env = {"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull, "XDG_CACHE_HOME": str(self.root)}
+        if self.place:
+            env["IMAGEGEN_WHEELHOUSE"] = self.place
+        return App(env, self.root)
+
+    @property
+    def store(self) -> Store:
+        return self.app.store
+
+    def run(self, command: click.Command, *arguments: str, app: App | None = None) -> tuple[int, str, str]:
+        ended = CliRunner().invoke(command, arguments, obj=app or self.app)
+        if ended.exception and not isinstance(ended.exception, SystemExit):
+            raise ended.exception
+        return ended.exit_code, ended.stdout, ended.stderr
+
+
+def app_of(here: Machine, lock: Lock | None = None) -> App:
+    """One that knows a single cell."""
+    app = here.app
+    cell = SimpleNamespace(id=WITH_BUILD.cell, indexes={}, recipes={})
+
+    def select(pattern: str) -> tuple[SimpleNamespace, ...]:
+        return (cell,)
+
+    vars(app)["matrix"] = SimpleNamespace(gpus={}, cells=lambda: (cell,), select=select)
+    vars(app)["find_lock"] = vars(app)["fresh_lock"] = lambda _: lock
+    return app
