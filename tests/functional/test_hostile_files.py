@@ -116,7 +116,7 @@ def test_a_link_out_of_the_project_is_not_followed(link: str, tmp_path: Path) ->
     path.unlink(missing_ok=True)
     path.symlink_to(target)
     arguments, code = LINKED[link]
-    done = project.run(*arguments)
+    done = project.call(*arguments)
     assert done.returncode == code, done.stderr
     assert data.OUTSIDE in done.stderr
     shown = done.stdout + done.stderr + "".join(each.read_text() for each in project.root.glob("report/**/*.html"))
@@ -127,7 +127,7 @@ def test_a_link_within_the_project_is_followed(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     demo = project.root / "matrices/demo.yaml"
     demo.symlink_to(demo.rename(project.root / "elsewhere.yaml"))
-    assert "demo" in project.run("list", "demo").stdout
+    assert "demo" in project.call("list", "demo").stdout
 
 
 @pytest.mark.fault("Matrices, rules, locks", "a directory that cannot be read", "named: nothing in it is passed over")
@@ -267,7 +267,7 @@ def test_what_the_matrix_decides_cannot_be_edited_in_a_lock(name: str) -> None:
 def test_the_command_line_refuses_an_edited_lock_and_lock_mends_it(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     env = {"PIP_INDEX_URL": (project.root / "index").as_uri()}
-    done = project.run("lock", "demo", "--json", env=env)
+    done = project.call("lock", "demo", "--json", env=env)
     complaints = {
         "cell": "demo-cpu-py311",
         "path": "locks/demo-cpu-py311.toml",
@@ -279,14 +279,14 @@ def test_the_command_line_refuses_an_edited_lock_and_lock_mends_it(tmp_path: Pat
     good = lock.read(project.lock)
     lock.write(replace(python(good, path="/bin/evil"), env=(EnvVar("A", "b", "c"),)), project.lock)
     for arguments in (["build", "--output", "oci:x"], ["lock", "--check"]):
-        done = project.run(arguments[0], "demo", *arguments[1:])
+        done = project.call(arguments[0], "demo", *arguments[1:])
         assert done.returncode == 67, done.stderr
         assert "says otherwise about interpreter.path, env" in done.stderr
         assert f"{project.lock.name}" in done.stderr
         assert "`imagegen lock demo-cpu-py311`" in done.stderr
-    (listed,) = json.loads(project.run("list", "demo", "--json").stdout)
+    (listed,) = json.loads(project.call("list", "demo", "--json").stdout)
     assert (listed["state"], listed["locked"], bool(listed["reason"])) == ("no known conflict", "edited", True)
-    assert project.run("lock", "demo", env=env).returncode == 0
+    assert project.call("lock", "demo", env=env).returncode == 0
     assert lock.read(project.lock) == good
 
 

@@ -246,7 +246,7 @@ def test_an_address_names_the_file(tmp_path: Path) -> None:
 def test_every_command_refuses_it(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     env = {"PIP_INDEX_URL": (project.root / "index").as_uri()}
-    assert project.run("lock", "demo", env=env).returncode == 0
+    assert project.call("lock", "demo", env=env).returncode == 0
     sound = lock.read(project.lock)
     file = LockedFile(
         "extra-1.0-py3-none-any.whl", 9, "e" * 64, URL, url="http://127.0.0.1:9/extra-1.0-py3-none-any.whl"
@@ -258,22 +258,22 @@ def test_every_command_refuses_it(tmp_path: Path) -> None:
         ["build", "demo", "--output", "oci:x"],
         ["publish", "demo", "--to", "127.0.0.1:9/x", "--dry-run"],
     ):
-        done = project.run(*arguments, env=env)
+        done = project.call(*arguments, env=env)
         assert done.returncode == 67, (arguments, done.stderr)
         assert not (project.root / "x").exists()
-    assert project.run("lock", "demo", env=env).returncode == 0  # it resolves anew, and the intruder is gone
+    assert project.call("lock", "demo", env=env).returncode == 0  # it resolves anew, and the intruder is gone
     assert lock.read(project.lock) == sound
 
 
 def test_a_record_that_does_not_fit_goes_when_the_lock_is_made_again(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     env = {"PIP_INDEX_URL": (project.root / "index").as_uri()}
-    assert project.run("lock", "demo", env=env).returncode == 0
+    assert project.call("lock", "demo", env=env).returncode == 0
     sound = lock.read(project.lock)
     digest = f"sha256:{'e' * 64}"
     lock.write(replace(sound, record=Record(LAYER_FORMAT, CODEC, digest, ())), project.lock)
-    assert project.run("lock", "demo", "--check", env=env).returncode == 67
-    assert project.run("lock", "demo", env=env).returncode == 0
+    assert project.call("lock", "demo", "--check", env=env).returncode == 67
+    assert project.call("lock", "demo", env=env).returncode == 0
     assert lock.read(project.lock) == sound
 
 
@@ -283,12 +283,12 @@ def test_an_edited_hash_is_found_by_resolving_again(tmp_path: Path) -> None:
     """
     project = Project(tmp_path / "project")
     env = {"PIP_INDEX_URL": (project.root / "index").as_uri()}
-    assert project.run("lock", "demo", env=env).returncode == 0
+    assert project.call("lock", "demo", env=env).returncode == 0
     sound = project.lock.read_text()
     (wheel,) = lock.read(project.lock).wheels
     project.lock.write_text(sound.replace(wheel.file.sha256, "e" * 64))
-    assert project.run("lock", "demo", "--check", env=env).returncode == 0
-    assert project.run("lock", "demo", env=env).returncode == 0
+    assert project.call("lock", "demo", "--check", env=env).returncode == 0
+    assert project.call("lock", "demo", env=env).returncode == 0
     assert project.lock.read_text() == sound
 
 
