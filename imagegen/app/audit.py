@@ -33,7 +33,7 @@ from imagegen.image.inventory.archive import ArchivedImage
 from imagegen.image.inventory.cell import subject
 from imagegen.image.inventory.distributions import installed, python_of
 from imagegen.image.inventory.environment import Environment
-from imagegen.image.inventory.layers import Layered, LayerEntry
+from imagegen.image.inventory.layers import LayeredTree, LayerEntry
 from imagegen.image.inventory.site import describe
 from imagegen.image.inventory.stream import ChunkReader, layer, piped
 from imagegen.image.inventory.tree import FileTree
@@ -134,7 +134,7 @@ def image_subject(
     """
     with Store(settings.store).temporary_directory("audit") as scratch:
         contents = _read(reference, scratch, settings, progress)
-    tree = Layered()
+    tree = LayeredTree()
     for each in contents.layers:
         tree.add(each)
     variables = {name: value for name, equals, value in (each.partition("=") for each in contents.config.env) if equals}

@@ -204,7 +204,7 @@ def _attach(
     signer, there = publisher.signer, reader.read(repository, image.digest)
     new = attachments.missing(documents, there.documents, signs=signer is not None)
     if any(document.kind is LAYERS for document in new):  # before the description names the scans
-        repository.writer.refer_all(subject, FACTS, scans, FACT, {})
+        repository.writer.attach_all(subject, FACTS, scans, FACT, {})
     if new or (signer and not there.signers):
         annotations = attachments.source_annotations(publisher.source)
         attach(repository.writer, repository.reader, subject, new, signer, annotations, publisher.trust)

@@ -151,7 +151,7 @@ class World:
         """Attach documents as trust.attach does, without signatures."""
         for document in documents:
             kind = document.kind.media_type
-            target.refer(subject, kind, document.content, kind, {})
+            target.attach(subject, kind, document.content, kind, {})
 
     def attached(self, place: RemoteRepository, digest: str) -> tuple[Attached, ...]:
         found = []

@@ -136,7 +136,7 @@ def test_gzip_layers_elsewhere_need_no_layers_here(store: Store, tmp_path: Path)
     after = gzipped(LOCK, before, store, Quiet())
     said = read_description(description(LOCK, before, {}, after))
     assert said.layers == before.layers
-    assert gzipped(LOCK, before, Store(tmp_path / "empty"), Quiet(), said.packed) == after
+    assert gzipped(LOCK, before, Store(tmp_path / "empty"), Quiet(), said.gzip_by_key) == after
 
 
 def test_a_gzip_layer_of_other_contents_is_not_taken(store: Store) -> None:

@@ -77,7 +77,7 @@ def attested(lock: Lock, published: Image, store: Store, into: Store) -> RemoteL
     """Return the layers of a published image as its LAYERS document has them; `into` gets the wheel scans."""
     scans = cell.known_scans(lock, store)
     cell.import_scans(lock, into, scans, scans.get)
-    return RemoteLayers(None, read_description(description(lock, published, {})).elsewhere)
+    return RemoteLayers(None, read_description(description(lock, published, {})).layers_by_key)
 
 
 def wheels_of(store: Store) -> set[str]:
@@ -166,7 +166,7 @@ def test_a_layer_of_whose_files_nothing_is_known_is_made(
     store: Store, wheels: tuple[LockedWheel, ...], published: Image, empty: Store, settings: Settings
 ) -> None:
     lock = lock_of(*wheels)
-    elsewhere = RemoteLayers(None, read_description(description(lock, published, {})).elsewhere)
+    elsewhere = RemoteLayers(None, read_description(description(lock, published, {})).layers_by_key)
     for wheel in wheels:
         empty.write(store.read(wheel.file.digest))
     assert build(lock, empty, settings, elsewhere) == published

@@ -137,7 +137,7 @@ def test_a_wheel_that_fits_is_locked_with_the_reason(works: Works) -> None:
     works.chooser.answer = Candidate(WheelSource.SOURCE, "", "", fits=True, reason="no host can be reached")
     assert works.make(lock) is lock
     with raises("lock-no-recipe"):
-        works.make(lock, upgrade_packages=("fast",))
+        works.make(lock, packages=("fast",))
     works.recipe(RECIPE, from_source=True)
     assert contradictions(lock, works.cell) == ("wheel fast",)
 

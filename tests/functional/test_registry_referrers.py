@@ -61,8 +61,8 @@ def index_of(registry: Writable) -> list[str]:
 def test_what_is_attached_is_found_and_read(either: Writable) -> None:
     target, repository = both(either)
     assert repository.referrers(SUBJECT.digest) == ()
-    sbom = target.refer(SUBJECT, SBOM, b'{"bomFormat": "CycloneDX"}', SBOM, {"a.b": "c"})
-    note = target.refer(SUBJECT, NOTE, b"well done", NOTE, {})
+    sbom = target.attach(SUBJECT, SBOM, b'{"bomFormat": "CycloneDX"}', SBOM, {"a.b": "c"})
+    note = target.attach(SUBJECT, NOTE, b"well done", NOTE, {})
     found = repository.referrers(SUBJECT.digest)
     assert {each.digest for each in found} == {sbom, note}
     (one,) = repository.referrers(SUBJECT.digest, SBOM)
@@ -75,9 +75,9 @@ def test_what_is_attached_is_found_and_read(either: Writable) -> None:
 def test_of_many_documents_those_are_sent_that_are_not_there(either: Writable) -> None:
     target, repository = both(either)
     many = {f"{number}": b"%d" % (number // 2) for number in range(40)}  # two by two the same
-    first = target.refer_all(SUBJECT, NOTE, many, NOTE, {})
+    first = target.attach_all(SUBJECT, NOTE, many, NOTE, {})
     either.requested.clear()
-    second = target.refer_all(SUBJECT, NOTE, many | {"40": b"new"}, NOTE, {})
+    second = target.attach_all(SUBJECT, NOTE, many | {"40": b"new"}, NOTE, {})
     assert len([path for method, path in either.requested if method == "PUT" and "/uploads/" in path]) == 1
     found = {each.digest: repository.artifact(each) for each in repository.referrers(SUBJECT.digest)}
     assert found.keys() == {first, second}
@@ -92,9 +92,9 @@ def test_of_many_documents_those_are_sent_that_are_not_there(either: Writable) -
 
 def test_the_same_again_is_the_same(either: Writable) -> None:
     target, repository = both(either)
-    first = target.refer(SUBJECT, SBOM, b"{}", SBOM, {"a": "b"})
+    first = target.attach(SUBJECT, SBOM, b"{}", SBOM, {"a": "b"})
     documents = dict(either.documents)
-    assert both(either)[0].refer(SUBJECT, SBOM, b"{}", SBOM, {"a": "b"}) == first
+    assert both(either)[0].attach(SUBJECT, SBOM, b"{}", SBOM, {"a": "b"}) == first
     assert either.documents == documents
     assert len(repository.referrers(SUBJECT.digest)) == 1
 
@@ -103,7 +103,7 @@ def test_the_same_again_is_the_same(either: Writable) -> None:
 def test_long_lists_come_in_pages_filtered_or_not(registry: Writable, *, filters: bool) -> None:
     registry.referrers, registry.filters, registry.page = True, filters, 2
     target, repository = both(registry)
-    digests = [target.refer(SUBJECT, kind, str(n).encode(), kind, {}) for n in range(5) for kind in (SBOM, NOTE)]
+    digests = [target.attach(SUBJECT, kind, str(n).encode(), kind, {}) for n in range(5) for kind in (SBOM, NOTE)]
     assert {each.digest for each in repository.referrers(SUBJECT.digest)} == set(digests)
     registry.requested.clear()
     assert {each.digest for each in repository.referrers(SUBJECT.digest, NOTE)} == set(digests[1::2])
@@ -136,7 +136,7 @@ def test_a_registry_without_the_api(how: str, registry: Writable) -> None:
     registry.faults.append(answer)
     try:
         target, repository = both(registry)
-        digest = target.refer(SUBJECT, SBOM, b"{}", SBOM, {})
+        digest = target.attach(SUBJECT, SBOM, b"{}", SBOM, {})
         assert [each.digest for each in repository.referrers(SUBJECT.digest)] == [digest] == index_of(registry)
         assert not people.requested
     finally:
@@ -157,7 +157,7 @@ def test_a_registry_that_fails_to_list_is_no_registry_without_referrers(registry
 def test_updates_that_are_lost(registry: Writable) -> None:
     """Another writer, who read the list before we wrote to it, twice writes theirs over ours."""
     target, repository = both(registry)
-    theirs, mine = both(registry)[0].refer(SUBJECT, NOTE, b"theirs", NOTE, {}), []
+    theirs, mine = both(registry)[0].attach(SUBJECT, NOTE, b"theirs", NOTE, {}), []
     over = registry.documents[f"/v2/a/b/manifests/{TAG}"]
     left = [2]
 
@@ -171,17 +171,17 @@ def test_updates_that_are_lost(registry: Writable) -> None:
         return False
 
     registry.faults.append(overwritten)
-    mine.append(target.refer(SUBJECT, NOTE, b"mine", NOTE, {}))
+    mine.append(target.attach(SUBJECT, NOTE, b"mine", NOTE, {}))
     assert index_of(registry) == [theirs, *mine]
     registry.documents[f"/v2/a/b/manifests/{TAG}"] = over  # later than our look: the next that we attach brings it back
-    mine.append(target.refer(SUBJECT, NOTE, b"mine too", NOTE, {}))
+    mine.append(target.attach(SUBJECT, NOTE, b"mine too", NOTE, {}))
     assert index_of(registry) == [theirs, *mine]
     registry.documents[f"/v2/a/b/manifests/{TAG}"] = over
-    target.look_again()
+    target.verify_referrers()
     assert index_of(registry) == [theirs, *mine]
     left[0] = 1 << 30
     with raises("publish-write-failed"):
-        target.refer(SUBJECT, NOTE, b"never", NOTE, {})
+        target.attach(SUBJECT, NOTE, b"never", NOTE, {})
     assert {each.digest for each in repository.referrers(SUBJECT.digest)} == {theirs}
 
 
@@ -195,7 +195,7 @@ def test_a_registry_that_behaves_badly(how: str, either: Writable, monkeypatch: 
         fault = {"every": every(3, 500), "blobs": dropping(1000, "PATCH"), "it": answering(429, "PUT", times=2)}
         either.faults.append(fault[how.split(maxsplit=1)[0]])
     target, repository = both(either)
-    digests = [target.refer(SUBJECT, SBOM, data, SBOM, {}) for data in (DATA, b"{}")]
+    digests = [target.attach(SUBJECT, SBOM, data, SBOM, {}) for data in (DATA, b"{}")]
     found = repository.referrers(SUBJECT.digest)
     assert {each.digest for each in found} == set(digests)
     assert {repository.content(each).data for each in found} == {DATA, b"{}"}
@@ -208,7 +208,7 @@ def test_what_others_listed_stays(registry: Writable) -> None:
     registry.documents[f"/v2/a/b/manifests/{TAG}"] = (INDEX, index.encode())
     registry.documents[f"/v2/a/b/manifests/{foreign['digest']}"] = (MANIFEST, b"{}")
     target, repository = both(registry)
-    digest = target.refer(SUBJECT, SBOM, b"{}", SBOM, {})
+    digest = target.attach(SUBJECT, SBOM, b"{}", SBOM, {})
     assert json.loads(registry.documents[f"/v2/a/b/manifests/{TAG}"][1])["manifests"][0] == foreign
     assert [each.digest for each in repository.referrers(SUBJECT.digest)] == [digest]
 
@@ -217,7 +217,7 @@ def test_a_tag_that_is_no_list(registry: Writable) -> None:
     registry.put("a/b", {"schemaVersion": 2, "mediaType": MANIFEST, "config": {}, "layers": []}, TAG)
     target, repository = both(registry)
     with raises("publish-write-failed"):
-        target.refer(SUBJECT, SBOM, b"{}", SBOM, {})
+        target.attach(SUBJECT, SBOM, b"{}", SBOM, {})
     with raises("fetch-manifest-unsupported"):
         repository.referrers(SUBJECT.digest)
 
@@ -228,7 +228,7 @@ def test_a_tag_that_is_no_list(registry: Writable) -> None:
 @pytest.mark.parametrize("what", ["subject", "manifest", "blob"])
 def test_tampering(what: str, either: Writable) -> None:
     target, repository = both(either)
-    target.refer(SUBJECT, SBOM, b"{}x", SBOM, {})
+    target.attach(SUBJECT, SBOM, b"{}x", SBOM, {})
     (found,) = repository.referrers(SUBJECT.digest)
     if what == "subject":
         found = replace(found, subject=digest_of(b"another"))

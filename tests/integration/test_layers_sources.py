@@ -39,7 +39,7 @@ def test_a_layer_with_an_sdist_is_made_on_an_empty_store(
     described = read_description(description(lock, built, {}, gzipped(lock, built, full, Quiet())))
     cell.import_scans(lock, empty, facts, facts.get)
     sourced = next(part for part in plan(lock) if any(wheel.sdist for wheel in part.wheels))
-    elsewhere = {key: layer for key, layer in described.elsewhere.items() if key != sourced.key}
+    elsewhere = {key: layer for key, layer in described.layers_by_key.items() if key != sourced.key}
     fetched: list[str] = []
 
     class Source:
@@ -51,14 +51,14 @@ def test_a_layer_with_an_sdist_is_made_on_an_empty_store(
         raise AssertionError("mmdebstrap is not needed")
 
     monkeypatch.setattr(importlib.import_module("imagegen.image.base.build"), "_build", refused)
-    remote = RemoteLayers(cast("registry.Repository", Source()), elsewhere, described.packed)
+    remote = RemoteLayers(cast("registry.Repository", Source()), elsewhere, described.gzip_by_key)
     sources = resolve_layers(lock, empty, remote)
     stack = LayerStack(sources)
     for layer in layers.ensure_layers(lock, sources, empty, settings, Quiet(), remote):
         stack.add(layer)
     made = layers.write_image(lock, stack, empty)
     assert made.digest == site.reference
-    assert fetched == [described.packed[made.layers[0].key].digest]
+    assert fetched == [described.gzip_by_key[made.layers[0].key].digest]
     assert [layer.name for layer in made.layers if empty.has(layer.digest)] == [sourced.name]
     assert {wheel.name for wheel in lock.wheels if empty.has(wheel.file.digest)} == {
         each.name for each in sourced.wheels

@@ -41,11 +41,13 @@ def test_what_is_attached_at_once_is_all_listed(hub: Hub, tmp_path: Path) -> Non
         repository = Repository(name, client, settings)
         assert repository.referrers(subject.digest) == ()
         one = PushTarget(name, client, settings)
-        sbom = one.refer(subject, SBOM, b"{}", SBOM, {"a": "b"})
+        sbom = one.attach(subject, SBOM, b"{}", SBOM, {"a": "b"})
         (found,) = repository.referrers(subject.digest)
         assert (found.digest, found.artifact_type, found.annotations) == (sbom, SBOM, {"a": "b"})
         assert repository.content(found) == Content(SBOM, {"a": "b"}, SBOM, b"{}")
         with ThreadPoolExecutor(4) as pool:
-            notes = {*pool.map(lambda n: one.refer(subject, "text/plain", f"{n}".encode(), "text/plain", {}), range(8))}
+            notes = {
+                *pool.map(lambda n: one.attach(subject, "text/plain", f"{n}".encode(), "text/plain", {}), range(8))
+            }
         assert {each.digest for each in repository.referrers(subject.digest, "text/plain")} == notes
         assert set(repository.tags()) == {"1", fallback_tag(subject.digest)}

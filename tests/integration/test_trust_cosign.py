@@ -85,7 +85,7 @@ class Place:
         return attach.gather(self.repository, self.image.digest, trust)
 
     def refer(self, data: bytes) -> str:
-        return self.target.refer(self.image, BUNDLE, data, BUNDLE, {})
+        return self.target.attach(self.image, BUNDLE, data, BUNDLE, {})
 
 
 @pytest.fixture(scope="module", params=["docker-registry", "stand-in"])

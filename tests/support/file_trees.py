@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagegen.image.inventory.layers import Layered, read_layer
+from imagegen.image.inventory.layers import LayeredTree, read_layer
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def as_tar(tree: Things) -> bytes:
     return stream.getvalue()
 
 
-def layered(scratch: Path, *layers: Things) -> Layered:
-    found = Layered()
+def layered(scratch: Path, *layers: Things) -> LayeredTree:
+    found = LayeredTree()
     for each in layers:
         found.add(read_layer(io.BytesIO(as_tar(each)), scratch))
     return found

@@ -21,7 +21,7 @@ from imagegen.core.store import Store
 from imagegen.image import base as bases
 from imagegen.image.layers import Layer
 from imagegen.image.layers.codec import CODEC
-from imagegen.image.layers.image import Described, dump
+from imagegen.image.layers.image import LayersDocument, dump
 from imagegen.plan import lock as locks
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare import operands
@@ -101,7 +101,7 @@ def documents(lock: Lock, digest: str) -> dict[Kind, bytes]:
     rows = lock.record.layers if lock.record else ()
     layers = tuple(Layer(ZSTD_TYPE, row.digest, row.size, row.diff_id, row.name, row.key) for row in rows)
     inputs, base = locks.inputs_hash(lock), bases.key(lock.base)
-    listed = Described(
+    listed = LayersDocument(
         inputs, digest_of(text), digest, CODEC, base, layers, {key: digest_of(KNOWN[key]) for key in KNOWN}
     )
     tested = {

@@ -16,7 +16,7 @@ from imagegen.core.oci.types import GZIP_TYPE, ZSTD_TYPE
 from imagegen.core.store.cache import StoredBlob
 from imagegen.image.layers import Layer
 from imagegen.image.layers.codec import CODEC, GZIP
-from imagegen.image.layers.image import MAX_DOCUMENT, Described, Packed, dump, read_description
+from imagegen.image.layers.image import MAX_DOCUMENT, CompressedBlobs, LayersDocument, dump, read_description
 
 ONE, TWO = (f"sha256:{digit * 64}" for digit in "12")
 DIGESTS = st.integers(0, 1 << 256).map(lambda number: f"sha256:{number % (1 << 256):064x}")
@@ -25,37 +25,41 @@ SIZES = st.integers(0, 64 << 30)
 
 
 @st.composite
-def documents(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Described:
+def documents(draw: Callable[[st.SearchStrategy[Any]], Any]) -> LayersDocument:
     keys = draw(st.lists(DIGESTS, min_size=1, max_size=5, unique=True))
     types = st.sampled_from([ZSTD_TYPE, GZIP_TYPE, "application/vnd.oci.image.layer.v1.tar"])
     layers = tuple(
         draw(st.builds(Layer, types, DIGESTS, SIZES, DIGESTS, NAMES, st.just(key), st.none() | SIZES)) for key in keys
     )
     others = {key: StoredBlob(draw(DIGESTS), draw(SIZES)) for key in keys if draw(st.booleans())}
-    packed = draw(st.none() | st.just(Packed(GZIP, others)))
+    packed = draw(st.none() | st.just(CompressedBlobs(GZIP, others)))
     facts = draw(st.dictionaries(DIGESTS, DIGESTS, max_size=3))
     texts = (draw(each) for each in (DIGESTS, DIGESTS, DIGESTS, NAMES, DIGESTS))
-    return Described(*texts, layers, facts, packed)  # type: ignore[call-arg]
+    return LayersDocument(*texts, layers, facts, packed)  # type: ignore[call-arg]
 
 
 @given(documents())
-def test_what_is_written_is_read(said: Described) -> None:
+def test_what_is_written_is_read(said: LayersDocument) -> None:
     assert read_description(dump(said)) == said
     assert dump(read_description(dump(said))) == dump(said)
 
 
-def sample() -> Described:
+def sample() -> LayersDocument:
     layer = Layer(ZSTD_TYPE, ONE, 7, ONE, "torch", ONE, 9)
-    return Described(ONE, TWO, ONE, CODEC, ONE, (layer,), {ONE: TWO}, Packed(GZIP, {ONE: StoredBlob(TWO, 8)}))
+    return LayersDocument(
+        ONE, TWO, ONE, CODEC, ONE, (layer,), {ONE: TWO}, CompressedBlobs(GZIP, {ONE: StoredBlob(TWO, 8)})
+    )
 
 
 def test_layers_of_another_codec_are_not_reused() -> None:
     said = sample()
-    assert list(said.elsewhere) == list(said.packed) == [ONE]
-    assert replace(said, codec="zstd 1.4").elsewhere == {}
-    assert said.packed[ONE] == replace(said.layers[0], digest=TWO, size=8, media_type=GZIP_TYPE)
+    assert list(said.layers_by_key) == list(said.gzip_by_key) == [ONE]
+    assert replace(said, codec="zstd 1.4").layers_by_key == {}
+    assert said.gzip_by_key[ONE] == replace(said.layers[0], digest=TWO, size=8, media_type=GZIP_TYPE)
     assert (
-        replace(said, gzip=Packed("zlib 2", {ONE: StoredBlob(TWO, 8)})).packed == replace(said, gzip=None).packed == {}
+        replace(said, gzip=CompressedBlobs("zlib 2", {ONE: StoredBlob(TWO, 8)})).gzip_by_key
+        == replace(said, gzip=None).gzip_by_key
+        == {}
     )
 
 

@@ -36,7 +36,7 @@ class Registry:
     artifacts: dict[str, tuple[Referrer, Content | Exception]] = field(default_factory=dict)
     looked: list[int] = field(default_factory=list)  # how many artifacts there were when it looked again
 
-    def refer(
+    def attach(
         self, subject: Descriptor, artifact_type: str, blob: bytes, media_type: str, annotations: Mapping[str, str]
     ) -> str:
         described = Descriptor(media_type, digest_of(blob), len(blob))
@@ -46,7 +46,7 @@ class Registry:
         self.artifacts[digest] = (referrer, Content(artifact_type, annotations, media_type, blob))
         return digest
 
-    def look_again(self) -> None:
+    def verify_referrers(self) -> None:
         self.looked.append(len(self.artifacts))
 
     def referrers(self, digest: str, artifact_type: str | None = None) -> tuple[Referrer, ...]:
@@ -60,10 +60,10 @@ class Registry:
         return content
 
     def add(self, document: Document, image: Descriptor = IMAGE) -> str:
-        return self.refer(image, document.kind.media_type, document.content, document.kind.media_type, {})
+        return self.attach(image, document.kind.media_type, document.content, document.kind.media_type, {})
 
     def add_bundle(self, data: bytes, image: Descriptor = IMAGE) -> str:
-        return self.refer(image, BUNDLE, data, BUNDLE, {})
+        return self.attach(image, BUNDLE, data, BUNDLE, {})
 
     def of(self, kind: str) -> list[bytes]:
         contents = (content for _, content in self.artifacts.values() if isinstance(content, Content))
@@ -318,7 +318,7 @@ def test_lists_without_the_kind_are_read() -> None:
             for digest, (referrer, content) in artifacts.items()
         }
         assert said(gathered(registry)) == {"sbom": "release"}
-    foreign = registry.refer(IMAGE, "application/vnd.example", b"x", "text/plain", {})
+    foreign = registry.attach(IMAGE, "application/vnd.example", b"x", "text/plain", {})
     registry.artifacts[foreign] = (registry.artifacts[foreign][0], AssertionError("it was fetched"))
     assert gathered(registry).signers == ("release",)
 

@@ -56,7 +56,7 @@ _MEANINGS: dict[int, str] = {
 
 
 T = TypeVar("T")
-Way = Literal["there", "mounted", "sent"]
+BlobOutcome = Literal["there", "mounted", "sent"]
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class PushTarget:
                 self._mounts.give_up()
         return reply.status == HTTPStatus.CREATED
 
-    def upload(self, blob: Descriptor, store: Store, meter: Meter) -> Way:
+    def upload(self, blob: Descriptor, store: Store, meter: Meter) -> BlobOutcome:
         """Bring a blob of the store to the repository, where it is not there. Raises PublishError, StoreError."""
         if self.has(blob.digest, blob.size):
             meter.advance(blob.size)
@@ -166,7 +166,7 @@ class PushTarget:
         """`upload` for each, several at once. The first error ends the rest and the client."""
         ways = self._each(tuple(dict.fromkeys(blobs)), _AT_ONCE, lambda blob: self.upload(blob, store, meter))
 
-        def amount(way: Way) -> BlobTotals:
+        def amount(way: BlobOutcome) -> BlobTotals:
             sizes = [blob.size for blob, went in ways.items() if went == way]
             return BlobTotals(len(sizes), sum(sizes))
 
@@ -190,7 +190,7 @@ class PushTarget:
         self._put(manifest, media_type, tag)
         return digest_of(manifest)
 
-    def refer(
+    def attach(
         self, subject: Descriptor, artifact_type: str, blob: bytes, media_type: str, annotations: Mapping[str, str]
     ) -> str:
         """Attach a document to a manifest, which need not be there yet; the digest of what is attached.
@@ -198,9 +198,9 @@ class PushTarget:
         The same again is the same artifact. A registry that keeps no lists of referrers gets one, as clients keep it.
         Raises PublishError.
         """
-        return self.refer_all(subject, artifact_type, {"": blob}, media_type, annotations)
+        return self.attach_all(subject, artifact_type, {"": blob}, media_type, annotations)
 
-    def refer_all(
+    def attach_all(
         self,
         subject: Descriptor,
         artifact_type: str,
@@ -208,7 +208,7 @@ class PushTarget:
         media_type: str,
         annotations: Mapping[str, str],
     ) -> str:
-        """Attach several documents by their titles, as `refer`; only those are sent that the repository lacks."""
+        """Attach several documents by their titles, as `attach`; only those are sent that the repository lacks."""
         named = {title: Descriptor(media_type, digest_of(blob), len(blob)) for title, blob in blobs.items()}
         contents = {named[title]: blob for title, blob in blobs.items()}
         self._send(EMPTY, EMPTY_CONTENT)
@@ -221,7 +221,7 @@ class PushTarget:
                 self._list(subject.digest)
         return digest_of(manifest)
 
-    def look_again(self) -> None:
+    def verify_referrers(self) -> None:
         """Verify that the referrers lists maintained by clients still have all artifacts attached here; call this last.
 
         A client that read a list before it was written here and wrote its own version afterwards has removed the

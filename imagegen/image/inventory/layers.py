@@ -191,7 +191,7 @@ def _what(
 _Folder: TypeAlias = "dict[str, _Folder | SymbolicLink | Leaf]"
 
 
-class Layered:
+class LayeredTree:
     """See `Tree`. Layers are added from the bottom up."""
 
     def __init__(self) -> None:

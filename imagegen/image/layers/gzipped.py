@@ -39,14 +39,14 @@ _NOTHING: Mapping[str, Layer] = MappingProxyType({})
 
 
 def gzipped(
-    lock: Lock, built: Image, store: Store, progress: Progress, elsewhere: Mapping[str, Layer] = _NOTHING
+    lock: Lock, built: Image, store: Store, progress: Progress, trusted: Mapping[str, Layer] = _NOTHING
 ) -> Image:
     """Return the image with each zstd layer recompressed as gzip, in the store; layers of other formats stay.
 
-    `elsewhere` maps keys to trusted gzip layers that are used as they are; their zstd layers need not be in the store.
+    `trusted` maps keys to trusted gzip layers that are used as they are; their zstd layers need not be in the store.
     The lock's record names the digest of `built`, which has the same contents. Raises StoreError.
     """
-    found = {layer.key: _known(layer, store, elsewhere) for layer in built.layers}
+    found = {layer.key: _known(layer, store, trusted) for layer in built.layers}
     missing = [layer for layer in built.layers if found[layer.key] is None]
     store.expect(2 * sum(layer.size for layer in missing))  # gzip has been up to 1.3 times as large
     if missing:
@@ -60,10 +60,10 @@ def gzipped(
     return keep(store, image(lock, [layer for layer in found.values() if layer]))
 
 
-def _known(layer: Layer, store: Store, elsewhere: Mapping[str, Layer]) -> Layer | None:
+def _known(layer: Layer, store: Store, trusted: Mapping[str, Layer]) -> Layer | None:
     if layer.media_type != ZSTD_TYPE:
         return layer
-    found, theirs = _GZIPPED.get(store, _key(layer)), elsewhere.get(layer.key)
+    found, theirs = _GZIPPED.get(store, _key(layer)), trusted.get(layer.key)
     blob = found or (theirs if theirs and theirs.diff_id == layer.diff_id else None)
     return replace(layer, digest=blob.digest, size=blob.size, media_type=GZIP_TYPE) if blob else None
 

@@ -1,7 +1,7 @@
 """The image: its LAYERS document, and its config and manifest.
 
-A client that trusts the signer need not build these layers: `elsewhere` is for `assemble`, `packed` for `gzipped`, and
-`facts` names the scans that `image.inventory.cell` imports. `supply.trust` decides about trust.
+A client that trusts the signer need not build these layers: `layers_by_key` is for `assemble`, `gzip_by_key` for
+`gzipped`, and `facts` names the scans that `image.inventory.cell` imports. `supply.trust` decides about trust.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_FACTS = 10_000
 
 
 @dataclass(frozen=True)
-class Packed:
+class CompressedBlobs:
     """The blobs of the image's layers in another compression, by the layers' keys, and the codec's name."""
 
     codec: PrintableName
@@ -49,7 +49,7 @@ class Packed:
 
 
 @dataclass(frozen=True)
-class Described:
+class LayersDocument:
     """A LAYERS document. Digests and keys are "sha256:...", `layers` from the bottom up."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
@@ -61,15 +61,15 @@ class Described:
     base: Digest  # key of the base
     layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=MAX_LAYERS)]
     facts: Annotated[Mapping[Digest, Digest], Field(max_length=_MAX_FACTS)]  # key of facts -> digest of their bytes
-    gzip: Packed | None = None
+    gzip: CompressedBlobs | None = None
 
     @property
-    def elsewhere(self) -> dict[str, Layer]:
+    def layers_by_key(self) -> dict[str, Layer]:
         """The layers by key, for `assemble`; empty if they use another codec, because the image would be another."""
         return {layer.key: layer for layer in self.layers} if self.codec == CODEC else {}
 
     @property
-    def packed(self) -> dict[str, Layer]:
+    def gzip_by_key(self) -> dict[str, Layer]:
         """The gzip layers by key, for `gzipped`; empty if they use another codec."""
         blobs = self.gzip.layers if self.gzip and self.gzip.codec == GZIP else {}
         return {
@@ -85,9 +85,9 @@ def description(lock: Lock, built: Image, facts: Mapping[str, str], gzip: Image 
     if gzip:
         pairs = zip(built.layers, gzip.layers, strict=True)
         blobs = {ours.key: StoredBlob(theirs.digest, theirs.size) for ours, theirs in pairs if theirs != ours}
-        packed = Packed(GZIP, blobs)
+        packed = CompressedBlobs(GZIP, blobs)
     return dump(
-        Described(
+        LayersDocument(
             inputs_hash(lock),
             digest_of(dumps(lock).encode()),
             built.digest,
@@ -100,15 +100,15 @@ def description(lock: Lock, built: Image, facts: Mapping[str, str], gzip: Image 
     )
 
 
-def dump(said: Described) -> bytes:
-    """The same bytes for the same content."""
+def dump(said: LayersDocument) -> bytes:
+    """Serialise the document; equal documents give equal bytes."""
     table = asdict(said)
     if said.gzip is None:
         del table["gzip"]
     return json.dumps(table, sort_keys=True, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
-def read_description(data: bytes) -> Described:
+def read_description(data: bytes) -> LayersDocument:
     """Parse a LAYERS document. Raises TrustError for one that no imagegen has written."""
     if len(data) > MAX_DOCUMENT:
         raise _malformed(f"it has {len(data)} bytes, and at most {MAX_DOCUMENT} are read")
@@ -129,8 +129,8 @@ def read_description(data: bytes) -> Described:
 
 
 @cache
-def _adapter() -> TypeAdapter[Described]:
-    return TypeAdapter(Described)
+def _adapter() -> TypeAdapter[LayersDocument]:
+    return TypeAdapter(LayersDocument)
 
 
 def _malformed(why: str) -> TrustError:

@@ -17,7 +17,7 @@ from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image.inventory import cell
 from imagegen.image.layers import Layer, Origin, RemoteLayers, resolve_layers
-from imagegen.image.layers.image import Described, read_description
+from imagegen.image.layers.image import LayersDocument, read_description
 from imagegen.image.layers.sources import previously_built_layers
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.publish.journal import RemoteRepository
@@ -72,9 +72,9 @@ def find_remote_layers(
         for repository, digest in _tagged(repositories, tags):
             with suppress(FetchError):  # of what cannot be read, the layers are built here
                 for described in _attested(attachments.read(repository, digest).documents):
-                    for key, layer in described.elsewhere.items():
+                    for key, layer in described.layers_by_key.items():
                         layers.setdefault(key, layer)
-                    gzip |= _same_contents(described.packed, layers)
+                    gzip |= _same_contents(described.gzip_by_key, layers)
                     for key, scan in described.facts.items():
                         scans.setdefault(key, (repository, scan))
             if required.keys() >= missing:
@@ -109,7 +109,7 @@ def _tagged(repositories: Sequence[RemoteRepository], tags: Tags) -> Iterator[tu
         yield from ((repository, digest) for digest in found)
 
 
-def _attested(documents: Sequence[Attached]) -> Iterator[Described]:
+def _attested(documents: Sequence[Attached]) -> Iterator[LayersDocument]:
     """Yield the descriptions of layers that trusted signers attest."""
     for each in documents:
         if each.document.kind is LAYERS and each.signer is not None:

@@ -89,11 +89,11 @@ def attach(
     for document in documents:
         kind, content = document.kind, document.content
         if (kind, content) not in known:
-            target.refer(image, kind.media_type, content, kind.media_type, annotations if kind is LOCK else {})
+            target.attach(image, kind.media_type, content, kind.media_type, annotations if kind is LOCK else {})
     for predicate, bundle in bundles:
         described = {"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": predicate}
-        target.refer(image, BUNDLE, bundle, BUNDLE, described)
-    target.look_again()
+        target.attach(image, BUNDLE, bundle, BUNDLE, described)
+    target.verify_referrers()
 
 
 def gather(repository: ReferrerSource, digest: str, trust: Trust) -> VerificationResult:
