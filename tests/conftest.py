@@ -45,9 +45,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(fault_table.FaultTable(Path(config.getoption("--fault-table"))))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     fault_table.note(items)
-    items.sort(key=_turn)
+    if hasattr(config, "workerinput"):  # one of several processes
+        items.sort(key=_turn)
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(3600))
