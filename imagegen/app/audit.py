@@ -69,7 +69,7 @@ def audit_before_image(session: Session, cell: Cell, lock: Lock) -> None:
     found = _AUDITS.get(store, key)
     if found is None:
         with timed(progress, f"auditing {lock.cell}"):
-            report = audit(subject(lock, cell, store, session.settings_for(cell), progress))
+            report = audit(subject(lock, cell, session.context_for(cell)))
         errors = [_line(each) for each in report.findings if each.severity is Severity.ERROR]
         found = _Audited(errors, report.counts[Severity.WARNING], report.as_dict())
         _AUDITS.put(store, key, found)

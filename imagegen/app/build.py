@@ -90,7 +90,7 @@ def _build_layout(
     if compile_wheels:
         lock = ensure_wheels(session, cell, lock, builder=options.builder)
     else:
-        lock = builds.require_wheels(lock, session.store, session.settings_for(cell), session.progress)
+        lock = builds.require_wheels(lock, session.context_for(cell))
     refs.require_new(directory)
     digest = assemble_image(session, cell, lock, audit=options.audit).digest
     refs.export(session.store, digest, directory, local_tags(lock)[0])
@@ -101,10 +101,8 @@ def ensure_wheels(
     session: Session, cell: Cell, lock: Lock, *, engine: Engine | None = None, builder: str | None = None
 ) -> Lock:
     """Return the lock with its compiled wheels. Raises as `builds.ensure_wheels`."""
-    gpus, settings = tuple(session.matrix.gpus.values()), session.settings_for(cell)
-    return builds.ensure_wheels(
-        lock, cell, gpus, session.store, settings, session.progress, engine=engine, builder=builder
-    )
+    gpus = tuple(session.matrix.gpus.values())
+    return builds.ensure_wheels(lock, cell, gpus, session.context_for(cell), engine=engine, builder=builder)
 
 
 def assemble_image(
@@ -128,7 +126,7 @@ def assemble_image(
         progress.say(f"note: {counted(unscanned, 'remote layer')} must be built here: wheel scans are missing")
     stack = LayerStack(sources)
     height = _offer(loading, lock, stack, 0)
-    for layer in layers.ensure_layers(lock, sources, store, session.settings_for(cell), progress, remote):
+    for layer in layers.ensure_layers(lock, sources, session.context_for(cell), remote):
         stack.add(layer)
         height = _offer(loading, lock, stack, height)
     _audit(session, cell, lock, audit=audit)

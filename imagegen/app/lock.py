@@ -70,9 +70,7 @@ def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: L
         options,
         session.matrix.rules,
         wheel_selector(session, cell),
-        session.settings_for(cell),
-        session.store,
-        session.progress,
+        session.context_for(cell),
     )
     session.require_compatible(cell, facts_of_lock(locked, cell.base.glibc))
     return locked
@@ -85,9 +83,7 @@ def wheel_selector(session: Session, cell: Cell) -> resolve.LocalWheelSelector:
     return resolve.LocalWheelSelector(
         session.wheel_catalogue,
         lambda path, torch: site.examined(path, cell.gpus, torch),
-        session.settings_for(cell),
-        session.store,
-        session.progress,
+        session.context_for(cell),
     )
 
 
@@ -97,7 +93,7 @@ def _recorded(session: Session, cell: Cell, locked: Lock) -> Lock:
     """
     locked = replace(locked, record=None)
     whole = ensure_wheels(session, cell, locked)
-    image = layers.assemble(whole, session.store, session.settings_for(cell), session.progress)
+    image = layers.assemble(whole, session.context_for(cell))
     record = layers.record_of(image)
     try:
         audit_before_image(session, cell, replace(whole, record=record))

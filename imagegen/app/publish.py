@@ -137,7 +137,7 @@ def _publish(
     every = (repository, *siblings)
     remote = find_remote_layers(lock, job.compression, every, job.tags, reader, store, progress)
     canonical = assemble_image(session, cell, lock, audit=options.audit, remote=remote)
-    known = read_known_licences(lock, store, session.settings_for(cell), progress)
+    known = read_known_licences(lock, session.context_for(cell))
     for restriction in licences.restricted(lock, known):
         progress.say(f"NOTE: restricted: {restriction}")
     image = canonical if job.compression == "zstd" else gzipped(lock, canonical, store, progress, remote.gzip)

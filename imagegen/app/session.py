@@ -10,6 +10,7 @@ from pathlib import Path
 from imagegen import __version__
 from imagegen.core import data
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.data import is_source_tree, shipped
 from imagegen.core.errors import IncompatibleError, LockError, MatrixError, MatrixErrors, PackagesGoneError
 from imagegen.core.progress import Progress
@@ -48,6 +49,10 @@ class Session:
     @cached_property
     def store(self) -> Store:
         return Store(self.settings.store)
+
+    def context_for(self, cell: Cell) -> Context:
+        """Return the context of steps for the cell, with the settings of `settings_for`."""
+        return Context(self.store, self.settings_for(cell), self.progress)
 
     @cached_property
     def matrix_directories(self) -> list[Path]:

@@ -126,11 +126,8 @@ def _cells(app: App, required: AuditArguments) -> Iterator[Audited]:
     from imagegen.image.inventory import cell
     from imagegen.wheels import builds
 
-    for each, lock in [
-        (each, builds.require_wheels(app.fresh_lock(each), app.store, app.settings_for(each), app.progress))
-        for each in chosen
-    ]:
-        subject = cell.subject(lock, each, app.store, app.settings_for(each), app.progress)
+    for each, lock in [(each, builds.require_wheels(app.fresh_lock(each), app.context_for(each))) for each in chosen]:
+        subject = cell.subject(lock, each, app.context_for(each))
         yield subject, lock_source(app.lock_path(each))
 
 

@@ -12,6 +12,7 @@ from packaging.utils import InvalidName, canonicalize_name
 
 from imagegen.cli.app import App, pass_app
 from imagegen.core import data
+from imagegen.core.context import Context
 from imagegen.core.data import shipped
 from imagegen.core.errors import UsageError
 from imagegen.core.text import counted
@@ -90,7 +91,7 @@ def command(
 def _add_torch(app: App, requested: str, *, as_json: bool) -> None:
     from imagegen.plan.harvest import torch_exports  # late: it brings the audit's readers
 
-    added = torch_exports.add(requested, app.settings, app.store, app.progress)
+    added = torch_exports.add(requested, Context(app.store, app.settings, app.progress))
     news = "added" if added.written else "nothing new"
     app.progress.say(f"torch {added.release}: {added.names} names, {news} ({added.path})")
     if as_json:

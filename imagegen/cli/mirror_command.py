@@ -8,6 +8,7 @@ import click
 
 from imagegen.cli.app import App, pass_app
 from imagegen.core.config import MIRROR_VARIABLE
+from imagegen.core.context import Context
 from imagegen.core.progress import human
 from imagegen.core.registry.mirror import place
 from imagegen.core.text import counted
@@ -35,9 +36,9 @@ def command(app: App, *, cell: str, destination: str, as_json: bool) -> None:
     listings: list[mirror.MirrorArtifact] = []
     for chosen in app.matrix.select(cell):
         locked = app.fresh_lock(chosen)
-        mirror.collect(locked, chosen.recipes, app.store, app.settings_for(chosen), app.progress)
+        mirror.collect(locked, chosen.recipes, app.context_for(chosen))
         listings += mirror.listings(locked, app.store)
-    filled = mirror.fill(at, listings, app.store, app.settings, app.progress)
+    filled = mirror.fill(at, listings, Context(app.store, app.settings, app.progress))
     if as_json:
         app.json({**asdict(filled), "to": destination})
         return

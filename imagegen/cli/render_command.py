@@ -78,7 +78,7 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
 
 def _write(app: App, cell: Cell, directory: Path, lock: Lock) -> recipe.Rendered:
     rendered = recipe.render(lock, local_tags(lock)[0])
-    recipe.write(rendered, lock, cell.recipes, directory, app.store, app.settings_for(cell), app.progress)
+    recipe.write(rendered, lock, cell.recipes, directory, app.context_for(cell))
     return rendered
 
 

@@ -41,7 +41,7 @@ def command(app: App, *, cell: str, output: Path | None) -> None:
             why="the lock has no record, and the image was not built here",
             fix=f"`imagegen lock {chosen.id} --record` or `imagegen build {chosen.id}`",
         )
-    document = sbom(lock, digest, read_known_licences(lock, app.store, app.settings_for(chosen), app.progress))
+    document = sbom(lock, digest, read_known_licences(lock, app.context_for(chosen)))
     if output is None:
         click.echo(document, nl=False)
         return

@@ -16,6 +16,7 @@ from imagegen.cli.app import App, Table, pass_app
 from imagegen.cli.build_command import builder_option
 from imagegen.cli.commands import CommandGroup
 from imagegen.cli.wheels_find import find_wheels
+from imagegen.core.context import Context
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
 from imagegen.core.oci.types import is_digest
@@ -103,8 +104,8 @@ def build_wheels(app: App, *, component: str | None, pattern: str, builder: str 
         names = _required(lock, component)
         settings, gpus = app.settings_for(cell), tuple(app.matrix.gpus.values())
         missing = [build for build in builds.missing_builds(lock, app.store) if build.name in names]
-        missing = list(builds.pull_wheels(missing, app.store, settings, app.progress))
-        builds.compile_builds(lock, missing, cell, gpus, app.store, settings, app.progress, builder=builder)
+        missing = list(builds.pull_wheels(missing, Context(app.store, settings, app.progress)))
+        builds.compile_builds(lock, missing, cell, gpus, Context(app.store, settings, app.progress), builder=builder)
         if not missing and names:
             app.progress.say(f"{cell.id}: all compiled wheels are there")
         elif not names:

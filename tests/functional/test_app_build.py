@@ -17,6 +17,7 @@ from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layo
 from imagegen.audit.model import Finding, Severity, Subject
 from imagegen.audit.report import AuditReport
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import AuditError
 from imagegen.core.oci.types import LayerDescriptor
 from imagegen.core.progress import Progress, Quiet
@@ -92,7 +93,7 @@ class Machine:
         )
 
     def record(self, lock: Lock) -> Record:
-        return layers.record_of(layers.assemble(lock, self.store, self.settings, Quiet()))
+        return layers.record_of(layers.assemble(lock, Context(self.store, self.settings, Quiet())))
 
     def build(self, lock: Lock, progress: Progress | None = None, *, audit: bool = False) -> BuiltImage:
         session = session_of(self.store, self.settings, progress)

@@ -15,6 +15,7 @@ import pytest
 
 from imagegen.core import registry
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BaseError
 from imagegen.core.net import Client
 from imagegen.core.oci.types import LayerDescriptor, digest_of
@@ -80,10 +81,10 @@ def test_the_key_covers_packages_and_nothing_that_does_not_decide_bytes() -> Non
 
 def test_packages_come_from_their_archives_and_then_from_the_store(here: Settings, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    fetch.fetch(ONE, store, here, Quiet())
+    fetch.fetch(ONE, Context(store, here, Quiet()))
     assert [store.read(f"sha256:{deb.sha256}") for deb in ONE.debs] == [b"first", b"second"]
     without_mirrors = Settings.from_environment({"HOME": str(tmp_path), "PATH": "/nowhere"})
-    fetch.fetch(ONE, store, without_mirrors, Quiet())
+    fetch.fetch(ONE, Context(store, without_mirrors, Quiet()))
 
 
 @pytest.mark.fault(
@@ -96,10 +97,10 @@ def test_a_package_that_no_mirror_gave_is_not_taken(here: Settings, tmp_path: Pa
     smuggled = deb("c", b"with a script of its own")
     store.write(b"with a script of its own")
     with raises("base-packages-gone"):
-        fetch.fetch(locked(*ONE.debs, smuggled), store, here, Quiet())
+        fetch.fetch(locked(*ONE.debs, smuggled), Context(store, here, Quiet()))
     (store.root / "tmp" / f"part-{smuggled.sha256}").write_bytes(b"with a script of its own")
     with raises("base-packages-gone"):
-        fetch.fetch(locked(*ONE.debs, smuggled), store, here, Quiet())
+        fetch.fetch(locked(*ONE.debs, smuggled), Context(store, here, Quiet()))
 
 
 def test_packages_that_left_the_mirror_come_from_the_snapshot_archive(here: Settings, tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_packages_that_left_the_mirror_come_from_the_snapshot_archive(here: Sett
     (at / "a_1~2+b1.deb").write_bytes(b"first")
     (tmp_path / "snapshots/debian/index.html").touch()
     store = Store(tmp_path / "store")
-    fetch.fetch(ONE, store, here, Quiet())
+    fetch.fetch(ONE, Context(store, here, Quiet()))
     assert store.has(f"sha256:{ONE.debs[0].sha256}")
 
 
@@ -122,7 +123,7 @@ def test_packages_gone_everywhere_are_all_named(here: Settings, tmp_path: Path, 
             (tmp_path / "snapshots" / name).mkdir(parents=True)
             (tmp_path / "snapshots" / name / "index.html").touch()
     with pytest.raises(BaseError) as caught:
-        fetch.fetch(ONE, Store(tmp_path / "store"), here, Quiet())
+        fetch.fetch(ONE, Context(Store(tmp_path / "store"), here, Quiet()))
     assert "a 1:1~2+b1, b 1:1~2+b1" in caught.value.what
     assert why in str(caught.value.why)
     assert "--upgrade-base" in str(caught.value.fix)
@@ -132,7 +133,7 @@ def test_other_bytes_than_the_locks_are_refused(here: Settings, tmp_path: Path) 
     (tmp_path / "debian/pool/a_1~2+b1.deb").write_bytes(b"FIRST")
     store = Store(tmp_path / "store")
     with raises("fetch-files-missing"):
-        fetch.fetch(ONE, store, here, Quiet())
+        fetch.fetch(ONE, Context(store, here, Quiet()))
     assert not store.has(f"sha256:{ONE.debs[0].sha256}")
 
 
@@ -145,10 +146,10 @@ def test_a_mirror_out_of_reach_names_all_packages_once(
     monkeypatch.setattr(fetch, "Client", partial(Client, attempts=2, backoff=0.01))
     away = replace(here, archive_mirrors=dict.fromkeys(here.archive_mirrors, "http://127.0.0.1:1/d"))
     store = Store(tmp_path / "store")
-    fetch.fetch(locked(ONE.debs[0]), store, here, Quiet())
+    fetch.fetch(locked(ONE.debs[0]), Context(store, here, Quiet()))
     many = locked(deb("a", b"first"), *(deb(f"p{n}", f"{n}".encode()) for n in range(50)))
     with raises("fetch-files-missing") as caught:
-        fetch.fetch(many, store, away, Quiet())
+        fetch.fetch(many, Context(store, away, Quiet()))
     assert all(f"p{n}_1~2+b1.deb" in str(caught.value) for n in range(50))
     assert "a_1" not in str(caught.value)
     assert str(caught.value).count("http://127.0.0.1:1/d: ") <= 2  # the reason, once or twice, not for each package
@@ -165,7 +166,7 @@ def test_every_fault_of_a_mirror_is_reported(here: Settings, tmp_path: Path) -> 
     required = locked(*ONE.debs, deb("c", b"c"), deb("gone", b"gone"))
     store = Store(tmp_path / "store")
     with raises("fetch-files-missing") as caught:
-        fetch.fetch(required, store, here, Quiet())
+        fetch.fetch(required, Context(store, here, Quiet()))
     said = str(caught.value)
     assert f"expected sha256 {ONE.debs[0].sha256}" in said
     assert "expected 1 bytes, got more" in said
@@ -180,17 +181,17 @@ def test_a_base_that_was_built_is_not_built_again(here: Settings, tmp_path: Path
     store = Store(tmp_path / "store")
     diff_id = store.write(b"layer")
     BASES.put(store, base.key(ONE), LayerDescriptor.of_tar(diff_id, 5))
-    assert base.build(ONE, store, here, Quiet()) == LayerDescriptor.of_tar(diff_id, 5)
+    assert base.build(ONE, Context(store, here, Quiet())) == LayerDescriptor.of_tar(diff_id, 5)
     assert base.missing(ONE, store) == []
     store.path(diff_id).unlink()
     with pytest.raises(BaseError) as caught:
-        base.build(ONE, store, here, Quiet())
+        base.build(ONE, Context(store, here, Quiet()))
     assert caught.value.fix == "apt-get install mmdebstrap"
 
 
 def test_the_repository_holds_exactly_the_lock(here: Settings, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    fetch.fetch(ONE, store, here, Quiet())
+    fetch.fetch(ONE, Context(store, here, Quiet()))
     write_repository(ONE, store, tmp_path / "repository")
     stanzas = (tmp_path / "repository/Packages").read_text().split("\n\n")
     assert [stanza.splitlines()[0] for stanza in stanzas] == ["Package: a", "Package: b"]
@@ -291,7 +292,7 @@ def test_a_tree_in_use_is_never_collected(tmp_path: Path, monkeypatch: pytest.Mo
     interpreter.write_bytes(b"")
     os.utime(tree, (0, 0))
     settings = Settings.from_environment({"HOME": str(tmp_path)})
-    assert module.rootfs(ONE, store, settings, Quiet(), program=PROGRAM) == tree
+    assert module.rootfs(ONE, Context(store, settings, Quiet()), program=PROGRAM) == tree
     upkeep.collect(store, ())
     assert interpreter.exists()
 
@@ -316,10 +317,10 @@ def test_a_base_that_others_made_is_unpacked_from_its_layer(tmp_path: Path, monk
     made = module.PrebuiltBase((layer,), source)
     assert made.required_bytes() > len(blob)
     for _ in range(2):  # the second time it is there
-        tree = module.rootfs(ONE, store, settings, Quiet(), made, program=PROGRAM)
+        tree = module.rootfs(ONE, Context(store, settings, Quiet()), made, program=PROGRAM)
         assert (tree / PROGRAM.lstrip("/")).read_bytes() == b"python"
     assert requested == [layer.digest]
     other = replace(layer, diff_id=f"sha256:{'2' * 64}")
     with raises("base-layer-differs"):
-        module.rootfs(ONE, store, settings, Quiet(), module.PrebuiltBase((other,), source))
+        module.rootfs(ONE, Context(store, settings, Quiet()), module.PrebuiltBase((other,), source))
     assert [path.name for path in (store.root / "rootfs").iterdir()] == [layer.diff_id.removeprefix("sha256:")]

@@ -17,6 +17,7 @@ from typing import Any, cast
 import pytest
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, EngineError
 from imagegen.core.progress import Counter, Quiet
 from imagegen.core.store import Store
@@ -126,7 +127,9 @@ class BuildHost:
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuildHost:
     store, builder, said = Store(tmp_path / "store"), Builder(), Said()
     engine = cast("Engine", builder)
-    bench = builds.BuildEnvironment(engine, None, store, Settings.from_environment({"HOME": str(tmp_path)}), said)
+    bench = builds.BuildEnvironment(
+        engine, None, Context(store, Settings.from_environment({"HOME": str(tmp_path)}), said)
+    )
     image = SimpleNamespace(digest="sha256:" + "0" * 64)
     source = store.write(packed({"setup.py": b""})).removeprefix("sha256:")
     build = replace(BUILD, source=replace(BUILD.source, sha256=source), build_requires=())
@@ -173,7 +176,7 @@ def test_a_refused_wheel_is_spared(host: BuildHost, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(compiling.check, "check", refuse)
     with pytest.raises(BuildError, match="refuses it") as caught:
         host.compile()
-    place = host.bench.settings.store.parent / "refused" / "demo_ext-1.0-cp311-cp311-linux_x86_64.whl"
+    place = host.bench.context.settings.store.parent / "refused" / "demo_ext-1.0-cp311-cp311-linux_x86_64.whl"
     assert caught.value.fix == f"look at it; what was compiled is {place}"
     assert place.is_file()
     assert wheelhouse.known(host.store, host.lock.builds[0].key) is None
@@ -367,15 +370,15 @@ def test_an_interrupted_run_stops_its_compilers(host: BuildHost, monkeypatch: py
 def test_a_lock_without_builds_needs_no_wheels(tmp_path: Path) -> None:
     lock = replace(WITH_BUILD, builds=())
     settings = Settings.from_environment({"HOME": str(tmp_path)})
-    assert builds.require_wheels(lock, Store(tmp_path / "store"), settings, Quiet()) is lock
+    assert builds.require_wheels(lock, Context(Store(tmp_path / "store"), settings, Quiet())) is lock
 
 
 def test_without_an_engine_the_error_names_the_command(host: BuildHost) -> None:
     with raises("source-build-required") as caught:
-        builds.require_wheels(host.lock, host.store, host.bench.settings, Quiet())
+        builds.require_wheels(host.lock, Context(host.store, host.bench.context.settings, Quiet()))
     assert "imagegen wheels build --cell tiny-cu130-py311" in str(caught.value)
     host.compile()
-    whole = builds.require_wheels(host.lock, host.store, host.bench.settings, Quiet())
+    whole = builds.require_wheels(host.lock, Context(host.store, host.bench.context.settings, Quiet()))
     (wheel,) = (each for each in whole.wheels if each.build)
     assert (wheel.name, wheel.build) == ("demo-ext", host.lock.builds[0].key)
     assert whole.builds == host.lock.builds

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from imagegen.core import git
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
 from imagegen.core.git.repository import places
 from imagegen.core.progress import Quiet
@@ -118,7 +119,7 @@ class Mirror:
 
     def archive(self, env: dict[str, str], tree: str | None = None) -> git.PackedTree:
         source = git.TreeSource(APEX, self.commit, tree or self.tree)
-        return git.archive(source, "apex-1", Store(self.root / "store"), settings(**env), Quiet())
+        return git.archive(source, "apex-1", Context(Store(self.root / "store"), settings(**env), Quiet()))
 
 
 @pytest.fixture(params=["github.com/NVIDIA/apex", "NVIDIA/apex.git"])
@@ -184,5 +185,5 @@ def test_a_directory_is_for_the_user_to_name(tmp_path: Path) -> None:
     with pytest.raises(FetchError):
         git.archive(
             git.TreeSource(f"file://{tmp_path}/NVIDIA/apex", mirror.commit, mirror.tree),
-            "apex-1", Store(tmp_path / "store"), settings(), Quiet(),
+            "apex-1", Context(Store(tmp_path / "store"), settings(), Quiet()),
         )  # fmt: skip

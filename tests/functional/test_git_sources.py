@@ -8,6 +8,7 @@ import pytest
 
 from imagegen.core import git
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
 from imagegen.core.net import UnreachableError
 from tests.support.errors import raises
@@ -40,7 +41,9 @@ def source(git_workspace: Workspace) -> git.TreeSource:
 
 
 def archive(git_workspace: Workspace, source: git.TreeSource) -> git.PackedTree:
-    return git.archive(source, "x-1", git_workspace.store, Settings.from_environment(git_workspace.env), Saying())  # type: ignore[arg-type]
+    return git.archive(
+        source, "x-1", Context(git_workspace.store, Settings.from_environment(git_workspace.env), Saying())
+    )  # type: ignore[arg-type]
 
 
 def test_a_name_that_leads_to_the_commit(git_workspace: Workspace, source: git.TreeSource) -> None:
@@ -79,7 +82,10 @@ def test_a_ref_of_an_unreachable_server(git_workspace: Workspace, source: git.Tr
     with pytest.raises(UnreachableError):
         archive(git_workspace, away)
     made, progress = archive(git_workspace, source), Saying()
-    assert git.archive(away, "x-1", git_workspace.store, Settings.from_environment(git_workspace.env), progress) == made  # type: ignore[arg-type]
+    assert (
+        git.archive(away, "x-1", Context(git_workspace.store, Settings.from_environment(git_workspace.env), progress))
+        == made
+    )  # type: ignore[arg-type]
     assert progress.said == [
         f"{NOWHERE} cannot be reached: whether v1 still leads to {source.commit[:12]} was not asked"
     ]

@@ -17,6 +17,7 @@ from imagegen.audit.torch_exports import ExportIndex as Exports
 from imagegen.audit.torch_exports import dumps, loads
 from imagegen.cli import main
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError, StoreError, UsageError, WheelError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
@@ -63,7 +64,7 @@ def settings(index: Index, tmp_path: Path) -> Settings:
 
 
 def add(requested: str, settings: Settings, path: Path) -> torch_exports.Added:
-    return torch_exports.add(requested, settings, Store(settings.store), Quiet(), path)
+    return torch_exports.add(requested, Context(Store(settings.store), settings, Quiet()), path)
 
 
 def saved(folder: Path, content: bytes, name: str = NAME) -> str:
@@ -107,7 +108,7 @@ def test_the_release_of_an_index(settings: Settings, index: Index, path: Path) -
         add("2.17.0", settings, path)
     index.files[f"/files/{NAME}"] = wheel() + b"x"
     with raises("fetch-digest-mismatch"):
-        torch_exports.add("2.16.0", settings, Store(settings.store / "new"), Quiet(), path)
+        torch_exports.add("2.16.0", Context(Store(settings.store / "new"), settings, Quiet()), path)
 
 
 @pytest.mark.parametrize(

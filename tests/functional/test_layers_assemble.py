@@ -17,6 +17,7 @@ import pytest
 import zstandard
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BaseError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
@@ -38,17 +39,17 @@ def test_layers_that_are_known_one_by_one_may_still_clash(store: Store, tmp_path
     two = locked(store, tmp_path, "two", {"shared.py": b"x = 2\n"})
     assert len([part for part in plan(lock_of(one, two)) if part.wheels]) == 2, "the two must lie in different layers"
     for wheel in (one, two):
-        assembling.assemble(lock_of(wheel), store, settings, Quiet())
+        assembling.assemble(lock_of(wheel), Context(store, settings, Quiet()))
     with pytest.raises(OwnershipErrors, match=r"shared\.py"):
-        assembling.assemble(lock_of(one, two), store, settings, Quiet())
+        assembling.assemble(lock_of(one, two), Context(store, settings, Quiet()))
 
 
 @pytest.mark.usefixtures("empty_base")
 def test_known_layers_are_checked_without_their_wheels(store: Store, tmp_path: Path, settings: Settings) -> None:
     lock = lock_of(locked(store, tmp_path, "one", {"one.py": b"x = 1\n"}))
-    built = assembling.assemble(lock, store, settings, Quiet())
+    built = assembling.assemble(lock, Context(store, settings, Quiet()))
     store.path("sha256:" + lock.wheels[0].file.sha256).unlink()
-    assert assembling.assemble(lock, store, settings, Quiet()) == built
+    assert assembling.assemble(lock, Context(store, settings, Quiet())) == built
 
 
 def test_a_base_that_fails_ends_the_downloads(
@@ -75,7 +76,7 @@ def test_a_base_that_fails_ends_the_downloads(
     monkeypatch.setattr(assembling, "fetch_each", arrivals)
     monkeypatch.setattr(assembling.base, "rootfs", broken)
     with pytest.raises(BaseError, match="mmdebstrap"):
-        assembling.assemble(lock_of(*wheels), store, settings, Quiet())
+        assembling.assemble(lock_of(*wheels), Context(store, settings, Quiet()))
     assert log[-1] == "stopped"
     assert "three" not in log
 
@@ -112,10 +113,10 @@ def test_byte_code_is_kept_for_when_a_neighbour_changes(
         return submit(self, sources)
 
     monkeypatch.setattr(Compiler, "submit", counted)
-    assembling.assemble(lock_of(stay, move), store, settings, Quiet())
+    assembling.assemble(lock_of(stay, move), Context(store, settings, Quiet()))
     assert sorted(compiled) == sorted([f"{stay.name}.py", f"{move.name}.py"])
     compiled.clear()
-    second = assembling.assemble(lock_of(stay, changed), store, settings, Quiet())
+    second = assembling.assemble(lock_of(stay, changed), Context(store, settings, Quiet()))
     assert compiled == [f"{move.name}.py"]
 
     other = Store(tmp_path / "other")
@@ -130,7 +131,7 @@ def test_the_bottom_of_the_stack_grows_as_layers_are_built(store: Store, tmp_pat
     lock = lock_of(*(locked(store, tmp_path, name, {f"{name}.py": b""}) for name in ("one", "two", "three")))
     sources = resolve_layers(lock, store)
     stack, bottoms = LayerStack(sources), []
-    for layer in assembling.ensure_layers(lock, sources, store, settings, Quiet()):
+    for layer in assembling.ensure_layers(lock, sources, Context(store, settings, Quiet())):
         stack.add(layer)
         bottoms.append([each.name for each in stack.bottom()])
     whole = [layer.name for layer in stack.layers()]
@@ -144,11 +145,11 @@ def test_the_owners_file_alone_is_in_the_layers(store: Store, tmp_path: Path, se
     wheels = [locked(store, tmp_path, name, {"s.py": name.encode(), f"{name}.py": b""}) for name in ("one", "two")]
     lock = lock_of(*wheels)
     with pytest.raises(OwnershipErrors):
-        assembling.assemble(lock, store, settings, Quiet())
+        assembling.assemble(lock, Context(store, settings, Quiet()))
     keys = {part.key for part in plan(lock)}
     lock = replace(lock, file_conflicts=(FileConflict("r", "two", ("one",), "*/site-packages/s.py", "b"),))
     assert len({part.key for part in plan(lock)} - keys) == 1, "the layer that leaves out, and no other, is another"
-    built = assembling.assemble(lock, store, settings, Quiet())
+    built = assembling.assemble(lock, Context(store, settings, Quiet()))
     found: dict[str, bytes] = {}
     for layer in built.layers[1:]:
         raw = zstandard.ZstdDecompressor().stream_reader(store.path(layer.digest).read_bytes(), read_across_frames=True)
@@ -169,7 +170,7 @@ def test_what_an_image_weighs_is_what_its_layers_and_wheels_say(
     two = locked(store, tmp_path, "two", {"two.py": b""})
     lock = lock_of(one, two)
     assert {size.unpacked for size in layer_sizes(lock, store)} == {None}  # nothing is made yet
-    built = assembling.assemble(lock, store, settings, Quiet())
+    built = assembling.assemble(lock, Context(store, settings, Quiet()))
     assert [(size.packed, size.unpacked) for size in layer_sizes(lock, store)] == [
         (layer.size, layer.unpacked) for layer in built.layers
     ]
@@ -184,7 +185,7 @@ def test_what_an_image_weighs_is_what_its_layers_and_wheels_say(
     assert [size.unpacked for size in package_sizes(lock_of(broken), store)] == [None]
 
     recorded = replace(lock, record=assembling.record_of(built))
-    sibling = assembling.assemble(lock_of(one), store, settings, Quiet())
+    sibling = assembling.assemble(lock_of(one), Context(store, settings, Quiet()))
     with_sibling = replace(lock_of(one), cell="sibling", record=assembling.record_of(sibling))
     common = [layer for layer in built.layers if layer.digest in {each.digest for each in sibling.layers}]
     assert len(common) == 3  # the base, the environment's skeleton, and the first wheel
@@ -196,7 +197,7 @@ def test_what_an_image_weighs_is_what_its_layers_and_wheels_say(
 def test_a_wheel_of_100_000_files(store: Store, tmp_path: Path, settings: Settings) -> None:
     files = {f"many/d{number % 100}/f{number}.txt": b"%d" % number for number in range(100_000)}
     wheel = locked(store, tmp_path, "many", files)
-    built = assembling.assemble(lock_of(wheel), store, settings, Quiet())
+    built = assembling.assemble(lock_of(wheel), Context(store, settings, Quiet()))
     (layer,) = [each for each in built.layers if each.name == "many"]
     assert layer.unpacked is not None
     assert layer.unpacked > 100_000 * 1024

@@ -11,6 +11,7 @@ import pytest
 
 from imagegen.core import registry
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.oci.types import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store, refs, upkeep
@@ -67,7 +68,7 @@ def empty(tmp_path: Path) -> Store:
 def build(lock: Lock, store: Store, settings: Settings, remote: RemoteLayers | None = None) -> Image:
     sources = resolve_layers(lock, store, remote)
     stack = LayerStack(sources)
-    for layer in assembling.ensure_layers(lock, sources, store, settings, Quiet(), remote):
+    for layer in assembling.ensure_layers(lock, sources, Context(store, settings, Quiet()), remote):
         stack.add(layer)
     built: Image = assembling.write_image(lock, stack, store)
     return built

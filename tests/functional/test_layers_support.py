@@ -16,6 +16,7 @@ import zstandard
 from packaging.requirements import Requirement
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.data import shipped
 from imagegen.core.oci.types import LayerDescriptor
 from imagegen.core.progress import Quiet
@@ -50,7 +51,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 def top(lock: Lock, store: Store) -> dict[str, Member]:
     """The members of the topmost layer."""
     settings = Settings.from_environment({"HOME": str(store.root.parent)})
-    layer = assembling.assemble(lock, store, settings, Quiet()).layers[-1]
+    layer = assembling.assemble(lock, Context(store, settings, Quiet())).layers[-1]
     assert layer.name == "support"
     raw = zstandard.ZstdDecompressor().stream_reader(store.path(layer.digest).read_bytes(), read_across_frames=True)
     with tarfile.open(fileobj=io.BytesIO(raw.read())) as tar:

@@ -13,6 +13,7 @@ from imagegen.audit import collect, sparse
 from imagegen.audit.examine import examine
 from imagegen.audit.model import CodeTarget
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, upkeep
 from imagegen.image.inventory.cell import blobs
@@ -51,7 +52,7 @@ def test_a_build_sees_what_the_wheel_says(
     store: Store, tmp_path: Path, settings: Settings, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock, wheel = demo(store, tmp_path)
-    built = assemble(lock, store, settings, Quiet())
+    built = assemble(lock, Context(store, settings, Quiet()))
     assert read.count("one/lib.so") == read.count("one/__init__.py") == 1
     read.clear()
     seen = scan.scan_wheel(store, wheel, "3.11")
@@ -82,7 +83,7 @@ def test_one_file_under_two_versions_is_two_packages(store: Store, tmp_path: Pat
 @pytest.mark.usefixtures("empty_base")
 def test_facts_that_are_lost_or_damaged_are_made_of_the_wheel(store: Store, tmp_path: Path, settings: Settings) -> None:
     lock, wheel = demo(store, tmp_path)
-    assemble(lock, store, settings, Quiet())
+    assemble(lock, Context(store, settings, Quiet()))
     seen = scan.scan_wheel(store, wheel, "3.11")
     for harm in (Path.unlink, lambda path: (path.chmod(0o644), path.write_bytes(bytes(path.stat().st_size)))):
         blob = scan.recorded_blob(store, wheel, "3.11")
@@ -100,7 +101,7 @@ def test_files_that_no_layer_holds_are_seen_too(
         locked(store, tmp_path, name, {"lib.so": LIBRARY, "s.so": LIBRARY + name.encode()}) for name in ("one", "two")
     ]
     lock = replace(lock_of(*wheels), file_conflicts=(FileConflict("r", "two", ("one",), "*/site-packages/s.so", "b"),))
-    assemble(lock, store, settings, Quiet())
+    assemble(lock, Context(store, settings, Quiet()))
     assert sorted(name for name in read if name.endswith(".so")) == ["lib.so", "lib.so", "s.so", "s.so"]
     for wheel in wheels:
         files = scan.scan_wheel(store, wheel, "3.11").files
@@ -115,7 +116,7 @@ def test_a_large_file_made_in_another_way_is_read_twice(
     monkeypatch.setattr(collect, "IN_MEMORY", 0)
     monkeypatch.setattr(collect, "left_out", lambda *_: [sparse.FileRange(64, 500, searched=False)])
     lock, wheel = demo(store, tmp_path)
-    assemble(lock, store, settings, Quiet())
+    assemble(lock, Context(store, settings, Quiet()))
     assert read.count("one/lib.so") == 2
     elf = scan.scan_wheel(store, wheel, "3.11").files["one/lib.so"].elf
     assert elf
@@ -125,7 +126,7 @@ def test_a_large_file_made_in_another_way_is_read_twice(
 @pytest.mark.usefixtures("empty_base")
 def test_facts_are_kept_as_long_as_a_lock_names_the_wheel(store: Store, tmp_path: Path, settings: Settings) -> None:
     lock, wheel = demo(store, tmp_path)
-    assemble(lock, store, settings, Quiet())
+    assemble(lock, Context(store, settings, Quiet()))
     blob = scan.recorded_blob(store, wheel, "3.11")
     assert blob
     digest = blob.digest

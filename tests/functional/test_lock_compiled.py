@@ -13,6 +13,7 @@ import pytest
 
 from imagegen.core import data
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, FetchError, Location, LockError
 from imagegen.core.git import Submodule
 from imagegen.core.oci.types import ImageConfig, RemoteImage
@@ -352,17 +353,17 @@ def test_what_a_build_begins_with_is_brought_into_the_store(works: Works) -> Non
     works.recipe(replace(RECIPE, releases={"1.10": source}, patches=(Patch(patch, sha256, "it is wrong"),)))
     lock = works.make()
     (build,) = lock.builds
-    fetch_sources(lock.builds, works.cell.recipes, works.store, settings(works), Quiet())
+    fetch_sources(lock.builds, works.cell.recipes, Context(works.store, settings(works), Quiet()))
     digests = [f"sha256:{digest}", f"sha256:{sha256}", build.build_requires[0].file.digest]
     assert all(works.store.has(each) for each in digests)
     gone = replace(build, source=replace(build.source, sha256=SHA), patches=())
     with raises("fetch-files-missing") as caught:
-        fetch_sources([gone], works.cell.recipes, works.store, settings(works), Quiet())
+        fetch_sources([gone], works.cell.recipes, Context(works.store, settings(works), Quiet()))
     assert "has another file of this name" in str(caught.value)
     assert "other bytes than the lock names, correct its recipe under wheels/, and lock again" in str(caught.value)
     other = replace(build, patches=(replace(build.patches[0], sha256=SHA),))
     with raises("lock-patch-unknown"):
-        fetch_sources([other], works.cell.recipes, works.store, settings(works), Quiet())
+        fetch_sources([other], works.cell.recipes, Context(works.store, settings(works), Quiet()))
 
 
 def test_each_component_brings_what_it_requires_itself(works: Works) -> None:
@@ -394,13 +395,13 @@ def test_a_commit_is_packed_with_its_submodules(works: Works) -> None:
     assert loads(dumps(lock)) == lock
     assert contradictions(lock, works.cell) == ()
     works.store.path(build.source.digest).unlink()
-    fetch_sources([build], works.cell.recipes, works.store, settings(works), Quiet())
+    fetch_sources([build], works.cell.recipes, Context(works.store, settings(works), Quiet()))
     with tarfile.open(works.store.path(build.source.digest)) as archive:
         assert "fast-1.10/third/gemm.cu" in archive.getnames()
     server.close()
     works.store.path(build.source.digest).unlink()
     with raises("fetch-files-missing") as caught:
-        fetch_sources([build], works.cell.recipes, works.store, settings(works), Quiet())
+        fetch_sources([build], works.cell.recipes, Context(works.store, settings(works), Quiet()))
     assert "cannot be reached" in str(caught.value)
 
 
@@ -414,12 +415,12 @@ def test_a_directory_is_pinned_as_it_was(works: Works) -> None:
     assert (build.source.filename, build.source.index) == ("fast-1.10.tar", "local")
     assert str(folder) not in dumps(lock)
     works.store.path(build.source.digest).unlink()
-    fetch_sources([build], works.cell.recipes, works.store, settings(works), Quiet())
+    fetch_sources([build], works.cell.recipes, Context(works.store, settings(works), Quiet()))
     assert works.store.has(build.source.digest)
     assert contradictions(lock, works.cell) == ()
     (folder / "setup.py").write_text("2")
     with raises("lock-source-changed"):
-        fetch_sources([build], works.cell.recipes, works.store, settings(works), Quiet())
+        fetch_sources([build], works.cell.recipes, Context(works.store, settings(works), Quiet()))
 
 
 def test_a_directory_that_is_not_there_is_reported_with_the_line_that_names_it(works: Works) -> None:

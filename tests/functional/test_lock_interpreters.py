@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, LockError
 from imagegen.core.net import MissingFiles
 from imagegen.core.progress import Quiet
@@ -108,10 +109,10 @@ def test_the_archive_comes_from_any_source_that_has_it(
     assert locked.file
     store, env = Store(tmp_path / "store"), sources(tmp_path, data)[source]
     assert interpreters.missing(locked, store)
-    interpreters.fetch(locked, store, settings_of(tmp_path, **env), Quiet())
+    interpreters.fetch(locked, Context(store, settings_of(tmp_path, **env), Quiet()))
     assert store.read(locked.file.digest) == data
     assert interpreters.missing(locked, store) is None
-    interpreters.fetch(locked, store, settings_of(tmp_path), Quiet())  # it is there, and nothing is asked
+    interpreters.fetch(locked, Context(store, settings_of(tmp_path), Quiet()))  # it is there, and nothing is asked
 
 
 @pytest.mark.parametrize("source", ["find-links", "uv's mirror"])
@@ -119,7 +120,7 @@ def test_other_bytes_are_refused(tmp_path: Path, made: tuple[bytes, LockedInterp
     data, locked = made
     env = sources(tmp_path, data[:-1] + b"!")[source]
     with pytest.raises(MissingFiles) as raised:
-        interpreters.fetch(locked, Store(tmp_path / "store"), settings_of(tmp_path, **env), Quiet())
+        interpreters.fetch(locked, Context(Store(tmp_path / "store"), settings_of(tmp_path, **env), Quiet()))
     (file,) = raised.value.files
     assert locked.file and (file.filename, file.sha256) == (locked.file.filename, locked.file.sha256)
     assert locked.file.url in file.fix
@@ -134,15 +135,15 @@ def test_a_mirror_of_ones_own_has_it(tmp_path: Path, made: tuple[bytes, LockedIn
     (listing, *_) = mirror.listings(of_312, store)
     assert locked.file and locked.file.filename in {name for name, _ in listing.files}
     only = replace(listing, files=tuple(each for each in listing.files if each[0] == locked.file.filename))
-    mirror.fill(place(str(tmp_path / "own"), "--to"), [only], store, settings_of(tmp_path), Quiet())
+    mirror.fill(place(str(tmp_path / "own"), "--to"), [only], Context(store, settings_of(tmp_path), Quiet()))
     other = Store(tmp_path / "other")
-    interpreters.fetch(locked, other, settings_of(tmp_path, IMAGEGEN_MIRROR=str(tmp_path / "own")), Quiet())
+    interpreters.fetch(locked, Context(other, settings_of(tmp_path, IMAGEGEN_MIRROR=str(tmp_path / "own")), Quiet()))
     assert other.read(locked.file.digest) == data
 
 
 def test_a_base_brings_its_own_and_nothing_is_missing(tmp_path: Path) -> None:
     assert interpreters.missing(LOCKED, Store(tmp_path / "store")) is None
-    interpreters.fetch(LOCKED, Store(tmp_path / "store"), settings_of(tmp_path), Quiet())
+    interpreters.fetch(LOCKED, Context(Store(tmp_path / "store"), settings_of(tmp_path), Quiet()))
 
 
 def a_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -164,15 +165,15 @@ def test_the_tree_is_the_base_with_the_interpreter(
     data, locked = made
     bottom, store = a_base(tmp_path, monkeypatch), Store(tmp_path / "store")
     store.write(data)
-    tree = inputs.tree(below(locked), store, settings_of(tmp_path), Quiet())
+    tree = inputs.tree(below(locked), Context(store, settings_of(tmp_path), Quiet()))
     assert (tree / "bin/true").read_bytes() == b"true"
     assert (tree / "usr/bin/true").samefile(bottom / "usr/bin/true")
     assert (tree / "opt/python/3.12/bin/python3").resolve() == tree / "opt/python/3.12/bin/python3.12"
     assert not (bottom / "opt").exists()
-    assert inputs.tree(below(locked), store, settings_of(tmp_path), Quiet()) == tree
+    assert inputs.tree(below(locked), Context(store, settings_of(tmp_path), Quiet())) == tree
     assert tree.name == inputs.tree_key(below(locked)).removeprefix("sha256:")
     assert inputs.contents(replace(OF_312, interpreter=locked))[f"sha256:{tree.name}"]
-    assert inputs.tree(below(LOCKED), store, settings_of(tmp_path), Quiet()) == bottom
+    assert inputs.tree(below(LOCKED), Context(store, settings_of(tmp_path), Quiet())) == bottom
 
 
 @pytest.mark.parametrize("path", ["opt/python/3.12", "opt/python", "opt"])
@@ -185,7 +186,7 @@ def test_a_base_that_has_something_in_its_place_is_refused(
     (bottom / path).parent.mkdir(parents=True, exist_ok=True)
     (bottom / path).symlink_to("/tmp")
     with pytest.raises(BaseError) as raised:
-        inputs.tree(below(locked), store, settings_of(tmp_path), Quiet())
+        inputs.tree(below(locked), Context(store, settings_of(tmp_path), Quiet()))
     assert raised.value.where == f"/{path}"
     assert not list((store.root / "rootfs").glob("*"))
 
@@ -197,10 +198,10 @@ def test_sdists_are_built_by_the_bases_own_python(tmp_path: Path) -> None:
     bare = replace(OF_312.base, debs=())
     with_python = replace(bare, debs=(*others, deb))
     assert (own_python(bare), own_python(with_python)) == (None, "/usr/bin/python3.11")
-    first = sdist_builder(Foundation(with_python, LOCKED), store, settings, Quiet())
-    second = sdist_builder(Foundation(with_python, STANDALONE), store, settings, Quiet())
+    first = sdist_builder(Foundation(with_python, LOCKED), Context(store, settings, Quiet()))
+    second = sdist_builder(Foundation(with_python, STANDALONE), Context(store, settings, Quiet()))
     assert (first.interpreter, first.key) == (second.interpreter, second.key) == (LOCKED.path, base.key(with_python))
-    third = sdist_builder(Foundation(bare, STANDALONE), store, settings, Quiet())
+    third = sdist_builder(Foundation(bare, STANDALONE), Context(store, settings, Quiet()))
     assert third.interpreter == STANDALONE.path
     assert third.key not in (base.key(bare), base.key(with_python))
 

@@ -11,6 +11,7 @@ from packaging.version import Version
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, LockError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
@@ -115,7 +116,7 @@ class Mirror:
             inputs={"base": cell.inputs["base"]},
         )  # fmt: skip
         return lock_cell(
-            cell, first, LockOptions(), (), Chooser(), self.settings, self.store, Quiet(),
+            cell, first, LockOptions(), (), Chooser(), Context(self.store, self.settings, Quiet()),
         )  # fmt: skip
 
 

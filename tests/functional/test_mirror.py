@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, PackagesGoneError
 from imagegen.core.net import Client, MissingFiles
 from imagegen.core.progress import Quiet
@@ -60,7 +61,7 @@ def settings_of(at: str | None = None) -> Settings:
 def filled(at: str, lock: Lock, store: Store) -> mirror.Filled:
     for data in (WHEEL, PACKAGE):
         store.write(data)
-    return mirror.fill(place(at, "--to"), mirror.listings(lock, store), store, settings_of(), Quiet())
+    return mirror.fill(place(at, "--to"), mirror.listings(lock, store), Context(store, settings_of(), Quiet()))
 
 
 def wheel_from(at: str, store: Store, size: int | None = len(WHEEL)) -> None:
@@ -71,7 +72,7 @@ def wheel_from(at: str, store: Store, size: int | None = len(WHEEL)) -> None:
 
 def debs_from(at: str, lock: Lock, store: Store) -> None:
     nowhere = {"debian": "file:///nonexistent/", "debian-security": "file:///nonexistent/"}
-    fetch.fetch(lock.base, store, replace(settings_of(at), archive_mirrors=nowhere), Quiet())
+    fetch.fetch(lock.base, Context(store, replace(settings_of(at), archive_mirrors=nowhere), Quiet()))
 
 
 def test_what_a_lock_names_comes_from_there_alone(at: str, tmp_path: Path) -> None:
@@ -125,9 +126,7 @@ def test_a_file_that_is_not_listed_as_a_package_is_not_installed(
     mirror.fill(
         place(at, "--to"),
         [replace(forged, kind=mirror.listings(ONE, Store(tmp_path / "here"))[0].kind)],
-        Store(tmp_path / "here"),
-        settings_of(),
-        Quiet(),
+        Context(Store(tmp_path / "here"), settings_of(), Quiet()),
     )
     with pytest.raises(PackagesGoneError):
         debs_from(at, lock_of(WHEEL), Store(tmp_path / "there"))

@@ -15,6 +15,7 @@ from hypothesis import given
 
 from imagegen.core import git
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import LockError, StoreError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
@@ -165,7 +166,7 @@ def test_a_folder_that_cannot_be_completed_leaves_nothing(
     target = tmp_path / "out" / lock.cell
 
     def write() -> None:
-        recipe.write(rendered, lock, recipes, target, store, settings, Quiet())
+        recipe.write(rendered, lock, recipes, target, Context(store, settings, Quiet()))
 
     if damage == "a source":
         (sources / "setup.py").rename(tmp_path / "setup.py")

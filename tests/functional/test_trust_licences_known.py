@@ -10,6 +10,7 @@ import pytest
 
 from imagegen.audit.model import Licence
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import scan
@@ -49,7 +50,7 @@ def test_what_the_store_has_read_needs_no_index(
     said = {"METADATA": "Metadata-Version: 2.1\nName: one\nVersion: 1.0\nLicense: BSD\n"}
     one = locked(store, tmp_path, "one", {}, said)
     scan.scan_wheel(store, one, "3.11")
-    found = read_known_licences(lock_of(one), store, with_index, Quiet())
+    found = read_known_licences(lock_of(one), Context(store, with_index, Quiet()))
     assert found.wheels == {one.file.sha256: Licence(text="BSD")}
     assert not index.requested
 
@@ -58,25 +59,25 @@ def test_an_index_is_asked_once_for_what_it_says_of_the_very_file(
     store: Store, with_index: Settings, index: Index
 ) -> None:
     lock = lock_of(served(index))
-    assert read_known_licences(lock, store, with_index, Quiet()).wheels == {ON_INDEX: MIT}
+    assert read_known_licences(lock, Context(store, with_index, Quiet())).wheels == {ON_INDEX: MIT}
     requested = len(index.requested)
     assert requested
-    assert read_known_licences(lock, store, with_index, Quiet()).wheels == {ON_INDEX: MIT}
+    assert read_known_licences(lock, Context(store, with_index, Quiet())).wheels == {ON_INDEX: MIT}
     assert len(index.requested) == requested
     other = replace(lock.wheels[0], file=replace(lock.wheels[0].file, sha256="1" * 64))
-    assert read_known_licences(lock_of(other), store, with_index, Quiet()).wheels == {}
+    assert read_known_licences(lock_of(other), Context(store, with_index, Quiet())).wheels == {}
 
 
 def test_what_is_made_here_is_no_indexs_to_say(store: Store, with_index: Settings, index: Index) -> None:
     made = served(index)
     lock: Lock = lock_of(replace(made, sdist=LockedSdist(made.file, ())))
-    assert read_known_licences(lock, store, with_index, Quiet()).wheels == {}
+    assert read_known_licences(lock, Context(store, with_index, Quiet())).wheels == {}
     assert not index.requested
 
 
 def test_without_an_index_it_is_unknown(store: Store, with_index: Settings, index: Index) -> None:
     lock = lock_of(served(index))
     index.close()
-    assert read_known_licences(lock, store, with_index, Quiet()).wheels == {}
+    assert read_known_licences(lock, Context(store, with_index, Quiet())).wheels == {}
     nowhere = replace(lock.wheels[0], file=replace(lock.wheels[0].file, index="nowhere"))
-    assert read_known_licences(lock_of(nowhere), store, with_index, Quiet()).wheels == {}
+    assert read_known_licences(lock_of(nowhere), Context(store, with_index, Quiet())).wheels == {}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
@@ -89,15 +90,15 @@ def debian(settings: Settings, shared: Path, tmp_path_factory: pytest.TempPathFa
     requested, locked, layer = pickle.loads(record.read_bytes())
     store = Store(tmp_path_factory.mktemp("base") / "store")
     copy_tree(shared / "debian", store.root)
-    return Debian(requested, locked, layer, store, base.rootfs(locked, store, settings, Quiet()))
+    return Debian(requested, locked, layer, store, base.rootfs(locked, Context(store, settings, Quiet())))
 
 
 def _debian(store: Store, settings: Settings) -> Debian:
     packages = {"python3": "the interpreter", "ca-certificates": "a package that runs much when it is installed"}
     requested = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", packages, "for tests")
     locked = base.resolve(requested, settings, Quiet())
-    layer = base.build(locked, store, settings, Quiet())
-    return Debian(requested, locked, layer, store, base.rootfs(locked, store, settings, Quiet()))
+    layer = base.build(locked, Context(store, settings, Quiet()))
+    return Debian(requested, locked, layer, store, base.rootfs(locked, Context(store, settings, Quiet())))
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import pytest
 from imagegen.app import audit as image
 from imagegen.audit.model import Licence, Package, Subject
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.data import shipped
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
@@ -66,7 +67,7 @@ def test_an_image_is_what_its_cell_is(in_docker: Subject, sb3_maskable: Built, m
     What a bill of materials tells besides (licences, Debian's packages) is read of wheels and bases alone.
     """
     (requested,) = matrix.load([shipped("matrices")]).select("sb3-maskable")
-    expected = cell.subject(sb3_maskable.lock, requested, store, settings_on(machine), Quiet())
+    expected = cell.subject(sb3_maskable.lock, requested, Context(store, settings_on(machine), Quiet()))
     assert [_known(package) for package in in_docker.packages] == [_known(package) for package in expected.packages]
     system = replace(expected.system, debs={}, release=None)
     assert (in_docker.system, in_docker.python) == (system, expected.python)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BaseError
 from imagegen.core.progress import Quiet
 from imagegen.core.sandbox import Sandbox
@@ -52,7 +53,7 @@ def test_built_elsewhere_it_has_the_same_digest(debian: Debian, settings: Settin
     for deb in debian.locked.debs:
         shutil.copy(debian.store.path(f"sha256:{deb.sha256}"), store.path(f"sha256:{deb.sha256}"))
     other_order = replace(debian.locked, debs=tuple(reversed(debian.locked.debs)))
-    assert base.build(other_order, store, settings, Quiet()) == debian.layer
+    assert base.build(other_order, Context(store, settings, Quiet())) == debian.layer
     assert list(Path(tempfile.gettempdir()).iterdir()) == []
 
 
@@ -109,10 +110,10 @@ print(*sys.version_info[:2], ssl.create_default_context().cert_store_stats()["x5
 
 def test_the_tree_is_kept_and_made_again_when_damaged(debian: Debian, settings: Settings) -> None:
     before = debian.rootfs.stat().st_ino
-    assert base.rootfs(debian.locked, debian.store, settings, Quiet()) == debian.rootfs
+    assert base.rootfs(debian.locked, Context(debian.store, settings, Quiet())) == debian.rootfs
     assert debian.rootfs.stat().st_ino == before
     (debian.rootfs / "usr/bin/python3.11").unlink()
-    base.rootfs(debian.locked, debian.store, settings, Quiet(), program="/usr/bin/python3.11")
+    base.rootfs(debian.locked, Context(debian.store, settings, Quiet()), program="/usr/bin/python3.11")
     assert (debian.rootfs / "usr/bin/python3.11").is_file()
     assert not [path for path in debian.rootfs.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o6000]
 
@@ -134,6 +135,6 @@ def test_what_is_no_package_leaves_nothing_behind(
     Cache("deb", dict).put(store, bad.digest, {"archive": bad.archive})  # a mirror that gives such a file
     locked = replace(debian.locked, debs=(bad,))
     with pytest.raises(BaseError, match="mmdebstrap failed"):
-        base.build(locked, store, settings, Quiet())
+        base.build(locked, Context(store, settings, Quiet()))
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
     assert Cache("base", dict).get(store, base.key(locked)) is None

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import StoreError
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
@@ -154,7 +155,7 @@ def test_a_base_that_does_not_fit(step: str, debian: Debian, settings: Settings,
             Cache("base", dict).put(store, key, asdict(debian.layer))
         before = disk.free(place)
         with pytest.raises(StoreError, match="the disk of the store is full"):
-            base.rootfs(debian.locked, store, settings, Quiet())
+            base.rootfs(debian.locked, Context(store, settings, Quiet()))
         assert disk.free(place) >= before - 65536
         assert not list((store.root / "tmp").iterdir())
         assert not list((store.root / "rootfs").iterdir())
@@ -177,8 +178,8 @@ def test_a_base_takes_no_more_than_it_says_and_no_tmp(
         for deb in debian.locked.debs:
             shutil.copy(debian.store.path(deb.digest), store.path(deb.digest))
             Cache("deb", dict).put(store, deb.digest, {"archive": deb.archive})
-        assert base.build(debian.locked, store, settings, Quiet()) == debian.layer
-        base.rootfs(debian.locked, store, settings, Quiet())
+        assert base.build(debian.locked, Context(store, settings, Quiet())) == debian.layer
+        base.rootfs(debian.locked, Context(store, settings, Quiet()))
         assert base.needed(debian.locked, store) == 0
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from imagegen.core import git
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import SandboxError, WheelError
 from imagegen.core.progress import Quiet
 from imagegen.plan.lock import sdist
@@ -62,7 +63,7 @@ def build(
     commit = bare.commit(tree)
     settings = Settings.from_environment({"HOME": "/nonexistent", "PATH": os.environ["PATH"]})
     url = f"{server.url}/demo.git"
-    archive = git.archive(git.TreeSource(url, commit, tree), "demo-1.0", debian.store, settings, Quiet())
+    archive = git.archive(git.TreeSource(url, commit, tree), "demo-1.0", Context(debian.store, settings, Quiet()))
     file = LockedFile("demo-1.0.tar", archive.size, archive.digest.removeprefix("sha256:"), GIT)
     workshop = SdistBuilder(debian.layer.diff_id, "/usr/bin/python3.11", lambda: debian.rootfs, debian.store, Quiet())
     made = sdist.build("demo", "1.0", LockedSdist(file, (), git=LockedGit("main", url, commit, tree, folder)), workshop)

@@ -20,6 +20,7 @@ import pytest
 import zstandard
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
@@ -92,7 +93,7 @@ def assembled(small: Small, debian: Debian, at: Path) -> tuple[Store, layers.Ima
     os.link(debian.store.path(debian.layer.diff_id), store.path(debian.layer.diff_id))
     Cache("base", dict).put(store, base.key(debian.locked), asdict(debian.layer))
     settings = replace(small.settings, store=at)
-    return store, layers.assemble(small.lock, store, settings, Quiet())
+    return store, layers.assemble(small.lock, Context(store, settings, Quiet()))
 
 
 @pytest.fixture(scope="module")
@@ -142,4 +143,6 @@ def test_containers_run_on_it(small: Small, built: tuple[Store, layers.Image], e
         assert found == ["/opt/venv", HOME, cached, "cc", HOME, f"{HOME}/include/python3.11"]
     finally:
         engine.client.api.remove_image(ref, force=True)
-    assert inputs.tree(small.lock.foundation, store, replace(small.settings, store=store.root), Quiet()).is_dir()
+    assert inputs.tree(
+        small.lock.foundation, Context(store, replace(small.settings, store=store.root), Quiet())
+    ).is_dir()

@@ -11,6 +11,7 @@ import pytest
 
 from imagegen.core import registry
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store
 from imagegen.image import layers
@@ -34,7 +35,7 @@ def test_a_layer_with_an_sdist_is_made_on_an_empty_store(
     full, empty = Store(machine.store), Store(tmp_path / "empty")
     lock = read(site.project / "locks" / f"{CELL}.toml")
     settings = Settings.from_environment({**os.environ, "PIP_FIND_LINKS": str(site.links)})
-    built = layers.assemble(lock, full, settings, Quiet())
+    built = layers.assemble(lock, Context(full, settings, Quiet()))
     facts = cell.known_scans(lock, full)
     described = read_description(description(lock, built, {}, gzipped(lock, built, full, Quiet())))
     cell.import_scans(lock, empty, facts, facts.get)
@@ -54,7 +55,7 @@ def test_a_layer_with_an_sdist_is_made_on_an_empty_store(
     remote = RemoteLayers(cast("registry.Repository", Source()), elsewhere, described.gzip_by_key)
     sources = resolve_layers(lock, empty, remote)
     stack = LayerStack(sources)
-    for layer in layers.ensure_layers(lock, sources, empty, settings, Quiet(), remote):
+    for layer in layers.ensure_layers(lock, sources, Context(empty, settings, Quiet()), remote):
         stack.add(layer)
     made = layers.write_image(lock, stack, empty)
     assert made.digest == site.reference

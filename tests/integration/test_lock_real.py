@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.data import shipped
 from imagegen.core.errors import SandboxError
 from imagegen.core.progress import Quiet
@@ -42,8 +43,8 @@ def cell(debian: Debian) -> Cell:
 
 
 def relock(cell: Cell, previous: Lock, settings: Settings, store: Store) -> Lock:
-    chooser = LocalWheelSelector(Catalogue(), lambda path, torch: (), settings, store, Quiet())
-    return lock_cell(cell, previous, LockOptions(), (), chooser, settings, store, Quiet())
+    chooser = LocalWheelSelector(Catalogue(), lambda path, torch: (), Context(store, settings, Quiet()))
+    return lock_cell(cell, previous, LockOptions(), (), chooser, Context(store, settings, Quiet()))
 
 
 def test_a_real_stack_with_an_sdist(cell: Cell, settings: Settings, debian: Debian, tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_a_real_stack_with_an_sdist(cell: Cell, settings: Settings, debian: Debi
     assert relock(cell, lock, settings, debian.store) is lock
 
     # Another machine, whose store holds the base alone, makes the same wheel from the sdist.
-    fetch(lock, debian.store, settings, Quiet())
+    fetch(lock, Context(debian.store, settings, Quiet()))
     contents = {wheel.name: debian.store.read(f"sha256:{wheel.file.sha256}") for wheel in lock.wheels}
     runtime = next(wheel for wheel in lock.wheels if wheel.sdist)
     assert runtime.sdist
@@ -81,7 +82,7 @@ def test_a_real_stack_with_an_sdist(cell: Cell, settings: Settings, debian: Debi
     for file in [*parts, *(wheel.file for wheel in lock.wheels)]:
         debian.store.path(f"sha256:{file.sha256}").unlink(missing_ok=True)
     shutil.rmtree(debian.store.root / "records" / "sdist")
-    fetch(lock, debian.store, settings, Quiet())
+    fetch(lock, Context(debian.store, settings, Quiet()))
     assert {wheel.name: debian.store.read(f"sha256:{wheel.file.sha256}") for wheel in lock.wheels} == contents
 
     # Its backend sees what the lock gives it and nothing else.
@@ -108,5 +109,5 @@ def test_a_component_that_has_no_wheel_is_locked_as_a_build(settings: Settings, 
     write(lock, tmp_path / "lock.toml")
     assert read(tmp_path / "lock.toml") == lock
     assert relock(cell, lock, settings, store) is lock
-    fetch_sources(lock.builds, cell.recipes, store, settings, Quiet())
+    fetch_sources(lock.builds, cell.recipes, Context(store, settings, Quiet()))
     assert all(store.has(file.digest) for file in (build.source, *(each.file for each in build.build_requires)))

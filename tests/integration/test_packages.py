@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
@@ -121,7 +122,7 @@ def files(debian: Debian, settings: Settings) -> dict[str, Path]:
     """Real .debs that the base lacks, by package."""
     names = dict.fromkeys(("hello", "numactl", "tree"), "")
     added = base.resolve_packages(names, debian.rootfs, "debian12", settings, Quiet())
-    base.fetch_packages(added, debian.store, settings, Quiet())
+    base.fetch_packages(added, Context(debian.store, settings, Quiet()))
     found = {}
     for deb in added.debs:
         found[deb.name] = debian.store.root.parent / f"{deb.name}_{deb.version}_{deb.architecture}.deb"

@@ -16,6 +16,7 @@ from typing import cast
 import pytest
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.oci.types import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
@@ -197,10 +198,10 @@ def test_a_wheel_is_compiled_kept_and_imported(
     assert kept.record["units"] == 2
     assert "two.cpp" in store.read(kept.record["log"]).decode()
     assert kept.record["memory"] > 10_000_000
-    assert builds.require_wheels(locked, store, settings, Quiet()) == whole, "no engine is needed any more"
+    assert builds.require_wheels(locked, Context(store, settings, Quiet())) == whole, "no engine is needed any more"
 
     tag = f"imagegen-test-{secrets.token_hex(4)}:1"
-    engine.load(store, layers.assemble(whole, store, settings, Quiet()).digest, tag)
+    engine.load(store, layers.assemble(whole, Context(store, settings, Quiet())).digest, tag)
     cleaned.append(tag)
     assert answer(engine, tag) == b"42\n"
 
@@ -208,7 +209,7 @@ def test_a_wheel_is_compiled_kept_and_imported(
 def compiled(locked: Lock, engine: Engine, settings: Settings, store: Store) -> Lock:
     """The lock with its wheels, made on the engine's builder."""
     cell = cast("Cell", SimpleNamespace(recipes=recipes_of(locked.builds[0]), gpus=()))
-    return builds.ensure_wheels(locked, cell, (), store, settings, Quiet(), engine=engine)
+    return builds.ensure_wheels(locked, cell, (), Context(store, settings, Quiet()), engine=engine)
 
 
 @pytest.mark.slow
@@ -224,13 +225,13 @@ def test_on_a_base_with_a_compiler_and_by_the_dockerfile_alone(
     locked = locked_on(with_packages, store)
     whole = compiled(locked, engine, settings, store)
     tag = f"imagegen-test-{secrets.token_hex(4)}:1"
-    engine.load(store, layers.assemble(whole, store, settings, Quiet()).digest, tag)
+    engine.load(store, layers.assemble(whole, Context(store, settings, Quiet())).digest, tag)
     cleaned.append(tag)
     assert answer(engine, tag) == b"42\n"
 
     # The Dockerfile compiles it too, without imagegen: one file at a time, in stages of its own.
     rendered = recipe.render(locked, tag)
-    recipe.write(rendered, locked, recipes_of(locked.builds[0]), tmp_path / "plain", store, settings, Quiet())
+    recipe.write(rendered, locked, recipes_of(locked.builds[0]), tmp_path / "plain", Context(store, settings, Quiet()))
     plain = re.findall(r" -t (\S+)", rendered.arguments)[0]
     cleaned.append(plain)
     paste(engine.buildx_line(rendered.arguments), shell, tmp_path / "plain")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from imagegen.core import git
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from tests.support.git_server import PROGRAM, Bare, GitServer
@@ -36,7 +37,7 @@ class Workspace:
 
     def archive(self, tree: str, commit: str | None = None, url: str | None = None) -> git.PackedTree:
         source = git.TreeSource(url or self.url, commit or self.bare.commit(tree), tree)
-        return git.archive(source, "x-1", self.store, Settings.from_environment(self.env), Quiet())
+        return git.archive(source, "x-1", Context(self.store, Settings.from_environment(self.env), Quiet()))
 
     def members(self, archive: git.PackedTree) -> list[tarfile.TarInfo]:
         return list(tarfile.open(fileobj=io.BytesIO(self.store.read(archive.digest))))

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedWheel
@@ -94,5 +95,5 @@ class Workspace:
         rules, chooser = more.pop("rules", ()), more.pop("chooser", self.chooser)
         return lock_cell(
             self.cell, previous or self.first, LockOptions(**more), rules, chooser,  # type: ignore[arg-type]
-            Settings.from_environment(self.env), self.store, Recorder(),
+            Context(self.store, Settings.from_environment(self.env), Recorder()),
         )  # fmt: skip

@@ -10,6 +10,7 @@ from pathlib import Path
 from imagegen.app.nightly.propose import Proposal, propose
 from imagegen.app.nightly.releases import ReleaseIndex
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.plan.lock.model import Lock, LockedBase
@@ -61,7 +62,7 @@ class Week:
     def resolve(self, as_of: str, previous: Lock | None, upgraded: Sequence[str], bounds: dict[str, str]) -> Lock:
         return resolve.lock_cell(
             self.cell, previous, LockOptions(packages=tuple(upgraded), as_of=as_of, bounds=bounds), self.rules,
-            Chooser(), self.settings, self.store, Quiet(),
+            Chooser(), Context(self.store, self.settings, Quiet()),
         )  # fmt: skip
 
     def first(self, as_of: str) -> Lock:

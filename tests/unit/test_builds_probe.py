@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
@@ -39,7 +40,7 @@ def ask(root: Path, answer: str | None, builder: str | None = None) -> Machine:
 
     engine = cast("Engine", SimpleNamespace(buildx=buildx))
     settings = Settings.from_environment({"HOME": str(root)})
-    bench = builds.BuildEnvironment(engine, builder, Store(root / "store"), settings, Quiet())
+    bench = builds.BuildEnvironment(engine, builder, Context(Store(root / "store"), settings, Quiet()))
     return environment.probe(WITH_BUILD, cast("Image", SimpleNamespace(digest="sha256:" + "0" * 64)), bench)
 
 

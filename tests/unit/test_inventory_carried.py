@@ -9,6 +9,7 @@ import pytest
 
 from imagegen.audit.check import audit
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
 from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Quiet
@@ -32,7 +33,7 @@ def lock(store: Store, tmp_path: Path) -> Lock:
 @pytest.fixture
 def facts(lock: Lock, store: Store, settings: Settings, rootfs: Path) -> dict[str, bytes]:
     assert rootfs
-    cells.subject(lock, cell_of("13.0"), store, settings, Quiet())
+    cells.subject(lock, cell_of("13.0"), Context(store, settings, Quiet()))
     return known_scans(lock, store)
 
 
@@ -45,11 +46,11 @@ def test_an_audit_on_an_empty_store_is_the_audit_with_the_wheels(
     lock: Lock, facts: dict[str, bytes], store: Store, empty: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell = cell_of("13.0", one=("one",))
-    expected = cells.subject(lock, cell, store, settings, Quiet())
+    expected = cells.subject(lock, cell, Context(store, settings, Quiet()))
     import_scans(lock, empty, facts, facts.get)
     monkeypatch.setattr("imagegen.image.inventory.cell.inputs.fetch_each", None)
     monkeypatch.setattr("imagegen.image.inventory.cell.inputs.tree", None)
-    found = cells.subject(lock, cell, empty, settings, Quiet())
+    found = cells.subject(lock, cell, Context(empty, settings, Quiet()))
     assert found == expected
     report = audit(found)
     assert report == audit(expected)

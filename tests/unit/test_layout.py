@@ -24,6 +24,7 @@ ORDER = [
     "core.progress",
     "core.oci",
     "core.store",
+    "core.context",
     "core.net",
     "core.registry",
     "core.git",

@@ -50,22 +50,22 @@ def propose_cell(session: Session, as_of: str, bases: dict[str, LockedBase], cel
 
     `bases` are today's bases by name, so that each is resolved once in a run; missing ones are added.
     """
-    settings, store, progress = session.settings_for(cell), session.store, session.progress
+    context = session.context_for(cell)
     chooser = wheel_selector(session, cell)
     before = session.find_lock(cell)
 
     def resolve(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
         same_base = bool(before and previous and previous.base == before.base)
         options = LockOptions(packages=tuple(upgraded), as_of=as_of, bounds=bounds, trust_previous_wheels=same_base)
-        return lock_cell(cell, previous, options, session.matrix.rules, chooser, settings, store, progress)
+        return lock_cell(cell, previous, options, session.matrix.rules, chooser, context)
 
     def current_base() -> LockedBase:
         name = cell.base.name
         if name not in bases:
-            bases[name] = base.resolve(cell.base, settings, progress)
+            bases[name] = base.resolve(cell.base, context.settings, context.progress)
         return bases[name]
 
-    releases = ReleaseIndex(as_of, settings, chooser, progress)
+    releases = ReleaseIndex(as_of, context.settings, chooser, context.progress)
     return propose(cell, before, as_of, session.matrix.rules, resolve, current_base, releases.of)
 
 

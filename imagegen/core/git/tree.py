@@ -14,12 +14,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
 from imagegen.core.git.repository import check_ref, fetched
 from imagegen.core.net import UnreachableError
 from imagegen.core.oci.types import digest_of
-from imagegen.core.progress import Progress, timed
+from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import unprintable
@@ -206,7 +206,7 @@ class PackedTree:
 _TREES = Cache("git", PackedTree)
 
 
-def archive(source: TreeSource, folder: str, store: Store, settings: Settings, progress: Progress) -> PackedTree:
+def archive(source: TreeSource, folder: str, context: Context) -> PackedTree:
     """Return the tree below one folder as an sdist-like archive; from the store if it was made before.
 
     Raises FetchError: the commit cannot be fetched, has another tree or other submodules, is no longer where `ref`
@@ -217,23 +217,25 @@ def archive(source: TreeSource, folder: str, store: Store, settings: Settings, p
     if source.submodules:
         decides.append(sorted([each.path, each.commit, each.tree] for each in source.submodules))
     key = digest_of(json.dumps(decides).encode())
-    with store.lock(f"git-{key}"):
-        known = _TREES.get(store, key)
+    with context.store.lock(f"git-{key}"):
+        known = _TREES.get(context.store, key)
         # An older imagegen recorded neither tree nor commits.
-        known = known if known and known.tree and store.intact(known.digest, known.size) else None
+        known = known if known and known.tree and context.store.intact(known.digest, known.size) else None
         if source.ref:
             try:
-                check_ref(source.url, source.ref, source.commit, store, settings)
+                check_ref(source.url, source.ref, source.commit, context.store, context.settings)
             except UnreachableError as error:
                 if not known:
                     raise
-                progress.say(f"{error.what}: whether {source.ref} still leads to {source.commit[:12]} was not asked")
+                context.progress.say(
+                    f"{error.what}: whether {source.ref} still leads to {source.commit[:12]} was not asked"
+                )
         if known:
             return known
         with ExitStack() as repositories:
-            tree, found = _gathered(source, repositories, store, settings, progress)
-            made = replace(tarred(found, source.where, folder, store), tree=tree, commits=_recorded(found))
-        _TREES.put(store, key, made)
+            tree, found = _gathered(source, repositories, context)
+            made = replace(tarred(found, source.where, folder, context.store), tree=tree, commits=_recorded(found))
+        _TREES.put(context.store, key, made)
     return made
 
 
@@ -243,7 +245,7 @@ def is_pointer(data: bytes) -> bool:
 
 
 def _gathered(
-    source: TreeSource, repositories: ExitStack, store: Store, settings: Settings, progress: Progress
+    source: TreeSource, repositories: ExitStack, context: Context
 ) -> tuple[str, dict[str, tuple[TreeEntry, Read]]]:
     """Return the commit's tree id and all archive entries by path, each with a function that reads it.
 
@@ -251,8 +253,8 @@ def _gathered(
     """
 
     def one(url: str, commit: str, tree: str | None) -> tuple[str, list[TreeEntry], Read]:
-        with timed(progress, f"fetching {url} at {commit[:12]}"):
-            repository = repositories.enter_context(fetched(url, commit, tree, store, settings))
+        with timed(context.progress, f"fetching {url} at {commit[:12]}"):
+            repository = repositories.enter_context(fetched(url, commit, tree, context.store, context.settings))
         where = f"{url} at {commit}"
         entries = checked(listed(repository.listing(repository.tree), where), where)
         return repository.tree, entries, repositories.enter_context(repository.blobs())

@@ -17,10 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BaseError
 from imagegen.core.net import Missing
 from imagegen.core.oci.types import LayerDescriptor, digest_of
-from imagegen.core.progress import Progress, timed
+from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image.base import fetch
@@ -61,9 +62,7 @@ def build_packages(
     added: LockedPackages,
     base_key: str,
     base: Callable[[], tuple[Sequence[LayerDescriptor], Path]],
-    store: Store,
-    settings: Settings,
-    progress: Progress,
+    context: Context,
 ) -> LayerDescriptor:
     """Return the layer of the packages, from the store when it is there.
 
@@ -72,23 +71,23 @@ def build_packages(
     GoneError, StoreError.
     """
     key = packages_key(added, base_key)
-    with store.lock(f"packages-{key.removeprefix('sha256:')}"):
-        if built := _built(key, store):
+    with context.store.lock(f"packages-{key.removeprefix('sha256:')}"):
+        if built := _built(key, context.store):
             return built
         layers, tree = base()
-        fetch.fetch(added, store, settings, progress)
+        fetch.fetch(added, context)
         with (
-            timed(progress, f"installing {len(added.debs)} packages above the base"),
-            store.temporary_directory("packages") as work,
+            timed(context.progress, f"installing {len(added.debs)} packages above the base"),
+            context.store.temporary_directory("packages") as work,
         ):
-            layer = _build(added, layers, tree, work, store, settings)
-        _PACKAGES.put(store, key, layer)
+            layer = _build(added, layers, tree, work, context.store, context.settings)
+        _PACKAGES.put(context.store, key, layer)
         return layer
 
 
-def fetch_packages(added: LockedPackages, store: Store, settings: Settings, progress: Progress) -> None:
+def fetch_packages(added: LockedPackages, context: Context) -> None:
     """Bring the packages into the store. Raises as `build_packages`."""
-    fetch.fetch(added, store, settings, progress)
+    fetch.fetch(added, context)
 
 
 def packages_built(added: LockedPackages, base_key: str, store: Store) -> bool:

@@ -25,11 +25,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from imagegen.core import seccomp
-from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, ImagegenError
 from imagegen.core.net import Missing
 from imagegen.core.oci.types import LayerDescriptor, digest_of
-from imagegen.core.progress import Progress, timed
+from imagegen.core.progress import timed
 from imagegen.core.sandbox import failure, pipe_from
 from imagegen.core.store import Store, disk
 from imagegen.core.store.cache import Cache
@@ -181,32 +181,32 @@ def key(locked: LockedBase) -> str:
     return digest_of(json.dumps(inputs, sort_keys=True).encode())
 
 
-def build(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> LayerDescriptor:
+def build(locked: LockedBase, context: Context) -> LayerDescriptor:
     """Return the base's layer, uncompressed: from the store when it is there, else built from its packages.
 
     Raises BaseError (mmdebstrap missing or failed, packages gone), MissingFiles, StoreError. Nothing half-done stays.
     """
     base_key = key(locked)
-    with store.lock(f"base-{base_key.removeprefix('sha256:')}"):
-        if built := _built(base_key, store):
+    with context.store.lock(f"base-{base_key.removeprefix('sha256:')}"):
+        if built := _built(base_key, context.store):
             return built
-        if shutil.which("mmdebstrap", path=settings.env.get("PATH", os.defpath)) is None:
+        if shutil.which("mmdebstrap", path=context.settings.env.get("PATH", os.defpath)) is None:
             raise BaseError(
                 "mmdebstrap is not installed",
                 code="base-program-missing",
                 why="a Debian base is made by it",
                 fix="apt-get install mmdebstrap",
             )
-        fetch.fetch(locked, store, settings, progress)
-        with timed(progress, f"building base {locked.name} from {len(locked.debs)} packages"):
-            layer = _build(locked, store)
-        BASES.put(store, base_key, layer)
+        fetch.fetch(locked, context)
+        with timed(context.progress, f"building base {locked.name} from {len(locked.debs)} packages"):
+            layer = _build(locked, context.store)
+        BASES.put(context.store, base_key, layer)
         return layer
 
 
-def fetch_files(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> None:
+def fetch_files(locked: LockedBase, context: Context) -> None:
     """Bring the packages, or layers, that the base is made of. Raises as `build`."""
-    (image if locked.content else fetch).fetch(locked, store, settings, progress)
+    (image if locked.content else fetch).fetch(locked, context)
 
 
 def missing(locked: LockedBase, store: Store) -> list[Missing]:

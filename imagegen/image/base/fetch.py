@@ -14,10 +14,11 @@ from datetime import datetime, timedelta
 from urllib.parse import quote, urlsplit
 
 from imagegen.core.config import APT_VARIABLE, Settings, archive_variable, mirror_name
+from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError, PackagesGoneError
 from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
 from imagegen.core.oci.types import digest_of
-from imagegen.core.progress import Meter, Progress
+from imagegen.core.progress import Meter
 from imagegen.core.registry.mirror import Mirror
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
@@ -117,24 +118,27 @@ _GIVEN = Cache("deb", dict[str, str])
 PACKAGES = "application/vnd.imagegen.mirror.debian-packages.v1"  # artifact of a private mirror that lists packages
 
 
-def fetch(locked: Locked, store: Store, settings: Settings, progress: Progress) -> None:
+def fetch(locked: Locked, context: Context) -> None:
     """Bring every package of `locked` into the store, by its hash.
 
     Raises PackagesGoneError, which names all packages that no mirror has, and MissingFiles, which names all files of
     mirrors that cannot be reached or serve other bytes than the lock names. Files fetched before stay in the store.
     """
-    required = lacking(locked, store)
+    required = lacking(locked, context.store)
     if not required:
         return
-    served = roots({deb.archive: address_of(locked, deb.archive) for deb in required}, settings)
+    served = roots({deb.archive: address_of(locked, deb.archive) for deb in required}, context.settings)
     what = title(locked)
     total = sum(deb.size for deb in required)
-    with Client(settings) as client, progress.meter(f"{len(required)} packages of {what}", total) as meter:
-        required = _not_mirrored(required, locked, client, store, settings, meter)
+    with (
+        Client(context.settings) as client,
+        context.progress.meter(f"{len(required)} packages of {what}", total) as meter,
+    ):
+        required = _not_mirrored(required, locked, client, context.store, context.settings, meter)
 
         def from_mirror(deb: LockedDeb) -> FetchError | None:
             try:
-                _download(client, f"{served[deb.archive]}/{quote(deb.path)}", deb, store, meter)
+                _download(client, f"{served[deb.archive]}/{quote(deb.path)}", deb, context.store, meter)
             except FetchError as error:
                 return error
             return None
@@ -149,8 +153,8 @@ def fetch(locked: Locked, store: Store, settings: Settings, progress: Progress) 
             gone = [deb for deb, error in errors.items() if error]
             if not gone:
                 return
-            progress.say(f"{len(gone)} packages have left the mirror; asking the archive's snapshots")
-            gone, why = _from_snapshot(gone, locked, client, store, meter)
+            context.progress.say(f"{len(gone)} packages have left the mirror; asking the archive's snapshots")
+            gone, why = _from_snapshot(gone, locked, client, context.store, meter)
             if not gone:
                 return
             raise PackagesGoneError(
@@ -159,7 +163,9 @@ def fetch(locked: Locked, store: Store, settings: Settings, progress: Progress) 
                 fix="lock the base alone again, with the packages of today: imagegen lock CELL --upgrade-base",
             )
     failed = {deb: error for deb, error in errors.items() if error}
-    raise MissingFiles([missing(deb, _reason(error, served[deb.archive])) for deb, error in failed.items()], store.root)
+    raise MissingFiles(
+        [missing(deb, _reason(error, served[deb.archive])) for deb, error in failed.items()], context.store.root
+    )
 
 
 def title(locked: Locked) -> str:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 
 from imagegen.core import registry
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError
 from imagegen.core.net import Client, Missing, MissingFiles, UnreachableError
 from imagegen.core.oci.types import LayerDescriptor, Platform, RemoteImage, digest_of
@@ -36,7 +37,7 @@ def resolve(base: Base, settings: Settings, progress: Progress, *, architecture:
     return LockedBase(base.name, base.kind, None, {}, (), image=base.image, content=content)
 
 
-def require_published(locked: LockedBase, platform: str, store: Store, settings: Settings, progress: Progress) -> None:
+def require_published(locked: LockedBase, platform: str, context: Context) -> None:
     """Raise BaseError where the lock and the registry differ about a base: its layers, environment or entry point.
 
     `platform` is the cell's, "linux/amd64". Layers are fetched by digest; only manifest and config show that they, and
@@ -49,15 +50,15 @@ def require_published(locked: LockedBase, platform: str, store: Store, settings:
     if content is None:
         return
     key = digest_of(json.dumps(asdict(content), sort_keys=True).encode())
-    if _CONFIRMED.get(store, key):
+    if _CONFIRMED.get(context.store, key):
         return
     os, _, architecture = platform.partition("/")
     reference = registry.parse(f"{locked.image}@{content.digest}")
-    with Client(settings) as client, timed(progress, f"verifying base {locked.name}, {reference}"):
+    with Client(context.settings) as client, timed(context.progress, f"verifying base {locked.name}, {reference}"):
         try:
-            published = registry.resolve(reference, Platform(os, architecture), client, settings)
+            published = registry.resolve(reference, Platform(os, architecture), client, context.settings)
         except UnreachableError:
-            if settings.mirror:
+            if context.settings.mirror:
                 return
             raise
     if published != content:
@@ -71,34 +72,37 @@ def require_published(locked: LockedBase, platform: str, store: Store, settings:
             why=f"the registry's image with this digest differs in {', '.join(wrong)}: the lock was edited",
             fix="restore the lock from version control, or lock the base again: imagegen lock CELL --upgrade-base",
         )
-    _CONFIRMED.put(store, key, {"image": content.digest})
+    _CONFIRMED.put(context.store, key, {"image": content.digest})
 
 
-def fetch(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> None:
+def fetch(locked: LockedBase, context: Context) -> None:
     """Fetch every layer into the store. Raises MissingFiles that names all layers that could not be fetched.
 
     Raises BaseError for a layer that unpacks to something else than its image states. What was fetched before stays in
     the store.
     """
-    _download(locked, store, settings, progress)
+    _download(locked, context)
     for layer in _content(locked).layers:
-        verify(layer, store)
+        verify(layer, context.store)
 
 
-def _download(locked: LockedBase, store: Store, settings: Settings, progress: Progress) -> None:
-    required = _lacking(locked, store)
+def _download(locked: LockedBase, context: Context) -> None:
+    required = _lacking(locked, context.store)
     if not required:
         return
     reference = registry.parse(f"{locked.image}@{_content(locked).digest}")
     total = sum(layer.size for layer in required)
-    with Client(settings) as client, progress.meter(f"{len(required)} layers of base {locked.name}", total) as meter:
-        repository = registry.Repository(reference, client, settings)
-        mirror = Mirror.of(settings, client)
+    with (
+        Client(context.settings) as client,
+        context.progress.meter(f"{len(required)} layers of base {locked.name}", total) as meter,
+    ):
+        repository = registry.Repository(reference, client, context.settings)
+        mirror = Mirror.of(context.settings, client)
 
         def download(layer: LayerDescriptor) -> Missing | None:
             try:
-                if not (mirror and mirror.take(layer.digest, layer.size, store, meter)):
-                    repository.download(layer.digest, layer.size, store, meter)
+                if not (mirror and mirror.take(layer.digest, layer.size, context.store, meter)):
+                    repository.download(layer.digest, layer.size, context.store, meter)
             except FetchError as error:
                 return _missing(locked, layer, error)
             return None
@@ -110,7 +114,7 @@ def _download(locked: LockedBase, store: Store, settings: Settings, progress: Pr
                 client.close()  # a full disk or Ctrl-C is enough: the other threads stop
                 raise
     if lacking:
-        raise MissingFiles(lacking, store.root)
+        raise MissingFiles(lacking, context.store.root)
 
 
 def key(locked: LockedBase) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BaseError
 from imagegen.core.oci.types import LayerDescriptor
 from imagegen.core.progress import Progress, timed
@@ -42,9 +42,7 @@ class PrebuiltBase:
 
 def rootfs(
     locked: LockedBase,
-    store: Store,
-    settings: Settings,
-    progress: Progress,
+    context: Context,
     prebuilt: PrebuiltBase | None = None,
     program: str | None = None,
 ) -> Path:
@@ -55,20 +53,20 @@ def rootfs(
     path, is missing in it. Raises as `build`, `image.fetch` and `PrebuiltBase.fetch` do, and BaseError when the base
     cannot be unpacked or has no `program`.
     """
-    theirs = prebuilt if prebuilt and needed(locked, store) else None
+    theirs = prebuilt if prebuilt and needed(locked, context.store) else None
     if theirs:
         name = (key(locked) if locked.content else theirs.layers[0].diff_id).removeprefix("sha256:")
     elif locked.content:
-        image.fetch(locked, store, settings, progress)
+        image.fetch(locked, context)
         name = key(locked).removeprefix("sha256:")
     else:
-        name = build(locked, store, settings, progress).diff_id.removeprefix("sha256:")
-    tree = store.root / "rootfs" / name
-    with store.lock(f"rootfs-{name}"):
-        if store.use(tree) is None or not _has(tree, program):
-            with timed(progress, f"unpacking base {locked.name}"):
+        name = build(locked, context).diff_id.removeprefix("sha256:")
+    tree = context.store.root / "rootfs" / name
+    with context.store.lock(f"rootfs-{name}"):
+        if context.store.use(tree) is None or not _has(tree, program):
+            with timed(context.progress, f"unpacking base {locked.name}"):
                 shutil.rmtree(tree, ignore_errors=True)
-                _unpack(locked, store, progress, tree, theirs)
+                _unpack(locked, context.store, context.progress, tree, theirs)
         if not _has(tree, program):
             raise BaseError(
                 f"base {locked.name} has no {program}",

@@ -12,8 +12,8 @@ from typing import Any
 
 from imagegen.core import data
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import Location, StoreError
-from imagegen.core.progress import Progress
 from imagegen.core.store import Store, disk, refs
 from imagegen.image import inputs, layers
 from imagegen.image.base import fetch_packages
@@ -33,9 +33,7 @@ def write(
     locked: Lock,
     recipes: Mapping[str, Recipe],
     directory: Path,
-    store: Store,
-    settings: Settings,
-    progress: Progress,
+    context: Context,
 ) -> None:
     """Write Dockerfile, base/ (an OCI layout), wheels/, support/, packages/ and builds/ where there are some.
 
@@ -45,24 +43,24 @@ def write(
     it exists and is not empty; FetchError, BaseError and LockError as the build does.
     """
     refs.require_new(directory)
-    inputs.fetch(replace(locked, wheels=rendered.wheels), store, settings, progress)
+    inputs.fetch(replace(locked, wheels=rendered.wheels), context)
     if locked.builds:
-        fetch_sources(locked.builds, recipes, store, settings, progress)
+        fetch_sources(locked.builds, recipes, context)
     if locked.added:
-        fetch_packages(locked.added, store, settings, progress)
-    base = layers.assemble_base(replace(locked, added=None), store, settings, progress)
+        fetch_packages(locked.added, context)
+    base = layers.assemble_base(replace(locked, added=None), context)
     with refs.filling(directory) as fresh:
-        refs.export(store, base.digest, fresh / "base", "latest")
+        refs.export(context.store, base.digest, fresh / "base", "latest")
         folder = fresh / "wheels"
         folder.mkdir()
         for wheel in rendered.wheels:
-            _place(store, wheel.file.digest, folder / wheel.file.filename)
+            _place(context.store, wheel.file.digest, folder / wheel.file.filename)
         if added := locked.foundation.added:
             (fresh / "packages").mkdir()
             for deb in added.debs:
-                _place(store, deb.digest, fresh / "packages" / f"{deb.name}.deb")
+                _place(context.store, deb.digest, fresh / "packages" / f"{deb.name}.deb")
         if locked.builds:
-            write_builds(locked.builds, recipes, fresh / "builds", store, settings)
+            write_builds(locked.builds, recipes, fresh / "builds", context.store, context.settings)
         _write_support(locked, fresh / "support")
         (fresh / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
 

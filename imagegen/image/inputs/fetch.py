@@ -11,9 +11,9 @@ from pathlib import Path
 
 from imagegen.core import git
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, ReproducibilityError
 from imagegen.core.net import Client, Missing, MissingFiles
-from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image import base
@@ -55,26 +55,27 @@ def contents(lock: Lock) -> dict[str, str]:
 # Bringing all that a lock names into the store: wheels fetched by hash, and those made from their sdists.
 
 
-def fetch(lock: Lock, store: Store, settings: Settings, progress: Progress) -> None:
+def fetch(lock: Lock, context: Context) -> None:
     """Bring every wheel of the lock into the store. Raises as `fetch_each`."""
-    for _ in fetch_each(lock, store, settings, progress):
+    for _ in fetch_each(lock, context):
         pass
 
 
-def fetch_parts(locked: Lock, store: Store, settings: Settings, progress: Progress) -> None:
+def fetch_parts(locked: Lock, context: Context) -> None:
     """Bring what the lock's sdists and commits become wheels of, without making any. Raises as `fetch_each`."""
-    workshop = sdist_builder(locked.foundation, store, settings, progress)
+    workshop = sdist_builder(locked.foundation, context)
     wheels = [wheel for wheel in locked.wheels if wheel.sdist]
     total = sum(required.file.estimate for wheel in wheels for required in _parts(wheel))
-    with Client(settings) as client, progress.meter(f"fetching {counted(len(wheels), 'source')}", total) as meter:
-        finder = Finder(client, store, settings, meter)
+    with (
+        Client(context.settings) as client,
+        context.progress.meter(f"fetching {counted(len(wheels), 'source')}", total) as meter,
+    ):
+        finder = Finder(client, context.store, context.settings, meter)
         for wheel in wheels:
-            _bring(wheel, finder, workshop, settings)
+            _bring(wheel, finder, workshop, context.settings)
 
 
-def fetch_each(
-    lock: Lock, store: Store, settings: Settings, progress: Progress, rootfs: Callable[[], Path] | None = None
-) -> Generator[LockedWheel]:
+def fetch_each(lock: Lock, context: Context, rootfs: Callable[[], Path] | None = None) -> Generator[LockedWheel]:
     """Yield each wheel of the lock as soon as it is in the store: present ones first, then the others in the lock's
     order.
 
@@ -83,22 +84,24 @@ def fetch_each(
     """
     absent: list[LockedWheel] = []
     for wheel in lock.wheels:
-        if store.intact(wheel.file.digest, wheel.file.size):  # else a bad disk would be taken for a bad wheel
+        if context.store.intact(wheel.file.digest, wheel.file.size):  # else a bad disk would be taken for a bad wheel
             yield wheel
         else:
             absent.append(wheel)
     if not absent:
         return
-    workshop = sdist_builder(lock.foundation, store, settings, progress)
+    workshop = sdist_builder(lock.foundation, context)
     if rootfs:
         workshop = replace(workshop, rootfs=rootfs)
     total = sum(required.file.estimate for wheel in absent for required in _parts(wheel))
     with (
-        Client(settings) as client,
-        progress.meter(f"fetching {counted(len(absent), 'wheel')}", total) as meter,
+        Client(context.settings) as client,
+        context.progress.meter(f"fetching {counted(len(absent), 'wheel')}", total) as meter,
     ):
-        finder = Finder(client, store, settings, meter)
-        yield from in_parallel([partial(_obtain, wheel, finder, workshop, settings) for wheel in absent], client)
+        finder = Finder(client, context.store, context.settings, meter)
+        yield from in_parallel(
+            [partial(_obtain, wheel, finder, workshop, context.settings) for wheel in absent], client
+        )
 
 
 def _parts(wheel: LockedWheel) -> list[RequiredFile]:
@@ -163,11 +166,11 @@ def _pack(
 ) -> None:
     """Bring the archive of the wheel's commit into the store. Raises FetchError, ReproducibilityError."""
     if workshop.store.intact(source.file.digest, source.file.size) or mirrored(
-        source.file, workshop.store, settings, workshop.progress
+        source.file, Context(workshop.store, settings, workshop.progress)
     ):
         return
     commit = git.TreeSource(locked.url, locked.commit, locked.tree)
-    made = git.archive(commit, f"{wheel.name}-{wheel.version}", workshop.store, settings, workshop.progress)
+    made = git.archive(commit, f"{wheel.name}-{wheel.version}", Context(workshop.store, settings, workshop.progress))
     if made.digest != source.file.digest:
         raise ReproducibilityError(
             f"{locked.url} at {locked.commit} gives another archive than the lock names",

@@ -8,10 +8,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BaseError
 from imagegen.core.oci.types import LayerDescriptor, digest_of
-from imagegen.core.progress import Progress, timed
+from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.image.interpreter import unpack
@@ -38,32 +38,26 @@ def bottom_key(below: Foundation) -> str:
     return base.packages_key(below.added, base.key(below.base)) if below.added else base.key(below.base)
 
 
-def packages_layer(below: Foundation, store: Store, settings: Settings, progress: Progress) -> LayerDescriptor:
+def packages_layer(below: Foundation, context: Context) -> LayerDescriptor:
     """Return the layer of packages above the base, uncompressed, made where the store lacks it.
 
     Raises as `base.build_packages` does.
     """
     assert below.added  # noqa: S101 - else there is no such layer
     key = base.key(below.base)
-    return base.build_packages(
-        below.added, key, lambda: _bottom_layers(below, store, settings, progress), store, settings, progress
-    )
+    return base.build_packages(below.added, key, lambda: _bottom_layers(below, context), context)
 
 
-def _bottom_layers(
-    below: Foundation, store: Store, settings: Settings, progress: Progress
-) -> tuple[Sequence[LayerDescriptor], Path]:
+def _bottom_layers(below: Foundation, context: Context) -> tuple[Sequence[LayerDescriptor], Path]:
     """The base's layers, from the bottom up, and its tree, in the store."""
-    root = base.rootfs(below.base, store, settings, progress)
+    root = base.rootfs(below.base, context)
     if content := below.base.content:
-        base.fetch_layers(below.base, store, settings, progress)
+        base.fetch_layers(below.base, context)
         return content.layers, root
-    return [base.build(below.base, store, settings, progress)], root
+    return [base.build(below.base, context)], root
 
 
-def tree(
-    below: Foundation, store: Store, settings: Settings, progress: Progress, prebuilt: base.PrebuiltBase | None = None
-) -> Path:
+def tree(below: Foundation, context: Context, prebuilt: base.PrebuiltBase | None = None) -> Path:
     """Return the file tree of all that lies under the venv, unpacked in the store; no file of it is byte-code of ours.
 
     `prebuilt` is base and packages from a trusted source, if any. Raises as `base.rootfs` does, MissingFiles, and
@@ -71,40 +65,41 @@ def tree(
     """
     locked = below.interpreter
     if locked.file is None:
-        return _bottom_tree(below, store, settings, progress, prebuilt, locked.path)
+        return _bottom_tree(below, context, prebuilt, locked.path)
     name = tree_key(below).removeprefix("sha256:")
-    found = store.root / "rootfs" / name
-    with store.lock(f"rootfs-{name}"):
-        if store.use(found) is None or not (found / locked.path.lstrip("/")).is_file():
+    found = context.store.root / "rootfs" / name
+    with context.store.lock(f"rootfs-{name}"):
+        if context.store.use(found) is None or not (found / locked.path.lstrip("/")).is_file():
             shutil.rmtree(found, ignore_errors=True)
-            bottom = _bottom_tree(below, store, settings, progress, prebuilt)
-            interpreters.fetch(locked, store, settings, progress)
-            with timed(progress, f"unpacking interpreter {locked.name}"), store.temporary_directory("rootfs") as work:
-                _merge(bottom, locked, store, work)
+            bottom = _bottom_tree(below, context, prebuilt)
+            interpreters.fetch(locked, context)
+            with (
+                timed(context.progress, f"unpacking interpreter {locked.name}"),
+                context.store.temporary_directory("rootfs") as work,
+            ):
+                _merge(bottom, locked, context.store, work)
                 base.keep(work, found)
     return found
 
 
 def _bottom_tree(
     below: Foundation,
-    store: Store,
-    settings: Settings,
-    progress: Progress,
+    context: Context,
     prebuilt: base.PrebuiltBase | None,
     program: str | None = None,
 ) -> Path:
     """The tree of base and packages. Raises BaseError where it has no `program`."""
     added = below.added
     if added is None:
-        return base.rootfs(below.base, store, settings, progress, prebuilt, program)
+        return base.rootfs(below.base, context, prebuilt, program)
 
     def layers() -> Sequence[LayerDescriptor]:
-        if prebuilt and not base.packages_built(added, base.key(below.base), store):
-            return prebuilt.fetch(store, progress)
-        bottom, _ = _bottom_layers(below, store, settings, progress)
-        return [*bottom, packages_layer(below, store, settings, progress)]
+        if prebuilt and not base.packages_built(added, base.key(below.base), context.store):
+            return prebuilt.fetch(context.store, context.progress)
+        bottom, _ = _bottom_layers(below, context)
+        return [*bottom, packages_layer(below, context)]
 
-    return base.merged_tree(bottom_key(below), layers, program, store, progress)
+    return base.merged_tree(bottom_key(below), layers, program, context.store, context.progress)
 
 
 def _merge(bottom: Path, locked: LockedInterpreter, store: Store, work: Path) -> None:
@@ -152,7 +147,7 @@ def libpython_link(root: Path, locked: LockedInterpreter) -> tuple[str, str] | N
     return (f"{folder}/{name}", target) if folder and (root / target.lstrip("/")).is_file() else None
 
 
-def sdist_builder(below: Foundation, store: Store, settings: Settings, progress: Progress) -> SdistBuilder:
+def sdist_builder(below: Foundation, context: Context) -> SdistBuilder:
     """Return where sdists become wheels, unpacked when the first one needs it.
 
     The base's own Python builds them where the base brings one, since a wheel of pure Python is the same whichever
@@ -162,11 +157,7 @@ def sdist_builder(below: Foundation, store: Store, settings: Settings, progress:
     return SdistBuilder(
         key=base.key(below.base) if own else tree_key(below),
         interpreter=own or below.interpreter.path,
-        rootfs=lambda: (
-            base.rootfs(below.base, store, settings, progress, None, own)
-            if own
-            else tree(below, store, settings, progress)
-        ),
-        store=store,
-        progress=progress,
+        rootfs=lambda: base.rootfs(below.base, context, None, own) if own else tree(below, context),
+        store=context.store,
+        progress=context.progress,
     )

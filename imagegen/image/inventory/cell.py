@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from imagegen.audit import facts
 from imagegen.audit.model import Package, Subject, SystemLibraries
-from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache
@@ -68,9 +68,9 @@ def _keys(locked: Lock) -> Iterator[tuple[BlobCache, str]]:
 SYSTEMS = BlobCache("system")
 
 
-def subject(locked: Lock, cell: Cell, store: Store, settings: Settings, progress: Progress) -> Subject:
+def subject(locked: Lock, cell: Cell, context: Context) -> Subject:
     """Return a cell as the subject of an audit. Raises FetchError, WheelError, BaseError, StoreError."""
-    known = _packages(locked, store, settings, progress)
+    known = _packages(locked, context)
     declared = cell.declarations
     packages: list[Package] = []
     excused: frozenset[str] = frozenset()
@@ -82,7 +82,7 @@ def subject(locked: Lock, cell: Cell, store: Store, settings: Settings, progress
     return Subject(
         name=locked.cell,
         packages=tuple(packages),
-        system=_system(locked, store, settings, progress),
+        system=_system(locked, context),
         python=locked.python,
         gpus=cell.gpus,
         driver=locked.gpu.driver if locked.gpu else None,
@@ -107,15 +107,17 @@ def known_system(locked: Lock, store: Store) -> SystemLibraries | None:
     return None if data is None else facts.system(data)
 
 
-def _packages(locked: Lock, store: Store, settings: Settings, progress: Progress) -> dict[str, Package]:
+def _packages(locked: Lock, context: Context) -> dict[str, Package]:
     """Name -> facts, of every wheel."""
-    known = {wheel.name: scan.recorded_scan(store, wheel, locked.python) for wheel in locked.wheels}
+    known = {wheel.name: scan.recorded_scan(context.store, wheel, locked.python) for wheel in locked.wheels}
     missing = tuple(wheel for wheel in locked.wheels if known[wheel.name] is None)
     found = {name: package for name, package in known.items() if package}
     if missing:
         required = replace(locked, wheels=missing)
-        with closing(inputs.fetch_each(required, store, settings, progress)) as arrivals:
-            found |= _read(arrivals, locked.python, store, f"reading {counted(len(missing), 'wheel')}", progress)
+        with closing(inputs.fetch_each(required, context)) as arrivals:
+            found |= _read(
+                arrivals, locked.python, context.store, f"reading {counted(len(missing), 'wheel')}", context.progress
+            )
     return found
 
 
@@ -140,14 +142,14 @@ def _without_losers(package: Package, locked: Lock) -> tuple[Package, frozenset[
     return (replace(package, files=kept_files) if left_out else package), left_out
 
 
-def _system(locked: Lock, store: Store, settings: Settings, progress: Progress) -> SystemLibraries:
-    if (known := known_system(locked, store)) is not None:
+def _system(locked: Lock, context: Context) -> SystemLibraries:
+    if (known := known_system(locked, context.store)) is not None:
         return known
-    root = inputs.tree(locked.foundation, store, settings, progress)
+    root = inputs.tree(locked.foundation, context)
     found = system.from_directories(root, environment=layers.environment(locked), interpreter=locked.interpreter.path)
     tree = Disk(root)
     found = replace(found, debs=system.installed(tree), release=system.release(tree))
-    SYSTEMS.write(store, system_key(locked), facts.packed(found))
+    SYSTEMS.write(context.store, system_key(locked), facts.packed(found))
     return found
 
 

@@ -10,10 +10,9 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import ReproducibilityError
 from imagegen.core.net import MissingFiles
-from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image import base
@@ -42,21 +41,19 @@ from imagegen.plan.lock.model import Lock, LockedWheel, Record, RecordedLayer
 _IMAGES = Cache("image", Record)
 
 
-def assemble(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Image:
+def assemble(lock: Lock, context: Context) -> Image:
     """Build every layer that the store lacks and write the image. Raises as `ensure_layers`."""
-    sources = resolve_layers(lock, store)
+    sources = resolve_layers(lock, context.store)
     stack = LayerStack(sources)
-    for layer in ensure_layers(lock, sources, store, settings, progress):
+    for layer in ensure_layers(lock, sources, context):
         stack.add(layer)
-    return write_image(lock, stack, store)
+    return write_image(lock, stack, context.store)
 
 
 def ensure_layers(
     lock: Lock,
     sources: Sequence[LayerSource],
-    store: Store,
-    settings: Settings,
-    progress: Progress,
+    context: Context,
     remote: RemoteLayers | None = None,
 ) -> Iterator[Layer]:
     """Build the layers that `sources` name for it; yield each when the store has it, in no fixed order.
@@ -66,17 +63,17 @@ def ensure_layers(
 
     Raises FetchError, WheelError, BaseError, SandboxError, StoreError; the store keeps every finished layer.
     """
-    base.require_published(lock.base, lock.platform, store, settings, progress)
+    base.require_published(lock.base, lock.platform, context)
     below = {part.key for part in plan_base(lock)}
     present = {source.plan.key for source in sources if source.origin is not Origin.BUILD}
     missing = [source.plan for source in sources if source.plan.key not in present | below]
     prebuilt = prebuilt_base(lock, remote)
-    store.expect(required_bytes(lock, missing, store, prebuilt))
+    context.store.expect(required_bytes(lock, missing, context.store, prebuilt))
     if missing:
-        yield from _convert(missing, lock, store, settings, progress, present, prebuilt)
+        yield from _convert(missing, lock, context, present, prebuilt)
     elif not below <= present:
-        yield from build_base(lock, store, settings, progress, prebuilt, present)
-    ownership.check(store, lock)  # layers of other images, which are reused, may own a file of these
+        yield from build_base(lock, context, prebuilt, present)
+    ownership.check(context.store, lock)  # layers of other images, which are reused, may own a file of these
 
 
 def write_image(lock: Lock, stack: LayerStack, store: Store) -> Image:
@@ -91,10 +88,10 @@ def write_image(lock: Lock, stack: LayerStack, store: Store) -> Image:
     return built
 
 
-def assemble_base(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Image:
+def assemble_base(lock: Lock, context: Context) -> Image:
     """Build the layers under the venv and write them as an image."""
-    base.require_published(lock.base, lock.platform, store, settings, progress)
-    return keep(store, base_image(lock, list(build_base(lock, store, settings, progress))))
+    base.require_published(lock.base, lock.platform, context)
+    return keep(context.store, base_image(lock, list(build_base(lock, context))))
 
 
 def record_of(built: Image) -> Record:
@@ -172,9 +169,7 @@ def _memory_key(lock: Lock) -> str:
 def _convert(
     missing: list[LayerPlan],
     lock: Lock,
-    store: Store,
-    settings: Settings,
-    progress: Progress,
+    context: Context,
     present: set[str],
     prebuilt: base.PrebuiltBase | None,
 ) -> Iterator[Layer]:
@@ -186,13 +181,13 @@ def _convert(
     cores = len(os.sched_getaffinity(0))
     side = ThreadPoolExecutor(1, thread_name_prefix="base")
     pool = ThreadPoolExecutor(cores + 1, thread_name_prefix="convert")  # one more: now and then one waits for the disk
-    rootfs = side.submit(tree, lock.foundation, store, settings, progress, prebuilt)
+    rootfs = side.submit(tree, lock.foundation, context, prebuilt)
     work: list[Future[Any]] = [rootfs]
     finished: queue.SimpleQueue[Layer] = queue.SimpleQueue()
     ready: queue.PriorityQueue[int] = queue.PriorityQueue()
 
     def queue_base() -> None:
-        for layer in build_base(lock, store, settings, progress, prebuilt, present):
+        for layer in build_base(lock, context, prebuilt, present):
             finished.put(layer)
 
     if not {part.key for part in plan_base(lock)} <= present:
@@ -203,14 +198,14 @@ def _convert(
             """Build, of the layers that are ready, the one nearest to the bottom: engines load them in that order."""
             part = missing[ready.get_nowait()]
             if part.wheels:
-                finished.put(wheels_layer(store, part, lock, compiler))
+                finished.put(wheels_layer(context.store, part, lock, compiler))
             elif part.name == SUPPORT:
-                finished.put(support_layer(store, part, lock, compiler))
+                finished.put(support_layer(context.store, part, lock, compiler))
             else:
-                finished.put(skeleton_layer(store, part, lock))
+                finished.put(skeleton_layer(context.store, part, lock))
 
         try:
-            with closing(fetch_each(needed, store, settings, progress, rootfs.result)) as arrivals:
+            with closing(fetch_each(needed, context, rootfs.result)) as arrivals:
                 for part in _as_ready(missing, arrivals):
                     ready.put(missing.index(part))
                     work.append(pool.submit(convert))
@@ -220,7 +215,7 @@ def _convert(
                 future.result()
                 yield from _drain(finished)
         except MissingFiles as error:
-            raise complete(error, needed, store) from error
+            raise complete(error, needed, context.store) from error
         finally:
             pool.shutdown(cancel_futures=True)
             side.shutdown(cancel_futures=True)

@@ -11,8 +11,8 @@ from enum import Enum
 from pathlib import Path
 
 from imagegen.core import registry
-from imagegen.core.config import Settings
-from imagegen.core.progress import Progress, timed
+from imagegen.core.context import Context
+from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.image.inputs.foundation import bottom_key, packages_layer, tree
@@ -203,9 +203,7 @@ def cached_base(lock: Lock, store: Store) -> list[Layer]:
 
 def build_base(
     lock: Lock,
-    store: Store,
-    settings: Settings,
-    progress: Progress,
+    context: Context,
     prebuilt: base.PrebuiltBase | None = None,
     present: Collection[str] = (),
 ) -> Iterator[Layer]:
@@ -215,46 +213,44 @@ def build_base(
     """
     above = plan_above_base(lock)
     if not {part.key for part in plan_base(lock)} - {part.key for part in above} <= set(present):
-        yield from _base_layers(lock, store, settings, progress)
+        yield from _base_layers(lock, context)
     for part in above:
         if part.key in present:
             continue
-        if layer := known(store, part.name, part.key):
+        if layer := known(context.store, part.name, part.key):
             yield layer
         elif part.name == PACKAGES:
-            tar = packages_layer(lock.foundation, store, settings, progress)
-            yield tar_layer(store, PACKAGES, part.key, tar.diff_id)
+            tar = packages_layer(lock.foundation, context)
+            yield tar_layer(context.store, PACKAGES, part.key, tar.diff_id)
         else:
-            yield _interpreter(part.key, lock, store, settings, progress, prebuilt)
+            yield _interpreter(part.key, lock, context, prebuilt)
 
 
 def _interpreter(
     key: str,
     lock: Lock,
-    store: Store,
-    settings: Settings,
-    progress: Progress,
+    context: Context,
     prebuilt: base.PrebuiltBase | None,
 ) -> Layer:
-    below = tree(lock.foundation, store, settings, progress, prebuilt)
+    below = tree(lock.foundation, context, prebuilt)
     rootfs: Future[Path] = Future()
     rootfs.set_result(below)
     cores = len(os.sched_getaffinity(0))
     with (
-        timed(progress, f"compiling the library of interpreter {lock.interpreter.name}"),
+        timed(context.progress, f"compiling the library of interpreter {lock.interpreter.name}"),
         Compiler(rootfs, lock.interpreter.path, cores) as compiler,
     ):
-        return interpreter_layer(store, key, lock, below, compiler)
+        return interpreter_layer(context.store, key, lock, below, compiler)
 
 
-def _base_layers(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Sequence[Layer]:
+def _base_layers(lock: Lock, context: Context) -> Sequence[Layer]:
     if own := from_image(lock):
-        base.fetch_layers(lock.base, store, settings, progress)
+        base.fetch_layers(lock.base, context)
         return own
-    if layers := cached_base(lock, store):
+    if layers := cached_base(lock, context.store):
         return layers
-    built = base.build(lock.base, store, settings, progress)
-    return [tar_layer(store, "base", base.key(lock.base), built.diff_id)]
+    built = base.build(lock.base, context)
+    return [tar_layer(context.store, "base", base.key(lock.base), built.diff_id)]
 
 
 def from_image(lock: Lock) -> list[Layer]:

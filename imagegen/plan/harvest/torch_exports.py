@@ -21,11 +21,9 @@ from packaging.version import Version
 from imagegen.audit import elf, torch_exports
 from imagegen.audit.window import OnDisk
 from imagegen.core import data
-from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, StoreError, UsageError, WheelError
 from imagegen.core.net import Client
-from imagegen.core.progress import Progress
-from imagegen.core.store import Store
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.indexes import DEFAULT, IndexLink
 
@@ -46,13 +44,13 @@ class Added:
     written: bool
 
 
-def add(requested: str, settings: Settings, store: Store, progress: Progress, path: Path = torch_exports.PATH) -> Added:
+def add(requested: str, context: Context, path: Path = torch_exports.PATH) -> Added:
     """Bring a release of torch into the index at `path`: "2.16.0" of the package index, or a wheel's file name.
 
     Raises FetchError or WheelError for a wheel that cannot be had or used, StoreError where the index cannot be
     written, UsageError for what is neither a release nor a wheel.
     """
-    wheel = Path(requested) if requested.endswith(".whl") else _fetch(requested, settings, store, progress)
+    wheel = Path(requested) if requested.endswith(".whl") else _fetch(requested, context)
     release = _release(Path(requested).name) if requested.endswith(".whl") else requested
     exported = {name for names in _exports(wheel) for name in names}
     try:
@@ -83,17 +81,17 @@ def _is_ours(platform: str) -> bool:
     return platform.startswith(("manylinux", "linux")) and platform.endswith("x86_64")
 
 
-def _fetch(release: str, settings: Settings, store: Store, progress: Progress) -> Path:
+def _fetch(release: str, context: Context) -> Path:
     if not _RELEASE.fullmatch(release):
         raise UsageError(
             f'"{release}" is neither a release of torch nor a wheel',
             code="usage-invalid-value",
             fix="a release is as 2.16.0",
         )
-    url = indexes.url_of(DEFAULT, settings)
+    url = indexes.url_of(DEFAULT, context.settings)
     if url is None:
         raise FetchError(f"no address is known for the index {DEFAULT}", code="fetch-no-index")
-    with Client(settings) as client:
+    with Client(context.settings) as client:
         links = [link for link in indexes.project(client, url, "torch") if _is_of(link, release)]
         link = max(links, key=lambda each: ("cp311-cp311" in each.filename, each.filename), default=None)
         if link is None or link.sha256 is None:
@@ -102,9 +100,9 @@ def _fetch(release: str, settings: Settings, store: Store, progress: Progress) -
                 code="fetch-no-release",
             )
         size = client.size(link.url)
-        with progress.meter(link.filename, size) as meter:
-            digest = client.download(link.url, store, sha256=link.sha256, size=size, meter=meter)
-    return store.path(digest)
+        with context.progress.meter(link.filename, size) as meter:
+            digest = client.download(link.url, context.store, sha256=link.sha256, size=size, meter=meter)
+    return context.store.path(digest)
 
 
 def _is_of(link: IndexLink, release: str) -> bool:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from imagegen.core import data, git
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, FetchError, LockError, ReproducibilityError
 from imagegen.core.git import command
 from imagegen.core.net import Client, Missing, MissingFiles
-from imagegen.core.progress import Progress
 from imagegen.core.store import Store, disk
 from imagegen.core.text import counted
 from imagegen.core.types import EPOCH
@@ -34,7 +34,7 @@ from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel, mirror
 from imagegen.plan.matrix.recipe import Commit, LocalSource, Recipe, SdistFile
 
 
-def source_of(each: Compiled, store: Store, settings: Settings, progress: Progress) -> LockedFile:
+def source_of(each: Compiled, context: Context) -> LockedFile:
     """The file that the build unpacks. What is on no index is packed into the store now. Raises FetchError."""
     release = each.recipe.releases[each.version]
     if isinstance(release, SdistFile):
@@ -42,14 +42,14 @@ def source_of(each: Compiled, store: Store, settings: Settings, progress: Progre
     folder = f"{each.package}-{each.version}"
     if isinstance(release, LocalSource):
         with _locate_errors(release):
-            made, index = git.pack(release.path, folder, store), LOCAL
+            made, index = git.pack(release.path, folder, context.store), LOCAL
         name = release.path.name if release.path.is_file() else archive_name(each.package, each.version)
     else:
-        made, index = git.archive(_commit(release), folder, store, settings, progress), GIT
+        made, index = git.archive(_commit(release), folder, context), GIT
         name = archive_name(each.package, each.version)
         for paths, what in ((made.submodules, "submodules are"), (made.pointers, "files in Git LFS are")):
             if paths:
-                progress.say(f"{folder} from {release.url}: {what} left out: {', '.join(paths)}")
+                context.progress.say(f"{folder} from {release.url}: {what} left out: {', '.join(paths)}")
     return LockedFile(name, made.size, made.digest.removeprefix("sha256:"), index)
 
 
@@ -65,9 +65,7 @@ def patches_of(recipe: Recipe) -> tuple[LockedPatch, ...]:
     return tuple(LockedPatch(patch.path.name, patch.sha256) for patch in recipe.patches)
 
 
-def fetch_sources(
-    builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], store: Store, settings: Settings, progress: Progress
-) -> None:
+def fetch_sources(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], context: Context) -> None:
     """Bring all that the builds begin with into the store: sources, patches, build requirements, each by its hash.
 
     `recipes` are the cell's, by package. Raises MissingFiles with all that could not be had, FetchError, LockError for
@@ -75,22 +73,22 @@ def fetch_sources(
     """
     builds = tuple(builds)
     for build in builds:
-        _keep_patches(build, recipes[build.name].of(build.version), store)
+        _keep_patches(build, recipes[build.name].of(build.version), context.store)
     required = [RequiredFile(each.name, each.file) for build in builds for each in build.build_requires]
     required += [
         RequiredFile(each.name, each.source, recipe=True) for each in builds if each.source.index not in (GIT, LOCAL)
     ]
-    required = [each for each in required if not store.intact(each.file.digest, each.file.size)]
+    required = [each for each in required if not context.store.intact(each.file.digest, each.file.size)]
     total = sum(each.file.estimate for each in required)
     label = f"fetching what {counted(len(builds), 'source build')} begins with"
     lacking: MissingFiles | None = None
     for build in builds:
         try:
-            _pack(build, recipes[build.name], store, settings, progress)
+            _pack(build, recipes[build.name], context)
         except MissingFiles as error:
             lacking = lacking.also(error.files) if lacking else error
-    with Client(settings) as client, progress.meter(label, total) as meter:
-        finder = Finder(client, store, settings, meter)
+    with Client(context.settings) as client, context.progress.meter(label, total) as meter:
+        finder = Finder(client, context.store, context.settings, meter)
         try:
             for _ in in_parallel([partial(finder.fetch, each) for each in required], client):
                 pass
@@ -149,13 +147,13 @@ def _apply(patch: LockedPatch, sources: Path, store: Store, settings: Settings) 
         yield path
 
 
-def _pack(build: LockedBuild, recipe: Recipe, store: Store, settings: Settings, progress: Progress) -> None:
+def _pack(build: LockedBuild, recipe: Recipe, context: Context) -> None:
     """Bring the archive of a commit or of a directory into the store; other sources have an address."""
     folder = f"{build.name}-{build.version}"
     if build.source.index == LOCAL:
-        _require_unchanged(build, recipe, store)
+        _require_unchanged(build, recipe, context.store)
     elif build.git and not (
-        store.intact(build.source.digest, build.source.size) or mirrored(build.source, store, settings, progress)
+        context.store.intact(build.source.digest, build.source.size) or mirrored(build.source, context)
     ):
         commit = git.TreeSource(
             build.git.url,
@@ -164,9 +162,9 @@ def _pack(build: LockedBuild, recipe: Recipe, store: Store, settings: Settings, 
             submodules=build.submodules,
         )
         try:
-            made = git.archive(commit, folder, store, settings, progress)
+            made = git.archive(commit, folder, context)
         except FetchError as error:
-            raise MissingFiles([_missing(build, build.git, error)], store.root) from error
+            raise MissingFiles([_missing(build, build.git, error)], context.store.root) from error
         if made.digest != build.source.digest:
             raise ReproducibilityError(
                 f"{build.git.url} at {build.git.commit} gives another archive than the lock names",

@@ -13,10 +13,11 @@ from pydantic import Field, model_validator
 
 from imagegen.core import types as t
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, Missing, MissingFiles
 from imagegen.core.oci.types import digest_of
-from imagegen.core.progress import Meter, Progress
+from imagegen.core.progress import Meter
 from imagegen.core.registry.mirror import Mirror
 from imagegen.core.store import Store
 from imagegen.core.text import redact
@@ -120,7 +121,7 @@ def missing(locked: LockedInterpreter, store: Store) -> Missing | None:
     return _missing(locked.file, ()) if locked.file and not store.has(locked.file.digest) else None
 
 
-def fetch(locked: LockedInterpreter, store: Store, settings: Settings, progress: Progress) -> None:
+def fetch(locked: LockedInterpreter, context: Context) -> None:
     """Bring a standalone interpreter's archive into the store. Raises MissingFiles with all that was tried.
 
     The sources, in this order: IMAGEGEN_MIRROR, find-links places, UV_PYTHON_INSTALL_MIRROR, the archive's own address.
@@ -129,22 +130,22 @@ def fetch(locked: LockedInterpreter, store: Store, settings: Settings, progress:
     archive = locked.file
     if archive is None:
         return
-    size = store.use(store.path(archive.digest))
-    if size is not None and store.intact(archive.digest, size):
+    size = context.store.use(context.store.path(archive.digest))
+    if size is not None and context.store.intact(archive.digest, size):
         return
     tried: list[str] = []
-    with Client(settings) as client, progress.meter(f"fetching {archive.filename}", 0) as meter:
-        if _take(archive, client, store, settings, meter, tried):
+    with Client(context.settings) as client, context.progress.meter(f"fetching {archive.filename}", 0) as meter:
+        if _take(archive, client, context.store, context.settings, meter, tried):
             return
-        for url in _addresses(archive, client, settings, tried):
+        for url in _addresses(archive, client, context.settings, tried):
             try:
                 size = _size(client.size(url), url)
-                client.download(url, store, sha256=archive.sha256, size=size, meter=meter)
+                client.download(url, context.store, sha256=archive.sha256, size=size, meter=meter)
             except FetchError as error:
                 tried.append(_reason(error))
             else:
                 return
-    raise MissingFiles([_missing(archive, tried)], store.root)
+    raise MissingFiles([_missing(archive, tried)], context.store.root)
 
 
 def _take(

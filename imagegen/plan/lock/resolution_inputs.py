@@ -19,10 +19,10 @@ from packaging.utils import parse_wheel_filename
 
 from imagegen.core import git
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError, ImagegenError, LockError
 from imagegen.core.net import Client, NotFoundError, UnreachableError
 from imagegen.core.progress import Progress
-from imagegen.core.store import Store
 from imagegen.core.text import redact
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.file import LockErrors
@@ -70,9 +70,7 @@ def gather(
     compiled: Mapping[str, Compiled],
     attempts: Attempts,
     work_dir: Path,
-    settings: Settings,
-    store: Store,
-    progress: Progress,
+    context: Context,
 ) -> ResolutionInputs:
     """Fetch all parts of a resolution; `work_dir` must exist until the lock is made. Raises the errors that `attempts`
     collected.
@@ -81,9 +79,9 @@ def gather(
     """
     for requirement in cell.requirements:
         if requirement.component.compiled and requirement.component.package not in cell.recipes:
-            attempts.attempt(lambda each=requirement: _check_wheel(each, target, settings))  # type: ignore[misc]
-    found: dict[str, Site | None] = dict(default_site(settings))
-    maker = _SiteBuilder(cell, target, work_dir, settings, progress)
+            attempts.attempt(lambda each=requirement: _check_wheel(each, target, context.settings))  # type: ignore[misc]
+    found: dict[str, Site | None] = dict(default_site(context.settings))
+    maker = _SiteBuilder(cell, target, work_dir, context.settings, context.progress)
     routed: dict[str, list[Requirement]] = {}
     for requirement in cell.requirements:
         ordinary = not requirement.git and requirement.component.package not in compiled
@@ -92,7 +90,7 @@ def gather(
     for alias, requirements in routed.items():
         found[alias] = attempts.attempt(lambda alias=alias, each=requirements: maker.site(alias, each))  # type: ignore[misc]
     packed = {
-        each.component.package: attempts.attempt(lambda each=each: _archive(each, store, settings, progress))  # type: ignore[misc]
+        each.component.package: attempts.attempt(lambda each=each: _archive(each, context))  # type: ignore[misc]
         for each in cell.requirements
         if each.git and not each.component.compiled
     }
@@ -153,15 +151,15 @@ def _version(filename: str) -> str:
         return "0.dev0"
 
 
-def _archive(requirement: Requirement, store: Store, settings: Settings, progress: Progress) -> git.PackedTree:
+def _archive(requirement: Requirement, context: Context) -> git.PackedTree:
     assert requirement.git  # noqa: S101 - asked for such alone
     source, package = requirement.git, requirement.component.package
     commit = git.TreeSource(source.url, source.commit, source.tree)
-    made = git.archive(commit, f"{package}-{source.metadata.version}", store, settings, progress)
+    made = git.archive(commit, f"{package}-{source.metadata.version}", context)
     for paths, what in ((made.submodules, "submodules are"), (made.pointers, "files in Git LFS are")):
         if paths:
-            progress.say(f"{package} from {source.url}: {what} left out: {', '.join(paths)}")
-    require_metadata(requirement, made, store)
+            context.progress.say(f"{package} from {source.url}: {what} left out: {', '.join(paths)}")
+    require_metadata(requirement, made, context.store)
     return made
 
 

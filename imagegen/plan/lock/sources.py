@@ -13,9 +13,10 @@ from functools import partial
 from typing import TypeVar
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
-from imagegen.core.progress import Meter, Progress
+from imagegen.core.progress import Meter
 from imagegen.core.registry.mirror import Mirror
 from imagegen.core.store import Store
 from imagegen.core.text import redact
@@ -202,20 +203,20 @@ def _lacks(place: str) -> str:
     return f"{redact(place)}: does not have it"
 
 
-def mirrored(file: LockedFile, store: Store, settings: Settings, progress: Progress) -> bool:
+def mirrored(file: LockedFile, context: Context) -> bool:
     """Bring a file that no index has from a private mirror; False where there is none, or it lacks the file.
 
     Raises FetchError, StoreError.
     """
-    with Client(settings) as client:
-        mirror = Mirror.of(settings, client)
+    with Client(context.settings) as client:
+        mirror = Mirror.of(context.settings, client)
         if mirror is None:
             return False
         size = mirror.size(file.digest) if file.size is None else file.size
         if size is None:
             return False
-        with progress.meter(file.filename, size) as meter:
-            return mirror.take(file.digest, size, store, meter)
+        with context.progress.meter(file.filename, size) as meter:
+            return mirror.take(file.digest, size, context.store, meter)
 
 
 def _reason(error: FetchError) -> str:

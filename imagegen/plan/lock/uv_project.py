@@ -17,10 +17,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagegen.core import git
-from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, LockError
-from imagegen.core.progress import Progress
-from imagegen.core.store import Store
 from imagegen.plan.lock import indexes, uv_lock
 from imagegen.plan.lock.model import GIT, URL
 from imagegen.plan.lock.recipes import Compiled, member, pyproject, require_metadata
@@ -56,19 +54,17 @@ class UvProject:
         target: WheelTarget,
         compiled: Mapping[str, Compiled],
         attempts: Attempts,
-        store: Store,
-        settings: Settings,
-        progress: Progress,
+        context: Context,
     ) -> None:
         requested = cell.from_uv_lock
         assert requested and requested.git and requested.uv_lock  # noqa: S101 - the matrix holds `uv_lock` with `git` alone
         self.requested, self.source, self.path = requested, requested.git, requested.uv_lock
         self.cell, self.target, self.compiled, self.attempts = cell, target, compiled, attempts
-        self.store, self.settings, self.progress = store, settings, progress
+        self.store, self.settings, self.progress = context.store, context.settings, context.progress
         self.requirements = {each.component.package: each for each in cell.requirements}
         self.folder = f"{requested.component.package}-{self.source.metadata.version}"
         self.archive = self._archive(git.TreeSource(self.source.url, self.source.commit, self.source.tree), self.folder)
-        require_metadata(requested, self.archive, store)
+        require_metadata(requested, self.archive, context.store)
         self.where = f"{self.path} of {self.source.url} at {self.source.commit[:12]}"
 
     def contents(self) -> ProjectContents:
@@ -95,7 +91,7 @@ class UvProject:
         )
 
     def _archive(self, source: git.TreeSource, folder: str) -> git.PackedTree:
-        return git.archive(source, folder, self.store, self.settings, self.progress)
+        return git.archive(source, folder, Context(self.store, self.settings, self.progress))
 
     def _text(self, path: str) -> str:
         """A file of the project's tree."""

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu
@@ -69,12 +70,9 @@ def rebuild_image(
     """
     with near.temporary_directory("rebuild") as work_dir:
         store = Store(work_dir / "store")
-        own = replace(settings, store=store.root)
-        if cell:
-            whole = builds.ensure_wheels(lock, cell, gpus, store, own, progress)
-        else:
-            whole = builds.require_wheels(lock, store, own, progress)
-        yield whole, layers.assemble(whole, store, own, progress), store
+        context = Context(store, replace(settings, store=store.root), progress)
+        whole = builds.ensure_wheels(lock, cell, gpus, context) if cell else builds.require_wheels(lock, context)
+        yield whole, layers.assemble(whole, context), store
 
 
 def compared(found: ReadImage, lock: Lock, made: layers.Image, there: Opened, here: Opened) -> Comparison:

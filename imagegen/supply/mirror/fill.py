@@ -10,12 +10,12 @@ from typing import Any
 from filelock import FileLock
 
 from imagegen.core import data
-from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, Location, StoreError
 from imagegen.core.net import Client
 from imagegen.core.oci.layout import INDEX_FILE, Layout, index_entry, name_of
 from imagegen.core.oci.types import EMPTY, EMPTY_CONTENT, MANIFEST_TYPE, Descriptor, write_artifact
-from imagegen.core.progress import Meter, Progress
+from imagegen.core.progress import Meter
 from imagegen.core.registry import PushTarget, Reference
 from imagegen.core.store import Store, disk
 from imagegen.core.text import counted
@@ -38,20 +38,20 @@ class MirrorArtifact:
     files: tuple[tuple[str, Descriptor], ...]  # sorted by digest, each once
 
 
-def collect(locked: Lock, recipes: Mapping[str, Recipe], store: Store, settings: Settings, progress: Progress) -> None:
+def collect(locked: Lock, recipes: Mapping[str, Recipe], context: Context) -> None:
     """Bring all that `listings` names into the store. Raises as `lock.fetch`, `lock.fetch_sources` and base.fetch do.
 
     `recipes` are the cell's, by package.
     """
-    inputs.fetch(replace(locked, wheels=(locked.uv, *_indexed(locked))), store, settings, progress)
+    inputs.fetch(replace(locked, wheels=(locked.uv, *_indexed(locked))), context)
     if locked.builds:
-        fetch_sources(locked.builds, recipes, store, settings, progress)
+        fetch_sources(locked.builds, recipes, context)
     if _made(locked):
-        inputs.fetch_parts(locked, store, settings, progress)
-    interpreters.fetch(locked.interpreter, store, settings, progress)
-    base.fetch_files(locked.base, store, settings, progress)
+        inputs.fetch_parts(locked, context)
+    interpreters.fetch(locked.interpreter, context)
+    base.fetch_files(locked.base, context)
     if locked.added:
-        base.fetch_packages(locked.added, store, settings, progress)
+        base.fetch_packages(locked.added, context)
 
 
 def listings(locked: Lock, store: Store) -> tuple[MirrorArtifact, ...]:
@@ -118,25 +118,23 @@ class Filled:
     names: tuple[str, ...]
 
 
-def fill(
-    at: Path | Reference, listings: Sequence[MirrorArtifact], store: Store, settings: Settings, progress: Progress
-) -> Filled:
+def fill(at: Path | Reference, listings: Sequence[MirrorArtifact], context: Context) -> Filled:
     """Copy the listings' files, all in the store, and then the listings: a broken copy lists nothing that is not there.
 
     What is there already stays. Raises StoreError, PublishError.
     """
     blobs = tuple(dict.fromkeys(blob for listing in listings for _, blob in listing.files))
-    store.write(EMPTY_CONTENT)
+    context.store.write(EMPTY_CONTENT)
     label = f"mirroring {counted(len(blobs), 'file')}"
-    with progress.meter(label, sum(blob.size for blob in blobs)) as meter:
+    with context.progress.meter(label, sum(blob.size for blob in blobs)) as meter:
         if isinstance(at, Path):
-            added = _into_directory(at, listings, blobs, store, meter)
+            added = _into_directory(at, listings, blobs, context.store, meter)
         else:
-            with Client(settings) as client:
-                target = PushTarget(at, client, settings)
+            with Client(context.settings) as client:
+                target = PushTarget(at, client, context.settings)
                 target.reach()
-                added = target.upload_all(blobs, store, meter).sent.blobs
-                target.upload(EMPTY, store, meter)
+                added = target.upload_all(blobs, context.store, meter).sent.blobs
+                target.upload(EMPTY, context.store, meter)
                 for listing in listings:
                     target.put(_manifest(listing), MANIFEST_TYPE, listing.name)
     return Filled(len(blobs), sum(blob.size for blob in blobs), added, tuple(each.name for each in listings))

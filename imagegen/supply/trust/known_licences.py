@@ -13,9 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from imagegen.audit.contents import stated
 from imagegen.audit.model import Licence
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
-from imagegen.core.progress import Progress, timed
+from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
@@ -30,14 +31,14 @@ _LICENCES = Cache("licence", Licence)
 _THREADS = 8
 
 
-def read_known_licences(lock: Lock, store: Store, settings: Settings, progress: Progress) -> KnownLicences:
+def read_known_licences(lock: Lock, context: Context) -> KnownLicences:
     """Return the licences that the store and the indexes know; unknown ones are missing. No wheel is fetched."""
-    found = {wheel.file.sha256: licence for wheel in lock.wheels if (licence := _recalled(wheel, lock, store))}
+    found = {wheel.file.sha256: licence for wheel in lock.wheels if (licence := _recalled(wheel, lock, context.store))}
     missing = [wheel for wheel in lock.wheels if wheel.file.sha256 not in found and _is_served(wheel)]
     if missing:
-        with timed(progress, f"asking indexes for the licences of {counted(len(missing), 'wheel')}"):
-            found |= _asked(missing, store, settings)
-    system = known_system(lock, store)
+        with timed(context.progress, f"asking indexes for the licences of {counted(len(missing), 'wheel')}"):
+            found |= _asked(missing, context.store, context.settings)
+    system = known_system(lock, context.store)
     return KnownLicences(found, system.debs, system.release) if system else KnownLicences(found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BuildError
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress
@@ -24,9 +24,7 @@ def ensure_wheels(
     lock: Lock,
     cell: Cell,
     gpus: Sequence[Gpu],
-    store: Store,
-    settings: Settings,
-    progress: Progress,
+    context: Context,
     *,
     engine: Engine | None = None,
     builder: str | None = None,
@@ -36,17 +34,17 @@ def ensure_wheels(
     Builds run on the buildx `builder` if named, else on `engine`, or on one that is connected to when something must be
     compiled; `gpus` are all that the matrix knows. Raises BuildError, FetchError, EngineError.
     """
-    missing = pull_wheels(missing_builds(lock, store), store, settings, progress)
-    compile_builds(lock, missing, cell, gpus, store, settings, progress, engine=engine, builder=builder)
-    return builds.with_built_wheels(lock, _local(lock, store))
+    missing = pull_wheels(missing_builds(lock, context.store), context)
+    compile_builds(lock, missing, cell, gpus, context, engine=engine, builder=builder)
+    return builds.with_built_wheels(lock, _local(lock, context.store))
 
 
-def require_wheels(lock: Lock, store: Store, settings: Settings, progress: Progress) -> Lock:
+def require_wheels(lock: Lock, context: Context) -> Lock:
     """Return the lock with the wheels of its source builds, from the wheelhouses alone.
 
     Raises BuildError where a wheel must be compiled first, FetchError where the remote wheelhouse fails.
     """
-    if missing := pull_wheels(missing_builds(lock, store), store, settings, progress):
+    if missing := pull_wheels(missing_builds(lock, context.store), context):
         names = ", ".join(f"{build.name} {build.version}" for build in missing)
         raise BuildError(
             f"{names} must be compiled first",
@@ -54,7 +52,7 @@ def require_wheels(lock: Lock, store: Store, settings: Settings, progress: Progr
             why=f"{lock.cell} needs it, and no wheel with its key is kept here: {missing[0].key}",
             fix=f"`imagegen wheels build --cell {lock.cell}` does that, with an engine",
         )
-    return builds.with_built_wheels(lock, _local(lock, store))
+    return builds.with_built_wheels(lock, _local(lock, context.store))
 
 
 def compile_builds(
@@ -62,9 +60,7 @@ def compile_builds(
     missing: Sequence[LockedBuild],
     cell: Cell,
     gpus: Sequence[Gpu],
-    store: Store,
-    settings: Settings,
-    progress: Progress,
+    context: Context,
     *,
     engine: Engine | None = None,
     builder: str | None = None,
@@ -73,22 +69,32 @@ def compile_builds(
     if not missing:
         return
     if engine is None:
-        with Engine.connect(settings, progress) as found:
-            compile_all(lock, missing, cell, gpus, BuildEnvironment(found, builder, store, settings, progress))
+        with Engine.connect(context.settings, context.progress) as found:
+            compile_all(
+                lock,
+                missing,
+                cell,
+                gpus,
+                BuildEnvironment(found, builder, context),
+            )
     else:
-        compile_all(lock, missing, cell, gpus, BuildEnvironment(engine, builder, store, settings, progress))
+        compile_all(
+            lock,
+            missing,
+            cell,
+            gpus,
+            BuildEnvironment(engine, builder, context),
+        )
 
 
-def pull_wheels(
-    required: Sequence[LockedBuild], store: Store, settings: Settings, progress: Progress
-) -> Sequence[LockedBuild]:
+def pull_wheels(required: Sequence[LockedBuild], context: Context) -> Sequence[LockedBuild]:
     """Download the wheels that the remote wheelhouse of IMAGEGEN_WHEELHOUSE has; return the builds that it lacks."""
-    place = remote_wheelhouse.place(settings) if required else None
+    place = remote_wheelhouse.place(context.settings) if required else None
     if place is None:
         return required
-    with Client(settings) as client:
-        team = remote_wheelhouse.RemoteWheelhouse(place, client, settings)
-        return [build for build in required if not _pull(build, team, store, progress)]
+    with Client(context.settings) as client:
+        team = remote_wheelhouse.RemoteWheelhouse(place, client, context.settings)
+        return [build for build in required if not _pull(build, team, context.store, context.progress)]
 
 
 def _pull(build: LockedBuild, team: remote_wheelhouse.RemoteWheelhouse, store: Store, progress: Progress) -> bool:

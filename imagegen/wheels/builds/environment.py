@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, EngineError
-from imagegen.core.progress import Progress
-from imagegen.core.store import Store
 from imagegen.image.layers import Image
 from imagegen.incontainer import WORKER
 from imagegen.plan.lock.model import Lock
@@ -26,9 +24,7 @@ class BuildEnvironment:
 
     engine: Engine
     builder: str | None
-    store: Store
-    settings: Settings
-    progress: Progress
+    context: Context
     stop: Event = field(default_factory=Event)  # set: what runs on it ends at its next line
 
     @property
@@ -38,7 +34,7 @@ class BuildEnvironment:
 
     def layout(self, image: Image) -> str:
         """An image of the store, as the value of a build context."""
-        return f"oci-layout://{self.store.root}@{image.digest}"
+        return f"oci-layout://{self.context.store.root}@{image.digest}"
 
     def buildx(self, args: Sequence[str], cwd: Path, on_line: Callable[[str], None]) -> None:
         """See `Engine.buildx`. Raises BuildError when `stop` was set."""
@@ -50,7 +46,7 @@ class BuildEnvironment:
                 )
             on_line(line)
 
-        self.engine.buildx(args, cwd, self.progress, builder=self.builder, on_line=listen)
+        self.engine.buildx(args, cwd, self.context.progress, builder=self.builder, on_line=listen)
 
 
 # The machine as a build will find it: its cores, and the memory that it may use. Asked of the builder itself.
@@ -70,7 +66,7 @@ def probe(lock: Lock, base: Image, build_environment: BuildEnvironment) -> Machi
 
     Raises EngineError when the builder cannot run anything, BuildError when the answer is none.
     """
-    with build_environment.store.temporary_directory("probe") as work_dir:
+    with build_environment.context.store.temporary_directory("probe") as work_dir:
         (work_dir / "Dockerfile").write_text(_DOCKERFILE.format(interpreter=lock.interpreter.path))
         context = ("--build-context", f"base={build_environment.layout(base)}", "--build-context", f"worker={WORKER}")
         out = work_dir / "out"

@@ -192,8 +192,8 @@ def run(build: LockedBuild, stage: Stage, plan: JobPlan, out: Path, build_enviro
                     why=f"{starved}; its largest process took {human(output.largest)}",
                     fix="give the builder more memory, or name a larger one with --builder",
                 ) from error
-            build_environment.progress.say(f"{build.name}: out of memory with {_pace(plan)} ({starved})")
-            build_environment.progress.say(f"{build.name}: again with {_pace(less)}, from where it was")
+            build_environment.context.progress.say(f"{build.name}: out of memory with {_pace(plan)} ({starved})")
+            build_environment.context.progress.say(f"{build.name}: again with {_pace(less)}, from where it was")
             plan = less
         else:
             return plan
@@ -206,12 +206,16 @@ def _pace(plan: JobPlan) -> str:
 def _once(
     build: LockedBuild, stage: Stage, plan: JobPlan, out: Path, build_environment: BuildEnvironment, output: _Shown
 ) -> None:
-    with build_environment.store.temporary_directory("compile") as work_dir:
+    with build_environment.context.store.temporary_directory("compile") as work_dir:
         rendered = recipe.render(stage.lock, stage.lock.cell)
         (work_dir / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
         (work_dir / "throttle.json").write_text(json.dumps({"jobs": plan.jobs, "threads": plan.threads}))
         recipe.write_builds(
-            [build], stage.recipes, work_dir / "builds", build_environment.store, build_environment.settings
+            [build],
+            stage.recipes,
+            work_dir / "builds",
+            build_environment.context.store,
+            build_environment.context.settings,
         )
         contexts = {
             "toolchain": build_environment.layout(stage.toolchain),
@@ -231,7 +235,7 @@ class _Shown(LogParser):
 
     def __init__(self, build: LockedBuild, build_environment: BuildEnvironment) -> None:
         super().__init__(self._show)
-        self._counter = build_environment.progress.counter(f"compiling {build.name}", "unit")
+        self._counter = build_environment.context.progress.counter(f"compiling {build.name}", "unit")
         self.started = False
         self.largest = 0
 

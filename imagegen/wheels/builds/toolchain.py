@@ -14,7 +14,5 @@ from imagegen.wheels.builds.run import Stage
 
 def stage(lock: Lock, recipes: Mapping[str, Recipe], build_environment: BuildEnvironment) -> Stage:
     """The toolchain's image, in the store, for a lock with one build. Raises as `layers.assemble`."""
-    toolchain = layers.assemble(
-        recipe.toolchain(lock), build_environment.store, build_environment.settings, build_environment.progress
-    )
+    toolchain = layers.assemble(recipe.toolchain(lock), build_environment.context)
     return Stage(lock, recipes, toolchain)

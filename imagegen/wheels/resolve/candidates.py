@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from imagegen.audit.model import Finding
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, LockError
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress
@@ -54,17 +55,17 @@ class LocalWheelSelector:
 
     catalogue: Catalogue
     examine: Callable[[Path, str | None], Sequence[Finding]]
-    settings: Settings
-    store: Store
-    progress: Progress
+    context: Context
 
     def versions(self, package: str) -> Iterable[str]:
         return self.catalogue.versions(package)
 
     def choose(self, need: WheelRequirement, index: str) -> Candidate | None:
-        with Client(self.settings) as client:
-            listing = index_listing(index, need.package, self.settings, client)
-            places = candidate_places(self.catalogue, listing, self.settings, self.store, client, self.progress)
+        with Client(self.context.settings) as client:
+            listing = index_listing(index, need.package, self.context.settings, client)
+            places = candidate_places(
+                self.catalogue, listing, self.context.settings, self.context.store, client, self.context.progress
+            )
             found = find(need, places, lambda path: self.examine(path, need.torch))
         chosen = next((each for each in found if each.fits), None)
         self._tell(need, found, chosen)
@@ -73,11 +74,11 @@ class LocalWheelSelector:
     def _tell(self, need: WheelRequirement, found: Sequence[Candidate], chosen: Candidate | None) -> None:
         """Report the choice; for a source build, what the best candidate of each place lacks."""
         answer = f"{chosen.place}, {chosen.reason}" if chosen else "no wheel fits, and none can be compiled"
-        self.progress.say(f"{need.package} {need.version}: {answer}")
+        self.context.progress.say(f"{need.package} {need.version}: {answer}")
         if chosen is None or chosen.place is WheelSource.SOURCE:
             best = {each.place: each for each in reversed(found) if not each.fits}
             for each in reversed(best.values()):
-                self.progress.say(
+                self.context.progress.say(
                     "  " + ": ".join(filter(None, [each.place, each.filename or each.where, each.reason]))
                 )
 

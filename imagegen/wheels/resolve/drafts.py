@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
-from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, FetchError, ImagegenError, LockError
-from imagegen.core.progress import Progress
-from imagegen.core.store import Store
 from imagegen.plan.lock import recipes
 from imagegen.plan.lock.build_sources import commit_of, patches_of, source_of
 from imagegen.plan.lock.builds import BUILDER, builder, keyed
@@ -34,9 +32,7 @@ class Drafter:
     compiled: Mapping[str, Compiled]  # by package
     chooser: WheelSelector
     build_requires: Callable[[tuple[str, ...]], tuple[LockedWheel, ...]]  # pins -> wheels, resolved
-    store: Store
-    settings: Settings
-    progress: Progress
+    context: Context
 
     def completed(
         self, lock: Lock, via: Mapping[str, tuple[str, ...]], settled: Mapping[str, LockedWheel | LockedBuild]
@@ -106,7 +102,7 @@ class Drafter:
             because=each.requirement.because,
             via=via,
             choice="",
-            source=source_of(each, self.store, self.settings, self.progress),
+            source=source_of(each, self.context),
             git=git,
             submodules=submodules,
             patches=patches_of(each.recipe),

@@ -12,9 +12,9 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import LockError
 from imagegen.core.progress import Progress
-from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.freshness import BASE
@@ -66,9 +66,7 @@ def lock_cell(
     options: LockOptions,
     rules: Iterable[Rule],
     chooser: WheelSelector,
-    settings: Settings,
-    store: Store,
-    progress: Progress,
+    context: Context,
 ) -> Lock:
     """Resolve a cell. Versions and cutoff time of `previous` stay, unless the options say otherwise.
 
@@ -83,13 +81,13 @@ def lock_cell(
     upgrade_base = options.upgrade or options.upgrade_base
     pinned = None if options.upgrade or options.packages else previous
     time = pinned.as_of if pinned and options.as_of is None else parse_as_of(options.as_of)
-    settings = indexes.with_indexes(settings, cell.indexes)
+    context = replace(context, settings=indexes.with_indexes(context.settings, cell.indexes))
     kept = {} if options.upgrade or previous is None else _kept(previous, options.packages)
     attempts = Attempts()
-    locked_base = attempts.attempt(lambda: _base(cell, previous, settings, progress, upgrade=upgrade_base))
-    added = attempts.attempt(
-        lambda: _added(cell, None if upgrade_base else previous, locked_base, settings, store, progress)
+    locked_base = attempts.attempt(
+        lambda: _base(cell, previous, context.settings, context.progress, upgrade=upgrade_base)
     )
+    added = attempts.attempt(lambda: _added(cell, None if upgrade_base else previous, locked_base, context))
     debs = all_debs(locked_base, added) if locked_base else ()
     interpreter = lock_interpreter(cell.interpreter, cell.platform, debs)
     target = WheelTarget.of(cell.platform, cell.base, interpreter.version)
@@ -99,17 +97,27 @@ def lock_cell(
     with tempfile.TemporaryDirectory(prefix="imagegen-lock-") as work_dir:
         contents: ProjectContents | None = None
         if cell.from_uv_lock:
-            contents = UvProject(cell, target, compiled, attempts, store, settings, progress).contents()
+            contents = UvProject(cell, target, compiled, attempts, context).contents()
             if locked_base is None:
                 attempts.require()
-            parts = ResolutionInputs(default_site(settings), contents.archives)
+            parts = ResolutionInputs(default_site(context.settings), contents.archives)
         else:
-            parts = gather(cell, target, compiled, attempts, Path(work_dir), settings, store, progress)
+            parts = gather(cell, target, compiled, attempts, Path(work_dir), context)
         assert locked_base  # noqa: S101 - else `gather` has raised why not
         made_before = _made_before(previous, locked_base) if previous and options.trust_previous_wheels else {}
         sizes = _sizes(previous)
         below = Foundation(locked_base, interpreter, added if added and added.debs else None)
-        maker = Resolver(cell, target, below, compiled, parts, time, settings, store, progress, sizes, made_before)
+        maker = Resolver(
+            cell,
+            target,
+            below,
+            compiled,
+            parts,
+            time,
+            context,
+            sizes,
+            made_before,
+        )
         bounded = (f"{name}{specifier}" for name, specifier in sorted(options.bounds.items()))
         if contents:
             found, wheels = contents.found, maker.wheels(contents.found, contents)
@@ -117,7 +125,15 @@ def lock_cell(
         else:
             found = maker.resolved((*rule_constraints(rules, cell), *bounded), kept)
             wheels = maker.wheels(found)
-        drafter = Drafter(cell, target, rules, compiled, chooser, maker.build_requires, store, settings, progress)
+        drafter = Drafter(
+            cell,
+            target,
+            rules,
+            compiled,
+            chooser,
+            maker.build_requires,
+            context,
+        )
         uv = previous.uv if previous and previous.uv.version == UV_VERSION else maker.uv()
         made = Lock(
             cell=cell.id,
@@ -194,9 +210,7 @@ def _added(
     cell: Cell,
     previous: Lock | None,
     locked_base: LockedBase | None,
-    settings: Settings,
-    store: Store,
-    progress: Progress,
+    context: Context,
 ) -> LockedPackages | None:
     """The packages above the base: the previous lock's while the base is the same and the cell requests the same."""
     if not cell.packages or locked_base is None:
@@ -204,8 +218,8 @@ def _added(
     before = previous.added if previous and base.key(previous.base) == base.key(locked_base) else None
     if before and dict(before.requested) == dict(cell.packages):
         return before
-    tree = base.rootfs(locked_base, store, settings, progress)
-    return base.resolve_packages(cell.packages, tree, locked_base.name, settings, progress)
+    tree = base.rootfs(locked_base, context)
+    return base.resolve_packages(cell.packages, tree, locked_base.name, context.settings, context.progress)
 
 
 def _kept(previous: Lock, upgraded: Sequence[str]) -> dict[str, str]:

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
-from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError
 from imagegen.core.net import Client
-from imagegen.core.progress import Progress, timed
-from imagegen.core.store import Store
+from imagegen.core.progress import timed
 from imagegen.image.inputs.foundation import sdist_builder
 from imagegen.plan.lock import indexes, sdist
 from imagegen.plan.lock.file import LockErrors
@@ -51,9 +50,7 @@ class Resolver:
     compiled: Mapping[str, Compiled]  # by package
     parts: ResolutionInputs
     as_of: str
-    settings: Settings
-    store: Store
-    progress: Progress
+    context: Context
     sizes: Mapping[str, int]  # sha256 -> bytes, as far as the previous lock knows them
     made_before: Mapping[tuple[str, str], LockedWheel]  # by name and version, trusted wheels of sdists
 
@@ -73,8 +70,8 @@ class Resolver:
             sdists=(*(each for each in self.cell.sdists if each.package not in known), *described),
             preferences=kept,
         )
-        with timed(self.progress, f"resolving {self.cell.id} as of {self.as_of}"):
-            return resolve(question, self.settings)
+        with timed(self.context.progress, f"resolving {self.cell.id} as of {self.as_of}"):
+            return resolve(question, self.context.settings)
 
     def _asked(self, requirement: Requirement) -> str:
         compiled = self.compiled.get(requirement.component.package)
@@ -109,8 +106,8 @@ class Resolver:
     def uv(self) -> LockedWheel:
         """The wheel of the uv that resolves here. Its age is no matter of the stack's as-of time."""
         now = rfc3339(datetime.now(UTC))
-        question = ResolveRequest((f"uv=={UV_VERSION}",), self.target, now, {}, default_site(self.settings))
-        (wheel,) = self._files(resolve(question, self.settings), {}, {})
+        question = ResolveRequest((f"uv=={UV_VERSION}",), self.target, now, {}, default_site(self.context.settings))
+        (wheel,) = self._files(resolve(question, self.context.settings), {}, {})
         return wheel
 
     def _files(
@@ -130,7 +127,10 @@ class Resolver:
                 errors.append(no_wheel(pinned, self.target, self.cell))
         if errors:
             raise LockErrors(errors)
-        with ThreadPoolExecutor(8) as pool, Client(self.settings) as client:  # an interrupt stops the client first
+        with (
+            ThreadPoolExecutor(8) as pool,
+            Client(self.context.settings) as client,
+        ):  # an interrupt stops the client first
             sizes = list(pool.map(lambda pair: self._size(pair[0], pair[1], routes, client), chosen))
         wheels = []
         for (pinned, remote), size in zip(chosen, sizes, strict=True):
@@ -164,8 +164,8 @@ class Resolver:
         """Return the build requirements of a backend, complete and exact; they are no part of the image."""
         if not pins:
             return ()
-        question = ResolveRequest(pins, self.target, self.as_of, routes={}, sites=default_site(self.settings))
-        return self._files(resolve(question, self.settings), {}, {})
+        question = ResolveRequest(pins, self.target, self.as_of, routes={}, sites=default_site(self.context.settings))
+        return self._files(resolve(question, self.context.settings), {}, {})
 
     def _built(self, locked: LockedWheel, source: LockedSdist, own: Sequence[RequiredFile]) -> LockedWheel:
         """`locked` with the wheel of `source`; `own` and what its backend needs are fetched first."""
@@ -175,10 +175,10 @@ class Resolver:
         parts = [*own, *(RequiredFile(each.name, each.file) for each in source.build_requires)]
         total = sum(part.file.estimate for part in parts)
         label = f"fetching what {source.file.filename} is built with"
-        with Client(self.settings) as client, self.progress.meter(label, total) as meter:
-            finder = Finder(client, self.store, self.settings, meter)
+        with Client(self.context.settings) as client, self.context.progress.meter(label, total) as meter:
+            finder = Finder(client, self.context.store, self.context.settings, meter)
             for _ in in_parallel([partial(finder.fetch, part) for part in parts], client):
                 pass
-        workshop = sdist_builder(self.below, self.store, self.settings, self.progress)
+        workshop = sdist_builder(self.below, self.context)
         wheel = sdist.build(locked.name, locked.version, source, workshop)
         return replace(locked, file=wheel, sdist=source)
