@@ -1,4 +1,4 @@
-"""What nearly every step takes: the store, the settings and the progress output of one invocation."""
+"""The store, the settings and the progress output of one invocation, which nearly every step takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from imagegen.core.store import Store
 
 @dataclass(frozen=True)
 class Context:
-    """Where a step reads and writes (`store`), from where it fetches (`settings`), and what it reports to."""
+    """The store that steps read and write, the settings with mirrors and indexes, and the progress output."""
 
     store: Store
     settings: Settings

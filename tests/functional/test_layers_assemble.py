@@ -123,7 +123,7 @@ def test_byte_code_is_kept_for_when_a_neighbour_changes(
     for wheel in (stay, changed):
         other.write(store.read(wheel.file.digest))
     other.write(bytes(1024))
-    assert assembling.assemble(lock_of(stay, changed), other, settings, Quiet()).digest == second.digest
+    assert assembling.assemble(lock_of(stay, changed), Context(other, settings, Quiet())).digest == second.digest
 
 
 @pytest.mark.usefixtures("empty_base")

@@ -244,7 +244,7 @@ def test_the_bases_tree_comes_from_its_layer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(assembling.base, "rootfs", lambda *arguments: made.append(arguments[4]) or tmp_path)
+    monkeypatch.setattr(assembling.base, "rootfs", lambda *arguments: made.append(arguments[2]) or tmp_path)
     elsewhere = attested(lock_of(*wheels), published, store, empty)
     new = locked(empty, tmp_path, "two", {"two.py": b"x = 2\n"})
     lock = lock_of(*(new if wheel.name == "two" else wheel for wheel in wheels))

@@ -68,7 +68,7 @@ def test_a_build_sees_what_the_wheel_says(
     assert scan.scan_wheel(other, wheel, "3.11") == seen  # of the wheel alone, and no layer is made
     other.write(bytes(1024))
     monkeypatch.setattr(layer, "WheelScanner", None)  # the scan is cached: no scanner is started
-    assert assemble(lock, other, settings, Quiet()) == built
+    assert assemble(lock, Context(other, settings, Quiet())) == built
 
 
 def test_one_file_under_two_versions_is_two_packages(store: Store, tmp_path: Path) -> None:

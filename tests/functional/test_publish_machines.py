@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from imagegen.app.publish import PublishedImage, publish_image
 from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App
+from imagegen.core.context import Context
 from imagegen.core.net import Client
 from imagegen.core.oci.types import LayerDescriptor, digest_of
 from imagegen.core.progress import Quiet
@@ -67,9 +68,9 @@ def team(registry: Writable, engines: Engines, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(bytecode, "Sandbox", HostSandbox)
     made: list[Store] = []
 
-    def build(_: object, store: Store, *__: object) -> LayerDescriptor:
-        made.append(store)
-        return LayerDescriptor.of_tar(store.write(bytes(1024)), 1024)
+    def build(_: object, context: Context) -> LayerDescriptor:
+        made.append(context.store)
+        return LayerDescriptor.of_tar(context.store.write(bytes(1024)), 1024)
 
     monkeypatch.setattr(assembling.base, "build", build)
     (tmp_path / "rootfs").mkdir()
@@ -157,6 +158,7 @@ class Machine:
             env=env, project=team.root, settings=real.settings, store=real.store, progress=progress,
             matrix=SimpleNamespace(defaults=images, gpus={}, select=lambda name: (images[name],)),
             settings_for=lambda _: real.settings,
+            context_for=lambda _: Context(real.store, real.settings, progress),
         )  # fmt: skip
 
     def publish(self, lock: Lock, *, key: bool = True, to: str = "acme/rl", **wishes: Any) -> PublishedImage:

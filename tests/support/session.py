@@ -7,6 +7,7 @@ from typing import cast
 
 from imagegen.app.session import Session
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store
 
@@ -19,6 +20,7 @@ def session_of(store: Store, settings: Settings, progress: Progress | None = Non
         settings=settings,
         progress=progress or Quiet(),
         settings_for=lambda _: settings,
+        context_for=lambda _: Context(store, settings, progress or Quiet()),
         matrix=SimpleNamespace(gpus={}),
     )
     return cast("Session", found)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.oci.types import ZSTD_TYPE, ImageConfig, digest_of
 from imagegen.core.oci.types import LayerDescriptor as Described
 from imagegen.core.progress import Quiet
@@ -209,9 +210,10 @@ def test_what_is_no_tar() -> None:
 def test_an_empty_store_is_used_and_goes(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Path] = []
 
-    def assemble(lock: Lock, empty: Store, settings: Settings, _: object) -> layers.Image:
+    def assemble(lock: Lock, context: Context) -> layers.Image:
+        empty = context.store
         assert empty.root != store.root
-        assert settings.store == empty.root
+        assert context.settings.store == empty.root
         assert empty.root.is_relative_to(store.root)
         assert not list((empty.root / "blobs/sha256").iterdir())
         seen.append(empty.root)
