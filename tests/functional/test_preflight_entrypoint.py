@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -88,25 +89,25 @@ def test_signals_reach_the_command(image: Path, number: signal.Signals) -> None:
 
 
 def test_a_signal_before_the_command_ends_it(image: Path) -> None:
-    full = full_pipe()
     argv = [str(image / "entrypoint"), "sh", "-c", "echo ready"]
-    with subprocess.Popen(argv, env=PLAIN, stdout=subprocess.PIPE, stderr=full, text=True) as process:
+    with (
+        full_pipe() as full,
+        subprocess.Popen(argv, env=PLAIN, stdout=subprocess.PIPE, stderr=full, text=True) as process,
+    ):
         wait_for(lambda: len(children(process.pid)) == 1)  # it waits for its child, which cannot write
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 128 + signal.SIGTERM
         assert process.stdout
         assert process.stdout.read() == ""
-    os.close(full)
 
 
 def test_startup_checks_that_hang_are_not_waited_for(image: Path) -> None:
     entrypoint = image / "entrypoint"
     entrypoint.write_bytes(entrypoint.read_bytes().replace(b"PATIENCE = 5.0", b"PATIENCE = 0.3"))
-    full = full_pipe()
     start = time.monotonic()
     argv = [str(entrypoint), "sh", "-c", "echo out; exit 3"]
-    done = subprocess.run(argv, env=PLAIN, stdout=subprocess.PIPE, stderr=full, text=True, check=False)
-    os.close(full)
+    with full_pipe() as full:
+        done = subprocess.run(argv, env=PLAIN, stdout=subprocess.PIPE, stderr=full, text=True, check=False)
     assert (done.returncode, done.stdout) == (3, "out\n")
     assert time.monotonic() - start > 0.3
 
@@ -156,16 +157,20 @@ def test_the_doctor_in_the_image(image: Path) -> None:
     assert subprocess.run([doctor, "--help"], env=env, capture_output=True, check=False).returncode == 64
 
 
-def full_pipe() -> int:
-    """Return a full pipe without a reader; its other side stays open."""
-    _, write = os.pipe()
+@contextmanager
+def full_pipe() -> Iterator[int]:
+    """A full pipe that nothing reads. Closed at the end, so that a process blocked in a write to it ends."""
+    read, write = os.pipe()
     os.set_blocking(write, False)
-    try:
+    with suppress(BlockingIOError):
         while True:
             os.write(write, b"x" * 4096)
-    except BlockingIOError:
-        os.set_blocking(write, True)
-        return write
+    os.set_blocking(write, True)
+    try:
+        yield write
+    finally:
+        os.close(write)
+        os.close(read)
 
 
 def children(pid: int) -> list[str]:
