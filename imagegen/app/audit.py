@@ -47,7 +47,7 @@ from imagegen.run.engine.client import exported
 
 @dataclass(frozen=True)
 class _Audited:
-    """The result of a pre-image audit; `report` is as audit.report.Report.as_dict gives it."""
+    """The result of a pre-image audit; `report` is as `AuditReport.as_dict` returns it."""
 
     errors: list[str]
     warnings: int
@@ -87,7 +87,7 @@ def audit_before_image(session: Session, cell: Cell, lock: Lock) -> None:
 
 
 def audit_report(lock: Lock, cell: Cell, store: Store) -> dict[str, Any] | None:
-    """Return the audit's result as audit.report.Report.as_dict gives it; None where the lock was not audited."""
+    """Return the audit's result as `AuditReport.as_dict` returns it; None where the lock was not audited."""
     found = _AUDITS.get(store, _audit_key(lock, cell))
     return found.report if found else None
 

@@ -34,7 +34,7 @@ def of_lock(lock: Lock, store: Store, settings: Settings) -> tuple[str, ...]:
 def of_cell(cell: Cell, store: Store, settings: Settings, wheels: Catalogue) -> tuple[str, ...]:
     """Return the addresses of everything that locking and building `cell` lack here, as far as its matrix names them.
 
-    `wheels` returns the addresses of compiled wheels, for components that nothing in the cell can compile.
+    `wheels` is the catalogue of compiled wheels, for components that nothing in the cell can compile.
     """
     return tuple(dict.fromkeys(_Here(store, settings).of_cell(cell, wheels)))
 

@@ -186,7 +186,7 @@ def _require_immutable(job: PublishJob, repository: RemoteRepository, digest: st
             f"{repository.name}:{job.tags.immutable} names another image and is immutable",
             code="publish-tag-immutable",
             why=f"it is {found}, and this is {digest}: the same inputs gave other bytes, by another codec or compiler",
-            fix=f"`imagegen lock {job.lock.cell}` gives it a date and a tag of its own",
+            fix=f"`imagegen lock {job.lock.cell} --as-of TIME` gives the lock another cutoff, and so another tag",
         )
     return found is None
 

@@ -1,4 +1,4 @@
-"""imagegen nightly: move what can move, build, prove and publish it, cell by cell."""
+"""imagegen nightly: update locks, then build, smoke-test and publish the images, cell by cell."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def command(
         )
     if no_test and require_gpu:
         raise UsageError(
-            "--require-gpu is about the checks that --no-test leaves out",
+            "--require-gpu and --no-test exclude each other",
             code="usage-option-conflict",
             fix="leave out one of the two",
         )

@@ -1,4 +1,4 @@
-"""Shared by the commands that publish."""
+"""imagegen publish: push images, attach documents, run the smoke checks, move tags."""
 
 from __future__ import annotations
 
@@ -25,9 +25,6 @@ key_option = click.option(
     metavar="FILE",
     help=f"Sign with this private key, whose password is in COSIGN_PASSWORD; else {KEY_VARIABLE} can name one.",
 )
-
-
-# imagegen publish: images to a registry, proven, signed, under tags.
 
 
 @click.command("publish")
@@ -75,7 +72,7 @@ def command(
     """
     if no_test and require_gpu:
         raise UsageError(
-            "--require-gpu is about the checks that --no-test leaves out",
+            "--require-gpu and --no-test exclude each other",
             code="usage-option-conflict",
             fix="leave out one of the two",
         )

@@ -17,8 +17,8 @@ from imagegen.plan.lock.model import MAIN, Lock, main_versions
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.state import MEANINGS, CellState, StateName
 
-Smoke = Mapping[str, Any]  # as smoke.Report.as_dict has it
-Audit = Mapping[str, Any]  # as audit.report.Report.as_dict has it
+Smoke = Mapping[str, Any]  # as smoke.SmokeReport.as_dict has it
+Audit = Mapping[str, Any]  # as audit.report.AuditReport.as_dict has it
 
 
 @dataclass(frozen=True)

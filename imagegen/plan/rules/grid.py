@@ -41,7 +41,7 @@ def _grouped(
 
 
 class SharedProblem:
-    """The shared part of a problem: the names of members cells without the cells' own facts.
+    """The shared part of the problems of several cells: the names in all of them, without the cells' own facts.
 
     Either all of the cells have CUDA, or none, since rules about GPUs do not count without CUDA; and they require the
     same extras.

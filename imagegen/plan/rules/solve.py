@@ -103,7 +103,7 @@ class GaveUpError(MatrixError):
         super().__init__(
             "the solver exceeded its step limit",
             why=f"a search met {_PATIENCE} contradictions without an answer",
-            fix="say with fewer rules what may not come together",
+            fix="simplify the rules about these packages",
         )
 
 

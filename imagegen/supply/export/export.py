@@ -1,4 +1,4 @@
-"""The results of smoke checks that `run_image.py test` ran on another host."""
+"""Export an image as files for another host, and read the results of smoke checks that it ran."""
 
 from __future__ import annotations
 

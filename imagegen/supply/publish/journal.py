@@ -1,4 +1,4 @@
-"""TagMove the tags of an image together, as far as a registry allows: write a journal first, roll back on failure.
+"""Move the tags of an image together, as far as a registry allows: write a journal first, roll back on failure.
 
 A registry moves one tag at a time and has no transaction. So the digest of each tag is read first, and kept in the
 store with its manifest's bytes; then the tags move; a failure moves them back. A killed run leaves the journal, and the
@@ -78,7 +78,7 @@ _MOVES = Cache("publishing", TagMove)
 def move_tags(
     repository: RemoteRepository, store: Store, to: TaggedManifest, tags: Sequence[str], progress: Progress
 ) -> dict[str, str | None]:
-    """TagMove the tags to the manifest `to`; return what each tag that moved named before.
+    """Move the tags to the manifest `to`; return what each tag that moved named before.
 
     Raises what went wrong, after putting back what had moved already.
     """
@@ -96,7 +96,7 @@ def move_tags(
     except BaseException as error:
         failed = _roll_back(repository, store, journal, progress)
         if isinstance(error, PublishError) and not failed:
-            error.fix = error.fix or "the tags are where they were; the same command again goes on"
+            error.fix = error.fix or "no tag has moved; run the same command again"
         raise
     _clear(store, repository.name)
     return named
@@ -119,7 +119,7 @@ def recover(repository: RemoteRepository, store: Store, progress: Progress) -> N
 
 
 def _roll_back(repository: RemoteRepository, store: Store, journal: TagMove, progress: Progress) -> list[str]:
-    """TagMove tags that name the new image back, remove the journal, and return the tags that could not be moved.
+    """Move tags that name the new image back, remove the journal, and return the tags that could not be moved.
 
     A tag that another run has moved meanwhile stays.
     """

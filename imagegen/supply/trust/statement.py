@@ -1,4 +1,4 @@
-"""JSON that every parser reads alike: UTF-8, one object, each name once, numbers that are numbers.
+"""In-toto statements: write, parse, compare; and the strict JSON that they need.
 
 Signed content goes through parsers of other languages too. Bytes that two of them could read differently are rejected
 (RFC 8259, section 4, leaves repeated names open; RFC 7493 forbids them).
