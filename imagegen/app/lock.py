@@ -99,7 +99,9 @@ def _recorded(session: Session, cell: Cell, locked: Lock) -> Lock:
         audit_before_image(session, cell, replace(whole, record=record))
     except AuditError as error:
         session.progress.say(f"NOTE: {error}")
-        session.progress.say(f"NOTE: the lock has its record all the same; `imagegen build {cell.id}` rejects this lock.")
+        session.progress.say(
+            f"NOTE: the lock has its record all the same; `imagegen build {cell.id}` rejects this lock."
+        )
     return replace(locked, record=record)
 
 

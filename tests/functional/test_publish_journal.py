@@ -96,7 +96,7 @@ def test_a_refusal_puts_them_back(scene: Scene) -> None:
     )
     with pytest.raises(PublishError) as refused:
         journal.move_tags(scene.place, scene.store, scene.to, TAGS, scene.progress)
-    assert "the tags are where they were" in str(refused.value)
+    assert "no tag has moved" in str(refused.value)
     assert scene.stands() == [scene.old] * 3
     assert not Cache("publishing", dict).keys(scene.store)
 

@@ -1,4 +1,4 @@
-"""Update locks: for each cell propose newer versions, build, test and publish them, and save the lock in the project."""
+"""Update locks: propose newer versions per cell, build, test and publish them, and save the lock in the project."""
 
 from __future__ import annotations
 
