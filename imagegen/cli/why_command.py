@@ -24,7 +24,7 @@ from imagegen.plan.rules import (
     parse_question,
     suggest,
 )
-from imagegen.plan.rules.check import Answer
+from imagegen.plan.rules.check import Answer, kind_in_words
 from imagegen.plan.rules.why import model_type_rules, model_type_summary, split_model_types
 from imagegen.plan.state import MEANINGS, CellState, StateName, cell_state
 
@@ -121,6 +121,7 @@ def _as_dict(
 ) -> dict[str, Any]:
     return {
         "verdict": explanation.answer,
+        "kind": explanation.kind,  # null where nothing speaks against the combination
         "rest": explanation.rest,  # the verdict without the unknown names; null where nothing else is asked about
         "state": {"state": state.name, "reason": state.reason} if state else None,
         "conflicts": [
@@ -132,6 +133,8 @@ def _as_dict(
                 "date": rule.date,
                 "evidence": rule.evidence,
                 "severity": conflict.severity,
+                "kind": "unknown" if conflict.severity == "suspicion" else rule.kind,
+                "message": rule.message or None,
                 "fix": rule.fix,
                 "conflict": number,  # rules of one number forbid the combination together
             }
@@ -164,7 +167,9 @@ def _verdict(question: Question, explanation: Explanation, state: CellState | No
     about = f"{question.cell.id}{f' with {requested}' if requested else ''}" if question.cell else requested
     if state and explanation.answer == "compatible":
         return f"{state.name}: {about}\n  {state.reason or MEANINGS[state.name]}"
-    return f"{_NAMES[explanation.answer]}: {about}"  # the blocks that follow say why
+    kind = explanation.kind if explanation.kind != explanation.answer else None
+    words = f" ({kind_in_words(kind)})" if kind else ""
+    return f"{_NAMES[explanation.answer]}{words}: {about}"  # the blocks that follow say why
 
 
 def _text(changes: dict[str, str]) -> str:

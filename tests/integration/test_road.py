@@ -93,7 +93,8 @@ def test_a_stale_lock_is_refused_with_the_input_that_moved(machine: Place, tmp_p
     (tmp_path / "matrices").mkdir()
     (tmp_path / "matrices" / "mine.yaml").write_text(
         "rules:\n  mine:\n    when: {numpy: '>=2'}\n    then: {python: '>=3.10'}\n    because: I say so.\n"
-        "    source: me\n    date: '2026-11-20'\n    severity: error\n    evidence: measured\n    fix: Do not.\n"
+        "    source: me\n    date: '2026-11-20'\n    severity: error\n    evidence: measured\n"
+        "    kind: breaks\n    fix: Do not.\n"
     )
     done = own.run("build", IMAGE, "--no-test", code=67)
     assert "these inputs moved: rules" in done.stderr

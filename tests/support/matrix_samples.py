@@ -79,6 +79,7 @@ rules:
     date: "2026-11-20"
     severity: error
     evidence: measured
+    kind: breaks
     fix: f
 """
 

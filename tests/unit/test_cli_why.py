@@ -27,8 +27,8 @@ def test_why_says_no_with_reason_source_date_and_what_works(run: Run) -> None:
     ended = run("why", *ASKED)
     assert (ended.code, ended.err) == (1, "")
     verdict, *reasons, ways = ended.out.split("\n\n")
-    assert verdict == f"conflict: {', '.join(ASKED)}"
-    assert [each.splitlines()[0] for each in reasons] == ["1. error: torch 2.9.1, vllm 0.11.0"]
+    assert verdict == f"conflict (pip refuses): {', '.join(ASKED)}"
+    assert [each.splitlines()[0] for each in reasons] == ["1. error (pip refuses): torch 2.9.1, vllm 0.11.0"]
     assert "vllm 0.11.0 requires torch==2.8.0. [pypi:vllm-0.11.0:torch]" in reasons[0]
     assert "source: PyPI metadata of vllm 0.11.0 (documented, 20" in reasons[0]
     first, offered, *_ = ways.splitlines()
@@ -51,7 +51,7 @@ def test_each_reason_is_a_block_of_its_own(run: Run, requested: tuple[str, ...])
 def test_what_is_offered_can_be_pasted_and_works(run: Run) -> None:
     for requested in (ASKED, ("blackwell-vllm", "--set", "vllm=0.12.0")):
         found = json.loads(run("why", *requested, "--json").out)
-        assert set(found) == {"verdict", "rest", "state", "conflicts", "nearest", "unknown", "unknown_names"}
+        assert set(found) == {"verdict", "kind", "rest", "state", "conflicts", "nearest", "unknown", "unknown_names"}
         assert found["verdict"] == "incompatible"
         for conflict in found["conflicts"]:
             assert {"rule", "components", "reason", "source", "fix"} <= set(conflict)
@@ -123,7 +123,7 @@ def test_an_old_sglang_counts_with_its_engine_though_its_metadata_keeps_that_in_
 def test_a_variable_that_is_to_blame_is_named(run: Run) -> None:
     ended = run("why", "vllm==0.12.0", "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
     assert ended.code == 1
-    assert "error: env.PYTORCH_CUDA_ALLOC_CONF expandable_segments:True, vllm 0.12.0\n" in ended.out
+    assert "error (breaks): env.PYTORCH_CUDA_ALLOC_CONF expandable_segments:True, vllm 0.12.0\n" in ended.out
 
 
 def test_why_refuses_what_it_does_not_understand(run: Run) -> None:
@@ -214,7 +214,7 @@ def test_matrix_shows_every_cell(run: Run) -> None:
 
 
 def test_rules_that_contradict_each_other_end_every_command(run: Run, tmp_path: Path) -> None:
-    rule = 'because: b, source: s, date: "2026-11-20", severity: error, evidence: measured, fix: f'
+    rule = 'because: b, source: s, date: "2026-11-20", severity: error, evidence: measured, kind: breaks, fix: f'
     text = f'rules:\n  high: {{when: {{peft: ""}}, then: {{trl: ">=1"}}, {rule}}}\n'
     text += f'  low: {{when: {{peft: ""}}, then: {{trl: "<1"}}, {rule}}}\n'
     (tmp_path / "matrices" / "rules.yaml").write_text(text)

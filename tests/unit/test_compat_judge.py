@@ -14,6 +14,7 @@ from packaging.specifiers import SpecifierSet
 
 from imagegen.plan.matrix import Rule
 from imagegen.plan.rules import Fact, Facts, evaluate, facts_of_cell, nearest_cell, rule_constraints
+from imagegen.plan.rules.check import Conflict, kind_of
 from tests.support.errors import raises
 from tests.support.matrix_samples import RULE, SMALL, load
 
@@ -169,11 +170,47 @@ def test_rules_that_conflict_only_together_are_named_together_and_alone() -> Non
 def test_a_conflict_reads_as_facts_reason_source_and_fix() -> None:
     (conflict,) = evaluate([rule("r", {"a": "<2"}, {"b": "<2"})], facts({"a": "1.0", "b": "2.0", "c": "1.0"})).conflicts
     assert str(conflict).splitlines() == [
-        "error: a 1.0, b 2.0",
+        "error (breaks): a 1.0, b 2.0",
         "  because: because [r]",
         "  source: source (measured, 2026-11-20)",
         "  fix: fix",
     ]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "more", "kind"),
+    [
+        (("breaks",), {}, "breaks"),
+        (("pip-refuses",), {}, "pip-refuses"),
+        (("breaks",), {"evidence": "remembered"}, "unknown"),
+        (("degrades",), {"severity": "warning"}, "degrades"),
+        (("breaks", "pip-refuses"), {}, "pip-refuses"),
+        (("breaks", "degrades"), {"severity": "warning"}, "degrades"),
+    ],
+)
+def test_a_conflict_is_of_the_weakest_kind_of_its_rules(
+    kinds: tuple[str, ...], more: Mapping[str, object], kind: str
+) -> None:
+    names = ["a", *(f"between{place}" for place in range(len(kinds) - 1)), "b"]
+    chain = [
+        rule(one, {one: ""}, {two: "<2" if two == "b" else ""}, kind=each, **more)
+        for each, one, two in zip(kinds, names, names[1:], strict=False)
+    ]
+    known = facts(dict.fromkeys([*names[:-1]], "1.0") | {"b": "2.0"}, closed=False)
+    made = Conflict(tuple(chain), {name: fact.text for name, fact in known.packages.items()})
+    assert made.kind == kind
+    answer = {"unknown": "unknown", "degrades": "compatible"}.get(kind, "incompatible")
+    assert kind_of(answer, [made]) == kind  # type: ignore[arg-type]
+
+
+def test_an_answer_breaks_where_one_reason_does_and_has_no_kind_without_reasons() -> None:
+    refused = Conflict((rule("pin", {"a": ""}, {"b": "<2"}, kind="pip-refuses"),), {})
+    broken = Conflict((rule("symbols", {"a": ""}, {"b": "<2"}),), {})
+    partly = Conflict((rule("slow", {"a": ""}, {"b": "<2"}, severity="warning"),), {})
+    assert kind_of("incompatible", [refused, partly]) == "pip-refuses"
+    assert kind_of("incompatible", [refused, broken]) == "breaks"
+    assert kind_of("compatible", [partly]) == "degrades"
+    assert kind_of("compatible", []) is None
 
 
 def test_constraints_carry_what_follows_for_the_resolver(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ RULES = """\
 rules:
   no-numpy-2:
     {when: {torch: "==2.13.0"}, conflict: {numpy: ">=2"}, because: b, source: s, date: "2026-11-20", severity: error,
-     evidence: measured, fix: f}
+     evidence: measured, kind: breaks, fix: f}
 """
 
 

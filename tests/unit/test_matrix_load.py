@@ -179,6 +179,8 @@ def test_a_fault_is_reported_with_its_place_and_remedy(tmp_path: Path, old: str,
         ('{torch: "<2.3"}', "{cuda: cu131}", 'when.cuda: "cu131" is not a PEP 440 version specifier'),
         ('"2026-11-20"', '"20 Nov"', "1.yaml:7:11: rules.old-torch.date"),
         ("severity: error", "severity: fatal", "1.yaml:8:15: rules.old-torch.severity: 'fatal' is not one of"),
+        ("kind: breaks", "kind: explodes", "rules.old-torch.kind: 'explodes' is not one of"),
+        ("kind: breaks", "kind: degrades", "what degrades still works"),
         ("measured", "guessed", "rules.old-torch.evidence: 'guessed' is not one of"),
     ],
 )

@@ -262,6 +262,8 @@ class _Completion:
             evidence=entry.evidence,
             fix=entry.fix,
             same=tuple(self._by_package(dict.fromkeys(entry.same, ""))),
+            kind=entry.kind,
+            message=entry.message or "",
         )
 
     def _by_package(self, side: Mapping[str, str]) -> dict[str, str]:

@@ -54,6 +54,8 @@ def condition_parts(text: str) -> tuple[str, ...]:
 
 # Rules as data, complete and frozen: names are resolved, the sense is left to imagegen.plan.rules and the layers.
 
+Kind = Literal["pip-refuses", "breaks", "degrades"]  # what happens to a combination that breaks a rule
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -77,6 +79,8 @@ class Rule:
     evidence: Literal["measured", "documented", "remembered"]
     fix: str
     same: tuple[str, ...] = ()  # packages that share their public version, labels aside, with the one in `when`
+    kind: Kind = "breaks"
+    message: str = ""  # the error that users see, where it is known
 
     @property
     def reason(self) -> str:

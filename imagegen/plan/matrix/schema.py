@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from imagegen.core import types as t
 from imagegen.core.types import Strict
-from imagegen.plan.matrix.model import ENV, SURROUNDINGS, InterpreterFile
+from imagegen.plan.matrix.model import ENV, SURROUNDINGS, InterpreterFile, Kind
 from imagegen.plan.matrix.recipe import EnvEntry, NamedEntry, RecipeEntry
 
 
@@ -252,6 +252,11 @@ class RuleEntry(NamedEntry):
     date: t.Date
     severity: Literal["error", "warning"]
     evidence: Literal["measured", "documented", "remembered"]
+    kind: Kind = Field(
+        description="`pip-refuses`: a declared requirement, which an override ignores. `breaks`: it fails. `degrades`: "
+        "it works with less speed or exactness."
+    )
+    message: t.Text | None = Field(default=None, description="The error that users see, where it is known.")
     fix: t.Text
 
     @model_validator(mode="after")
@@ -263,6 +268,8 @@ class RuleEntry(NamedEntry):
         components = [name for name in self.when if name not in SURROUNDINGS and not name.startswith(ENV)]
         if self.same and len(components) != 1:
             raise ValueError("with `same`, `when` names the one component whose version the others share")
+        if self.kind == "degrades" and self.severity != "warning":
+            raise ValueError("what degrades still works: `severity` is warning")
         return self
 
 

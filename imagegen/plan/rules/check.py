@@ -8,13 +8,15 @@ from typing import Literal
 
 from imagegen.core.errors import Location, MatrixError, MatrixErrors
 from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.model import Rule, is_surrounding
+from imagegen.plan.matrix.model import Kind, Rule, is_surrounding
 from imagegen.plan.rules.facts import Facts
 from imagegen.plan.rules.problem import Problem
 from imagegen.plan.rules.solve import Clause, Contradiction, State, smallest, solve
 
 Answer = Literal["compatible", "incompatible", "unknown"]
 WORST_FIRST: tuple[Answer, ...] = ("incompatible", "unknown", "compatible")
+AnswerKind = Kind | Literal["unknown"]
+_WEAKEST_FIRST: tuple[Kind, ...] = ("degrades", "pip-refuses", "breaks")
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,43 @@ class Conflict:
             return "suspicion"
         return "warning" if any(rule.severity == "warning" for rule in self.rules) else "error"
 
+    @property
+    def kind(self) -> AnswerKind:
+        """Return what happens to the combination: a chain that holds a declared requirement ends where it is
+        overridden.
+        """
+        if self.severity == "suspicion":
+            return "unknown"
+        return min((rule.kind for rule in self.rules), key=_WEAKEST_FIRST.index)
+
     def __str__(self) -> str:
         facts = ", ".join(f"{name} {text}" for name, text in sorted(self.facts.items()))
-        lines = [f"{self.severity}: {facts}"]
+        lines = [f"{self.severity} ({kind_in_words(self.kind)}): {facts}"]
         for number, rule in enumerate(self.rules):
             lines.append(f"  {'and' if number else 'because'}: {rule.reason} [{rule.id}]")
+            if rule.message and rule.message not in rule.reason:
+                lines.append(f"  message: {rule.message}")
             lines.append(f"  source: {rule.source} ({rule.evidence}, {rule.date})")
             lines.append(f"  fix: {rule.fix}")
         return "\n".join(lines)
+
+
+def kind_in_words(kind: AnswerKind) -> str:
+    return kind.replace("-", " ")
+
+
+def kind_of(answer: Answer, conflicts: Iterable[Conflict]) -> AnswerKind | None:
+    """Return the kind of a whole answer; None where nothing speaks against the combination.
+
+    It breaks where one of the errors says so; pip refuses it where all errors hold a declared requirement. A compatible
+    combination with warnings degrades.
+    """
+    if answer == "unknown":
+        return "unknown"
+    conflicts = tuple(conflicts)
+    if answer == "compatible":
+        return "degrades" if conflicts else None
+    return "breaks" if any(each.severity == "error" and each.kind == "breaks" for each in conflicts) else "pip-refuses"
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,7 @@ class Releases:
             date=self.package.read or "",
             severity="error",
             evidence="documented",
+            kind="pip-refuses",
             fix=f"Take {statement.required}, or another release of {name}{self._or_build(statement)}.",
         )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from imagegen.core.text import nearest
 from imagegen.plan.matrix.interpreters import PACKAGES, Models
 from imagegen.plan.matrix.model import Rule
-from imagegen.plan.rules.check import WORST_FIRST, Answer, Conflict
+from imagegen.plan.rules.check import WORST_FIRST, Answer, AnswerKind, Conflict, kind_of
 from imagegen.plan.rules.evaluate import (
     assumptions,
     conflict_of_core,
@@ -52,6 +52,7 @@ def model_type_rules(models: Models, name: str) -> Iterator[Rule]:
                 date=models.read,
                 severity="error" if package == "transformers" else "warning",
                 evidence="measured",
+                kind="breaks" if package == "transformers" else "degrades",
                 fix=f"Use {package} {version} or newer.",
             )
 
@@ -90,6 +91,11 @@ class Explanation:
     conflicts: tuple[Conflict, ...] = ()
     unknown: tuple[str, ...] = ()
     rest: Answer | None = None
+
+    @property
+    def kind(self) -> AnswerKind | None:
+        """Return the kind of the whole answer; None where nothing speaks against the combination."""
+        return kind_of(self.answer, self.conflicts)
 
 
 def explain(question: Question, rules: Iterable[Rule], library: MetadataCache) -> Explanation:
