@@ -250,21 +250,10 @@ class _Completion:
 
     def _rule(self, found: PlacedEntry) -> Rule:
         entry = found.entry
-        return Rule(
-            id=found.name,
-            when=self._by_package(entry.when),
-            then=self._by_package(entry.then),
-            conflict=self._by_package(entry.conflict),
-            because=entry.because,
-            source=entry.source,
-            date=entry.date,
-            severity=entry.severity,
-            evidence=entry.evidence,
-            fix=entry.fix,
-            same=tuple(self._by_package(dict.fromkeys(entry.same, ""))),
-            kind=entry.kind,
-            message=entry.message or "",
-        )
+        when, then, conflict = map(self._by_package, (entry.when, entry.then, entry.conflict))
+        same = tuple(self._by_package(dict.fromkeys(entry.same, "")))
+        rest = entry.model_dump(exclude={"when", "then", "conflict", "same", "override"})
+        return Rule(found.name, when, then, conflict, same=same, **rest)
 
     def _by_package(self, side: Mapping[str, str]) -> dict[str, str]:
         return {self.components[name].package if name in self.components else name: text for name, text in side.items()}

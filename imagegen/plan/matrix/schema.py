@@ -256,7 +256,7 @@ class RuleEntry(NamedEntry):
         description="`pip-refuses`: a declared requirement, which an override ignores. `breaks`: it fails. `degrades`: "
         "it works with less speed or exactness."
     )
-    message: t.Text | None = Field(default=None, description="The error that users see, where it is known.")
+    message: t.Text = Field("", description="The error that users see, where it is known.")
     fix: t.Text
 
     @model_validator(mode="after")
