@@ -8,7 +8,7 @@ from pathlib import Path
 from imagegen.app.audit import audit_before_image
 from imagegen.app.build import ensure_wheels
 from imagegen.app.session import Session
-from imagegen.core.errors import AuditError, LockError
+from imagegen.core.errors import AuditError, IncompatibleError, LockError
 from imagegen.image import layers
 from imagegen.plan import lock
 from imagegen.plan.lock.model import LOCAL, Lock
@@ -110,8 +110,9 @@ def _is_current(session: Session, previous: Lock, cell: Cell) -> bool:
         return False
     try:
         session.require_unedited(previous, cell)
+        session.require_compatible(cell, facts_of_lock(previous, cell.base.glibc))
         _require_unchanged_sources(session, previous, cell)
-    except LockError:
+    except (LockError, IncompatibleError):
         return False
     return True
 

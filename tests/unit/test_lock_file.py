@@ -167,6 +167,7 @@ def test_stale_names_what_moved() -> None:
     base = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", {}, "")
     cell = Cell("c", "i", "", "", LOCK.axes, base, DEBIAN, (), (), {}, (), inputs=dict(LOCK.inputs))
     assert stale(LOCK, cell) == ()
+    assert stale(replace(LOCK, inputs={**LOCK.inputs, "rules": A}), cell) == ()  # they judge it, whenever they came
     moved = replace(cell, inputs={"component torch": C, "component peft": A})
     assert stale(LOCK, moved) == ("component peft", "component torch", "image")
 

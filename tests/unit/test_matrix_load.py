@@ -309,7 +309,7 @@ def test_an_identical_entry_of_a_later_directory_is_the_same_entry(tmp_path: Pat
         ("{cpu: wheels-cpu}", "{cpu: wheels-cpu, cu130: wheels-cpu}", []),
         ("example.org/cpu", "example.org/other", ["index wheels-cpu"]),
         ("local: {cpu: cpu}", "local: {cpu: cpu2}", ["component torch"]),
-        ('"<2.3"', '"<2.4"', ["rules"]),
+        ('"<2.3"', '"<2.4"', []),
         ("fix: f", "fix: g", []),
     ],
 )

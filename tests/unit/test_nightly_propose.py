@@ -103,7 +103,6 @@ def test_a_component_of_the_index_that_is_not_asked_for_is_held_as_well(toy: Toy
 
 def test_what_cannot_stay_is_an_error(toy: Toy) -> None:
     toy.rules = (rule("never", {"vllm": ""}, {"peft": ">=9"}, "They are enemies."),)
-    toy.cell = replace(toy.cell, inputs={**toy.cell.inputs, "rules": "moved"})
     with raises("lock-unresolvable") as caught:
         toy.propose()
     assert "They are enemies." in str(caught.value.why)

@@ -136,7 +136,7 @@ class _CellSearch:
     def baseline(self) -> Lock:
         """Return the locked versions as a lock: the old lock where it still fits the cell."""
         previous = self.previous
-        if previous and not lock.stale(previous, self.cell) and not lock.contradictions(previous, self.cell):
+        if previous and self._fits(previous):
             return previous
         found = self._resolved((), self._bounds({})) if previous else self._resolved((), {})
         if isinstance(found, Rejection):
@@ -147,6 +147,12 @@ class _CellSearch:
                 fix=f"`imagegen why {self.cell.id}`",
             )
         return found
+
+    def _fits(self, previous: Lock) -> bool:
+        if lock.stale(previous, self.cell) or lock.contradictions(previous, self.cell):
+            return False
+        facts = facts_of_lock(previous, self.cell.base.glibc)
+        return rejection_by_rules(self.rules, facts, self.cell.gpus) is None
 
     def run(self) -> tuple[Lock, tuple[RejectedUpdate, ...]]:
         self._find_others()

@@ -20,16 +20,18 @@ from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.plan.matrix.recipe import SdistFile
 
+_RULES = "rules"  # an input of earlier locks
 BASE = ("name", "kind", "suite", "image")  # what a locked base repeats from the matrix
 
 
 def stale(lock: Lock, cell: Cell) -> tuple[str, ...]:
     """Return the sorted names of the inputs that changed since the lock was made: changed, new or removed.
 
-    The matrix has sdists that this stack never required: only those that the lock was made with count.
+    The matrix has sdists that this stack never required: only those that the lock was made with count. Rules do not
+    count: a lock that they reject is not stale but in conflict with them, whenever they came.
     """
     now = {**cell.inputs, BUILDER: builder()} if lock.builds else cell.inputs
-    names = lock.inputs.keys() | {name for name in now if not name.startswith("sdist ")}
+    names = (lock.inputs.keys() - {_RULES}) | {name for name in now if not name.startswith("sdist ")}
     moved = {name for name in names if lock.inputs.get(name) != now.get(name)}
     if lock.file_conflicts != file_conflicts_among(cell.file_conflicts, lock.packages):
         moved.add("file-conflicts")

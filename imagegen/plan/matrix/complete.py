@@ -379,7 +379,7 @@ class _Completion:
             ),
             accepts=dict(sorted(made.accepts.items())),
         )
-        return inputs(draft, self.rules)
+        return inputs(draft)
 
 
 def _metadata(entry: SdistEntry) -> Sdist:

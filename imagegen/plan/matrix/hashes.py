@@ -5,24 +5,22 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
 from imagegen import incontainer as preflight
-from imagegen.plan.matrix.model import Cell, Component, Requirement, Rule
+from imagegen.plan.matrix.model import Cell, Component, Requirement
 from imagegen.plan.matrix.recipe import Architectures, Commit, LocalSource, Recipe, SdistFile
 
 
-def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
+def inputs(cell: Cell) -> Cell:
     """The cell with its `inputs` filled in.
 
     Descriptions and purposes stay out: they reach no lock, so a corrected typo makes none stale. Reasons of pins and
-    variables are in, because the lock repeats them.
+    variables are in, because the lock repeats them. Rules are out: they judge a lock each time that it is used.
     """
     requirements = [_asked(each) for each in cell.requirements]
-    packages = frozenset(each.component.package for each in cell.requirements)
     base = dataclasses.asdict(cell.base)
     parts: dict[str, Any] = {
         "axes": dict(cell.axes),
@@ -31,7 +29,6 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
         "base": {**base, "packages": sorted(base["packages"]), "description": None},
         "interpreter": _interpreter(cell),
         "image": [cell.image, requirements, [[each.name, each.value, each.because] for each in cell.env]],
-        "rules": [_sense(rule) for rule in rules if concerns(rule, packages)],
     }
     if cell.packages:
         parts["packages"] = dict(cell.packages)
@@ -49,11 +46,6 @@ def inputs(cell: Cell, rules: Iterable[Rule]) -> Cell:
     required = {each.component.name for each in cell.requirements}
     parts |= {f"sdist {each.package}": _essence(each, cell) for each in cell.sdists if each.name not in required}
     return dataclasses.replace(cell, inputs={name: sha256(parts[name]) for name in sorted(parts)})
-
-
-def concerns(rule: Rule, packages: frozenset[str]) -> bool:
-    """Return whether the rule names one of the cell's packages, or only its surroundings."""
-    return not rule.packages or not rule.packages.isdisjoint(packages)
 
 
 def sha256(value: Any) -> str:
@@ -114,7 +106,3 @@ def _origin(source: SdistFile | Commit | LocalSource) -> dict[str, Any]:
 def _names(architectures: Architectures, cell: Cell) -> list[Any]:
     names = [[gpu.capability, architectures.names.get(gpu.capability)] for gpu in cell.gpus]
     return [architectures.variable, architectures.separator, names]
-
-
-def _sense(rule: Rule) -> list[Any]:
-    return [rule.id, dict(rule.when), dict(rule.then), dict(rule.conflict), *rule.same, rule.severity, rule.evidence]
