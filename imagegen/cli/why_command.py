@@ -44,7 +44,8 @@ _Way = tuple[dict[str, str], str]  # the changes by name, and the command that a
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
 def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json: bool) -> int:
-    """Explain whether a combination can work: exit code 0 yes, 1 no, 2 unknown.
+    """Explain whether a combination can work: exit code 0 yes, 1 no (pip refuses
+    it, or it breaks), 2 unknown.
 
     Name versions (torch==2.9.1 'vllm>=0.11,<0.13'), the environment (gpu==sm_120, H100, cuda==12.8, cu128,
     python==3.12, driver==580, base==ubuntu22.04) and the model type of a checkpoint's config.json (model==qwen3);
@@ -59,7 +60,7 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     vocabulary = Vocabulary.of(app.matrix, metadata.names(app.matrix_directories))
     question = parse_question(words, sets, app.matrix, vocabulary)
     rules = [*app.matrix.rules, *model_type_rules(table, model)]
-    explanation = explain(question, rules, app.metadata)
+    explanation = explain(question, rules, app.metadata, app.matrix.pin_overrides)
     if model and model not in table.first:
         answer: Answer = "unknown" if explanation.answer == "compatible" else explanation.answer
         explanation = replace(explanation, answer=answer, unknown=(*explanation.unknown, about))
@@ -122,6 +123,7 @@ def _as_dict(
     return {
         "verdict": explanation.answer,
         "kind": explanation.kind,  # null where nothing speaks against the combination
+        "overridden_by": list(explanation.overridden_by),
         "rest": explanation.rest,  # the verdict without the unknown names; null where nothing else is asked about
         "state": {"state": state.name, "reason": state.reason} if state else None,
         "conflicts": [
@@ -136,6 +138,11 @@ def _as_dict(
                 "kind": "unknown" if conflict.severity == "suspicion" else rule.kind,
                 "message": rule.message or None,
                 "fix": rule.fix,
+                "override": conflict.override or None,
+                "overridden_by": [
+                    {"project": each.project, "how": each.how, "source": each.source, "date": each.date}
+                    for each in conflict.overridden_by
+                ],
                 "conflict": number,  # rules of one number forbid the combination together
             }
             for number, conflict in enumerate(explanation.conflicts, 1)
@@ -167,6 +174,8 @@ def _verdict(question: Question, explanation: Explanation, state: CellState | No
     about = f"{question.cell.id}{f' with {requested}' if requested else ''}" if question.cell else requested
     if state and explanation.answer == "compatible":
         return f"{state.name}: {about}\n  {state.reason or MEANINGS[state.name]}"
+    if explanation.overridden_by:
+        return f"pip refuses, overridden by {', '.join(explanation.overridden_by)}: {about}"
     kind = explanation.kind if explanation.kind != explanation.answer else None
     words = f" ({kind_in_words(kind)})" if kind else ""
     return f"{_NAMES[explanation.answer]}{words}: {about}"  # the blocks that follow say why

@@ -51,7 +51,17 @@ def test_each_reason_is_a_block_of_its_own(run: Run, requested: tuple[str, ...])
 def test_what_is_offered_can_be_pasted_and_works(run: Run) -> None:
     for requested in (ASKED, ("blackwell-vllm", "--set", "vllm=0.12.0")):
         found = json.loads(run("why", *requested, "--json").out)
-        assert set(found) == {"verdict", "kind", "rest", "state", "conflicts", "nearest", "unknown", "unknown_names"}
+        assert set(found) == {
+            "verdict",
+            "kind",
+            "overridden_by",
+            "rest",
+            "state",
+            "conflicts",
+            "nearest",
+            "unknown",
+            "unknown_names",
+        }
         assert found["verdict"] == "incompatible"
         for conflict in found["conflicts"]:
             assert {"rule", "components", "reason", "source", "fix"} <= set(conflict)

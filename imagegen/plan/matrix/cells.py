@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from imagegen.core.errors import Location, UsageError
 from imagegen.core.text import did_you_mean
 from imagegen.core.types import Gpu
-from imagegen.plan.matrix.model import Cell, Component, Interpreter, Rule, System
+from imagegen.plan.matrix.model import Cell, Component, Interpreter, PinOverride, Rule, System
 from imagegen.plan.matrix.recipe import EnvEntry, Recipe
 from imagegen.plan.matrix.schema import ComponentUse, ImageEntry, OverrideEntry, StackEntry, VariantEntry
 
@@ -84,6 +84,7 @@ class Matrix:
     places: Mapping[str, Location]  # id of a rule -> where it stands
     recipes: Mapping[str, Recipe] = field(default_factory=dict)  # by component
     interpreters: Mapping[str, Interpreter] = field(default_factory=dict)  # by name
+    pin_overrides: tuple[PinOverride, ...] = ()  # by their names
 
     def cells(self) -> tuple[Cell, ...]:
         return self.all_cells

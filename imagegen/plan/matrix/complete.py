@@ -30,6 +30,7 @@ from imagegen.plan.matrix.model import (
     GitSource,
     Index,
     Override,
+    PinOverride,
     Requirement,
     Rule,
     Sdist,
@@ -154,6 +155,9 @@ class _Completion:
             {found.name: found.where() for found in self._sound("rules")},
             self.recipes,
             self.interpreters.known,
+            tuple(
+                PinOverride(**found.entry.model_dump(exclude={"override"})) for found in self._sound("pin_overrides")
+            ),
         )
 
     def _sound(self, section: str) -> list[PlacedEntry]:

@@ -111,6 +111,20 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class PinOverride:
+    """A project that installs `requires` in versions that releases of `package` do not declare; specifiers, "": any."""
+
+    project: str
+    package: str
+    releases: str
+    requires: str
+    installs: str
+    how: str
+    source: str
+    date: str
+
+
+@dataclass(frozen=True)
 class FileConflictRule:
     """A file-conflict override of the matrix: of equal paths in several distributions, the owner's are installed."""
 

@@ -273,6 +273,19 @@ class RuleEntry(NamedEntry):
         return self
 
 
+class PinOverrideEntry(NamedEntry):
+    """A project that ships a combination in spite of a declared requirement."""
+
+    project: t.Text = Field(description="The project and the release that was read.")
+    package: t.Distribution = Field(description="Declares the requirement.")
+    releases: t.Specifier = Field("", description="Releases of `package`; without it, all.")
+    requires: t.Distribution
+    installs: t.Specifier = Field("", description="Versions of `requires` that the project installs; without it, any.")
+    how: t.Text
+    source: t.Text
+    date: t.Date
+
+
 class FileConflictEntry(NamedEntry):
     """A file-conflict override: at `paths`, the files of `owner` are installed, and those of `over` left out."""
 
@@ -314,6 +327,7 @@ class MatrixFile(Strict):
     stacks: dict[t.Name, StackEntry] = {}
     images: dict[t.Name, ImageEntry] = {}
     rules: dict[t.Name, RuleEntry] = {}
+    pin_overrides: dict[t.Name, PinOverrideEntry] = {}
     file_conflicts: dict[t.Name, FileConflictEntry] = {}
     record_exceptions: dict[t.Name, RecordExceptionEntry] = {}
     recipes: dict[t.Distribution, RecipeEntry] = {}

@@ -8,7 +8,7 @@ from typing import Literal
 
 from imagegen.core.errors import Location, MatrixError, MatrixErrors
 from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.model import Kind, Rule, is_surrounding
+from imagegen.plan.matrix.model import Kind, PinOverride, Rule, is_surrounding
 from imagegen.plan.rules.facts import Facts
 from imagegen.plan.rules.problem import Problem
 from imagegen.plan.rules.solve import Clause, Contradiction, State, smallest, solve
@@ -26,6 +26,8 @@ class Conflict:
     rules: tuple[Rule, ...]  # sorted by id
     facts: Mapping[str, str]  # package or surrounding that the rules speak of -> what is known of it
     doubt: bool = False  # it rests on what wheels there are, and other wheels could be built
+    override: str = ""  # the requirements that, as overrides, install the combination all the same
+    overridden_by: tuple[PinOverride, ...] = ()
 
     @property
     def severity(self) -> Literal["error", "warning", "suspicion"]:
@@ -52,6 +54,11 @@ class Conflict:
                 lines.append(f"  message: {rule.message}")
             lines.append(f"  source: {rule.source} ({rule.evidence}, {rule.date})")
             lines.append(f"  fix: {rule.fix}")
+        if self.override:
+            lines.append(f"  override: {self.override} (uv pip install --override FILE, or pip install --no-deps)")
+        lines += [
+            f"  overridden by: {each.project}, {each.how} [{each.source}, {each.date}]" for each in self.overridden_by
+        ]
         return "\n".join(lines)
 
 

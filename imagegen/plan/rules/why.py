@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from imagegen.core.text import nearest
 from imagegen.plan.matrix.interpreters import PACKAGES, Models
-from imagegen.plan.matrix.model import Rule
+from imagegen.plan.matrix.model import PinOverride, Rule
 from imagegen.plan.rules.check import WORST_FIRST, Answer, AnswerKind, Conflict, kind_of
 from imagegen.plan.rules.evaluate import (
     assumptions,
@@ -19,6 +19,7 @@ from imagegen.plan.rules.evaluate import (
     rules_core,
 )
 from imagegen.plan.rules.facts import Facts, on_each
+from imagegen.plan.rules.overrides import add_overrides
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question
 from imagegen.plan.rules.solve import Clause, GaveUpError, State, smallest
@@ -97,9 +98,21 @@ class Explanation:
         """Return the kind of the whole answer; None where nothing speaks against the combination."""
         return kind_of(self.answer, self.conflicts)
 
+    @property
+    def overridden_by(self) -> tuple[str, ...]:
+        """Return the projects that override all that pip refuses; none where something else fails."""
+        errors = [each for each in self.conflicts if each.severity == "error"]
+        if self.kind != "pip-refuses" or not all(each.overridden_by for each in errors):
+            return ()
+        return tuple(dict.fromkeys(one.project for each in errors for one in each.overridden_by))
 
-def explain(question: Question, rules: Iterable[Rule], library: MetadataCache) -> Explanation:
+
+def explain(
+    question: Question, rules: Iterable[Rule], library: MetadataCache, overrides: Iterable[PinOverride] = ()
+) -> Explanation:
     """Judge by rules and package metadata; names that are not mentioned are free. It must work on each of the GPUs.
+
+    `overrides` are known cases of declared requirements that a project overrides.
 
     "incompatible" follows from binding facts; "unknown": only remembered rules reject it, or it is about something that
     is not known here.
@@ -110,7 +123,9 @@ def explain(question: Question, rules: Iterable[Rule], library: MetadataCache) -
     conflicts = {tuple(rule.id for rule in one.rules): one for case in each for one in case.conflicts}
     unknown = dict.fromkeys([*map(str, question.unknown), *(text for one in each for text in one.unknown)])
     whole: Answer = "unknown" if question.unknown and answer == "compatible" else answer
-    return Explanation(whole, tuple(conflicts.values()), tuple(unknown), None if question.is_unknown else answer)
+    overrides = tuple(overrides)
+    found = tuple(add_overrides(each, overrides, question.facts) for each in conflicts.values())
+    return Explanation(whole, found, tuple(unknown), None if question.is_unknown else answer)
 
 
 class _Case:

@@ -1,0 +1,67 @@
+"""Declared requirements that projects override: which projects a conflict names, and how to override."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagegen.plan.matrix.model import PinOverride
+from imagegen.plan.rules import Explanation, explain
+from tests.support.matrix_samples import shipped_matrix
+from tests.support.package_metadata import library, package, question, rule
+
+FIELD = library(
+    package("engine", {"1.0": ["models<5"], "2.0": ["models<5", "vision>=2"]}),
+    package("trainer", {"1.0": ["numpy<2"]}),
+    package("vision", {"2.0": ["numpy>=2"]}),
+    package("models", {"4.0": (), "5.0": (), "6.0": ()}),
+    package("numpy", {"1.26": (), "2.3": ()}),
+)
+SHIPS = PinOverride(
+    "shipper 1", "engine", ">=1,<2", "models", "==5.*", "overrides", "https://example.org", "2026-11-24"
+)
+NUMPY = PinOverride("old shipper", "trainer", "", "numpy", "", "--no-deps", "https://example.org", "2026-11-24")
+
+
+def why(*overrides: PinOverride, **requested: str) -> Explanation:
+    return explain(question(**requested), [], FIELD, overrides)
+
+
+def test_a_project_is_named_that_installs_such_versions() -> None:
+    refused = why(SHIPS, NUMPY, engine="==1.0", models="==5.0")
+    assert (refused.answer, refused.kind, refused.overridden_by) == ("incompatible", "pip-refuses", ("shipper 1",))
+    (conflict,) = refused.conflicts
+    assert (conflict.override, conflict.overridden_by) == ("models==5.0", (SHIPS,))
+
+
+@pytest.mark.parametrize("requested", [{"engine": "==2.0", "models": "==5.0"}, {"engine": "==1.0", "models": "==6.0"}])
+def test_no_project_is_named_for_other_versions(requested: dict[str, str]) -> None:
+    refused = why(SHIPS, **requested)
+    assert (refused.kind, refused.overridden_by) == ("pip-refuses", ())
+    assert refused.conflicts[0].override == f"models{requested['models']}"
+
+
+def test_a_chain_is_overridden_where_one_of_its_requirements_is() -> None:
+    refused = why(NUMPY, engine="==2.0", trainer="==1.0")
+    assert refused.overridden_by == ("old shipper",)
+    assert len(refused.conflicts[0].rules) == 3
+
+
+def test_nothing_overrides_what_breaks() -> None:
+    symbols = rule("symbols", {"engine": ""}, {"models": "<5"})
+    refused = explain(question(engine="==1.0", models="==5.0"), [symbols], FIELD, [SHIPS])
+    assert (refused.kind, refused.overridden_by) == ("breaks", ())
+    overrides = {conflict.kind: conflict.override for conflict in refused.conflicts}
+    assert overrides == {"breaks": "", "pip-refuses": "models==5.0"}
+
+
+def test_each_shipped_override_has_a_source_that_names_a_release_or_a_commit() -> None:
+    known = shipped_matrix().pin_overrides
+    assert known
+    for each in known:
+        assert "/blob/" in each.source, each.project
+        assert not each.source.split("/blob/")[1].startswith(("main/", "master/"))
+
+
+def test_numpy_1_beside_an_opencv_that_declares_numpy_2_is_known() -> None:
+    shipped = {(each.package, each.requires) for each in shipped_matrix().pin_overrides}
+    assert {("verl", "numpy"), ("vllm", "transformers"), ("sglang", "transformers")} <= shipped
