@@ -34,6 +34,8 @@ class Gpu:
     capability: str  # compute capability: "12.0"
     family: str  # "blackwell"
     products: tuple[str, ...]  # "RTX 5090"
+    aliases: tuple[str, ...] = ()  # other names that users type: "10.1", as CUDA 12.8 calls what is 11.0
+    arm64: tuple[str, ...] = ()  # the products and aliases whose host processor is arm64: "GH200"
 
 
 # Validated string types of all files that imagegen reads, each defined once, and the base class of their tables.

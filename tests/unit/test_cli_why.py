@@ -118,6 +118,23 @@ def test_a_cell_on_another_cuda_is_judged_as_its_wheels_are(run: Run) -> None:
     assert verdict(run, "blackwell-vllm", "--set", "cuda=12.8")[:2] == ("incompatible", ["vllm-pypi-cu13"])
 
 
+@pytest.mark.parametrize(
+    ("rule", "refused", "accepted"),
+    [
+        ("cuda13-before-turing", ("V100", "cu130"), ("V100", "cu126")),
+        ("torch-without-volta", ("V100", "torch==2.11.0", "cu128"), ("T4", "torch==2.11.0", "cu128")),
+        ("torch-without-thor", ("torch==2.13.0", "Thor", "platform==linux/amd64"), ("torch==2.13.0", "B200")),
+        ("cuda-thor", ("Jetson AGX Thor", "cu128"), ("Jetson AGX Thor", "cu130")),
+    ],
+)
+def test_rules_on_the_oldest_and_the_embedded_gpus_apply(
+    run: Run, rule: str, refused: tuple[str, ...], accepted: tuple[str, ...]
+) -> None:
+    for words, applies in ((refused, True), (accepted, False)):
+        found = json.loads(run("why", *words, "--json").out)["conflicts"]
+        assert (rule in {each["rule"] for each in found}) is applies
+
+
 def test_nothing_is_offered_where_gpu_and_driver_do_not_go_together(run: Run) -> None:
     answer, rules, offered = verdict(run, "torch==2.8.0", "cu128", "driver==550.54.14", "B200")
     assert (answer, rules, offered) == ("unknown", ["driver-blackwell"], [])
@@ -150,13 +167,13 @@ def test_why_refuses_what_it_does_not_understand(run: Run) -> None:
         (("vllm==99.0", "math-verify"), 2, "unknown", "unknown", {"math-verify": None}),
         (("torch==2.9.1", "vlm==0.11.0"), 2, "unknown", "compatible", {"vlm": "vllm"}),
         (("troch==2.9.1",), 2, "unknown", None, {"troch": "torch"}),
-        (("torch==2.8.0", "gpu==T4"), 2, "unknown", "compatible", {"T4": None}),
-        (("torch==2.8.0", "V100"), 2, "unknown", "compatible", {"V100": None}),  # an H100 is another architecture
-        (("torch==2.8.0", "RTX", "2080", "Ti"), 2, "unknown", "compatible", {"RTX 2080 Ti": None}),
-        (("torch==2.6.0", "gpu==RTX 5090,T4"), 1, "incompatible", "incompatible", {"T4": None}),
+        (("torch==2.8.0", "gpu==GTX 980"), 2, "unknown", "compatible", {"GTX 980": None}),
+        (("torch==2.8.0", "MI300X"), 2, "unknown", "compatible", {"MI300X": None}),
+        (("torch==2.8.0", "GTX", "980", "Ti"), 2, "unknown", "compatible", {"GTX 980 Ti": None}),
+        (("torch==2.6.0", "gpu==RTX 5090,GTX 980"), 1, "incompatible", "incompatible", {"GTX 980": None}),
         (("hopper-vllm-cu130-py313",), 2, "unknown", None, {"hopper-vllm-cu130-py313": "hopper-vllm-cu130-py312"}),
         (("torch==2.8.0", "base==ubuntu22.10"), 2, "unknown", "compatible", {"ubuntu22.10": "ubuntu22.04"}),
-        (("hopper-vllm", "--set", "gpu=T4"), 2, "unknown", "compatible", {"T4": None}),
+        (("hopper-vllm", "--set", "gpu=GTX 980"), 2, "unknown", "compatible", {"GTX 980": None}),
         (("hopper-vllm", "--set", "vllm=0.12.0", "--set", "x=1"), 1, "incompatible", "incompatible", {"x": None}),
     ],
 )

@@ -157,11 +157,12 @@ def test_words_that_are_not_understood_are_reported(typed: list[str], said: str)
         ("blackwel-vllm", "blackwel-vllm", "blackwell-vllm"),
         ("hoper", "hoper", "hopper"),
         ("gpu==RTX 509", "RTX 509", "RTX 5090"),
-        ("5090", "5090", "RTX 5090"),
-        ("gpu==T4", "T4", None),
-        ("V100", "V100", None),  # H100 resembles it, and is another architecture
-        ("gpu==Quadro RTX 6000", "Quadro RTX 6000", None),  # of 2018; the one of Ada has Ada in its name
-        ("RTX 2080 Ti", "RTX 2080 Ti", None),
+        ("gpu==H300", "H300", None),  # H200 resembles it, and may be of another architecture
+        ("gpu==RTX 30", "RTX 30", None),  # the RTX 3090 has another architecture than the RTX 3000 Ada
+        ("gpu==RTX 6000", "RTX 6000", None),  # there are a Quadro, an Ada and a PRO of that name
+        ("RTX 6000", "RTX 6000", None),
+        ("MI300X", "MI300X", None),
+        ("GTX 980 Ti", "GTX 980 Ti", None),
         ("base==ubuntu22.10", "ubuntu22.10", "ubuntu22.04"),
         ("base==win", "win", None),
     ],
@@ -175,7 +176,7 @@ def test_a_name_that_is_not_known_stays_beside_the_rest(typed: str, name: str, s
 
 
 def test_a_card_that_is_not_known_may_come_in_several_words() -> None:
-    for words in (["RTX", "2080", "Ti"], ["gpu==RTX", "2080", "Ti"], ["RTX", "2080"]):
+    for words in (["GTX", "980", "Ti"], ["gpu==GTX", "980", "Ti"], ["GTX", "980"]):
         question = requested("torch==2.9.1", *words, "py312")
         assert [each.name for each in question.unknown] == [" ".join(words).removeprefix("gpu==")]
         assert (set(question.facts.packages), set(question.facts.versions)) == ({"torch"}, {"python"})
@@ -183,10 +184,10 @@ def test_a_card_that_is_not_known_may_come_in_several_words() -> None:
 
 def test_what_a_cell_runs_on_is_free_where_the_word_for_it_is_not_known() -> None:
     """The cell's own GPU or base would be judged in its place."""
-    elsewhere = requested("hopper-vllm", "gpu==T4", "base==ubuntu22.10")
-    assert (elsewhere.gpus, [each.name for each in elsewhere.unknown]) == ((), ["T4", "ubuntu22.10"])
+    elsewhere = requested("hopper-vllm", "gpu==GTX 980", "base==ubuntu22.10")
+    assert (elsewhere.gpus, [each.name for each in elsewhere.unknown]) == ((), ["GTX 980", "ubuntu22.10"])
     assert not {"base", "glibc", "gpu"} & {*elsewhere.facts.names, *elsewhere.facts.versions}
-    assert [gpu.name for gpu in requested("hopper-vllm", "gpu==B200,T4").gpus] == ["sm_100"]
+    assert [gpu.name for gpu in requested("hopper-vllm", "gpu==B200,GTX 980").gpus] == ["sm_100"]
     assert requested("hopper-vllm", "base==ubuntu22.10", "glibc==2.36").facts.versions["glibc"].text == "2.36"
 
 
@@ -195,8 +196,68 @@ def test_set_changes_a_cell_alone() -> None:
         requested("torch==2.9.1", sets=("vllm=0.12.0",))
 
 
+GPUS = """
+sm_60: P100; Tesla P100-PCIE-16GB; Quadro GP100; 6.0; sm60
+sm_61: P40; Tesla P4; GTX 1080 Ti; 1080ti; NVIDIA GeForce GTX 1060 6GB; TITAN Xp; Quadro P5000 with Max-Q Design
+sm_62: Jetson TX2
+sm_70: V100; Tesla V100-SXM2-32GB; v100s; TITAN V; Quadro GV100; sm_70
+sm_72: Jetson AGX Xavier; Xavier NX
+sm_75: T4; Tesla T4; TITAN RTX; RTX 2080 Ti; 2080ti; RTX 2070 SUPER; Quadro RTX 6000; RTX 8000; GTX 1660 Ti
+sm_80: A100; NVIDIA A100-SXM4-80GB; A100 PCIe 40GB; A30; A800; 8xA100; DGX A100
+sm_86: A10; A10G; NVIDIA A10G; A16; A2; A40; A6000; RTX A5000; rtx a2000 12gb; 3090; RTX 3060 Ti; RTX 3050 Laptop GPU
+sm_87: Jetson AGX Orin 64GB; Orin NX; Jetson Orin Nano Super Developer Kit; sm_87
+sm_88: sm_88; 8.8
+sm_89: L4; L40; L40S; L20; L2; RTX 4090; 4090 D; RTX 4080 SUPER; 4070 Ti Super; RTX 6000 Ada; 4000 SFF Ada Generation
+sm_90: H100; H100 NVL; H20; H20-3e; H200; H800; NVIDIA GH200 480GB; compute_90a; 8x H100; H100 x 8; H100x8
+sm_100: B100; B200; NVIDIA B200; GB200; GB200 NVL72; HGX B200; sm_100f
+sm_103: B300; GB300 NVL72
+sm_110: Thor; Jetson AGX Thor; Jetson T5000; sm_110; sm_101; 10.1
+sm_120: 5090; RTX 5060 Ti; 5070ti; RTX PRO 6000; RTX 6000 Pro; PRO 4500; RTX PRO 6000 Blackwell Server Edition
+sm_121: GB10; DGX Spark; spark; 12.1
+"""
+
+
+@pytest.mark.parametrize("line", GPUS.split("\n")[1:-1])
+def test_every_gpu_from_pascal_on_has_its_architecture(line: str) -> None:
+    architecture, _, names = line.partition(": ")
+    for name in names.split("; "):
+        assert [gpu.name for gpu in requested(f"gpu=={name}").gpus] == [architecture], name
+        assert [gpu.name for gpu in VOCABULARY.gpus.find(name)] == [architecture], name
+
+
+@pytest.mark.parametrize(
+    ("name", "maker"),
+    [
+        ("MI300X", "AMD"),
+        ("Radeon RX 7900 XTX", "AMD"),
+        ("gfx942", "AMD"),
+        ("Gaudi 3", "Intel"),
+        ("Ascend 910B", "Huawei"),
+    ],
+)
+def test_hardware_of_other_makers_is_named_as_such(name: str, maker: str) -> None:
+    for typed in (name, f"gpu=={name}"):
+        (unknown,) = requested(typed, "torch==2.9.1").unknown
+        assert (unknown.kind, unknown.suggestion, maker in unknown.reason) == ("GPU", None, True)
+
+
+def test_the_name_of_several_architectures_lists_them() -> None:
+    (unknown,) = requested("RTX", "5000", "torch==2.9.1").unknown
+    assert all(each in unknown.reason for each in ("Quadro RTX 5000 (sm_75)", "RTX 5000 Ada (sm_89)", "RTX PRO 5000"))
+
+
+@given(st.sampled_from(sorted(VOCABULARY.gpus.known)), st.integers(0, 20), st.sampled_from(["", *"0123456789ax"]))
+def test_a_guess_at_a_gpu_is_of_the_architecture_of_all_that_it_may_be(name: str, place: int, change: str) -> None:
+    typed = name[:place] + change + name[place + 1 :]
+    guess = VOCABULARY.gpus.suggestion(typed)
+    if guess and not VOCABULARY.gpus.find(typed):
+        (found,) = VOCABULARY.gpus.find(guess)
+        same = [each for each in VOCABULARY.gpus.known if len(typed) >= 5 and each.startswith(typed)]
+        assert {gpu.name for each in same for gpu in VOCABULARY.gpus.known[each]} <= {found.name}
+
+
 WORDS = ["mcore==0.16", "vllm>=0.11,<0.13", "verl[sglang]", "H100", "B200", "cu128", "py312", "rocky8", "driver==580"]
-WORDS += ["deepspeed==0.16", "gpu==T4", "vlm"]  # not known
+WORDS += ["deepspeed==0.16", "gpu==GTX 980", "vlm"]  # not known
 
 
 @given(st.lists(st.sampled_from(WORDS), min_size=1, unique=True))

@@ -85,6 +85,7 @@ class Matrix:
     recipes: Mapping[str, Recipe] = field(default_factory=dict)  # by component
     interpreters: Mapping[str, Interpreter] = field(default_factory=dict)  # by name
     pin_overrides: tuple[PinOverride, ...] = ()  # by their names
+    accelerators: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # maker -> globs over plain names
 
     def cells(self) -> tuple[Cell, ...]:
         return self.all_cells

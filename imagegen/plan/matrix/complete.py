@@ -13,7 +13,6 @@ from packaging.version import Version
 
 from imagegen.core.config import mirror_name
 from imagegen.core.errors import ErrorList, MatrixError
-from imagegen.core.types import Gpu
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.cells import Matrix, applies, cell_id, compose
 from imagegen.plan.matrix.hashes import inputs
@@ -109,10 +108,8 @@ class _Completion:
         self.unresolved = unresolved  # entries that name what does not exist
         self.axes: dict[str, AxisEntry] = {found.name: found.entry for found in self._sound("axes")}
         self.systems = {found.name: System(found.name, found.entry.glibc) for found in self._sound("systems")}
-        self.gpus = {
-            found.name: Gpu(found.name, found.entry.capability, found.entry.family, tuple(found.entry.products))
-            for found in self._sound("gpus")
-        }
+        self.gpus = {found.name: found.entry.gpu(found.name) for found in self._sound("gpus")}
+        self.accelerators = {found.entry.maker: tuple(found.entry.names) for found in self._sound("accelerators")}
         self.bases = {
             found.name: self._base(found) for found in self._sound("bases") if found.entry.system in self.systems
         }
@@ -158,6 +155,7 @@ class _Completion:
             tuple(
                 PinOverride(**found.entry.model_dump(exclude={"override"})) for found in self._sound("pin_overrides")
             ),
+            self.accelerators,
         )
 
     def _sound(self, section: str) -> list[PlacedEntry]:

@@ -28,6 +28,19 @@ class GpuEntry(NamedEntry):
     capability: t.Capability = Field(description="Compute capability.")
     family: t.Name
     products: list[t.Alias] = Field(default=[], description="What users call the cards.")
+    aliases: list[t.Alias] = Field(default=[], description="Other names that users type.")
+    arm64: list[t.Alias] = Field(default=[], description="The products and aliases whose host processor is arm64.")
+    source: t.Text
+
+    def gpu(self, name: str) -> t.Gpu:
+        return t.Gpu(name, self.capability, self.family, tuple(self.products), tuple(self.aliases), tuple(self.arm64))
+
+
+class AcceleratorEntry(NamedEntry):
+    """Accelerators that are no NVIDIA GPUs, so that a question about one gets an answer that says so."""
+
+    maker: t.Text
+    names: list[t.Text] = Field(description="Globs over names in lower case without blanks, as in mi[0-9]*.")
     source: t.Text
 
 
@@ -320,6 +333,7 @@ class MatrixFile(Strict):
     indexes: dict[t.Name, IndexEntry] = {}
     systems: dict[t.Name, SystemEntry] = {}
     gpus: dict[t.GpuName, GpuEntry] = {}
+    accelerators: dict[t.Name, AcceleratorEntry] = {}
     interpreters: dict[t.Name, InterpreterEntry] = {}
     bases: dict[t.Name, BaseEntry] = {}
     axes: dict[t.Name, AxisEntry] = {}

@@ -12,12 +12,14 @@ from imagegen.core.types import Gpu, parse_specifier
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import ENV, NO_CUDA, Cell, is_surrounding
 from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell
-from imagegen.plan.rules.vocabulary import MODEL, UnknownName, UnknownNameError, Vocabulary, cuda_of, python_of
+from imagegen.plan.rules.gpu_names import is_variant
+from imagegen.plan.rules.vocabulary import UnknownName, UnknownNameError, Vocabulary, cuda_of, python_of
 
 _WORD = re.compile(
     r"(?P<name>[A-Za-z0-9][\w .-]*?)\s*(?:\[(?P<extras>[\w\s,-]+)\])?\s*(?P<specifier>(?:[=<>!~]=?).*)?", re.DOTALL
 )
 _EXAMPLE = "imagegen why torch==2.9.1 vllm==0.11.0 cuda==12.8 gpu==sm_120 python==3.12"
+_LONGEST = 8  # words of one name: NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition
 _PLATFORM = "linux/amd64"  # the default platform of a query
 
 
@@ -85,7 +87,8 @@ def _joined(words: Sequence[str], vocabulary: Vocabulary) -> Iterator[str]:
     """`RTX 5090` without quotes comes as two words: they belong together where together they mean something."""
     position = 0
     while position < len(words):
-        length = next((n for n in (4, 3, 2) if _together(words[position : position + n], n, vocabulary)), 0)
+        lengths = range(_LONGEST, 1, -1)
+        length = next((n for n in lengths if _together(words[position : position + n], n, vocabulary)), 0)
         length = length or _unknown_card(words[position:], vocabulary)
         yield " ".join(words[position : position + length])
         position += length
@@ -103,7 +106,7 @@ def _unknown_card(words: Sequence[str], vocabulary: Vocabulary) -> int:
         return 1
     if is_surrounding(name.lower()) or vocabulary.meaning(name):
         return 1
-    return 3 if words[2:] and re.fullmatch(MODEL, words[2].lower()) else 2
+    return 3 if words[2:] and is_variant(words[2]) else 2
 
 
 def _plain_word(word: str) -> bool:
@@ -130,7 +133,12 @@ class _QuestionParser:
                 f'"{name}" is a version without a name', code="usage-invalid-value", fix=f"for example `{_EXAMPLE}`"
             )
         if not specifier and not extras and not is_surrounding(name.lower()):
-            name, specifier = self.vocabulary.meaning(name) or (name, "")
+            meant = self.vocabulary.meaning(name)
+            if meant is None and (self.vocabulary.gpus.reason(name) or self.vocabulary.gpus.suggestion(name)):
+                self.unknown[name] = self.vocabulary.unknown_gpu(name)
+                self.requested[name] = ""
+                return
+            name, specifier = meant or (name, "")
         if name.lower().startswith(ENV):
             self._variable(name[len(ENV) :], specifier)
         elif is_surrounding(name.lower()):

@@ -12,21 +12,13 @@ from imagegen.core.text import nearest
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import NO_CUDA, SURROUNDINGS, System, cuda_version
+from imagegen.plan.rules.gpu_names import GpuNames, architectures, plain
 
 T = TypeVar("T")
 
-_MAKER = {"nvidia", "geforce", "tesla", "quadro"}  # before a card's name, as nvidia-smi says it
-MODEL = re.compile(
-    r"sxm[0-9]?|pcie|nvl|hbm[0-9]?e?|[0-9]+gb|ti|super|d|laptop|gpu|blackwell|max|q|generation|server|workstation|edition"
-)
 _LIKENESS = 0.8  # difflib's ratio, at least, of a typing error: "troch" and "torch" have 0.8
 _CUDA = re.compile(r"(?:cuda|cu)([1-9][0-9]\.[0-9](?:\.[0-9]+)?)")
 _PYTHON = re.compile(r"(?:py|cp|python)?3\.?([0-9]{1,2})")
-
-
-def plain(text: str) -> str:
-    """The same for "flash-attn", "Flash_Attn" and "flash attn"."""
-    return re.sub(r"[\s_-]+", "", text.lower())
 
 
 @dataclass(frozen=True)
@@ -37,8 +29,11 @@ class UnknownName:
     name: str
     suggestion: str | None  # a known name that resembles it
     known: tuple[str, ...] = ()  # all names of its kind, where these are few
+    reason: str = ""  # why it is not known
 
     def __str__(self) -> str:
+        if self.reason:
+            return f"{self.name}: {self.reason}"
         if self.suggestion:
             return f"{self.name} (did you mean {self.suggestion}?)"
         return f"{self.name} (known are {', '.join(self.known)})" if self.known else self.name
@@ -52,7 +47,7 @@ class UnknownNameError(UsageError):
     def __init__(self, unknown: UnknownName) -> None:
         fix = f'did you mean "{unknown.suggestion}"?' if unknown.suggestion else None
         fix = fix or (f"known are {', '.join(unknown.known)}" if unknown.known else None)
-        super().__init__(f'there is no {unknown.kind} "{unknown.name}"', fix=fix)
+        super().__init__(f'there is no {unknown.kind} "{unknown.name}"', why=unknown.reason or None, fix=fix)
         self.unknown = unknown
 
 
@@ -61,7 +56,7 @@ class Vocabulary:
     """Names that users may type. Each map is keyed by a normalised form; `written` maps it to the usual spelling."""
 
     packages: Mapping[str, str]
-    gpus: Mapping[str, tuple[Gpu, ...]]
+    gpus: GpuNames
     systems: Mapping[str, System]
     platforms: tuple[str, ...]
     labelled: frozenset[str]  # packages of which there are builds with a local version label, one for each CUDA, say
@@ -75,17 +70,14 @@ class Vocabulary:
             names |= dict.fromkeys(component.aliases, component.package)
         names |= {component.package: component.package for component in matrix.components.values()}
         names |= {name: component.package for name, component in matrix.components.items()}
-        gpus: dict[str, tuple[Gpu, ...]] = {}
-        for gpu in matrix.gpus.values():
-            gpus[gpu.family] = (*gpus.get(gpu.family, ()), gpu)
-            gpus |= dict.fromkeys((gpu.name, gpu.capability, *gpu.products), (gpu,))
+        gpus = GpuNames(tuple(matrix.gpus.values()), matrix.accelerators)
         systems = {cell.base.name: System(cell.base.name, cell.base.glibc) for cell in matrix.all_cells}
         systems |= {each: system for system in matrix.systems.values() for each in _spellings(system.name)}
         cells = (*matrix.defaults, *(cell.id for cell in matrix.all_cells))
-        written = {plain(each): each for each in (*SURROUNDINGS, *names, *gpus, *matrix.systems, *cells)}
+        written = {plain(each): each for each in (*SURROUNDINGS, *names, *gpus.families, *matrix.systems, *cells)}
         several = (each for each in matrix.components.values() if each.index or each.local or each.compiled)
         labelled = frozenset(each.package for each in several)
-        return cls(_plain(names), _plain(gpus), _plain(systems), matrix.axes["platform"], labelled, written)
+        return cls(_plain(names), gpus, _plain(systems), matrix.axes["platform"], labelled, written)
 
     def package(self, name: str) -> str:
         """Return the package that the name stands for. Raises UnknownNameError, as `gpu` and `system` do."""
@@ -94,12 +86,15 @@ class Vocabulary:
         raise UnknownNameError(UnknownName("component", name, self.near(name)))
 
     def gpu(self, name: str) -> tuple[Gpu, ...]:
-        """The GPUs of that name: several for a family. sm_90a is sm_90, for which `a` code runs as well."""
-        found = re.fullmatch(r"(?:sm|compute)?_?([0-9]{2,3})[af]?", name.lower().strip())
-        if found and f"sm{found[1]}" in self.gpus:
-            return self.gpus[f"sm{found[1]}"]
-        known = sorted({gpu.name for named in self.gpus.values() for gpu in named}, key=lambda each: (len(each), each))
-        return self.gpus.get(_card(name, self.gpus)) or self._find(self.gpus, name, "GPU", known)
+        """Return the GPUs of that name: several for a family."""
+        if found := self.gpus.find(name):
+            return found
+        raise UnknownNameError(self.unknown_gpu(name))
+
+    def unknown_gpu(self, name: str) -> UnknownName:
+        """Return the unknown name with its reason, or a suggestion that names no other architecture."""
+        near = self.gpus.suggestion(name) or self.near(name, self.gpus.families)
+        return UnknownName("GPU", name, near, tuple(architectures(self.gpus.gpus)), self.gpus.reason(name))
 
     def system(self, name: str) -> System:
         known = sorted({system.name for system in self.systems.values()})
@@ -117,39 +112,21 @@ class Vocabulary:
             return "python", f"=={found[0]}"
         if key in self.systems:
             return "base", f"=={word}"
-        try:
-            self.gpu(word)
-        except UsageError:
-            return None
-        return "gpu", f"=={word}"
+        return ("gpu", f"=={word}") if self.gpus.find(word) else None
 
     def near(self, word: str, among: Iterable[str] | None = None) -> str | None:
         """Return the known name that the user probably meant.
 
-        That is a name with a typing error, not a similar name (deepspeed, deep-ep). A GPU is proposed only where the
-        word is a part of its name: one digit makes another GPU (V100, H100).
+        That is a name with a typing error, not a similar name (deepspeed, deep-ep), and no GPU but a family of them.
         """
-        key = plain(word)
         known = self.written.keys() if among is None else set(among) & self.written.keys()
-        cards = {each for each in known if each in self.gpus and not each.isalpha()}
-        parts = sorted(each for each in cards if len(key) > 2 and key in each)
-        found = nearest(key, known - cards, _LIKENESS) or next(iter(parts), None)
+        found = nearest(plain(word), known, _LIKENESS)
         return self.written[found] if found else None
 
     def _find(self, known: Mapping[str, T], name: str, kind: str, written: Iterable[str]) -> T:
         if plain(name) in known:
             return known[plain(name)]
         raise UnknownNameError(UnknownName(kind, name, self.near(name, known), tuple(written)))
-
-
-def _card(name: str, known: Iterable[str]) -> str:
-    """Return the normalised name of a card without its maker and its variant."""
-    words = re.split(r"[\s_-]+", name.lower().strip())
-    while words and words[0] in _MAKER:
-        words.pop(0)
-    while words and "".join(words) not in known and MODEL.fullmatch(words[-1]):
-        words.pop()
-    return "".join(words)
 
 
 def _plain(known: Mapping[str, T]) -> dict[str, T]:
