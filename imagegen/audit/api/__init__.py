@@ -1,0 +1,11 @@
+"""Imports between Python packages: what one requires of another, compared with what the other defines.
+
+Sources are parsed and never run. Source of the rules: The Python Language Reference, "The import system" and "The
+import statement"; PEP 562 for a module's `__getattr__`.
+"""
+
+from imagegen.audit.api.exports import Module, exports
+from imagegen.audit.api.missing import Api
+from imagegen.audit.api.requirements import RequiredName, requirements
+
+__all__ = ["Api", "Module", "RequiredName", "exports", "requirements"]

@@ -1,0 +1,220 @@
+"""The names that the modules of a package define, as their sources show them.
+
+A name counts as defined wherever a statement at module level may bind it, in any branch. What a source does not show
+(names that code computes) makes a module `open`: any name may exist in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from imagegen.audit.api.source import absolute, dotted, is_package, module_name, parse
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_DYNAMIC = re.compile(rb"\b(?:exec|globals|vars|locals)\(|\bmodules\[")
+_READS = {"get", "items", "keys", "values", "copy"}  # methods of a dictionary that do not change it
+_LAZY = "_LazyModule"  # transformers' and trl's; diffusers, optimum and others copy it
+_BELOW = "define_import_structure"  # transformers': what modules below list in their __all__
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """The names of one module."""
+
+    names: frozenset[str] = frozenset()
+    stars: tuple[str, ...] = ()  # modules of which it imports every name
+    open: bool = False  # it may define any name
+    below: bool = False  # it defines what modules below it define
+
+
+OPEN = Module(open=True)
+
+
+def exports(files: Mapping[str, bytes | None]) -> dict[str, Module]:
+    """Return the modules of a package by name.
+
+    `files` maps paths below site-packages to sources, None for a compiled module. A directory without `__init__.py` is
+    a namespace package, to which other distributions may add modules.
+    """
+    found: dict[str, Module] = {}
+    for path, source in files.items():
+        if name := module_name(path):
+            found[name] = OPEN if source is None or name in found else module(source, name, package=is_package(path))
+    return with_namespaces(found)
+
+
+def with_namespaces(found: Mapping[str, Module]) -> dict[str, Module]:
+    """Return the modules and the namespace packages above them."""
+    above = {parent for name in found for parent in parents(name)}
+    return dict.fromkeys(sorted(above - found.keys()), OPEN) | dict(found)
+
+
+def parents(name: str) -> Iterator[str]:
+    """Yield the packages above a module, the outermost first."""
+    parts = name.split(".")
+    yield from (".".join(parts[:length]) for length in range(1, len(parts)))
+
+
+def module(source: bytes, name: str, *, package: bool) -> Module:
+    """Return the names of the module `name`; `package` says whether it is an `__init__.py`."""
+    tree = parse(source)
+    if tree is None:
+        return OPEN
+    names: set[str] = set()
+    stars: list[str] = []
+    getattrs: list[ast.FunctionDef] = []
+    for node in _module_level(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == "__getattr__":
+            getattrs.append(node)
+        elif isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            stars.append(absolute(node, name, package=package) or "")
+        else:
+            names.update(_bound(node))
+    if b"global" in source:
+        names.update(each for node in ast.walk(tree) if isinstance(node, ast.Global) for each in node.names)
+    lazy = _LAZY.encode() in source and _is_lazy(tree)
+    if lazy:
+        stars.clear()  # for type checkers
+    if lazy:
+        names.update(_texts(tree))
+    by_getattr = [_answered(each, tree) for each in getattrs]
+    names.update(*(found for found in by_getattr if found))
+    computed = "__getattr__" in names or None in by_getattr or _computes(tree, source, lazy=lazy)
+    return Module(frozenset(names), tuple(stars), computed, lazy and _BELOW.encode() in source)
+
+
+def _module_level(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the nodes that run when the module is imported, without those inside functions and classes."""
+    pending: list[ast.AST] = list(tree.body)
+    while pending:
+        node = pending.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            pending.extend(ast.iter_child_nodes(node))
+
+
+def _bound(node: ast.AST) -> Iterable[str]:
+    """Return the names that a node binds by itself."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return [node.name]
+        case ast.Name(ctx=ast.Store()):
+            return [node.id]
+        case ast.Import():
+            return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
+        case ast.ImportFrom():
+            return [alias.asname or alias.name for alias in node.names]
+        case ast.ExceptHandler() | ast.MatchAs() | ast.MatchStar():
+            return [node.name] if node.name else []
+        case _:
+            return []
+
+
+def _is_lazy(tree: ast.Module) -> bool:
+    """Return whether the module replaces itself by one that imports on demand the names that it lists as texts."""
+    return any(isinstance(node, ast.Call) and (dotted(node.func) or [""])[-1] == _LAZY for node in _module_level(tree))
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    """Yield the texts that can be names; of "a.b", also both parts."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from (part for part in node.value.split(".") if _NAME.fullmatch(part))
+
+
+def _computes(tree: ast.Module, source: bytes, *, lazy: bool) -> bool:
+    """Return whether code of the module may define names that are not written in it."""
+    if not _DYNAMIC.search(source):
+        return False
+    outside = [node for node in _module_level(tree) if isinstance(node, ast.Call)]
+    if any(_calls(node, "exec") or (_calls(node, "vars", "locals") and not node.args) for node in outside):
+        return True
+    reads = {id(node.value) for node in ast.walk(tree) if _is_read(node)}
+    return any(
+        (_calls(node, "globals") and id(node) not in reads)
+        or (_calls(node, "setattr") and node.args and _is_in_modules(node.args[0]))
+        or (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and _is_in_modules(node) and not lazy)
+        for node in ast.walk(tree)
+    )
+
+
+def _calls(node: ast.AST, *names: str) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
+
+
+def _is_read(node: ast.AST) -> TypeGuard[ast.Subscript | ast.Attribute]:
+    """Return whether the node reads an item of a dictionary, or calls a method of it that only reads."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in _READS
+    return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
+
+
+def _is_in_modules(node: ast.expr | ast.Subscript) -> bool:
+    """Return whether the expression is an item of sys.modules."""
+    return isinstance(node, ast.Subscript) and (dotted(node.value) or [""])[-1] == "modules"
+
+
+# PEP 562
+
+
+def _answered(function: ast.FunctionDef, tree: ast.Module) -> set[str] | None:
+    """Return the names that a module's `__getattr__` answers; None where its code does not show them.
+
+    They show where each of its conditions compares the name with texts, or looks it up in a table of the module, and
+    everything else raises.
+    """
+    tables = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    if not function.args.args:
+        return None
+    return _cases(function.body, function.args.args[0].arg, tables)
+
+
+def _cases(body: list[ast.stmt], name: str, tables: Mapping[str, ast.expr]) -> set[str] | None:
+    found: set[str] = set()
+    pending = list(body)
+    while pending:
+        node = pending.pop(0)
+        if isinstance(node, ast.Raise):
+            return found
+        if isinstance(node, ast.If):
+            known = _compared(node.test, name, tables)
+            if known is None:
+                return None
+            found |= known
+            pending = [*node.orelse, *pending]
+        elif not isinstance(node, ast.Import | ast.ImportFrom | ast.Expr):
+            return None
+    return None
+
+
+def _compared(test: ast.expr, name: str, tables: Mapping[str, ast.expr]) -> set[str] | None:
+    """Return the texts for which the test may hold of `name`; None where they do not show."""
+    match test:
+        case ast.Compare(left=ast.Name(id=left), ops=[ast.Eq() | ast.In()], comparators=[right]) if left == name:
+            table = tables.get(right.id) if isinstance(right, ast.Name) else right
+            texts = list(_listed(table))
+            return None if None in texts else {text for text in texts if text is not None}
+        case _:
+            return None
+
+
+def _listed(table: ast.expr | None) -> Iterator[str | None]:
+    """Yield the texts of a literal table, None for anything else in it."""
+    items: Iterable[ast.expr | None] = [table]
+    if isinstance(table, ast.Dict):
+        items = table.keys
+    elif isinstance(table, ast.Set | ast.List | ast.Tuple):
+        items = table.elts
+    for item in items:
+        text = item.value if isinstance(item, ast.Constant) else None
+        yield text if isinstance(text, str) else None
