@@ -22,7 +22,7 @@ from imagegen.plan.lock.builds import keyed
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.model import Cell
-from imagegen.plan.rules import Conflict, Facts, MetadataCache, check_rules, evaluate_on, facts_of_lock, nearest_cell
+from imagegen.plan.rules import Conflict, Facts, MetadataCache, check_rules, evaluate_cell, facts_of_lock, nearest_cell
 from imagegen.wheels import catalogue, resolve
 from imagegen.wheels.catalogue import Catalogue
 
@@ -148,8 +148,7 @@ class Session:
 
     def require_compatible(self, cell: Cell, facts: Facts) -> None:
         """Raise IncompatibleError when a rule rejects the cell; keep warnings for `print_warnings`."""
-        rules = [replace(rule, severity="warning") if rule.id in cell.accepts else rule for rule in self.matrix.rules]
-        verdict = evaluate_on(cell.gpus, rules, facts)
+        verdict = evaluate_cell(self.matrix.rules, cell, facts)
         self._warnings[cell.id] = verdict.conflicts
         if verdict.answer == "incompatible":
             text = "\n".join(map(str, self._warnings.pop(cell.id)))

@@ -9,7 +9,7 @@ from imagegen.image import layers
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.plan.rules import CellAnswer, evaluate_on, facts_of_lock
+from imagegen.plan.rules import CellAnswer, evaluate_cell, facts_of_lock
 from imagegen.plan.state import CellState, cell_state
 from imagegen.supply.publish.smoke_attestations import SmokeAttestation, SmokeRequirement, find_saved
 from imagegen.wheels import builds
@@ -33,7 +33,7 @@ def state(app: App, cell: Cell, answer: CellAnswer, locked: Lock | LockError | N
         app.require_unedited(locked, cell)
     except LockError as error:
         return cell_state(answer, error)
-    verdict = evaluate_on(cell.gpus, app.matrix.rules, facts_of_lock(locked, cell.base.glibc))
+    verdict = evaluate_cell(app.matrix.rules, cell, facts_of_lock(locked, cell.base.glibc))
     if verdict.answer == "incompatible":
         errors = (conflict.rules for conflict in verdict.conflicts if conflict.severity == "error")
         reasons = (rule.because for rules in errors for rule in rules)

@@ -78,7 +78,7 @@ def test_warnings_follow_the_result_and_are_explained_where_a_lock_is_shown(
     because = "All of it is slow."
     rule = Rule("slow", {"torch": ""}, {}, {"python": ">=3"}, because, "s", "d", "warning", "measured", "f")
     verdict = Verdict("compatible", (Conflict((rule,), {"python": "3.11"}),))
-    monkeypatch.setattr("imagegen.app.session.evaluate_on", lambda *_: verdict)
+    monkeypatch.setattr("imagegen.app.session.evaluate_cell", lambda *_: verdict)
     said: list[tuple[str, bool]] = []
     monkeypatch.setattr(Terminal, "say", lambda _, text: said.append((text, bool(sys.stdout.getvalue()))))
     assert run("render", "cpu-grpo").code == 0

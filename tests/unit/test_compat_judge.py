@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import Fact, Facts, evaluate, facts_of_cell, nearest_cell, rule_constraints
+from imagegen.plan.rules import Fact, Facts, evaluate, evaluate_cell, facts_of_cell, nearest_cell, rule_constraints
 from imagegen.plan.rules.check import Conflict, kind_of
 from tests.support.errors import raises
 from tests.support.matrix_samples import RULE, SMALL, load
@@ -211,6 +211,25 @@ def test_an_answer_breaks_where_one_reason_does_and_has_no_kind_without_reasons(
     assert kind_of("incompatible", [refused, broken]) == "breaks"
     assert kind_of("compatible", [partly]) == "degrades"
     assert kind_of("compatible", []) is None
+
+
+def test_a_direct_rule_only_warns_where_its_packages_come_with_others() -> None:
+    direct = rule("r", {"a": ""}, {"b": "<2"}, direct=True)
+    known = {"a": "1.0", "b": "2.0"}
+    assert evaluate([direct], facts(known, closed=False)).answer == "incompatible"
+    assert evaluate([direct], facts(known)).answer == "compatible"  # a lock asks for none of its packages
+    chain = [direct, rule("s", {"c": ""}, {"a": ""})]
+    assert evaluate(chain, facts({"c": "1.0", "b": "2.0"}, closed=False)).answer != "incompatible"
+
+
+def test_an_accepted_rule_only_warns_of_its_cell(tmp_path: Path) -> None:
+    tied = RULE.replace('conflict: {numpy: ">=2"}', 'then: {numpy: "<1"}').replace('"<2.3"', '">=2"')
+    (cell,) = load(tmp_path, SMALL).cells()[:1]
+    rules = load(tmp_path / "rules", SMALL, tied).rules
+    assert evaluate_cell(rules, cell).answer == "unknown"
+    lock = Facts({"torch": Fact.exactly("2.13.0"), "numpy": Fact.exactly("2.0")}, {}, SURROUNDINGS, closed=True)
+    assert evaluate_cell(rules, cell, lock).answer == "incompatible"
+    assert evaluate_cell(rules, replace(cell, accepts={"old-torch": "why"}), lock).answer == "compatible"
 
 
 def test_constraints_carry_what_follows_for_the_resolver(tmp_path: Path) -> None:

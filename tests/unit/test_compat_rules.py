@@ -9,7 +9,7 @@ import pytest
 
 from imagegen.plan import matrix
 from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import Facts, evaluate, facts_of_cell, rule_constraints
+from imagegen.plan.rules import Facts, evaluate, evaluate_cell, facts_of_cell, rule_constraints
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.rule_cases import Case, attention, cuda, engines, environment, torch, training
 
@@ -90,7 +90,7 @@ CELLS = [
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_no_rule_refuses_a_shipped_cell(cell: matrix.Cell) -> None:
-    assert evaluate(MATRIX.rules, facts_of_cell(cell)).answer != "incompatible"
+    assert evaluate_cell(MATRIX.rules, cell).answer != "incompatible"
 
 
 def test_uv_gets_what_metadata_lacks() -> None:

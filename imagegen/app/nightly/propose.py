@@ -19,13 +19,12 @@ from imagegen.app.nightly.releases import NewerRelease
 from imagegen.app.nightly.search import Rejection, Unit, largest_accepted
 from imagegen.core.errors import BuildError, ErrorGroup, ImagegenError, LockError
 from imagegen.core.text import cut
-from imagegen.core.types import Gpu
 from imagegen.plan import lock
 from imagegen.plan.lock.base import LockedBase
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Requirement, Rule
-from imagegen.plan.rules import Facts, evaluate_on, facts_of_cell, facts_of_lock
+from imagegen.plan.rules import Facts, evaluate_cell, facts_of_cell, facts_of_lock
 
 _TORCH = ("torch", "torchvision", "torchaudio", "triton")
 _ENGINES = ("vllm", "sglang")
@@ -152,7 +151,7 @@ class _CellSearch:
         if lock.stale(previous, self.cell) or lock.contradictions(previous, self.cell):
             return False
         facts = facts_of_lock(previous, self.cell.base.glibc)
-        return rejection_by_rules(self.rules, facts, self.cell.gpus) is None
+        return rejection_by_rules(self.rules, self.cell, facts) is None
 
     def run(self) -> tuple[Lock, tuple[RejectedUpdate, ...]]:
         self._find_others()
@@ -224,7 +223,7 @@ class _CellSearch:
             made = self.resolve(self.previous, upgraded, bounds)
         except (LockError, BuildError) as error:
             return rejection_by_error(error, self.locked.keys() | self.requested.keys())
-        return rejection_by_rules(self.rules, facts_of_lock(made, self.cell.base.glibc), self.cell.gpus) or made
+        return rejection_by_rules(self.rules, self.cell, facts_of_lock(made, self.cell.base.glibc)) or made
 
     def _try_untaken(
         self, best: Lock, taken: Mapping[str, str], rejected_before: Mapping[str, Rejection]
@@ -269,7 +268,7 @@ class _CellSearch:
         exactly = replace(requested, specifier=f"=={newer.version}")
         requirements = tuple(exactly if each is requested else each for each in self.cell.requirements)
         facts = facts_of_cell(replace(self.cell, requirements=requirements))
-        if by_rules := rejection_by_rules(self.rules, facts, self.cell.gpus):
+        if by_rules := rejection_by_rules(self.rules, self.cell, facts):
             return by_rules
         loose = {
             each: ",".join(filter(None, [f">={Version(versions[each]).public}", taken[each]]))
@@ -298,9 +297,9 @@ _LONGEST = 600  # characters of an error in one line
 _NAMED = re.compile(r"(?<![\w.-])([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w,-]+\])?(?:[=<>!~]=?| (?=\d))")
 
 
-def rejection_by_rules(rules: Iterable[Rule], facts: Facts, gpus: Iterable[Gpu]) -> Rejection | None:
+def rejection_by_rules(rules: Iterable[Rule], cell: Cell, facts: Facts) -> Rejection | None:
     """The rejection where a rule leaves no choice, else None."""
-    verdict = evaluate_on(gpus, rules, facts)
+    verdict = evaluate_cell(rules, cell, facts)
     if verdict.answer != "incompatible":
         return None
     errors = [each for each in verdict.conflicts if each.severity == "error"]

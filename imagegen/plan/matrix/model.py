@@ -81,6 +81,7 @@ class Rule:
     same: tuple[str, ...] = ()  # packages that share their public version, labels aside, with the one in `when`
     kind: Kind = "breaks"
     message: str = ""  # the error that users see, where it is known
+    direct: bool = False  # only warns where its packages come as requirements of others
 
     @property
     def reason(self) -> str:

@@ -270,6 +270,9 @@ class RuleEntry(NamedEntry):
         "it works with less speed or exactness."
     )
     message: t.Text = Field("", description="The error that users see, where it is known.")
+    direct: bool = Field(
+        default=False, description="Only warns where its packages come as requirements of others, not by name."
+    )
     fix: t.Text
 
     @model_validator(mode="after")

@@ -1,8 +1,8 @@
 """Compatibility: rules, package metadata and facts -> verdict, reasons, what works instead."""
 
 from imagegen.plan.rules.check import Conflict, Verdict, check_rules
-from imagegen.plan.rules.evaluate import evaluate, evaluate_on, minimum_version, rule_constraints
-from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, facts_of_lock
+from imagegen.plan.rules.evaluate import evaluate, evaluate_cell, evaluate_on, minimum_version, rule_constraints
+from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, facts_of_lock, rules_in_context
 from imagegen.plan.rules.grid import CellAnswer, cell_answers
 from imagegen.plan.rules.question import Question, parse_question
 from imagegen.plan.rules.statements import MetadataCache
@@ -25,6 +25,7 @@ __all__ = [
     "cell_answers",
     "check_rules",
     "evaluate",
+    "evaluate_cell",
     "evaluate_on",
     "explain",
     "facts_of_cell",
@@ -33,5 +34,6 @@ __all__ = [
     "nearest_cell",
     "parse_question",
     "rule_constraints",
+    "rules_in_context",
     "suggest",
 ]

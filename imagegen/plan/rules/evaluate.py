@@ -13,7 +13,7 @@ from packaging.version import Version
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix.model import ENV, Cell, Rule, is_surrounding
 from imagegen.plan.rules.check import WORST_FIRST, Conflict, Verdict
-from imagegen.plan.rules.facts import Facts, facts_of_cell, on_each
+from imagegen.plan.rules.facts import Facts, facts_of_cell, on_each, rules_in_context
 from imagegen.plan.rules.problem import Problem
 from imagegen.plan.rules.solve import Clause, Contradiction, Literal, State, clauses, smallest, solve
 
@@ -64,7 +64,7 @@ def evaluate(rules: Iterable[Rule], facts: Facts) -> Verdict:
 
     "incompatible": no choice within the facts satisfies the rules; "compatible": every choice does; else "unknown".
     """
-    ordered = sorted(rules, key=lambda rule: rule.id)
+    ordered = sorted(rules_in_context(rules, facts), key=lambda rule: rule.id)
     problem = Problem(ordered, facts)
     conflicts = tuple(_conflicts(problem, ordered))
     severities = {conflict.severity for conflict in conflicts}
@@ -88,6 +88,12 @@ def evaluate_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Ver
     worst = min(each, key=lambda verdict: WORST_FIRST.index(verdict.answer))
     conflicts = {tuple(rule.id for rule in one.rules): one for verdict in each for one in verdict.conflicts}
     return replace(worst, conflicts=tuple(conflicts.values()))
+
+
+def evaluate_cell(rules: Iterable[Rule], cell: Cell, facts: Facts | None = None) -> Verdict:
+    """Return the verdict on a cell, on each of its GPUs; `facts` are those of its lock, where it has one."""
+    facts = facts or facts_of_cell(cell)
+    return evaluate_on(cell.gpus, rules_in_context(rules, facts, cell.accepts), facts)
 
 
 def is_package(name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Protocol
@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagegen.core.types import Gpu
-from imagegen.plan.matrix.model import Cell, Requirement, cuda_version
+from imagegen.plan.matrix.model import Cell, Requirement, Rule, cuda_version
 
 ANY = ">=0.dev0"  # every PEP 440 version; the empty specifier would let in arbitrary strings too
 
@@ -71,6 +71,17 @@ def facts_of_cell(cell: Cell) -> Facts:
     packages = {each.component.package: _required(each) for each in cell.requirements}
     env = {each.name: each.value for each in cell.env}
     return _facts(packages, cell.axes, cell.base.name, cell.base.glibc, env, closed=False)
+
+
+def rules_in_context(rules: Iterable[Rule], facts: Facts, accepts: Collection[str] = ()) -> list[Rule]:
+    """Return the rules with the severity that they have here: those that are accepted by id only warn, and so do direct
+    ones, unless the facts ask for their packages by name. The packages of a lock are not asked for.
+    """
+    asked = frozenset() if facts.closed else facts.packages.keys()
+    return [
+        replace(rule, severity="warning") if rule.id in accepts or (rule.direct and rule.packages - asked) else rule
+        for rule in rules
+    ]
 
 
 def extras_of(cell: Cell) -> dict[str, frozenset[str]]:

@@ -10,8 +10,8 @@ from packaging.version import Version
 
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import NO_CUDA, Cell, Rule, System, cuda_version
-from imagegen.plan.rules.evaluate import evaluate_on
-from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, on_each
+from imagegen.plan.rules.evaluate import evaluate_cell
+from imagegen.plan.rules.facts import Fact, Facts, on_each, rules_in_context
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question
 from imagegen.plan.rules.solve import Clause, Contradiction, GaveUpError, State, search
@@ -22,9 +22,7 @@ def nearest_cell(rules: Iterable[Rule], cell: Cell, cells: Iterable[Cell]) -> Ce
     """The cell of the same image that differs on the fewest axes and is not refused, by id among equals."""
     rules = tuple(rules)
     others = (other for other in cells if other.image == cell.image and other.id != cell.id)
-    allowed = (
-        other for other in others if evaluate_on(other.gpus, rules, facts_of_cell(other)).answer != "incompatible"
-    )
+    allowed = (other for other in others if evaluate_cell(rules, other).answer != "incompatible")
     return min(allowed, key=lambda other: (_distance(cell, other), other.id), default=None)
 
 
@@ -89,6 +87,8 @@ def suggest(
 
     Rules with evidence "remembered" are obeyed too, so that no suggestion has a suspected conflict.
     """
+    accepts = question.cell.accepts if question.cell else ()
+    rules = rules_in_context(rules, question.facts, accepts)
     obeyed = [rule for rule in rules if rule.binding or rule.evidence == "remembered"]
     try:
         return tuple(sorted(_Search(question, obeyed, library, surroundings).run(at_most), key=_order)[:at_most])

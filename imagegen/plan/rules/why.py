@@ -18,7 +18,7 @@ from imagegen.plan.rules.evaluate import (
     minimal_core,
     rules_core,
 )
-from imagegen.plan.rules.facts import Facts, on_each
+from imagegen.plan.rules.facts import Facts, on_each, rules_in_context
 from imagegen.plan.rules.overrides import add_overrides
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question
@@ -117,7 +117,8 @@ def explain(
     "incompatible" follows from binding facts; "unknown": only remembered rules reject it, or it is about something that
     is not known here.
     """
-    rules = sorted(rules, key=lambda rule: rule.id)
+    accepts = question.cell.accepts if question.cell else ()
+    rules = sorted(rules_in_context(rules, question.facts, accepts), key=lambda rule: rule.id)
     each = [_Case(rules, facts, library, question).explain() for facts in on_each(question.gpus, question.facts)]
     answer = min((one.answer for one in each), key=WORST_FIRST.index)
     conflicts = {tuple(rule.id for rule in one.rules): one for case in each for one in case.conflicts}

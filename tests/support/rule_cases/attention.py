@@ -97,9 +97,10 @@ CASES = {
     ),
     # flash-attention#1581: torch 2.5 with a newer wheel: undefined symbol _ZN3c104cuda9SetDeviceEab, new in 2.8
     "flash-attn-torch2.6": case(
-        stack("12.6", torch="2.7.1", flash_attn=OFFICIAL.format("2.6")),
+        stack("12.8", torch="2.8.0", flash_attn=OFFICIAL.format("2.6")),
+        stack("12.6", torch="2.7.1", flash_attn=OFFICIAL.format("2.6")),  # flash-attention#1644, verl 0.5's image
         stack("12.6", torch="2.6.0+cu126", flash_attn=OFFICIAL.format("2.6")),
-        stack("12.6", torch="2.7.1", flash_attn=OFFICIAL.format("2.7")),
+        stack("12.8", torch="2.8.0", flash_attn=OFFICIAL.format("2.8")),
     ),
     # 2.7 -> 2.8: c10::cuda::SetDevice(signed char) becomes (signed char, bool)
     "flash-attn-torch2.7": case(
@@ -114,10 +115,12 @@ CASES = {
         stack("13.0", torch="2.10.0+cu130", flash_attn="2.8.3+cu130torch2.10"),
     ),
     # 2.10 -> 2.11: MessageLogger's constructor; one symbol is missing of what vllm 0.19 uses
+    # NeMo RL 0.7.0's uv.lock: 2.8.1+cu13torch2.10cxx11abitrue with torch 2.11.0+cu130
     "flash-attn-torch2.10": case(
-        stack("13.0", torch="2.11.0", flash_attn="2.8.3+cu130torch2.10"),
+        stack("13.0", torch="2.12.0", flash_attn="2.8.3+cu130torch2.10"),
+        stack("13.0", torch="2.11.0", flash_attn="2.8.1+cu13torch2.10cxx11abitrue"),
         stack("13.0", torch="2.10.0+cu130", flash_attn="2.8.3+cu130torch2.10"),
-        stack("13.0", torch="2.11.0", flash_attn="2.8.3+cu130torch2.11"),
+        stack("13.0", torch="2.12.0", flash_attn="2.8.3+cu130torch2.12"),
     ),
     # 2.11 -> 2.12: torch::Library::_def and const_data_ptr<int, 0>
     "flash-attn-torch2.11": case(
@@ -249,6 +252,23 @@ CASES = {
         stack("12.6", torch="2.7.0", xformers="0.0.30", flash_attn="2.8.0.post2"),
         stack("12.6", torch="2.7.0", xformers="0.0.30", flash_attn="2.7.4.post1"),
         stack("12.6", torch="2.7.1", xformers="0.0.31.post1", flash_attn="2.8.0.post2"),
+    ),
+    # read: FLASH_VER_LAST of 0.0.31 is (2, 8, 0), that of 0.0.32.post2 is 2.8.2
+    "xformers-0.0.31-flash-attn": case(
+        stack("12.6", torch="2.7.1", xformers="0.0.31", flash_attn="2.8.1"),
+        stack("12.6", torch="2.7.1", xformers="0.0.31", flash_attn="2.8.0.post2"),
+        stack("12.8", torch="2.8.0", xformers="0.0.32.post2", flash_attn="2.8.1"),
+    ),
+    "xformers-0.0.32-flash-attn": case(
+        stack("12.8", torch="2.8.0", xformers="0.0.32.post2", flash_attn="2.8.3"),
+        stack("12.8", torch="2.8.0", xformers="0.0.32.post2", flash_attn="2.8.2"),
+        stack("12.8", torch="2.9.1", xformers="0.0.33.post2", flash_attn="2.8.3"),
+    ),
+    # xformers#1356: a 5070 with "No operator found for `memory_efficient_attention_forward`"
+    "xformers-rtx-blackwell": case(
+        stack("12.8", gpu="12.0", torch="2.9.0", xformers="0.0.33.post1"),
+        stack("12.8", gpu="9.0", torch="2.9.0", xformers="0.0.33.post1"),
+        stack("12.8", gpu="12.0", torch="2.9.0", xformers="0.0.36"),
     ),
     # fatbin of xformers' _C: sm_75, 80, 90a and PTX of 80
     "xformers-blackwell": case(

@@ -93,8 +93,13 @@ CASES = {
     ),
     # sglang#12320: "it only supports SM90 and SM100"; DeepGEMM#305: no plans for sm_120
     "deep-gemm-gpus": case(
-        (stack("12.9", gpu="8.9", deep_gemm="2.1.0"), stack("12.9", gpu="12.0", deep_gemm="2.1.0")),
+        stack("12.9", gpu="12.0", deep_gemm="2.1.0"),
         stack("12.9", gpu="10.0", deep_gemm="2.1.0"),
+        stack("12.9", gpu="12.0", deep_gemm="2.5.0"),  # DeepGEMM#324, merged on 2026-06-24 into nv_dev, which is 2.5.0
+    ),
+    "deep-gemm-before-hopper": case(
+        (stack("12.9", gpu="8.9", deep_gemm="2.1.0"), stack("12.9", gpu="8.9", deep_gemm="2.5.0")),
+        stack("12.9", gpu="12.0", deep_gemm="2.5.0"),
         stack("12.9", gpu="8.9"),
     ),
     # vllm-gb10#28: the arch list is 9.0a and 10.0a; DeepEP#162: intranode kernels run on A100

@@ -52,16 +52,32 @@ CASES = {
         stack("12.8", gpu="12.0", vllm="0.9.2"),
         stack("12.8", gpu="9.0", vllm="0.8.5"),
     ),
+    # vllm#18995: 0.9.0 on a 5090; vllm#19794 adds 12.0 to the release after 0.9.1
+    "vllm-0.9-rtx-blackwell": case(
+        stack("12.8", gpu="12.0", vllm="0.9.1"),
+        stack("12.8", gpu="12.0", vllm="0.9.2"),
+        stack("12.8", gpu="10.0", vllm="0.9.1"),
+        stack("12.8", gpu="12.0", vllm="0.9.1+cu128"),
+    ),
+    # vllm#26592, of 2025-10-10: "The CUDA 12.9.1 wheels in the vllm index are missing sm100 and sm120 support"
+    "vllm-cu129-blackwell": case(
+        stack("12.9", gpu="12.0", vllm="0.11.0+cu129"),
+        stack("12.8", gpu="12.0", vllm="0.11.0"),
+        stack("12.9", gpu="9.0", vllm="0.11.0+cu129"),
+        stack("12.9", gpu="12.0", vllm="0.11.1+cu129"),
+    ),
     # fatbins: 100a and 120a until 0.16 (partial on 10.3 and 12.1), 100f and 120f from 0.20 on
     "vllm-b300": case(
         stack("12.9", gpu="10.3", vllm="0.16.0"),
         stack("13.0", gpu="10.3", vllm="0.20.0"),
         stack("12.9", gpu="10.0", vllm="0.16.0"),
+        stack("13.0", gpu="10.3", vllm="0.16.0+cu130"),
     ),
     "vllm-gb10": case(
         stack("12.9", gpu="12.1", vllm="0.16.0"),
         stack("13.0", gpu="12.1", vllm="0.20.0"),
         stack("12.9", gpu="12.0", vllm="0.16.0"),
+        stack("13.0", gpu="12.1", vllm="0.16.0+cu130"),
     ),
     # fatbin of _vllm_fa2_C: SASS of 80, and PTX of ISA 8.7 (CUDA 12.8) in 0.9.2 to 0.11.2, 8.8 (12.9) in 0.12.0 to
     # 0.19.0; vllm#28305 and its four issues: such a driver says "unsupported toolchain"; on 8.9 the SASS runs
@@ -88,14 +104,6 @@ CASES = {
         stack("12.9", gpu="9.0", driver="575.51.03", vllm="0.12.0"),
         stack("12.9", gpu="8.0", driver="570.124.06", vllm="0.12.0"),
         stack("12.8", gpu="9.0", driver="570.124.06", vllm="0.11.2"),
-    ),
-    # vllm 0.24.0 pins flashinfer 0.6.12 and transformers >=5.5.3, sglang 0.5.12 0.6.11.post1 and 5.6.0; verl had images
-    # with vllm 0.8.5 and sglang 0.4.6.post5 together
-    "vllm-sglang": case(
-        stack("13.0", vllm="0.24.0", sglang="0.5.12"),
-        stack("13.0", vllm="0.24.0"),
-        stack("12.4", vllm="0.8.5", sglang="0.5.2"),
-        stack("12.8", vllm="0.11.0", sglang="0.4.6.post5"),
     ),
     # vllm#22178: 0.9.0 in August 2025: "'aimv2' is already used by a Transformers config"; vllm-fork#1663: 4.53.3 works
     "vllm-aimv2": case(
@@ -126,6 +134,7 @@ CASES = {
         stack("12.8", torch="2.9.0", sgl_kernel="0.3.17"),
         stack("12.8", torch="2.8.0", sgl_kernel="0.3.16.post5"),
         stack("12.8", torch="2.7.1+cu128", sgl_kernel="0.2.8"),
+        stack("13.0", torch="2.9.0+cu130", sgl_kernel="0.3.16.post5+cu130"),  # sglang 0.5.5's Dockerfile
     ),
     # sglang 0.5.6 has 0.3.18.post2 with torch 2.9.1; dlopen of 0.3.21's spatial_ops aborts on 2.8
     "sgl-kernel-torch2.9": case(
@@ -171,7 +180,6 @@ CASES = {
     "sgl-kernel-b300": case(
         stack("12.9", gpu="10.3", sgl_kernel="0.3.21"),
         stack("12.9", gpu="10.0", sgl_kernel="0.3.21"),
-        stack("12.9", gpu="10.3", sgl_kernel="0.2.7"),
         stack("12.9", gpu="10.3", sgl_kernel="0.3.21+cu130"),
     ),
     "sglang-kernel-b300": case(
@@ -183,9 +191,8 @@ CASES = {
     # MEDS_EIC_AR#163: PyPI's has images "only up to sm_120a", the +cu130 builds of SGLang's index have sm_121a;
     # fatbins: 120a alone, in 0.4.6.post1 too
     "sgl-kernel-gb10": case(
-        stack("12.9", gpu="12.1", sgl_kernel="0.3.21"),
+        (stack("12.9", gpu="12.1", sgl_kernel="0.3.21"), stack("12.9", gpu="12.1", sgl_kernel="0.3.9.post1")),
         stack("12.9", gpu="12.0", sgl_kernel="0.3.21"),
-        stack("12.9", gpu="12.1", sgl_kernel="0.2.7"),
         stack("12.9", gpu="12.1", sgl_kernel="0.3.21+cu130"),
     ),
     "sglang-kernel-gb10": case(
@@ -196,9 +203,11 @@ CASES = {
     ),
     # sglang-omni#620: 0.3.21 on a machine with CUDA 13 alone: "libnvrtc.so.12 / libcudart.so.12 not found"
     "sgl-kernel-cu12": case(
-        stack("13.0", torch="2.9.1+cu130", sgl_kernel="0.3.21"),
+        (
+            stack("13.0", torch="2.9.1+cu130", sgl_kernel="0.3.21"),
+            stack("13.0", torch="2.9.1+cu130", sgl_kernel="0.3.18.post2"),  # sglang 0.5.6 beside a torch for CUDA 13
+        ),
         stack("13.0", torch="2.9.1+cu130", sgl_kernel="0.3.21+cu130"),
         stack("12.8", torch="2.9.1", sgl_kernel="0.3.21"),
-        stack("13.0", sgl_kernel="0.2.7"),
     ),
 }

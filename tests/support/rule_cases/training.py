@@ -67,7 +67,7 @@ CASES = {
     ),
     "megatron-core-0.16-te": case(
         stack(megatron_core="0.16.1", transformer_engine="2.16.1"),
-        stack(megatron_core="0.16.1", transformer_engine="2.11.0"),
+        stack(megatron_core="0.16.1", transformer_engine="2.12.0"),  # its own uv.lock, and verl 0.7.1's image
         stack(megatron_core="0.18.0", transformer_engine="2.16.1"),
     ),
     # read: verl 0.5.0 and 0.6.1 import vllm.worker.worker_base, 0.7.1 does not; vllm 0.11.0 has it, 0.11.1 does not
@@ -83,13 +83,19 @@ CASES = {
         stack("12.8", verl="0.5.0", vllm="0.9.2"),
     ),
     "verl-0.6-vllm": case(
-        stack("12.4", verl="0.6.1", vllm="0.8.4"),
-        stack("12.8", verl="0.6.1", vllm="0.11.0"),
+        (stack("12.8", verl="0.6.0", vllm="0.9.1"), stack("12.8", verl="0.7.0", vllm="0.9.1")),
+        stack("12.8", verl="0.6.1", vllm="0.9.2"),
         stack("12.4", verl="0.5.0", vllm="0.8.4"),
+        stack("12.8", verl="0.7.1", vllm="0.9.1"),
     ),
     "verl-0.7-vllm": case(
-        stack("12.8", verl="0.8.0", vllm="0.16.0"),
-        stack("12.8", verl="0.8.0", vllm="0.12.0"),
+        stack("12.9", verl="0.7.1", vllm="0.18.0"),
+        stack("12.9", verl="0.7.1", vllm="0.17.0"),  # verl 0.7.1's image
+        stack("13.0", verl="0.9.1", vllm="0.24.0"),
+    ),
+    "verl-0.8-vllm": case(
+        stack("13.0", verl="0.8.0", vllm="0.21.0"),
+        stack("13.0", verl="0.8.0", vllm="0.20.2"),  # verl 0.8.0's image
         stack("13.0", verl="0.9.1", vllm="0.24.0"),
     ),
     # verl 0.9's setup.py: vllm>=0.18; its extra pins 0.24.0, and 0.31.0 imports beside it
