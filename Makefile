@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages quickstart test test-unit test-functional test-local coverage test-slow test-browser chromium faults tables findings docs bench fuzz lint engine-up engine-down clean
+.PHONY: help setup packages quickstart test test-unit test-functional test-local coverage test-slow test-browser chromium faults tables findings docs bench truth fuzz lint engine-up engine-down clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -84,6 +84,9 @@ fuzz: setup  ## property tests with many examples; fuzz the readers of wheels an
 bench: setup  ## five ways from one lock to an environment, side by side; the first import in a container
 	@$(call with_engine,$(BIN)/python bench/compare.py cpu-grpo && \
 	    $(BIN)/imagegen build cpu-grpo --no-test --scratch-base >/dev/null && $(BIN)/python bench/imports.py)
+
+truth: setup  ## ask `why` about the cases of tests/truth, and write docs/internals/why-accuracy.md: some minutes
+	@$(BIN)/python bench/why_truth.py docs/internals/why-accuracy.md
 
 tables: setup  ## write the generated tables, pages and schema: images in README, docs/reference, matrices/schema.json
 	@$(BIN)/pytest -q tests/unit/test_readme.py tests/unit/test_error_codes.py tests/unit/test_reference.py \

@@ -1,0 +1,322 @@
+"""Ask `imagegen why` about sets that projects ship and sets that users reported broken, and write how true it answers.
+
+    python bench/why_truth.py [--wrong] [PAGE]
+
+Reads tests/truth/*.yaml and asks each case in this process, as the command does, with all that a command loads. Prints
+the tables as Markdown, or replaces the part of PAGE below its mark. --wrong lists the cases that are not right instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from imagegen.cli.app import App
+from imagegen.cli.why_command import command
+from imagegen.core.data import shipped
+from imagegen.core.errors import ImagegenError
+from imagegen.plan.matrix import metadata
+
+TRUTH = Path(__file__).parents[1] / "tests/truth"
+MARK = "<!-- bench/why_truth.py writes what follows -->"
+GOOD = {"P": "a lock or pip resolves it", "O": "the project overrides a declared pin", "H": "other hardware"}
+BAD = {
+    "S": "symbols and ABI",
+    "A": "imports and API",
+    "H": "GPU architecture",
+    "D": "driver",
+    "R": "resolver",
+    "G": "glibc",
+    "W": "silent fallback",
+}
+_TOLD = 4  # reasons of a wrong answer that the page lists
+SECONDS = 0.5  # that one question may take
+OVERRIDE = re.compile(r"overrid|--no-deps", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A combination from the field. `names` are patterns that one conflict of a right answer matches, for broken ones.
+
+    `never` are versions by package that a proposal must not name, because the source says that they fail too.
+    """
+
+    id: str
+    kind: str  # one of GOOD or BAD
+    ask: str
+    source: str
+    date: str
+    broken: bool
+    because: str = ""
+    names: tuple[str, ...] = ()
+    never: Mapping[str, SpecifierSet] = field(default_factory=dict)
+    held: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The exit code of `imagegen why --json`, what it printed, and the CPU seconds that it took."""
+
+    code: int
+    said: dict[str, Any]
+    seconds: float
+    error: str = ""
+
+    @cached_property
+    def conflicts(self) -> list[str]:
+        """The text of each conflict: its components and all its rules."""
+        texts: dict[int, list[str]] = {}
+        for each in self.said.get("conflicts", []):
+            facts = " ".join(f"{name} {text}" for name, text in each["components"].items())
+            told = [each["severity"], facts, each["rule"], each["reason"], each.get("message") or "", each["fix"]]
+            texts.setdefault(each["conflict"], []).append(" ".join(told))
+        return [" ".join(parts) for parts in texts.values()]
+
+    @property
+    def rules(self) -> frozenset[str]:
+        return frozenset(each["rule"] for each in self.said.get("conflicts", []))
+
+    @property
+    def is_refusal_of_pip(self) -> bool:
+        """Return whether the answer is only that pip refuses, with the way around it."""
+        return self.said.get("kind") == "pip-refuses" and any(OVERRIDE.search(text) for text in self.conflicts)
+
+    def gives(self, names: Iterable[str]) -> bool:
+        """Return whether one conflict matches all patterns."""
+        return any(all(re.search(name, text, re.IGNORECASE) for name in names) for text in self.conflicts)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    changes: Mapping[str, str]
+    fault: str  # "" if it is right
+
+
+@dataclass(frozen=True)
+class Result:
+    case: Case
+    answer: Answer
+    outcome: str  # right, half, wrong, unknown
+    is_named: bool  # the thread's reason is
+    proposals: tuple[Proposal, ...]
+
+
+def load(name: str) -> list[Case]:
+    """Return the cases of a file: "shipped" or "broken"."""
+    rows = yaml.safe_load((TRUTH / f"{name}.yaml").read_text(encoding="utf-8"))["cases"]
+    return [
+        Case(
+            id=row["id"],
+            kind=row["class"],
+            ask=row["ask"],
+            source=row["source"],
+            date=row["date"],
+            broken=name == "broken",
+            because=row.get("because", ""),
+            names=tuple(row.get("names", ())),
+            never={each: SpecifierSet(versions) for each, versions in row.get("never", {}).items()},
+            held=row.get("held", False),
+        )
+        for row in rows
+    ]
+
+
+def new_app() -> App:
+    return App({"NO_COLOR": "1"}, Path(__file__).parent)  # a project without matrices of its own
+
+
+def ask(words: Sequence[str], app: App) -> Answer:
+    """Return what `imagegen why --json` answers; an app that has answered before has the matrix loaded."""
+    start = time.process_time()
+    out = io.StringIO()
+    code, error = 0, ""
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            code = command.main(["--json", *words], standalone_mode=False, obj=app)
+        except ImagegenError as problem:
+            code, error = problem.exit_code, str(problem)
+        except click.ClickException as problem:
+            code, error = 64, problem.format_message()
+    seconds = time.process_time() - start
+    text = out.getvalue()
+    return Answer(code, json.loads(text) if text else {}, seconds, error)
+
+
+def judge(case: Case) -> Result:
+    app = new_app()
+    answer = ask(shlex.split(case.ask), app)
+    is_named = case.broken and answer.gives(case.names)
+    proposals = tuple(
+        Proposal(each["changes"], fault(case, answer, each["changes"], shlex.split(each["command"])[2:], app))
+        for each in answer.said.get("nearest", [])
+    )
+    return Result(case, answer, outcome(case, answer, is_named=is_named), is_named, proposals)
+
+
+def outcome(case: Case, answer: Answer, *, is_named: bool) -> str:
+    if answer.code not in {0, 1}:
+        return "unknown"
+    if case.broken:
+        if answer.code == 1 or (case.kind == "W" and is_named):
+            return "right"
+        return "half" if is_named else "wrong"
+    return "right" if answer.code == 0 or (case.kind == "O" and answer.is_refusal_of_pip) else "wrong"
+
+
+def fault(case: Case, first: Answer, changes: Mapping[str, str], words: Sequence[str], app: App) -> str:
+    """Return what is wrong with a proposal, which is asked again; "" where it is right. `first` proposed it."""
+    for name, specifier in changes.items():
+        version = specifier.removeprefix("==")
+        if name in case.never and version in case.never[name]:
+            return f"{name} {version} fails too"
+        if not exists(name, version):
+            return f"no {name} {version} is known"
+    again = ask(words, app)
+    if again.code:
+        return f"asked again, it ends with {again.code}"
+    warned = sorted(again.rules - first.rules)
+    return f"{warned[0]} warns of it" if warned else ""
+
+
+def exists(name: str, version: str) -> bool:
+    """Return whether a release is known; True where the name has no releases (cuda, python, base)."""
+    known = releases(name)
+    if not known:
+        return True
+    try:
+        return Version(version).public in known
+    except InvalidVersion:
+        return True
+
+
+@cache
+def releases(name: str) -> frozenset[str]:
+    found = metadata.load([shipped("matrices")], name)
+    return frozenset(found.releases) if found else frozenset()
+
+
+def share(part: int, whole: int) -> str:
+    return f"{part} ({100 * part / whole:.0f} %)" if whole else "-"
+
+
+def by_class(results: Sequence[Result], classes: Mapping[str, str], *, broken: bool) -> Iterator[str]:
+    named = " with the thread's reason |" if broken else ""
+    yield f"| class | cases | right |{named} half | wrong | unknown |"
+    yield f"| --- | --- | --- |{' --- |' if broken else ''} --- | --- | --- |"
+    results = [each for each in results if each.case.broken == broken]
+    for key, text in classes.items():
+        if group := [each for each in results if each.case.kind == key]:
+            yield row(f"{key}: {text}", group, broken=broken)
+    yield row("**all**", results, broken=broken)
+
+
+def row(title: str, results: Sequence[Result], *, broken: bool) -> str:
+    right = [each for each in results if each.outcome == "right"]
+    cells = [title, str(len(results)), share(len(right), len(results))]
+    cells += [str(sum(each.is_named for each in right))] if broken else []
+    cells += [str(count(results, name)) for name in ("half", "wrong", "unknown")]
+    return f"| {' | '.join(cells)} |"
+
+
+def goals(results: Sequence[Result]) -> Iterator[str]:
+    good = [each for each in results if not each.case.broken]
+    bad = [each for each in results if each.case.broken]
+    refused = [each for each in bad if each.outcome == "right"]
+    proposals = [each for one in results for each in one.proposals]
+    yield "| goal | is | wanted | reached |"
+    yield "| --- | --- | --- | --- |"
+    yield goal("shipped sets refused", count(good, "wrong"), len(good), most=0)
+    yield goal("shipped sets answered right", count(good, "right"), len(good), least=0.9)
+    overridden = sum(each.outcome == "right" and each.answer.code == 1 for each in good)
+    yield f"| of these, with a pin that the project overrides | {share(overridden, len(good))} of {len(good)} | | |"
+    yield goal("broken sets called compatible", count(bad, "wrong") + count(bad, "half"), len(bad), most=0)
+    yield goal("broken sets refused", len(refused), len(bad), least=0.85)
+    yield goal("of these, with the thread's reason", sum(each.is_named for each in refused), len(refused), least=0.8)
+    yield goal("proposals right", sum(not each.fault for each in proposals), len(proposals), least=0.95)
+    seconds = [each.answer.seconds for each in results]
+    text = f"median {statistics.median(seconds):.2f}, at most {max(seconds):.2f}"
+    yield f"| CPU seconds for one question | {text} | {SECONDS} | {reached(max(seconds) < SECONDS)} |"
+
+
+def goal(title: str, number: int, of: int, *, least: float = 0.0, most: int | None = None) -> str:
+    """Return a row: at least that share of the cases, or at most that number of them."""
+    wanted = f"{most}" if most is not None else f"{least:.0%}"
+    is_reached = number <= most if most is not None else number >= least * of
+    return f"| {title} | {share(number, of)} of {of} | {wanted} | {reached(is_reached)} |"
+
+
+def reached(yes: bool) -> str:
+    return "yes" if yes else "**no**"
+
+
+def count(results: Iterable[Result], name: str) -> int:
+    return sum(each.outcome == name for each in results)
+
+
+def page(results: Sequence[Result]) -> str:
+    lines: list[str] = []
+    for title, group in (("All cases", results), ("Held-out cases", [each for each in results if each.case.held])):
+        lines += [f"## {title}", "", *goals(group), ""]
+        lines += ["Sets that projects ship:", "", *by_class(group, GOOD, broken=False), ""]
+        lines += ["Sets that users reported broken:", "", *by_class(group, BAD, broken=True), ""]
+    wrong = list(listed(sorted(results, key=lambda each: each.case.held)))
+    return "\n".join([*lines, "## What is not right", "", *(wrong or ["Nothing."]), ""])
+
+
+def listed(results: Iterable[Result]) -> Iterator[str]:
+    for each in results:
+        case = each.case
+        mark = f"**{case.id}** ({case.kind}{', held out' if case.held else ''}, [source]({case.source}))"
+        if each.outcome != "right":
+            expected = f" Expected: {case.because}" if case.broken else ""
+            yield f"- {mark}: `{case.ask}`: {answered(each.answer)}{expected}"
+        elif case.broken and not each.is_named:
+            told = answered(each.answer)
+            yield f"- {mark}: refused for another reason than the thread's: {told} Expected: {case.because}"
+        for proposal in each.proposals:
+            if proposal.fault:
+                changes = " ".join(f"{name}{version}" for name, version in proposal.changes.items())
+                yield f"- {mark}: proposes {changes}: {proposal.fault}."
+
+
+def answered(answer: Answer) -> str:
+    if answer.error:
+        return f"no answer: {answer.error.splitlines()[0]}."
+    told = [f"{each['rule']} ({each['severity']})" for each in answer.said.get("conflicts", [])]
+    told += answer.said.get("unknown", [])
+    return f"answered {answer.said.get('verdict')}{': ' if told else ''}{'; '.join(told[:_TOLD])}."
+
+
+def main(arguments: Sequence[str]) -> None:
+    cases = [*load("shipped"), *load("broken")]
+    results = [judge(case) for case in cases]
+    if "--wrong" in arguments:
+        print("\n".join(listed(results)))
+        return
+    text = page(results)
+    target = next((Path(word) for word in arguments), None)
+    if target is None:
+        print(text)
+        return
+    before = target.read_text(encoding="utf-8").partition(MARK)[0]
+    target.write_text(f"{before}{MARK}\n\n{text}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
