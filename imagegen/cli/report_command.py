@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from imagegen.image.layers.image import local_tags
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.plan.rules import cell_answers
+from imagegen.plan.rules import cell_answers, unconfirmed
 from imagegen.run.smoke import SmokeReport
 from imagegen.supply.compare import wording
 from imagegen.supply.compare.difference import ComparisonFacts, difference
@@ -100,6 +101,7 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
         sheets=tuple(_sheet(app, cell, locks[cell.id]) for cell in chosen),
         others=tuple(each for name, each in locks.items() if name not in {cell.id for cell in chosen}),
         descriptions=_descriptions(app),
+        unconfirmed=unconfirmed(app.matrix.rules, dt.datetime.now(dt.UTC).date()),
     )
     files = site.render(report)
     site.replace_report(output, files)

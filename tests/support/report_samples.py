@@ -12,7 +12,7 @@ from imagegen.audit.report import AuditReport
 from imagegen.core.types import Gpu
 from imagegen.image.layers import Size
 from imagegen.plan.lock.model import LockedGpus, Record, RecordedLayer
-from imagegen.plan.matrix.model import Cell
+from imagegen.plan.matrix.model import Cell, Rule
 from imagegen.plan.state import CellState
 from imagegen.run.smoke.report import CheckResult, SmokeReport
 from tests.support.matrix_samples import SMALL, load
@@ -44,6 +44,9 @@ SMOKE = SmokeReport(
         CheckResult("compiler", "pass", 2.0, details={"note": "without a cache"}),
     ),
 )
+
+
+OLD = Rule("old-rule", {"torch": "<2"}, {}, {"numpy": ">=2"}, "b", "s", "2026-01-01", "error", "measured", "f")
 
 
 def cell(folder: Any, **changes: Any) -> Cell:
@@ -95,4 +98,5 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
         },
         sheets=(whole, alone),
         descriptions={"tiny": "Small images.", "worse": "Another."},
+        unconfirmed=(OLD,),
     )

@@ -14,7 +14,7 @@ from imagegen.core.text import counted
 from imagegen.image.dockerfile import reason
 from imagegen.image.layers import Size, shared
 from imagegen.plan.lock.model import MAIN, Lock, main_versions
-from imagegen.plan.matrix.model import Cell
+from imagegen.plan.matrix.model import Cell, Rule
 from imagegen.plan.state import MEANINGS, CellState, StateName
 
 Smoke = Mapping[str, Any]  # as smoke.SmokeReport.as_dict has it
@@ -51,6 +51,7 @@ class SiteReport:
     sheets: tuple[CellReport, ...]
     others: tuple[Lock, ...] = ()
     descriptions: Mapping[str, str] = field(default_factory=dict)  # of images, where a cell's own would mislead
+    unconfirmed: tuple[Rule, ...] = ()  # rules that nobody has confirmed for six months
 
 
 # The view model of a report: every number and text that its pages show. Pure.
@@ -136,6 +137,7 @@ class SiteIndex:
     counts: Mapping[StateName, int]  # of cells
     groups: tuple[Group, ...]
     sheets: tuple[CellPage, ...]
+    unconfirmed: tuple[Rule, ...] = ()
 
 
 def href(cell: str) -> str:
@@ -151,7 +153,9 @@ def index(report: SiteReport) -> SiteIndex:
         Group(image, report.descriptions.get(image, ""), tuple(_row(cell.id, report, locked) for cell in cells))
         for image, cells in itertools.groupby(report.cells, key=lambda cell: cell.image)
     ]
-    return SiteIndex({name: counts[name] for name in MEANINGS}, tuple(groups), tuple(_sheets(report)))
+    return SiteIndex(
+        {name: counts[name] for name in MEANINGS}, tuple(groups), tuple(_sheets(report)), report.unconfirmed
+    )
 
 
 def _row(cell: str, report: SiteReport, locked: set[str]) -> RowView:

@@ -82,6 +82,11 @@ class Rule:
     kind: Kind = "breaks"
     message: str = ""  # the error that users see, where it is known
     direct: bool = False  # only warns where its packages come as requirements of others
+    checked: str | None = None  # ISO 8601, when it was last confirmed; None: at `date`
+
+    @property
+    def last_checked(self) -> str:
+        return self.checked or self.date
 
     @property
     def reason(self) -> str:

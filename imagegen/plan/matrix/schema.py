@@ -263,6 +263,7 @@ class RuleEntry(NamedEntry):
     because: t.Text
     source: t.Text
     date: t.Date
+    checked: t.Date | None = Field(None, description="When it was last confirmed, where that is later than `date`.")
     severity: Literal["error", "warning"]
     evidence: Literal["measured", "documented", "remembered"]
     kind: Kind = Field(
@@ -284,6 +285,8 @@ class RuleEntry(NamedEntry):
         components = [name for name in self.when if name not in SURROUNDINGS and not name.startswith(ENV)]
         if self.same and len(components) != 1:
             raise ValueError("with `same`, `when` names the one component whose version the others share")
+        if self.checked and self.checked < self.date:
+            raise ValueError("`checked` is before `date`: a rule is confirmed after its source was read")
         if self.kind == "degrades" and self.severity != "warning":
             raise ValueError("what degrades still works: `severity` is warning")
         return self

@@ -1,5 +1,6 @@
 """Compatibility: rules, package metadata and facts -> verdict, reasons, what works instead."""
 
+from imagegen.plan.rules.age import unconfirmed
 from imagegen.plan.rules.check import Conflict, Verdict, check_rules
 from imagegen.plan.rules.evaluate import evaluate, evaluate_cell, evaluate_on, minimum_version, rule_constraints
 from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, facts_of_lock, rules_in_context
@@ -36,4 +37,5 @@ __all__ = [
     "rule_constraints",
     "rules_in_context",
     "suggest",
+    "unconfirmed",
 ]
