@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import click
 from packaging.utils import InvalidName, canonicalize_name
 
+from imagegen.app import verdicts as summary
 from imagegen.cli.app import App, pass_app
 from imagegen.core import data
 from imagegen.core.context import Context
@@ -44,12 +46,16 @@ _NAMED = 5  # versions that one line names
 @click.option(
     "--models", is_flag=True, help="Instead: write matrices/models.json, the first releases with each model type."
 )
+@click.option(
+    "--verdicts", is_flag=True, help="Print as Markdown what changed, and which cells have another verdict for it."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: for each package its file, and what changed.")
 @pass_app
 def command(
     app: App,
     *,
     components: tuple[str, ...],
+    verdicts: bool,
     torch_exports: str | None,
     release: str | None,
     models: bool,
@@ -62,8 +68,10 @@ def command(
     """
     alone = {"--torch-exports": torch_exports, "--interpreters": release, "--models": models or None}
     given = [option for option, value in alone.items() if value is not None]
-    if given and (components or len(given) > 1):
-        others = ", ".join([*given[1:], *components])
+    if verdicts and as_json:
+        raise UsageError("--verdicts and --json both print the result", code="usage-option-conflict")
+    if given and (components or verdicts or len(given) > 1):
+        others = ", ".join([*given[1:], *components, *(["--verdicts"] if verdicts else [])])
         raise UsageError(
             f"{given[0]} must be used alone", code="usage-option-conflict", why=f"{others} would not be harvested"
         )
@@ -80,10 +88,15 @@ def command(
     before = {each.name: each for each in requested}
     settings = lock.with_indexes(app.settings, _indexes(app))
     results: list[dict[str, Any]] = []
+    harvested: list[PackageReleases] = []
     try:
         for found in harvest(requested, settings, str(dt.datetime.now(dt.UTC).date())):
-            results.append(_keep(app, found, before[found.name]))  # noqa: PERF401 - what came before an error stays
+            results.append(_keep(app, found, before[found.name]))
+            harvested.append(found)
     finally:  # what was harvested is kept, whatever became of the others
+        if verdicts:
+            cells, rules, load = app.matrix.all_cells, app.matrix.rules, partial(metadata.load, app.matrix_directories)
+            click.echo(summary.render(summary.compare(before, harvested, cells, rules, load)), nl=False)
         if as_json:
             app.json(sorted(results, key=lambda each: str(each["package"])))
 

@@ -73,6 +73,14 @@ def test_a_harvest_writes_a_file_that_the_matrix_lives_with(run: Run, index: Ind
     assert run("list").code == 0  # a project that holds nothing but metadata is one
 
 
+def test_verdicts_are_told_as_markdown(run: Run, index: Index) -> None:
+    offer(index, "pack", "1.0", "1.1")
+    ended = run("harvest", "pack", "--verdicts")
+    assert (ended.code, ended.out) == (0, "- pack: 1.1, 1.0 new\n\nNo verdict changes.\n")
+    assert run("harvest", "pack", "--verdicts").out == "Nothing new.\n"
+    assert {run("harvest", *words).code for words in (["--verdicts", "--json"], ["--verdicts", "--models"])} == {64}
+
+
 def test_a_file_moves_only_when_the_index_says_something_new(run: Run, index: Index, tmp_path: Path) -> None:
     offer(index, "pack", "0.9", "1.0")
     path = path_of(tmp_path / "matrices", "pack")
