@@ -17,9 +17,19 @@ CASES = {
     ),
     # libc10.so of torch 2.7.1: new ABI; of 2.6.0: old
     "flash-attn-abi-old": case(
-        stack("12.6", torch="2.7.1", flash_attn="2.8.1+cu12torch2.7cxx11abiFALSE"),
-        stack("12.6", torch="2.7.1", flash_attn="2.8.1+cu12torch2.7cxx11abiTRUE"),
-        stack("12.4", torch="2.6.0", flash_attn="2.8.1+cu12torch2.6cxx11abiFALSE"),
+        stack("12.6", torch="2.7.1", flash_attn="2.7.4.post1+cu12torch2.7cxx11abiFALSE"),
+        stack("12.6", torch="2.7.1", flash_attn="2.7.4.post1+cu12torch2.7cxx11abiTRUE"),
+        stack("12.4", torch="2.6.0", flash_attn="2.7.4.post1+cu12torch2.6cxx11abiFALSE"),
+        # both labels of 2.8 have torch's own ABI: SkyRL 0.2.0 locks this one, trl's image has 2.8.3 of torch 2.8
+        stack("12.8", torch="2.7.1+cu128", flash_attn="2.8.0.post2+cu12torch2.7cxx11abiFALSE"),
+    ),
+    # flash-attention#1717, open-r1#686: from 2.7.4.post1 to 2.8.0.post2, beside torch 2.6.0 of PyPI
+    "flash-attn-2.8-torch26": case(
+        stack("12.4", torch="2.6.0", flash_attn="2.8.0.post2+cu12torch2.6cxx11abiFALSE"),
+        stack("12.4", torch="2.6.0", flash_attn="2.7.4.post1+cu12torch2.6cxx11abiFALSE"),
+        stack("12.6", torch="2.6.0+cu126", flash_attn="2.8.0.post2+cu12torch2.6cxx11abiFALSE"),
+        stack("12.4", torch="2.5.1", flash_attn="2.8.0.post2+cu12torch2.5cxx11abiFALSE"),
+        stack("12.4", torch="2.5.1", flash_attn="2.8.0.post2+cu12torch2.6cxx11abiFALSE"),
     ),
     # libc10.so of torch 2.5.1: old ABI
     "flash-attn-abi-new": case(
