@@ -1,4 +1,4 @@
-"""What a harvest changes in the verdicts on cells, as Markdown for the people who merge it."""
+"""Changes of verdicts on cells by a harvest, as Markdown for the people who merge it."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class SiteReport:
     sheets: tuple[CellReport, ...]
     others: tuple[Lock, ...] = ()
     descriptions: Mapping[str, str] = field(default_factory=dict)  # of images, where a cell's own would mislead
-    unconfirmed: tuple[Rule, ...] = ()  # rules that nobody has confirmed for six months
+    unconfirmed: tuple[Rule, ...] = ()  # rules whose last check is more than six months old
 
 
 # The view model of a report: every number and text that its pages show. Pure.

@@ -1,4 +1,4 @@
-"""Rules that were last confirmed too long ago: the field moves, and releases come that nobody has tried."""
+"""Rules that were last confirmed too long ago: new releases may have made them too strict or too weak."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ CONFIRMED_FOR = dt.timedelta(days=183)  # six months
 
 
 def unconfirmed(rules: Iterable[Rule], today: dt.date) -> tuple[Rule, ...]:
-    """Return the rules that nobody has confirmed for six months, the oldest first."""
+    """Return the rules whose last check is more than six months old, the oldest first."""
     old = [rule for rule in rules if dt.date.fromisoformat(rule.last_checked) + CONFIRMED_FOR < today]
     return tuple(sorted(old, key=lambda rule: (rule.last_checked, rule.id)))
