@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 from packaging.utils import InvalidName, canonicalize_name
+from packaging.version import Version
 
 from imagegen.app import verdicts as summary
 from imagegen.cli.app import App, pass_app
@@ -90,7 +91,7 @@ def command(
     results: list[dict[str, Any]] = []
     harvested: list[PackageReleases] = []
     try:
-        for found in harvest(requested, settings, str(dt.datetime.now(dt.UTC).date())):
+        for found in harvest(requested, settings, str(dt.datetime.now(dt.UTC).date()), _pinned(app)):
             results.append(_keep(app, found, before[found.name]))
             harvested.append(found)
     finally:  # what was harvested is kept, whatever became of the others
@@ -168,6 +169,13 @@ def _package(components: Iterable[Component], name: str) -> str:
 
 def _known(app: App, package: str) -> PackageReleases:
     return metadata.load(app.matrix_directories, package) or PackageReleases(package, DEFAULT, None, None, (), {})
+
+
+def _pinned(app: App) -> dict[str, frozenset[Version]]:
+    """Return the pre-releases that the harvested packages require exactly, by package."""
+    names = metadata.names(app.matrix_directories)
+    packages = (metadata.load(app.matrix_directories, name) for name in names)
+    return metadata.pinned_prereleases(each for each in packages if each)
 
 
 def _indexes(app: App) -> dict[str, Index]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.version import Version
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
@@ -119,6 +120,12 @@ def test_pre_releases_count_only_where_there_is_nothing_else(index: Index, setti
     index.page("pack", *all_of_it[:3])
     assert list(one(settings, requested()).releases) == ["0.0.1"]
     assert list(one(settings, requested("pack", "4.0.0b1")).releases) == ["4.0.0b2.dev1", "4.0.0b1"]
+
+
+def test_a_pre_release_that_another_package_requires_is_kept(index: Index, settings: Settings) -> None:
+    index.page("pack", *(offer(index, version) for version in ("1.0", "1.1rc1", "1.1rc2", "1.1", "1.2")))
+    (found,) = harvest([requested()], settings, TODAY, {"pack": {Version("1.1rc2")}, "other": {Version("1.1rc1")}})
+    assert list(found.releases) == ["1.2", "1.1", "1.1rc2", "1.0"]
 
 
 def test_an_index_without_the_release_empties_no_file(index: Index, settings: Settings) -> None:

@@ -116,6 +116,17 @@ def test_extras_count_where_they_are_asked_for() -> None:
     assert explain(replace(requested, extras={"some": frozenset({"fast"})}), [], FIELD).answer == "incompatible"
 
 
+def test_an_extra_counts_with_those_that_it_includes() -> None:
+    extras = {
+        "all": ("nested[fast]; extra == 'all'",),
+        "fast": ("torch==2.8.0; extra == 'fast'", "nested[all]; extra == 'fast'"),
+    }
+    known = library(package("nested", {"1.0": ()}, extras=extras), package("torch", {"2.8.0": (), "2.9.1": ()}))
+    requested = question(torch="==2.9.1", nested="==1.0")
+    assert explain(requested, [], known).answer == "compatible"
+    assert explain(replace(requested, extras={"nested": frozenset({"all"})}), [], known).answer == "incompatible"
+
+
 def test_an_undecidable_marker_refuses_nothing() -> None:
     assert why(torch="==2.9.1", odd="==1.0").answer == "compatible"
 

@@ -224,6 +224,22 @@ def test_every_shipped_file_is_as_it_was_written(name: str) -> None:
     assert package.releases
 
 
+def test_the_shipped_files_stay_small() -> None:
+    sizes = {name: metadata.path_of(shipped("matrices"), name).stat().st_size for name in SHIPPED}
+    assert sum(sizes.values()) < 2_500_000
+    assert max(sizes.values()) < 250_000
+
+
+def test_pre_releases_that_are_required_exactly_are_found() -> None:
+    requires = ("Torch_X==2.0rc1; python_version > '3.9'", "numpy==2.*", "vllm>=0.1rc1", "ray==2.0")
+    release = ReleaseMetadata("1.0", None, "", requires, (), {"all": ("transformers==5.0.0rc0",)})
+    package = PackageReleases("pack", "pypi", None, None, (), {"1.0": release})
+    assert metadata.pinned_prereleases([package]) == {
+        "torch-x": {Version("2.0rc1")},
+        "transformers": {Version("5.0.0rc0")},
+    }
+
+
 # Read off the wheels themselves: what each of PyPI's torch wheels was compiled with.
 CUDA = {
     "2.6": "12.4", "2.7": "12.6", "2.8": "12.8", "2.9": "12.8", "2.10": "12.8", "2.11": "13.0", "2.12": "13.0",

@@ -6,8 +6,11 @@ per release has its requirements. Requirements that only an sdist could give sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from types import MappingProxyType
+
+from packaging.version import Version
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import ErrorGroup, FetchError, ImagegenError, MatrixError
@@ -25,16 +28,23 @@ class HarvestErrors(ErrorGroup, FetchError):
     """All packages whose metadata could not be had."""
 
 
-def harvest(requested: Sequence[PackageReleases], settings: Settings, today: str) -> Iterator[PackageReleases]:
+def harvest(
+    requested: Sequence[PackageReleases],
+    settings: Settings,
+    today: str,
+    pinned: Mapping[str, Collection[Version]] = MappingProxyType({}),
+) -> Iterator[PackageReleases]:
     """Yield each package with its releases of today, in the order of completion.
 
-    All are tried; failures are raised at the end, as HarvestErrors. `today` is a date, "2026-11-21".
+    All are tried; failures are raised at the end, as HarvestErrors. `today` is a date, "2026-11-21". `pinned` has the
+    pre-releases, by package, that are kept because others require them.
     """
     errors: list[ImagegenError] = []
     with Client(settings) as client:
         pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="harvest")
         try:
-            for future in as_completed([pool.submit(_one, each, client, settings, today) for each in requested]):
+            jobs = (pool.submit(_one, each, client, settings, today, pinned.get(each.name, ())) for each in requested)
+            for future in as_completed(list(jobs)):
                 try:
                     yield future.result()
                 except FetchError as error:
@@ -46,16 +56,20 @@ def harvest(requested: Sequence[PackageReleases], settings: Settings, today: str
         raise HarvestErrors(sorted(errors, key=str))
 
 
-def _one(requested: PackageReleases, client: Client, settings: Settings, today: str) -> PackageReleases:
+def _one(
+    requested: PackageReleases, client: Client, settings: Settings, today: str, pinned: Collection[Version]
+) -> PackageReleases:
     try:
-        return _read(requested, client, settings, today)
+        return _read(requested, client, settings, today, pinned)
     except FetchError as error:
         raise FetchError(
             f"{requested.name} is not harvested", code="fetch-not-harvested", why=_reason(error), fix=error.fix
         ) from error
 
 
-def _read(requested: PackageReleases, client: Client, settings: Settings, today: str) -> PackageReleases:
+def _read(
+    requested: PackageReleases, client: Client, settings: Settings, today: str, pinned: Collection[Version]
+) -> PackageReleases:
     url = indexes.url_of(requested.index, settings)
     if url is None:
         fix = f"{indexes.variable(requested.index)} gives it one"
@@ -68,7 +82,7 @@ def _read(requested: PackageReleases, client: Client, settings: Settings, today:
     def fetch(link: IndexLink, version: str) -> wheel_metadata.Metadata:
         return wheel_metadata.fetch(client, link, requested.name, version)
 
-    found = releases.read(requested, links, fetch, today)
+    found = releases.read(requested, links, fetch, today, pinned)
     try:
         return metadata.parse(metadata.dumps(found), name=requested.name)
     except MatrixError as error:  # of what only a hostile index says: a requirement of a megabyte

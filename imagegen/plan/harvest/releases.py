@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -60,13 +60,18 @@ class _Found:
 
 
 def read(
-    requested: PackageReleases, links: Iterable[IndexLink], metadata: Callable[[IndexLink, str], Metadata], today: str
+    requested: PackageReleases,
+    links: Iterable[IndexLink],
+    metadata: Callable[[IndexLink, str], Metadata],
+    today: str,
+    pinned: Collection[Version] = (),
 ) -> PackageReleases:
     """`requested` with the releases that the links show; `metadata` reads that of a wheel of a version.
 
-    Raises FetchError for a page without any release, and where the metadata of one cannot be used.
+    `pinned` are pre-releases that other packages require, and that are kept for that. Raises FetchError for a page
+    without any release, and where the metadata of one cannot be used.
     """
-    versions = _versions(requested, _by_version(requested.name, links))
+    versions = _versions(requested, _by_version(requested.name, links), pinned)
     if not versions:
         since = f" since {requested.since}" if requested.since else ""
         raise FetchError(f"the index has no release of {requested.name}{since} for Linux", code="fetch-no-release")
@@ -96,10 +101,14 @@ def _by_version(package: str, links: Iterable[IndexLink]) -> dict[Version, _Foun
     return {version: each for version, each in found.items() if each.wheels or each.sdists}
 
 
-def _versions(requested: PackageReleases, found: dict[Version, _Found]) -> dict[Version, _Found]:
-    """Return the versions from `since` on; pre-releases only if there is nothing else."""
+def _versions(
+    requested: PackageReleases, found: dict[Version, _Found], pinned: Collection[Version]
+) -> dict[Version, _Found]:
+    """Return the versions from `since` on; pre-releases only if there is nothing else, or if they are pinned."""
     kept = {each: files for each, files in found.items() if requested.since is None or each >= Version(requested.since)}
-    return {each: files for each, files in kept.items() if not each.is_prerelease} or kept
+    if all(each.is_prerelease for each in kept):
+        return kept
+    return {each: files for each, files in kept.items() if not each.is_prerelease or each in pinned}
 
 
 def _release(

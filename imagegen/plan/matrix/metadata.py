@@ -7,7 +7,7 @@ a new release is one new line in a diff.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.specifiers import SpecifierSet
 from packaging.tags import parse_tag
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -104,6 +105,23 @@ def load(directories: Sequence[Path], package: str) -> PackageReleases | None:
 def names(directories: Iterable[Path]) -> list[str]:
     """The packages that have a file, sorted."""
     return sorted({path.stem for directory in directories for path in (directory / FOLDER).glob("[!.]*.json")})
+
+
+def pinned_prereleases(packages: Iterable[PackageReleases]) -> dict[str, frozenset[Version]]:
+    """Return package -> pre-releases that releases of the packages require exactly, as `transformers==5.0.0rc0`."""
+    texts = {text for package in packages for release in package.releases.values() for text in _requirements(release)}
+    found: dict[str, set[Version]] = {}
+    for parsed in map(t.parse_requirement, sorted(texts)):
+        pins = (each.version for each in parsed.specifier if each.operator == "==" and "*" not in each.version)
+        if early := {version for version in map(Version, pins) if version.is_prerelease}:
+            found.setdefault(canonicalize_name(parsed.name), set()).update(early)
+    return {name: frozenset(versions) for name, versions in found.items()}
+
+
+def _requirements(release: ReleaseMetadata) -> Iterator[str]:
+    yield from release.requires or ()
+    for added in release.extras.values():
+        yield from added
 
 
 def path_of(directory: Path, package: str) -> Path:

@@ -141,7 +141,8 @@ class MetadataCache:
 
 
 def _of(package: str, release: ReleaseMetadata, machine: str, extras: frozenset[str]) -> Iterator[Said]:
-    groups = {"": release.requires or ()} | {extra: release.extras.get(extra, ()) for extra in sorted(extras)}
+    every = sorted(_with_included(package, release, extras))
+    groups = {"": release.requires or ()} | {extra: release.extras.get(extra, ()) for extra in every}
     for extra, texts in groups.items():
         for text in texts:
             name, specifier, marker = _requirement(text)
@@ -154,6 +155,19 @@ def _of(package: str, release: ReleaseMetadata, machine: str, extras: frozenset[
         yield "python", pythons, f"has wheels for Python {_listed(pythons)} alone", None, ""
     if glibc:
         yield "glibc", (f">={glibc}",), f"has no wheel for a glibc older than {glibc}", None, ""
+
+
+def _with_included(package: str, release: ReleaseMetadata, extras: Iterable[str]) -> set[str]:
+    """Return the extras and those that they include, as sglang's srt requires `sglang[runtime-common]`."""
+    found: set[str] = set()
+    pending = list(extras)
+    while pending:
+        extra = pending.pop()
+        if extra not in found:
+            found.add(extra)
+            parsed = (parse_requirement(text) for text in release.extras.get(extra, ()))
+            pending += (name for each in parsed if canonicalize_name(each.name) == package for name in each.extras)
+    return found
 
 
 @cache
