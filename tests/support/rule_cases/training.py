@@ -76,6 +76,12 @@ CASES = {
         stack("12.8", verl="0.6.1", vllm="0.11.0"),
         stack("12.8", verl="0.7.1", vllm="0.12.0"),
     ),
+    # verl PR 3687: first imports of 0.6 that go with vllm 0.11.0; verl v0.5.0 itself, read
+    "verl-0.5-vllm-0.11": case(
+        stack("12.8", verl="0.5.0", vllm="0.11.0"),
+        stack("12.8", verl="0.6.1", vllm="0.11.0"),
+        stack("12.4", verl="0.5.0", vllm="0.8.5"),
+    ),
     # the extras: 0.4.1 vllm <=0.8.5; 0.6.1 0.8.5 to 0.11.0; 0.8.0 0.8.5 to 0.12.0
     "verl-0.4-vllm": case(
         stack("12.8", verl="0.4.1", vllm="0.9.2"),
