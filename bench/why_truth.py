@@ -89,7 +89,9 @@ class Answer:
 
     @property
     def rules(self) -> frozenset[str]:
-        return frozenset(each["rule"] for each in self.said.get("conflicts", []))
+        """The ids of the rules in the answer, without the requirements that lead to them from other releases."""
+        ids = (each["rule"] for each in self.said.get("conflicts", []))
+        return frozenset(each for each in ids if not each.startswith("pypi:"))
 
     @property
     def is_refusal_of_pip(self) -> bool:
