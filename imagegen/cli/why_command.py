@@ -48,7 +48,7 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     it, or it breaks), 2 unknown.
 
     Name versions (torch==2.9.1 'vllm>=0.11,<0.13'), the environment (gpu==sm_120, H100, cuda==12.8, cu128,
-    python==3.12, driver==580, base==ubuntu22.04) and the model type of a checkpoint's config.json (model==qwen3);
+    py312, driver==580, base==ubuntu22.04, aarch64) and the model type of a checkpoint's config.json (model==qwen3);
     anything else is free. Or name a cell. An unknown name makes the answer "unknown" unless the rest conflicts.
     """
     table = interpreters.load(app.matrix_directories)
@@ -149,6 +149,7 @@ def _as_dict(
             for rule in conflict.rules
         ],
         "unknown": list(explanation.unknown),
+        "assumed": list(question.assumed),
         "unknown_names": [{"name": each.name, "suggestion": each.suggestion} for each in question.unknown],
         "nearest": [{"changes": changes, "command": command} for changes, command in ways],
     }
@@ -157,6 +158,8 @@ def _as_dict(
 def _as_text(question: Question, explanation: Explanation, state: CellState | None, ways: Sequence[_Way]) -> str:
     """Return the verdict, then each reason as a block, then suggestions."""
     blocks = [_verdict(question, explanation, state)]
+    if question.assumed:
+        blocks.append("\n".join(f"assumed: {sentence}" for sentence in question.assumed))
     for number, conflict in enumerate(explanation.conflicts, 1):
         blocks.append(f"{number}. {conflict}".replace("\n", "\n "))  # below the text, not below its number
     if explanation.unknown:

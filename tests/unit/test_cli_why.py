@@ -60,6 +60,7 @@ def test_what_is_offered_can_be_pasted_and_works(run: Run) -> None:
             "conflicts",
             "nearest",
             "unknown",
+            "assumed",
             "unknown_names",
         }
         assert found["verdict"] == "incompatible"

@@ -66,6 +66,31 @@ def requested(*words: str, sets: tuple[str, ...] = ()) -> Question:
         ("base==Ubuntu-22.04", {"base": "==ubuntu22.04"}),
         ("ubuntu2204", {"base": "==ubuntu22.04"}),
         ("rocky8", {"base": "==rocky8"}),
+        ("torch 2.8", {"torch": "==2.8.*"}),
+        ("torch 2.8.0", {"torch": "==2.8.0"}),
+        ("torch 2.8.0+cu128", {"torch": "==2.8.0+cu128"}),
+        ("vllm v0.11.0", {"vllm": "==0.11.0"}),
+        ("transformers 5", {"transformers": "==5.*"}),
+        ("vllm 0.8.5.post1", {"vllm": "==0.8.5.post1"}),
+        ("cuda 13", {"cuda": "==13"}),
+        ("CUDA 12.8", {"cuda": "==12.8"}),
+        ("cuda13", {"cuda": "==13"}),
+        ("cu13", {"cuda": "==13"}),
+        ("cuda128", {"cuda": "==12.8"}),
+        ("driver 570", {"driver": "==570"}),
+        ("driver R570", {"driver": "==570"}),
+        ("driver==R570", {"driver": "==570"}),
+        ("driver>=R570", {"driver": ">=570"}),
+        ("R570", {"driver": "==570"}),
+        ("driver==570.124", {"driver": "==570.124"}),
+        ("driver 570.124.06", {"driver": "==570.124.06"}),
+        ("python 3.12", {"python": "==3.12"}),
+        ("glibc 2.31", {"glibc": "==2.31"}),
+        ("aarch64", {"platform": "==linux/arm64"}),
+        ("linux/arm64", {"platform": "==linux/arm64"}),
+        ("platform==x86_64", {"platform": "==linux/amd64"}),
+        ("WSL2", {"platform": "==linux/amd64"}),
+        ("GB200", {"gpu": "==sm_100", "platform": "==linux/arm64"}),
         ("env.VLLM_USE_V1==0", {"env.VLLM_USE_V1": "==0"}),
         ("ENV.VLLM_USE_V1=0", {"env.VLLM_USE_V1": "==0"}),
     ],
@@ -121,7 +146,7 @@ def test_another_cuda_changes_only_what_there_is_a_build_of_for_each() -> None:
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        (["torch", "2.9"], '"2.9" is a version without a name'),
+        (["2.9", "torch"], '"2.9" is a version without a name'),
         (["deepspeed==0.16.x"], "not a PEP 440 version specifier"),
         (["torch==2.9.x"], "not a PEP 440 version specifier"),
         (["torch==="], "=== compares text"),
@@ -164,7 +189,7 @@ def test_words_that_are_not_understood_are_reported(typed: list[str], said: str)
         ("MI300X", "MI300X", None),
         ("GTX 980 Ti", "GTX 980 Ti", None),
         ("base==ubuntu22.10", "ubuntu22.10", "ubuntu22.04"),
-        ("base==win", "win", None),
+        ("base==winter", "winter", None),
     ],
 )
 def test_a_name_that_is_not_known_stays_beside_the_rest(typed: str, name: str, suggestion: str | None) -> None:
@@ -244,6 +269,45 @@ def test_hardware_of_other_makers_is_named_as_such(name: str, maker: str) -> Non
 def test_the_name_of_several_architectures_lists_them() -> None:
     (unknown,) = requested("RTX", "5000", "torch==2.9.1").unknown
     assert all(each in unknown.reason for each in ("Quadro RTX 5000 (sm_75)", "RTX 5000 Ada (sm_89)", "RTX PRO 5000"))
+
+
+def test_two_words_are_a_name_and_its_version() -> None:
+    typed = requested("torch", "2.8", "driver", "570", "cuda", "13", "unheard", "0.3", "RTX", "5090")
+    assert typed.requested == {
+        "torch": "==2.8.*",
+        "driver": "==570",
+        "cuda": "==13",
+        "unheard": "==0.3.*",
+        "gpu": "==sm_120",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "platform", "assumed"),
+    [
+        (["GH200"], "linux/arm64", True),
+        (["Jetson AGX Thor"], "linux/arm64", True),
+        (["sm_121"], "linux/arm64", True),  # of GB10 alone
+        (["gpu==GB200,GB300"], "linux/arm64", True),
+        (["gpu==GB200,H100"], "linux/amd64", False),
+        (["sm_100"], "linux/amd64", False),
+        (["blackwell"], "linux/amd64", False),
+        (["GB200", "x86_64"], "linux/amd64", False),
+        (["hopper-vllm", "GH200"], "linux/arm64", True),
+        (["wsl2"], "linux/amd64", True),
+        (["H100"], "linux/amd64", False),
+    ],
+)
+def test_a_gpu_of_an_arm64_system_implies_that_platform(words: list[str], platform: str, assumed: bool) -> None:
+    question = requested(*words)
+    assert (question.facts.names["platform"], bool(question.assumed)) == (platform, assumed)
+
+
+@pytest.mark.parametrize("name", ["windows", "win_amd64", "platform==macOS", "darwin"])
+def test_other_systems_than_linux_are_named_as_such(name: str) -> None:
+    question = requested(name, "torch==2.9.1")
+    assert [(each.kind, bool(each.reason)) for each in question.unknown] == [("platform", True)]
+    assert question.facts.names["platform"] == "linux/amd64"
 
 
 @given(st.sampled_from(sorted(VOCABULARY.gpus.known)), st.integers(0, 20), st.sampled_from(["", *"0123456789ax"]))

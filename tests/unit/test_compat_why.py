@@ -29,6 +29,9 @@ FIELD = library(
 )
 
 
+ARM64 = {"platform": "linux/arm64"}
+
+
 def why(*rules: Rule, known: MetadataCache = FIELD, **requested: str) -> Explanation:
     return explain(question(**requested), rules, known)
 
@@ -149,6 +152,14 @@ def test_a_missing_wheel_is_a_doubt_since_sources_could_be_built() -> None:
     assert doubted.answer == "unknown"
     assert reasons(doubted) == [["wheels 1.0 has wheels for Python 3.11, 3.12 alone."]]
     assert why(torch="==2.8.0", python="==3.9").answer == "incompatible"  # what a release requires is no doubt
+
+
+def test_a_missing_wheel_for_the_platform_is_a_doubt_too() -> None:
+    arm64 = replace(question(wheels="==1.0"), facts=replace(question(wheels="==1.0").facts, names=ARM64))
+    answer = explain(arm64, [], FIELD)
+    assert answer.answer == "unknown"
+    ((stated,),) = (conflict.rules for conflict in answer.conflicts)
+    assert stated.because == "wheels 1.0 has no wheel for linux/arm64."
 
 
 def test_torchs_own_libraries_are_those_of_the_build_on_the_index() -> None:

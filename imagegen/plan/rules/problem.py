@@ -16,14 +16,14 @@ from imagegen.plan.rules import atoms
 from imagegen.plan.rules.atoms import ABSENT, Atom
 from imagegen.plan.rules.facts import Fact, Facts, versions_in
 from imagegen.plan.rules.solve import Clause, Literal, clauses, literals
-from imagegen.plan.rules.statements import MetadataCache, Releases, Statement, holding
+from imagegen.plan.rules.statements import PLATFORMS, MetadataCache, Releases, Statement, holding
 
 PYTHONS = tuple(f"3.{minor}" for minor in range(10, 15))  # what is considered where the facts name no Python
 _SURE = "given"  # origin of what is no assumption: what CUDA versions torch is built for is known for good
 _EXACT = re.compile(r"==[0-9.]+\Z")
 _LATEST = ".99"  # a minor version of Python stands for its latest patch release
 _ANOTHER = "another"
-_MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
+_MACHINES = {platform: machine for machine, platform in PLATFORMS.items()}
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Problem:
             among = 0 if fact and fact.built else found.within(None if name in self.scope.free else fact)
             for each in found.statements(among, self.machine, self.scope.extras.get(name, frozenset())):
                 self.statements.setdefault(each.origin, []).append(each)
-                if each.name not in seen and each.name not in VERSIONED:
+                if each.name not in seen and not is_surrounding(each.name):
                     seen.add(each.name)
                     pending.append(each.name)
 
@@ -188,7 +188,7 @@ class Problem:
             ranges = {Literal(said.name, choice).range for choice in said.choices}
             required.setdefault(said.name, set()).update(each for each in ranges if each is not None)
         names = [*self.facts.packages, *required, *cuts]
-        for name in dict.fromkeys(each for each in names if each not in VERSIONED):
+        for name in dict.fromkeys(each for each in names if not is_surrounding(each)):
             self.atoms[name] = self._of_package(name, cuts.get(name, set()), required.get(name, set()))
         for name in VERSIONED:
             self.atoms[name] = self._of_surrounding(name, cuts.get(name, set()) | required.get(name, set()))

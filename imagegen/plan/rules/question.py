@@ -12,13 +12,15 @@ from imagegen.core.types import Gpu, parse_specifier
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import ENV, NO_CUDA, Cell, is_surrounding
 from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell
-from imagegen.plan.rules.gpu_names import is_variant
-from imagegen.plan.rules.vocabulary import UnknownName, UnknownNameError, Vocabulary, cuda_of, python_of
+from imagegen.plan.rules.gpu_names import is_variant, plain
+from imagegen.plan.rules.vocabulary import WSL, UnknownName, UnknownNameError, Vocabulary, cuda_of, python_of
 
 _WORD = re.compile(
-    r"(?P<name>[A-Za-z0-9][\w .-]*?)\s*(?:\[(?P<extras>[\w\s,-]+)\])?\s*(?P<specifier>(?:[=<>!~]=?).*)?", re.DOTALL
+    r"(?P<name>[A-Za-z0-9][\w ./+-]*?)\s*(?:\[(?P<extras>[\w\s,-]+)\])?\s*(?P<specifier>(?:[=<>!~]=?).*)?", re.DOTALL
 )
 _EXAMPLE = "imagegen why torch==2.9.1 vllm==0.11.0 cuda==12.8 gpu==sm_120 python==3.12"
+_VERSION = re.compile(r"[vR]?([0-9]+(?:\.[0-9]+)*(?:[._-]?[a-z]+[0-9]*)*(?:\+[\w.]+)?)", re.ASCII)
+_NAMED_VERSION = re.compile(rf"(?P<name>[A-Za-z][\w.-]*)\s+{_VERSION.pattern}")
 _LONGEST = 8  # words of one name: NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition
 _PLATFORM = "linux/amd64"  # the default platform of a query
 
@@ -36,6 +38,7 @@ class Question:
     extras: Mapping[str, frozenset[str]] = field(default_factory=dict)
     cell: Cell | None = None
     unknown: tuple[UnknownName, ...] = ()  # among `requested`; the facts do not have them, so they reject nothing
+    assumed: tuple[str, ...] = field(default=(), compare=False)  # sentences on what follows from names in the query
 
     @property
     def is_unknown(self) -> bool:
@@ -89,6 +92,7 @@ def _joined(words: Sequence[str], vocabulary: Vocabulary) -> Iterator[str]:
     while position < len(words):
         lengths = range(_LONGEST, 1, -1)
         length = next((n for n in lengths if _together(words[position : position + n], n, vocabulary)), 0)
+        length = length or _with_version(words[position : position + 2], vocabulary)
         length = length or _unknown_card(words[position:], vocabulary)
         yield " ".join(words[position : position + length])
         position += length
@@ -97,6 +101,15 @@ def _joined(words: Sequence[str], vocabulary: Vocabulary) -> Iterator[str]:
 def _together(words: Sequence[str], length: int, vocabulary: Vocabulary) -> bool:
     value = " ".join(words).rpartition("=")[2]
     return len(words) == length and all(map(_plain_word, words[1:])) and vocabulary.meaning(value) is not None
+
+
+def _with_version(words: Sequence[str], vocabulary: Vocabulary) -> int:
+    """Return 2 for a name and its version as two words, "torch 2.8", and 0 for others; one number may be a GPU's."""
+    if len(words) < 2 or not _plain_word(words[0]) or not _VERSION.fullmatch(words[1]):
+        return 0
+    known = is_surrounding(words[0].lower()) or plain(words[0]) in vocabulary.packages
+    dotted = re.match(r"[vR]?[0-9]+\.", words[1]) and not re.fullmatch(r"[0-9.]+", words[0])
+    return 2 if known or dotted else 0
 
 
 def _unknown_card(words: Sequence[str], vocabulary: Vocabulary) -> int:
@@ -122,6 +135,8 @@ class _QuestionParser:
         self.names: dict[str, str] = {}
         self.env: dict[str, str] = {}
         self.gpus: tuple[Gpu, ...] = ()
+        self.products: list[str] = []  # the names of `gpus` as they are typed
+        self.assumed: list[str] = []
         self.extras: dict[str, frozenset[str]] = {}
         self.cards: dict[str, UnknownName] = {}  # those of the unknown names that are GPUs
         self.unknown: dict[str, UnknownName] = {}
@@ -138,7 +153,7 @@ class _QuestionParser:
                 self.unknown[name] = self.vocabulary.unknown_gpu(name)
                 self.requested[name] = ""
                 return
-            name, specifier = meant or (name, "")
+            name, specifier = meant or _named_version(name, self.vocabulary) or (name, "")
         if name.lower().startswith(ENV):
             self._variable(name[len(ENV) :], specifier)
         elif is_surrounding(name.lower()):
@@ -176,6 +191,8 @@ class _QuestionParser:
     def _surrounding(self, name: str, specifier: str) -> None:
         if name in self.requested and name != "gpu":
             raise UsageError(f"{name} is given twice", code="usage-invalid-value", fix="ask about one value at a time")
+        if name == "driver":
+            specifier = re.sub(r"(?<![0-9])[rR](?=[0-9])", "", specifier)  # R570, as NVIDIA calls a branch
         value = specifier.lstrip("=").strip() if specifier.startswith("=") else None
         if not specifier or value == "":
             raise UsageError(f"{name} of what version?", code="usage-invalid-value", fix=f"for example `{_EXAMPLE}`")
@@ -200,20 +217,38 @@ class _QuestionParser:
             self.requested["gpu"] = f"=={','.join([*(gpu.name for gpu in self.gpus), *self.cards])}"
         elif name == "base":
             self._base(value)
-        elif value in self.vocabulary.platforms:
-            self.names[name] = value
         else:
-            raise UsageError(
-                f'there is no platform "{value}"',
-                code="usage-invalid-value",
-                fix=f"known are {', '.join(self.vocabulary.platforms)}",
-            )
+            self._platform(value)
+
+    def _platform(self, name: str) -> None:
+        try:
+            self.names["platform"] = self.vocabulary.platform(name)
+        except UnknownNameError as error:
+            if not error.unknown.reason:
+                raise
+            self.unknown[name] = error.unknown
+            return
+        self.requested["platform"] = f"=={self.names['platform']}"
+        if plain(name) in WSL:
+            self.assumed.append("platform linux/amd64: WSL 2 runs Linux; the GPU driver is that of Windows")
 
     def _gpu(self, name: str) -> None:
         try:
             self.gpus = tuple(dict.fromkeys([*self.gpus, *self.vocabulary.gpu(name)]))
+            self.products.append(name)
         except UnknownNameError as error:
             self.unknown[name] = self.cards[name] = error.unknown
+
+    def _assume_platform(self) -> None:
+        """Take linux/arm64 where each GPU of the query is part of an arm64 system, and no platform is named."""
+        if (
+            "platform" not in self.requested
+            and self.products
+            and all(map(self.vocabulary.gpus.is_arm64, self.products))
+        ):
+            self.names["platform"] = "linux/arm64"
+            self.requested["platform"] = "==linux/arm64"
+            self.assumed.append(f"platform linux/arm64: the host of {', '.join(self.products)} has an arm64 processor")
 
     def _base(self, name: str) -> None:
         try:
@@ -227,11 +262,13 @@ class _QuestionParser:
 
     def about(self, cell: Cell | None) -> Question:
         """Return the question; for a cell, with its facts unless a word of the query changes them."""
+        self._assume_platform()
+        assumed = tuple(self.assumed)
         unknown = tuple(self.unknown[name] for name in sorted(self.unknown))
         if cell is None:
             names = {"platform": _PLATFORM} | self.names
             facts = Facts(self.packages, self.versions, names, closed=False, env=self.env or None)
-            return Question(self.requested, facts, self.gpus, self.extras, unknown=unknown)
+            return Question(self.requested, facts, self.gpus, self.extras, unknown=unknown, assumed=assumed)
         facts = facts_of_cell(cell)
         versions, names = {**facts.versions, **self.versions}, {**facts.names, **self.names}
         if "cuda" in self.versions:
@@ -251,7 +288,7 @@ class _QuestionParser:
         gpus = () if names.get("cuda") == NO_CUDA else gpus
         extras = {**extras_of(cell), **{name: found for name, found in self.extras.items() if found}}
         facts = Facts(packages, versions, names, closed=False, env=env)
-        return Question(self.requested, facts, gpus, extras, cell, unknown)
+        return Question(self.requested, facts, gpus, extras, cell, unknown, assumed)
 
     def _unlabelled(self, packages: Mapping[str, Fact]) -> dict[str, Fact]:
         """Another CUDA version comes with other labels; what PyPI has one build of stays that build."""
@@ -267,6 +304,16 @@ def _split(word: str) -> tuple[str, frozenset[str], str]:
         )
     extras = frozenset(each.strip().lower() for each in (found["extras"] or "").split(",") if each.strip())
     return found["name"], extras, (found["specifier"] or "").strip()
+
+
+def _named_version(words: str, vocabulary: Vocabulary) -> tuple[str, str] | None:
+    """Return name and specifier of "torch 2.8", which is any 2.8.x; "torch 2.8.0" is that release."""
+    found = _NAMED_VERSION.fullmatch(words)
+    if not found or not _with_version([found["name"], found[2]], vocabulary):
+        return None
+    name, version = found["name"], found[2]
+    whole = is_surrounding(name.lower()) or not re.fullmatch(r"[0-9]+(\.[0-9]+)?", version)
+    return name, f"=={version}" if whole else f"=={version}.*"
 
 
 def _double(specifier: str) -> str:

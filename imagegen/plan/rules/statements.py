@@ -17,6 +17,7 @@ from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, hold
 from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules.facts import Fact
 
+PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}  # machine in tags -> OCI's name
 _INDEXES = {"pypi": "PyPI"}  # as users call them
 # What torch asks of NVIDIA's libraries is true of PyPI's build alone; builds for other CUDA versions ask for others.
 _ALWAYS = {"sglang": frozenset({"srt"})}  # extras without which nothing runs: of sglang before 0.5.3, the engine
@@ -54,7 +55,7 @@ class Statement:
         """The versions that would fit, in words."""
         if self.name in {"python", "glibc"}:
             return f"another {self.name.capitalize() if self.name == 'python' else 'base'}"
-        return f"{self.name}{self.choices[0]}"
+        return self.choices[0] if self.name == "platform" else f"{self.name}{self.choices[0]}"
 
     @property
     def origin(self) -> str:
@@ -150,6 +151,9 @@ def _of(package: str, release: ReleaseMetadata, machine: str, extras: frozenset[
                 yield name, (specifier,), f"requires {name}{specifier}", marker, extra
     if release.python:
         yield "python", (release.python,), f"requires Python {release.python}", None, ""
+    platforms = _platforms(release.wheels)
+    if platforms and PLATFORMS[machine] not in platforms:
+        yield "platform", platforms, f"has no wheel for {PLATFORMS[machine]}", None, ""
     pythons, glibc = _wheels(release.wheels, machine)
     if pythons:
         yield "python", pythons, f"has wheels for Python {_listed(pythons)} alone", None, ""
@@ -174,6 +178,14 @@ def _with_included(package: str, release: ReleaseMetadata, extras: Iterable[str]
 def _requirement(text: str) -> tuple[str, str, Marker | None]:
     parsed = parse_requirement(text)
     return canonicalize_name(parsed.name), str(parsed.specifier), parsed.marker
+
+
+@cache
+def _platforms(compressed: Sequence[str]) -> tuple[str, ...]:
+    """Return the platforms that some wheel fits; none where there is no wheel, or one that fits all."""
+    tags = {tag.platform for each in compressed for tag in parse_tag(each)}
+    found = {name for machine, name in PLATFORMS.items() if any(each.endswith(f"_{machine}") for each in tags)}
+    return () if "any" in tags else tuple(sorted(found))
 
 
 @cache

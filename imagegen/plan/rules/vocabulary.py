@@ -16,8 +16,22 @@ from imagegen.plan.rules.gpu_names import GpuNames, architectures, plain
 
 T = TypeVar("T")
 
+# What users call a platform, without punctuation; OCI's name is first.
+_PLATFORMS = {
+    "linux/amd64": ("linux/amd64", "amd64", "x8664", "x64", "linux/x8664", "wsl2", "wsl"),
+    "linux/arm64": ("linux/arm64", "arm64", "aarch64", "linux/aarch64", "sbsa", "arm"),
+    "windows": ("windows", "win", "win32", "win64", "winamd64", "windows/amd64", "windows10", "windows11"),
+    "macos": ("macos", "mac", "darwin", "osx", "macosx", "darwin/arm64"),
+}
+_WITHOUT_IMAGES = {
+    "windows": "images, rules and metadata here are of Linux; on Windows that is WSL 2: name wsl2",
+    "macos": "images, rules and metadata here are of Linux",
+}
+WSL = frozenset({"wsl", "wsl2"})
+
 _LIKENESS = 0.8  # difflib's ratio, at least, of a typing error: "troch" and "torch" have 0.8
-_CUDA = re.compile(r"(?:cuda|cu)([1-9][0-9]\.[0-9](?:\.[0-9]+)?)")
+_CUDA = re.compile(r"(?:cuda|cu)([1-9][0-9](?:\.[0-9](?:\.[0-9]+)?)?)")
+_DRIVER = re.compile(r"(?:driver|r|driverr)([3-9][0-9]{2}(?:\.[0-9]+)*)")
 _PYTHON = re.compile(r"(?:py|cp|python)?3\.?([0-9]{1,2})")
 
 
@@ -25,7 +39,7 @@ _PYTHON = re.compile(r"(?:py|cp|python)?3\.?([0-9]{1,2})")
 class UnknownName:
     """A name that neither the matrix nor the harvested metadata has."""
 
-    kind: str  # "component", "GPU" or "base"
+    kind: str  # "component", "GPU", "base" or "platform"
     name: str
     suggestion: str | None  # a known name that resembles it
     known: tuple[str, ...] = ()  # all names of its kind, where these are few
@@ -58,7 +72,6 @@ class Vocabulary:
     packages: Mapping[str, str]
     gpus: GpuNames
     systems: Mapping[str, System]
-    platforms: tuple[str, ...]
     labelled: frozenset[str]  # packages of which there are builds with a local version label, one for each CUDA, say
     written: Mapping[str, str]
 
@@ -77,7 +90,7 @@ class Vocabulary:
         written = {plain(each): each for each in (*SURROUNDINGS, *names, *gpus.families, *matrix.systems, *cells)}
         several = (each for each in matrix.components.values() if each.index or each.local or each.compiled)
         labelled = frozenset(each.package for each in several)
-        return cls(_plain(names), gpus, _plain(systems), matrix.axes["platform"], labelled, written)
+        return cls(_plain(names), gpus, _plain(systems), labelled, written)
 
     def package(self, name: str) -> str:
         """Return the package that the name stands for. Raises UnknownNameError, as `gpu` and `system` do."""
@@ -105,14 +118,21 @@ class Vocabulary:
         key = plain(word)
         if key in self.packages:
             return self.packages[key], ""
-        dotted = _CUDA.fullmatch(key)
-        if dotted or key == NO_CUDA or cuda_version(key):
-            return "cuda", f"=={dotted[1] if dotted else key}"
-        if found := re.fullmatch(r"(?:py|cp|python)3\.?[0-9]{1,2}", key):
-            return "python", f"=={found[0]}"
+        if found := _version_of_surrounding(key):
+            return found
+        if any(key in spellings for spellings in _PLATFORMS.values()):
+            return "platform", f"=={word}"
         if key in self.systems:
             return "base", f"=={word}"
         return ("gpu", f"=={word}") if self.gpus.find(word) else None
+
+    def platform(self, name: str) -> str:
+        """Return OCI's name of a platform of Linux. Raises UnknownNameError; its reason is there for other systems."""
+        found = next((each for each, spellings in _PLATFORMS.items() if plain(name) in spellings), None)
+        if found is None or found in _WITHOUT_IMAGES:
+            known = tuple(each for each in _PLATFORMS if each not in _WITHOUT_IMAGES)
+            raise UnknownNameError(UnknownName("platform", name, None, known, _WITHOUT_IMAGES.get(found or "", "")))
+        return found
 
     def near(self, word: str, among: Iterable[str] | None = None) -> str | None:
         """Return the known name that the user probably meant.
@@ -143,6 +163,18 @@ def cuda_of(text: str) -> str | None:
     """The minor version: "12.8" of "12.8", "12.8.1" and "cu128"; None for anything else."""
     found = re.fullmatch(r"([1-9][0-9])\.([0-9])(?:\.[0-9]+)?", text)
     return f"{found[1]}.{found[2]}" if found else cuda_version(plain(text))
+
+
+def _version_of_surrounding(key: str) -> tuple[str, str] | None:
+    """Return CUDA, Python or the driver with its specifier for a plain word: "cu128", "cuda13", "py312", "r570"."""
+    label = key.replace("cuda", "cu")  # cuda128 is cu128
+    if key == NO_CUDA or cuda_version(label):
+        return "cuda", f"=={label}"
+    if found := _CUDA.fullmatch(key):
+        return "cuda", f"=={found[1]}"
+    if found := _DRIVER.fullmatch(key):
+        return "driver", f"=={found[1]}"
+    return ("python", f"=={key}") if re.fullmatch(r"(?:py|cp|python)3\.?[0-9]{1,2}", key) else None
 
 
 def _spellings(system: str) -> set[str]:
