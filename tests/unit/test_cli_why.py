@@ -173,7 +173,7 @@ def test_why_refuses_what_it_does_not_understand(run: Run) -> None:
         (("torch==2.8.0", "GTX", "980", "Ti"), 2, "unknown", "compatible", {"GTX 980 Ti": None}),
         (("torch==2.6.0", "gpu==RTX 5090,GTX 980"), 1, "incompatible", "incompatible", {"GTX 980": None}),
         (("hopper-vllm-cu130-py313",), 2, "unknown", None, {"hopper-vllm-cu130-py313": "hopper-vllm-cu130-py312"}),
-        (("torch==2.8.0", "base==ubuntu22.10"), 2, "unknown", "compatible", {"ubuntu22.10": "ubuntu22.04"}),
+        (("torch==2.8.0", "base==ubuntu22.40"), 2, "unknown", "compatible", {"ubuntu22.40": "ubuntu22.04"}),
         (("hopper-vllm", "--set", "gpu=GTX 980"), 2, "unknown", "compatible", {"GTX 980": None}),
         (("hopper-vllm", "--set", "vllm=0.12.0", "--set", "x=1"), 1, "incompatible", "incompatible", {"x": None}),
     ],
@@ -249,3 +249,12 @@ def test_rules_that_contradict_each_other_end_every_command(run: Run, tmp_path: 
     ended = run("matrix")
     assert ended.code == 65
     assert f"{tmp_path}/matrices/rules.yaml:2:3: the rule high contradicts low" in ended.err
+
+
+def test_what_an_image_of_nvidia_has_is_held_against_the_packages(run: Run) -> None:
+    ended = run("why", "nvcr.io/nvidia/pytorch:25.03-py3", "vllm==0.8.5", "--json")
+    found = json.loads(ended.out)
+    assert (ended.code, found["verdict"]) == (1, "incompatible")
+    assert any("nvidia/pytorch:25.03" in each for each in found["assumed"])
+    assert {"torch", "vllm"} in [set(each["components"]) for each in found["conflicts"]]
+    assert run("why", "nvcr.io/nvidia/pytorch:25.09-py3", "driver==570").code == 1

@@ -188,7 +188,7 @@ def test_words_that_are_not_understood_are_reported(typed: list[str], said: str)
         ("RTX 6000", "RTX 6000", None),
         ("MI300X", "MI300X", None),
         ("GTX 980 Ti", "GTX 980 Ti", None),
-        ("base==ubuntu22.10", "ubuntu22.10", "ubuntu22.04"),
+        ("base==ubuntu22.40", "ubuntu22.40", "ubuntu22.04"),
         ("base==winter", "winter", None),
     ],
 )
@@ -303,6 +303,50 @@ def test_a_gpu_of_an_arm64_system_implies_that_platform(words: list[str], platfo
     assert (question.facts.names["platform"], bool(question.assumed)) == (platform, assumed)
 
 
+@pytest.mark.parametrize(
+    ("name", "system", "glibc"),
+    [
+        ("debian11", "debian11", "2.31"),
+        ("base==debian:12-slim", "debian12", "2.36"),
+        ("trixie", "debian13", "2.41"),
+        ("ubuntu18.04", "ubuntu18.04", "2.27"),
+        ("ubuntu:26.04", "ubuntu26.04", "2.43"),
+        ("Ubuntu 22.04", "ubuntu22.04", "2.35"),
+        ("rhel8", "rocky8", "2.28"),
+        ("RHEL 9", "rocky9", "2.34"),
+        ("almalinux9", "rocky9", "2.34"),
+        ("CentOS 7", "centos7", "2.17"),
+        ("amazonlinux2", "amazonlinux2", "2.26"),
+        ("Amazon Linux 2023", "amazonlinux2023", "2.34"),
+    ],
+)
+def test_a_base_is_known_by_its_names_with_its_glibc(name: str, system: str, glibc: str) -> None:
+    facts = requested(name, "torch==2.9.1").facts
+    assert (facts.names["base"], facts.versions["glibc"].text) == (system, glibc)
+
+
+def test_alpine_has_no_glibc() -> None:
+    question = requested("alpine", "torch==2.9.1")
+    assert question.facts.versions["glibc"].text == "none (musl)"
+    assert not any(version in question.facts.versions["glibc"].range for version in ("2.17", "2.28"))
+    assert question.assumed
+
+
+@pytest.mark.parametrize("name", ["nvcr.io/nvidia/pytorch:25.03-py3", "base==nvidia/pytorch:25.03"])
+def test_an_image_of_nvidia_brings_what_it_has(name: str) -> None:
+    question = requested(name, "vllm==0.8.5")
+    facts = question.facts
+    assert {each: facts.versions[each].text for each in ("python", "cuda", "glibc")} == {
+        "python": "3.12",
+        "cuda": "12.8",
+        "glibc": "2.39",
+    }
+    assert (facts.packages["torch"].text, facts.packages["torch"].built) == ("2.7.0a0+7c8ec84dab", True)
+    assert question.assumed
+    other = requested(name, "torch==2.6.0", "python==3.11").facts
+    assert (other.packages["torch"].text, other.versions["python"].text) == ("2.6.0", "3.11")
+
+
 @pytest.mark.parametrize("name", ["windows", "win_amd64", "platform==macOS", "darwin"])
 def test_other_systems_than_linux_are_named_as_such(name: str) -> None:
     question = requested(name, "torch==2.9.1")
@@ -320,7 +364,18 @@ def test_a_guess_at_a_gpu_is_of_the_architecture_of_all_that_it_may_be(name: str
         assert {gpu.name for each in same for gpu in VOCABULARY.gpus.known[each]} <= {found.name}
 
 
-WORDS = ["mcore==0.16", "vllm>=0.11,<0.13", "verl[sglang]", "H100", "B200", "cu128", "py312", "rocky8", "driver==580"]
+WORDS = [
+    "mcore==0.16",
+    "vllm>=0.11,<0.13",
+    "verl[sglang]",
+    "H100",
+    "B200",
+    "cu128",
+    "py312",
+    "rocky8",
+    "driver==580",
+    "GB200",
+]
 WORDS += ["deepspeed==0.16", "gpu==GTX 980", "vlm"]  # not known
 
 

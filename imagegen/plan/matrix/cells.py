@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from imagegen.core.errors import Location, UsageError
 from imagegen.core.text import did_you_mean
 from imagegen.core.types import Gpu
-from imagegen.plan.matrix.model import Cell, Component, Interpreter, PinOverride, Rule, System
+from imagegen.plan.matrix.model import Cell, Component, Interpreter, NgcImage, PinOverride, Rule, System
 from imagegen.plan.matrix.recipe import EnvEntry, Recipe
 from imagegen.plan.matrix.schema import ComponentUse, ImageEntry, OverrideEntry, StackEntry, VariantEntry
 
@@ -86,6 +86,7 @@ class Matrix:
     interpreters: Mapping[str, Interpreter] = field(default_factory=dict)  # by name
     pin_overrides: tuple[PinOverride, ...] = ()  # by their names
     accelerators: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # maker -> globs over plain names
+    ngc_images: Mapping[str, NgcImage] = field(default_factory=dict)  # of nvcr.io/nvidia/pytorch, by tag
 
     def cells(self) -> tuple[Cell, ...]:
         return self.all_cells

@@ -33,7 +33,6 @@ from imagegen.plan.matrix.model import (
     Requirement,
     Rule,
     Sdist,
-    System,
     cuda_version,
 )
 from imagegen.plan.matrix.recipe import Recipe
@@ -107,7 +106,7 @@ class _Completion:
         self._ambiguous: set[tuple[tuple[str, str], str]] = set()  # what is refused already, by image
         self.unresolved = unresolved  # entries that name what does not exist
         self.axes: dict[str, AxisEntry] = {found.name: found.entry for found in self._sound("axes")}
-        self.systems = {found.name: System(found.name, found.entry.glibc) for found in self._sound("systems")}
+        self.systems = {found.name: found.entry.system(found.name) for found in self._sound("systems")}
         self.gpus = {found.name: found.entry.gpu(found.name) for found in self._sound("gpus")}
         self.accelerators = {found.entry.maker: tuple(found.entry.names) for found in self._sound("accelerators")}
         self.bases = {
@@ -156,6 +155,7 @@ class _Completion:
                 PinOverride(**found.entry.model_dump(exclude={"override"})) for found in self._sound("pin_overrides")
             ),
             self.accelerators,
+            {found.name: found.entry.image(found.name) for found in self._sound("ngc_images")},
         )
 
     def _sound(self, section: str) -> list[PlacedEntry]:

@@ -19,6 +19,7 @@ NAMED = ("base", "platform")
 VERSIONED = ("cuda", "driver", "glibc", "gpu", "python")
 SURROUNDINGS = (*NAMED, *VERSIONED)
 ENV = "env."  # begins the name of an environment variable in a rule
+NO_GLIBC = "0.0"  # the glibc of a system with musl
 NO_CUDA = "cpu"  # the cuda axis's value for stacks without it
 
 
@@ -197,7 +198,19 @@ class System:
     """A distribution's release, as far as wheels depend on it."""
 
     name: str  # "ubuntu22.04"
-    glibc: str  # "2.35"
+    glibc: str  # "2.35"; "0.0" for musl
+    python: str = ""  # minor version of its own packages: "3.10"
+    aliases: tuple[str, ...] = ()  # other names that users type: "jammy"
+
+
+@dataclass(frozen=True)
+class NgcImage:
+    """The contents of an image nvcr.io/nvidia/pytorch, as far as rules depend on it."""
+
+    tag: str  # "25.03"
+    torch: str  # "2.7.0a0+7c8ec84dab": NVIDIA's own build of a commit
+    cuda: str  # "12.8"
+    system: str  # "ubuntu24.04"
 
 
 @dataclass(frozen=True)

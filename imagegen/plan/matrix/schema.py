@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from imagegen.core import types as t
 from imagegen.core.types import Strict
-from imagegen.plan.matrix.model import ENV, SURROUNDINGS, InterpreterFile, Kind
+from imagegen.plan.matrix.model import ENV, SURROUNDINGS, InterpreterFile, Kind, NgcImage, System
 from imagegen.plan.matrix.recipe import EnvEntry, NamedEntry, RecipeEntry
 
 
@@ -47,8 +47,25 @@ class AcceleratorEntry(NamedEntry):
 class SystemEntry(NamedEntry):
     """A distribution's release, as far as wheels depend on it."""
 
-    glibc: t.Minor
+    glibc: t.Minor = Field(description="0.0 for a system with musl, on which no manylinux wheel runs.")
+    python: t.Minor = Field(default="0.0", description="Of its own packages.")
+    aliases: list[t.Alias] = Field(default=[], description="Other names that users type: codenames, systems like it.")
     source: t.Text
+
+    def system(self, name: str) -> System:
+        return System(name, self.glibc, self.python, tuple(self.aliases))
+
+
+class NgcImageEntry(NamedEntry):
+    """The contents of nvcr.io/nvidia/pytorch, by its tag: 25.03."""
+
+    torch: t.CanonicalVersion
+    cuda: t.Minor
+    system: t.Name
+    source: t.Text
+
+    def image(self, tag: str) -> NgcImage:
+        return NgcImage(tag, self.torch, self.cuda, self.system)
 
 
 class InterpreterEntry(NamedEntry):
@@ -338,6 +355,7 @@ class MatrixFile(Strict):
 
     indexes: dict[t.Name, IndexEntry] = {}
     systems: dict[t.Name, SystemEntry] = {}
+    ngc_images: dict[t.Name, NgcImageEntry] = {}
     gpus: dict[t.GpuName, GpuEntry] = {}
     accelerators: dict[t.Name, AcceleratorEntry] = {}
     interpreters: dict[t.Name, InterpreterEntry] = {}

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from imagegen.core.errors import UsageError
 from imagegen.core.types import Gpu, parse_specifier
 from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.model import ENV, NO_CUDA, Cell, is_surrounding
+from imagegen.plan.matrix.model import ENV, NO_CUDA, NO_GLIBC, Cell, NgcImage, is_surrounding
 from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell
 from imagegen.plan.rules.gpu_names import is_variant, plain
 from imagegen.plan.rules.vocabulary import WSL, UnknownName, UnknownNameError, Vocabulary, cuda_of, python_of
 
 _WORD = re.compile(
-    r"(?P<name>[A-Za-z0-9][\w ./+-]*?)\s*(?:\[(?P<extras>[\w\s,-]+)\])?\s*(?P<specifier>(?:[=<>!~]=?).*)?", re.DOTALL
+    r"(?P<name>[A-Za-z0-9][\w ./:+-]*?)\s*(?:\[(?P<extras>[\w\s,-]+)\])?\s*(?P<specifier>(?:[=<>!~]=?).*)?", re.DOTALL
 )
 _EXAMPLE = "imagegen why torch==2.9.1 vllm==0.11.0 cuda==12.8 gpu==sm_120 python==3.12"
 _VERSION = re.compile(r"[vR]?([0-9]+(?:\.[0-9]+)*(?:[._-]?[a-z]+[0-9]*)*(?:\+[\w.]+)?)", re.ASCII)
@@ -137,6 +137,8 @@ class _QuestionParser:
         self.gpus: tuple[Gpu, ...] = ()
         self.products: list[str] = []  # the names of `gpus` as they are typed
         self.assumed: list[str] = []
+        self.image_facts: dict[str, Fact] = {}  # of an image of NVIDIA, where the query names nothing else
+        self.image_torch: Fact | None = None
         self.extras: dict[str, frozenset[str]] = {}
         self.cards: dict[str, UnknownName] = {}  # those of the unknown names that are GPUs
         self.unknown: dict[str, UnknownName] = {}
@@ -215,6 +217,8 @@ class _QuestionParser:
             for each in value.split(","):
                 self._gpu(each.strip())
             self.requested["gpu"] = f"=={','.join([*(gpu.name for gpu in self.gpus), *self.cards])}"
+        elif name == "base" and (image := self.vocabulary.image(value)):
+            self._image(image)
         elif name == "base":
             self._base(value)
         else:
@@ -258,11 +262,33 @@ class _QuestionParser:
             return
         self.requested["base"] = f"=={system.name}"
         self.names["base"] = system.name
-        self.versions.setdefault("glibc", Fact.exactly(system.glibc))
+        glibc = Fact.exactly(system.glibc)
+        if system.glibc == NO_GLIBC:
+            glibc = replace(glibc, text="none (musl)")
+            self.assumed.append(f"base {system.name}: it has musl, and wheels with a manylinux tag need glibc")
+        self.versions.setdefault("glibc", glibc)
+
+    def _image(self, image: NgcImage) -> None:
+        """Take what an image of NVIDIA has, except where the query names something else."""
+        self._base(image.system)
+        self.requested["base"] = f"==nvidia/pytorch:{image.tag}"
+        python = self.vocabulary.system(image.system).python
+        self.image_facts = {
+            "python": replace(Fact.within(f"~={python}.0"), text=python),
+            "cuda": Fact.exactly(image.cuda),
+        }
+        self.image_torch = replace(Fact.requested(f"=={image.torch}"), built=True)
+        self.assumed.append(
+            f"base nvidia/pytorch:{image.tag}: {image.system}, Python {python}, CUDA {image.cuda}, NVIDIA's own "
+            f"torch {image.torch}, which pip replaces if a package requires another"
+        )
 
     def about(self, cell: Cell | None) -> Question:
         """Return the question; for a cell, with its facts unless a word of the query changes them."""
         self._assume_platform()
+        self.versions = {**self.image_facts, **self.versions}
+        if self.image_torch and "torch" not in self.requested:
+            self.packages = {**self.packages, "torch": self.image_torch}
         assumed = tuple(self.assumed)
         unknown = tuple(self.unknown[name] for name in sorted(self.unknown))
         if cell is None:

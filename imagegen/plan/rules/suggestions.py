@@ -9,7 +9,7 @@ from itertools import combinations
 from packaging.version import Version
 
 from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.model import NO_CUDA, Cell, Rule, System, cuda_version
+from imagegen.plan.matrix.model import NO_CUDA, NO_GLIBC, Cell, Rule, System, cuda_version
 from imagegen.plan.rules.evaluate import evaluate_cell
 from imagegen.plan.rules.facts import Fact, Facts, on_each, rules_in_context
 from imagegen.plan.rules.problem import FreeNames, Problem
@@ -51,7 +51,12 @@ class PlatformChoices:
         return cls(
             tuple(sorted(cuda, key=Version)),
             tuple(sorted(matrix.axes["python"], key=Version)),
-            tuple(sorted(matrix.systems.values(), key=lambda system: (Version(system.glibc), system.name))),
+            tuple(
+                sorted(
+                    (system for system in matrix.systems.values() if system.glibc != NO_GLIBC),
+                    key=lambda system: (Version(system.glibc), system.name),
+                )
+            ),
         )
 
 
@@ -288,7 +293,7 @@ def _among(versions: Sequence[str], fact: Fact) -> int:
 
 def _older(fact: Fact) -> str:
     """A specifier of what is older than an exact version, of everything where it is a range."""
-    return f"<{fact.text}" if fact.text[:1].isdigit() else ""
+    return f"<{Version(fact.text).public}" if fact.text[:1].isdigit() else ""
 
 
 def _candidates(surroundings: PlatformChoices) -> dict[str, tuple[str, ...]]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from imagegen.core.errors import UsageError
 from imagegen.core.text import nearest
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.model import NO_CUDA, SURROUNDINGS, System, cuda_version
+from imagegen.plan.matrix.model import NO_CUDA, SURROUNDINGS, NgcImage, System, cuda_version
 from imagegen.plan.rules.gpu_names import GpuNames, architectures, plain
 
 T = TypeVar("T")
+
+_NGC = re.compile(r"(?:nvcr\.io/)?(?:nvidia/|ngc)pytorch:?([0-9]{2}\.[0-9]{2})(?:-?py3)?(?:-?igpu)?")
+# Before and after the name of a system in the name of an image: docker.io/library/debian:12-slim.
+_IMAGE = re.compile(r"^(?:docker\.io/)?(?:library/)?|(?:-?slim)?$")
 
 # What users call a platform, without punctuation; OCI's name is first.
 _PLATFORMS = {
@@ -74,6 +78,7 @@ class Vocabulary:
     systems: Mapping[str, System]
     labelled: frozenset[str]  # packages of which there are builds with a local version label, one for each CUDA, say
     written: Mapping[str, str]
+    ngc_images: Mapping[str, NgcImage] = field(default_factory=dict)  # of nvcr.io/nvidia/pytorch, by tag
 
     @classmethod
     def of(cls, matrix: Matrix, harvested: Iterable[str] = ()) -> Vocabulary:
@@ -85,12 +90,12 @@ class Vocabulary:
         names |= {name: component.package for name, component in matrix.components.items()}
         gpus = GpuNames(tuple(matrix.gpus.values()), matrix.accelerators)
         systems = {cell.base.name: System(cell.base.name, cell.base.glibc) for cell in matrix.all_cells}
-        systems |= {each: system for system in matrix.systems.values() for each in _spellings(system.name)}
+        systems |= {each: system for system in matrix.systems.values() for each in _spellings(system)}
         cells = (*matrix.defaults, *(cell.id for cell in matrix.all_cells))
         written = {plain(each): each for each in (*SURROUNDINGS, *names, *gpus.families, *matrix.systems, *cells)}
         several = (each for each in matrix.components.values() if each.index or each.local or each.compiled)
         labelled = frozenset(each.package for each in several)
-        return cls(_plain(names), gpus, _plain(systems), labelled, written)
+        return cls(_plain(names), gpus, _plain(systems), labelled, written, matrix.ngc_images)
 
     def package(self, name: str) -> str:
         """Return the package that the name stands for. Raises UnknownNameError, as `gpu` and `system` do."""
@@ -111,7 +116,13 @@ class Vocabulary:
 
     def system(self, name: str) -> System:
         known = sorted({system.name for system in self.systems.values()})
+        name = _IMAGE.sub("", name.lower()).replace(":", "")
         return self._find(self.systems, name, "base", known)
+
+    def image(self, name: str) -> NgcImage | None:
+        """Return the image of NVIDIA that the name is of, if any: "nvcr.io/nvidia/pytorch:25.03-py3"."""
+        found = _NGC.fullmatch(name.lower())
+        return self.ngc_images.get(found[1]) if found else None
 
     def meaning(self, word: str) -> tuple[str, str] | None:
         """Return (surrounding or package, specifier) for a single word: "cu128", "py312", "H100"; None if unknown."""
@@ -122,7 +133,7 @@ class Vocabulary:
             return found
         if any(key in spellings for spellings in _PLATFORMS.values()):
             return "platform", f"=={word}"
-        if key in self.systems:
+        if _IMAGE.sub("", key).replace(":", "") in self.systems or _NGC.fullmatch(key):
             return "base", f"=={word}"
         return ("gpu", f"=={word}") if self.gpus.find(word) else None
 
@@ -177,5 +188,5 @@ def _version_of_surrounding(key: str) -> tuple[str, str] | None:
     return ("python", f"=={key}") if re.fullmatch(r"(?:py|cp|python)3\.?[0-9]{1,2}", key) else None
 
 
-def _spellings(system: str) -> set[str]:
-    return {system, system.replace(".", "")}
+def _spellings(system: System) -> set[str]:
+    return {each for name in (system.name, *system.aliases) for each in (name, name.replace(".", ""))}
