@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from imagegen.audit import capability, contents, dynamic, extras, gpu, libraries, torch_rule
+from imagegen.audit import capability, contents, dynamic, extras, gpu, imports, libraries, torch_rule
 from imagegen.audit import gpu as gpu_code
 from imagegen.audit.capability import arch, runs
 from imagegen.audit.elf import CUDA
@@ -124,6 +124,7 @@ CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     libraries.check,
     contents.check,
     extras.check,
+    imports.check,
 )
 
 

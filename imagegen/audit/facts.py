@@ -11,6 +11,8 @@ from typing import Any
 
 import zstandard
 
+from imagegen.audit.api.exports import Module
+from imagegen.audit.api.requirements import RequiredName
 from imagegen.audit.model import (
     CodeGroup,
     CodeTarget,
@@ -26,7 +28,7 @@ from imagegen.audit.model import (
 
 # Raise it whenever the readers see more, or something else, in the same file, or other libraries in the same base: what
 # is kept under the old number is then forgotten.
-FACTS_FORMAT = 4
+FACTS_FORMAT = 5
 _LEVEL = 6
 _NUL = "\0"
 
@@ -51,6 +53,8 @@ def package(data: bytes) -> Package:
         **rest,
         licence=Licence(expression, text, tuple(classifiers)),
         optional_imports=tuple(OptionalImport(*row) for row in value["optional_imports"]),
+        exports={name: _to_module(row) for name, row in value["exports"].items()},
+        required_names=tuple(RequiredName(*row) for row in value["required_names"]),
     )
 
 
@@ -82,6 +86,10 @@ def _from_package(known: Package) -> dict[str, Any]:
         "optional_imports": [
             [each.distribution, each.path, each.line, each.lazy, each.guarded] for each in known.optional_imports
         ],
+        "exports": {name: _from_module(module) for name, module in known.exports.items()},
+        "required_names": [
+            [each.name, each.modules, each.path, each.line, each.certain] for each in known.required_names
+        ],
     }
 
 
@@ -94,6 +102,15 @@ def _from_system(known: SystemLibraries) -> dict[str, Any]:
         "debs": {name: _from_deb(deb) for name, deb in known.debs.items()},
         "release": [each.id, each.version, each.codename] if (each := known.release) else None,
     }
+
+
+def _from_module(module: Module) -> list[Any]:
+    return [" ".join(sorted(module.names)), module.stars, module.open, module.below]
+
+
+def _to_module(row: list[Any]) -> Module:
+    names, stars, anything, below = row
+    return Module(frozenset(names.split()), tuple(stars), anything, below)
 
 
 def _from_deb(deb: InstalledDeb) -> list[Any]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, TypeVar
 
+from imagegen.audit.api.exports import Module
+from imagegen.audit.api.requirements import RequiredName
 from imagegen.audit.demangle import demangle
 from imagegen.core.types import Gpu
 
@@ -143,6 +145,8 @@ class Package:
     licence: Licence = Licence()
     entry_points: tuple[str, ...] = ()  # modules that the matrix says users start
     optional_imports: tuple[OptionalImport, ...] = ()  # sorted by path
+    exports: Mapping[str, Module] = field(default_factory=dict)  # of distributions in data/api.yaml: its Python modules
+    required_names: tuple[RequiredName, ...] = ()  # of distributions in data/api.yaml: names of others, sorted
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}".rstrip()  # a package that was never released has no version

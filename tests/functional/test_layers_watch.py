@@ -137,3 +137,18 @@ def test_facts_are_kept_as_long_as_a_lock_names_the_wheel(store: Store, tmp_path
     assert scan.recorded_scan(store, wheel, "3.11")
     upkeep.collect(store, [], 2 * upkeep.YOUNG + later)
     assert scan.recorded_scan(store, wheel, "3.11") is None
+
+
+@pytest.mark.usefixtures("empty_base")
+def test_names_that_packages_share_are_read_while_their_layers_are_made(
+    store: Store, tmp_path: Path, settings: Settings, read: list[str]
+) -> None:
+    rollout = "verl/workers/rollout/vllm_rollout/vllm_async_server.py"
+    sources = {"verl/__init__.py": b"", rollout: b"from vllm import LLM, Gone"}
+    user = locked(store, tmp_path, "verl", sources)
+    provider = locked(store, tmp_path, "vllm", {"vllm/__init__.py": b"class LLM: pass"})
+    assemble(lock_of(user, provider), Context(store, settings, Quiet()))
+    assert read.count(rollout) == read.count("vllm/__init__.py") == 1
+    scans = [scan.scan_wheel(store, each, "3.11") for each in (user, provider)]
+    assert [each.name for each in scans[0].required_names] == ["vllm.Gone", "vllm.LLM"]
+    assert scans[1].exports["vllm"].names == {"LLM"}

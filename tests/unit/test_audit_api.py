@@ -77,6 +77,18 @@ def test_a_module_may_define_any_name_that_code_computes(source: str) -> None:
     assert module(source).open
 
 
+@given(st.lists(st.tuples(st.sampled_from(BINDINGS), st.sampled_from(NAMES)), max_size=4), st.booleans())
+def test_bodies_of_functions_do_not_change_what_is_exported(statements: list[tuple[str, str]], text: bool) -> None:
+    body = (
+        'def many():\n    """Text.\ndef inside(): pass\n    """\n    return 1\n'
+        if text
+        else "class A(\n    B,\n):\n    x = 1\n"
+    )
+    source = body + "\n".join(line.format(name=name) for line, name in statements) + "\n" + body.replace("A", "C")
+    assert module(source).names >= {name for _, name in statements}
+    assert "inside" not in module(source).names
+
+
 @pytest.mark.parametrize(
     "source", ["x = globals()['__file__']", "def f(): return globals().get('a')", "def f():\n    setattr(f, 'a', 1)"]
 )
@@ -213,6 +225,28 @@ def test_a_conditional_expression_guards_its_attributes() -> None:
     assert {each.name: each.guarded for each in found} == {"engine": False, "engine.new": True}
 
 
+def test_a_function_that_only_guarded_code_calls_is_guarded() -> None:
+    source = b"""
+def old():
+    helper()
+def helper():
+    from engine import Old
+def new():
+    from engine import New
+run = old if engine_version < 2 else print
+new()
+"""
+    assert {each.name: each.guarded for each in uses("a.py", source, {"engine"})} == {
+        "engine.Old": True,
+        "engine.New": False,
+    }
+
+
+def test_attributes_of_a_guarded_import_are_guarded() -> None:
+    source = b"try:\n    from engine import Mode\nexcept ImportError:\n    Mode = None\ndef f(): return Mode.fast"
+    assert {each.guarded for each in uses("a.py", source, {"engine"})} == {True}
+
+
 # Requirements.
 
 SOURCES = {
@@ -290,5 +324,5 @@ def test_an_import_statement_fails_where_a_name_is_missing(
     if said is not None:
         assert missing
         assert said in {f"{package}{module_of}", f"{package}{module_of}.{name}"}
-    elif missing:  # the import statements of the package itself fail
-        assert any(b"import" in source for source in files.values())
+    elif missing:  # the import statements of the package itself fail, or an object stands where a module should
+        assert any(b"import" in source for source in files.values()) or module_of[1:] in api.modules[package].names

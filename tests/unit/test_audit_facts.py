@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit import facts
+from imagegen.audit.api import Module, RequiredName, exports, requirements
 from imagegen.audit.examine import examine
 from imagegen.audit.model import (
     CodeGroup,
@@ -64,11 +65,20 @@ LICENCES = st.builds(Licence, st.none() | NAMES, st.none() | NAMES, TUPLES)
 IMPORTS = st.lists(
     st.builds(OptionalImport, NAMES, NAMES, st.integers(1, 9), st.booleans(), st.booleans()), max_size=2
 ).map(tuple)
+WORDS = st.text("abcé_1", min_size=1, max_size=4)
+MODULES = st.dictionaries(
+    NAMES, st.builds(Module, st.frozensets(WORDS, max_size=3), TUPLES, st.booleans(), st.booleans()), max_size=3
+)
+REQUIRED_NAMES = st.lists(
+    st.builds(RequiredName, NAMES, st.integers(1, 9), NAMES, st.integers(1, 9), st.booleans()), max_size=2
+).map(tuple)
 RELEASES = st.none() | st.builds(OsRelease, NAMES, NAMES, NAMES)
 DEBS = st.dictionaries(NAMES, st.builds(InstalledDeb, NAMES, NAMES, NAMES, NAMES, st.none() | TUPLES), max_size=3)
 
 
-@given(st.builds(Package, NAMES, NAMES, TABLES, TUPLES, TUPLES, TUPLES, LICENCES, TUPLES, IMPORTS))
+@given(
+    st.builds(Package, NAMES, NAMES, TABLES, TUPLES, TUPLES, TUPLES, LICENCES, TUPLES, IMPORTS, MODULES, REQUIRED_NAMES)
+)
 def test_a_package_comes_back_as_it_was(package: Package) -> None:
     assert facts.package(facts.packed(package)) == package
 
@@ -124,6 +134,11 @@ def test_who_changes_what_readers_say_raises_the_number_of_their_format(tmp_path
     }  # fmt: skip
     environment = {"LD_LIBRARY_PATH": "/usr/lib"}
     system = from_directories(on_disk(tmp_path, root), environment=environment, interpreter="/usr/bin/python3")
-    known = (Package("demo", "1.0", files, ("torch",), ("cp311-cp311-linux_x86_64",)), system)
+    sources = {
+        "demo/__init__.py": b"from .a import *\nfrom vllm import LLM",
+        "demo/a.py": b"def f():\n    import vllm.b",
+    }
+    names = {"exports": exports(sources), "required_names": requirements(sources, {"vllm": ["demo", "demo.a"]})}
+    known = (Package("demo", "1.0", files, ("torch",), ("cp311-cp311-linux_x86_64",), **names), system)
     digest = hashlib.sha256(b"".join(zstandard.decompress(facts.packed(each)) for each in known)).hexdigest()
-    assert (facts.FACTS_FORMAT, digest[:16]) == (4, "e7ef2bc79172c31b")
+    assert (facts.FACTS_FORMAT, digest[:16]) == (5, "35f47470696fe0cb")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -36,8 +36,20 @@ def requirements(files: Mapping[str, bytes], starts: Mapping[str, Sequence[str]]
         starts: the top-level name of another package ("vllm") -> the modules, as globs, that those import first who use
             the package with that one. A module that only guarded imports lead to must be named in full.
     """
+    tops = tops_of(files, starts)
+    return required(files, [use for path, source in files.items() for use in uses(path, source, tops)], starts)
+
+
+def tops_of(paths: Iterable[str], starts: Mapping[str, Sequence[str]]) -> frozenset[str]:
+    """Return the top-level names whose uses decide what a package requires: those of others, and its own."""
+    return frozenset({*starts, *(name.partition(".")[0] for path in paths if (name := module_name(path)))})
+
+
+def required(
+    files: Iterable[str], used: Sequence[NameUse], starts: Mapping[str, Sequence[str]]
+) -> tuple[RequiredName, ...]:
+    """Return the same as `requirements`, from the paths of the files and the uses in them."""
     paths = {name: path for path in sorted(files) if path.endswith(".py") and (name := module_name(path))}
-    used = list(_used(files, {*starts, *(name.partition(".")[0] for name in paths)}))
     graph = _Graph(paths, used)
     found: set[RequiredName] = set()
     for top, globs in starts.items():
@@ -48,11 +60,6 @@ def requirements(files: Mapping[str, bytes], starts: Mapping[str, Sequence[str]]
                 certain = use.path in at_import and not use.lazy
                 found.add(RequiredName(use.name, use.modules, use.path, use.line, certain))
     return tuple(sorted(found))
-
-
-def _used(files: Mapping[str, bytes], tops: Collection[str]) -> Iterator[NameUse]:
-    for path, source in sorted(files.items()):
-        yield from uses(path, source, tops)
 
 
 class _Graph:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from imagegen.audit.api.source import absolute, dotted, is_package, module_name, parse
 
@@ -18,6 +20,7 @@ _HANDLED = {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception",
 _TEST = re.compile(
     r"(?i)version|hasattr|getattr|find_spec|available|installed|import|type_checking|support|^_?is_|^_?has_"
 )
+_IMPORT = re.compile(rb"\b(?:import|from)\b")
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
@@ -44,15 +47,16 @@ def uses(path: str, source: bytes, tops: Collection[str]) -> list[NameUse]:
         return []
     own = name.partition(".")[0]
     foreign = any(top != own and top.encode() in source for top in tops)
-    reader = _Reader(path, name, tops, tree, attributes=foreign)
+    reader = _Reader(path, name, tops, tree, None if foreign else _import_lines(source))
     reader.read(tree.body, _Where())
-    return sorted(reader.found.values())
+    return sorted(reader.uses())
 
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """The surroundings of a statement: whether it is inside a function, and below a guard."""
+    """The surroundings of a statement: the function of the module around it, any function, and a guard."""
 
+    function: str = ""
     lazy: bool = False
     guarded: bool = False
 
@@ -60,20 +64,59 @@ class _Where:
 class _Reader:
     """Reads the statements of one file, from the outside in."""
 
-    def __init__(self, path: str, module: str, tops: Collection[str], tree: ast.Module, *, attributes: bool) -> None:
-        self._path, self._module, self._tops, self._attributes = path, module, tops, attributes
+    def __init__(
+        self, path: str, module: str, tops: Collection[str], tree: ast.Module, lines: Sequence[int] | None
+    ) -> None:
+        """Read attributes too where `lines` is None; else only the statements on these lines."""
+        self._path, self._module, self._tops, self._tree, self._lines = path, module, tops, tree, lines
         self._package = is_package(path)
-        self._tests = _test_names(tree)
         self._bound: dict[str, str] = {}  # local name -> the dotted name that an import bound to it
-        self._lost = set(_assigned(tree)) if attributes else set()  # local names that are bound to anything else too
-        self.found: dict[tuple[str, int], NameUse] = {}
+        self._lost = set(_assigned(tree)) if lines is None else set()  # local names that are bound to anything else too
+        self._doubtful: set[str] = set()  # local names of guarded imports
+        self._found: dict[tuple[str, int, str], NameUse] = {}  # by name, and by function of the module
+        self._referred: dict[str, list[_Where]] = {}  # name -> where it is read
+
+    def uses(self) -> Iterator[NameUse]:
+        """Yield the best use of each name; functions that only guarded code refers to count as guarded."""
+        guarded = self._guarded_functions()
+        best: dict[tuple[str, int], NameUse] = {}
+        for (name, modules, function), found in self._found.items():
+            use = replace(found, guarded=found.guarded or function in guarded)
+            known = best.get((name, modules))
+            if known is None or (use.guarded, use.lazy) < (known.guarded, known.lazy):
+                best[name, modules] = use
+        yield from best.values()
+
+    @cached_property
+    def _tests(self) -> set[str]:
+        return _test_names(self._tree)
+
+    def _guarded_functions(self) -> set[str]:
+        functions = {function for _, _, function in self._found}
+        functions |= {where.function for places in self._referred.values() for where in places}
+        guarded: set[str] = set()
+        while more := {
+            name
+            for name in functions - guarded
+            if (places := [each for each in self._referred.get(name, ()) if each.function != name])
+            and all(each.guarded or each.function in guarded for each in places)
+        }:
+            guarded |= more
+        return guarded
 
     def read(self, body: Iterable[ast.stmt], where: _Where) -> None:
         """Read statements of one block; those behind a test that leaves the block are below a guard."""
-        for node in body:
+        for node in filter(self._is_read, body):
             self._statement(node, where)
             if isinstance(node, ast.If) and self._is_guard(node.test) and isinstance(node.body[-1], _LEAVES):
                 where = replace(where, guarded=True)
+
+    def _is_read(self, node: ast.stmt) -> bool:
+        """Return whether the statement holds one of the lines to read, or is a test that leaves its block."""
+        if self._lines is None or isinstance(node, ast.If):
+            return True
+        place = bisect_left(self._lines, node.lineno)
+        return place < len(self._lines) and self._lines[place] <= (node.end_lineno or node.lineno)
 
     def _statement(self, node: ast.stmt, where: _Where) -> None:
         match node:
@@ -89,7 +132,8 @@ class _Reader:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 outside = [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)]
                 self._expressions(outside, where)
-                self.read(node.body, replace(where, lazy=True))
+                function = where.function if where.lazy else node.name
+                self.read(node.body, replace(where, function=function, lazy=True))
             case ast.ClassDef():
                 self._expressions([*node.bases, *node.decorator_list], where)
                 self.read(node.body, where)
@@ -159,7 +203,7 @@ class _Reader:
         if self._is_used(alias.name):
             self._add(alias.name, alias.name.count(".") + 1, where, line)
             local = alias.asname or alias.name.partition(".")[0]
-            self._bind(local, alias.name if alias.asname else local)
+            self._bind(local, alias.name if alias.asname else local, where)
         else:
             self._lost.add(alias.asname or alias.name.partition(".")[0])
 
@@ -174,9 +218,11 @@ class _Reader:
                 self._add(target, depth, where, node.lineno)
             else:
                 self._add(f"{target}.{alias.name}", depth, where, node.lineno)
-                self._bind(alias.asname or alias.name, f"{target}.{alias.name}")
+                self._bind(alias.asname or alias.name, f"{target}.{alias.name}", where)
 
-    def _bind(self, local: str, name: str) -> None:
+    def _bind(self, local: str, name: str, where: _Where) -> None:
+        if where.guarded:
+            self._doubtful.add(local)
         if self._bound.setdefault(local, name) != name:
             self._lost.add(local)
 
@@ -184,24 +230,33 @@ class _Reader:
 
     def _expressions(self, nodes: Iterable[ast.AST], where: _Where) -> None:
         """Read the attributes of imported names; a guard anywhere in a statement covers all of it."""
-        if not (self._attributes and self._bound):
+        if self._lines is not None:
             return
         for each in (each for node in nodes for each in ast.walk(node)):
             if isinstance(each, ast.IfExp | ast.BoolOp):
                 where = replace(where, guarded=True)
+            elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load):
+                self._referred.setdefault(each.id, []).append(where)
             elif isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load) and (names := dotted(each)):
                 bound = self._bound.get(names[0])
                 if bound and names[0] not in self._lost:
-                    self._add(".".join([bound, *names[1:]]), 1, where, each.lineno)
+                    guarded = where.guarded or names[0] in self._doubtful
+                    self._add(".".join([bound, *names[1:]]), 1, replace(where, guarded=guarded), each.lineno)
 
     def _is_used(self, module: str) -> bool:
         return module.partition(".")[0] in self._tops
 
     def _add(self, name: str, modules: int, where: _Where, line: int) -> None:
         made = NameUse(name, modules, self._path, line, where.lazy, where.guarded)
-        known = self.found.get((name, modules))
+        key = (name, modules, where.function)
+        known = self._found.get(key)
         if known is None or (made.guarded, made.lazy) < (known.guarded, known.lazy):
-            self.found[name, modules] = made
+            self._found[key] = made
+
+
+def _import_lines(source: bytes) -> list[int]:
+    """Return the numbers of the lines on which import statements may begin, sorted."""
+    return [number for number, line in enumerate(source.splitlines(), 1) if _IMPORT.search(line)]
 
 
 def _test_names(tree: ast.Module) -> set[str]:

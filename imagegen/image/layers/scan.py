@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from imagegen.audit import extras, facts
+from imagegen.audit.api.scan import ApiScanner
 from imagegen.audit.collect import IN_MEMORY, Collector
 from imagegen.audit.model import File, OptionalImport, Package
 from imagegen.core.store import Store
@@ -33,6 +34,7 @@ class WheelScanner:
         self._found: dict[str, File] = {}
         self._modules = extras.optional_modules(wheel.requires)
         self._imports: dict[str, list[OptionalImport]] = {}  # by path
+        self._api = ApiScanner(locked.name)
         self._site = site_packages(python)
 
     def over(self, files: Iterable[InstalledFile]) -> list[InstalledFile]:
@@ -45,22 +47,25 @@ class WheelScanner:
         for file in self._files:
             if file.path not in self._found:
                 self._found[file.path] = scan_file(file, self._store.scratch)
-                if self._may_import(file):
+                if self._is_read(file):
                     self._scan(file, b"".join(file.chunks()))
+        files = {relative(path, self._site): file for path, file in self._found.items()}
         package = Package(
             self._locked.name,
             self._locked.version,
-            {relative(path, self._site): file for path, file in self._found.items()},
+            files,
             requires=self._wheel.requires,
             tags=self._wheel.tags,
             licence=self._wheel.licence,
             optional_imports=tuple(each for path in sorted(self._imports) for each in self._imports[path]),
+            exports=self._api.exports(list(files)),
+            required_names=self._api.required_names(),
         )
         SCANS.write(self._store, scan_key(self._locked, self._python), facts.packed(package))
         return package
 
     def _seen(self, file: InstalledFile) -> Iterator[bytes]:
-        source: list[bytes] | None = [] if self._may_import(file) else None
+        source: list[bytes] | None = [] if self._is_read(file) else None
         with Collector(file.size, self._store.scratch) as collector:
             for chunk in file.chunks():
                 collector.write(chunk)
@@ -74,11 +79,17 @@ class WheelScanner:
             found = scan_file(file, self._store.scratch, whole=True)
         self._found[file.path] = found
 
-    def _may_import(self, file: InstalledFile) -> bool:
-        return bool(self._modules) and file.path.endswith(".py") and file.size <= IN_MEMORY
+    def _is_read(self, file: InstalledFile) -> bool:
+        """Return whether the file is a Python source in which imports or names are looked for."""
+        path = relative(file.path, self._site)
+        return path.endswith(".py") and file.size <= IN_MEMORY and bool(self._modules or self._api.reads(path))
 
     def _scan(self, file: InstalledFile, source: bytes) -> None:
-        self._imports[file.path] = list(extras.scan(relative(file.path, self._site), source, self._modules))
+        path = relative(file.path, self._site)
+        if self._modules:
+            self._imports[file.path] = list(extras.scan(path, source, self._modules))
+        if self._api.reads(path):
+            self._api.add(path, source)
 
 
 def scan_wheel(store: Store, locked: LockedWheel, python: str) -> Package:
