@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -39,6 +39,12 @@ def _console(env: Mapping[str, str], *, stderr: bool = False) -> Console:
 
 
 pass_app = click.make_pass_decorator(App)
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def json_option(text: str = "Print JSON.") -> Callable[[_Command], _Command]:
+    """Return the option `--json`, the argument `as_json`; `text` is its help."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
 
 
 # Tables for terminals of any width and for pipes: no cell is cut, and no line ends in blanks.

@@ -20,9 +20,9 @@ from imagegen.audit.check import audit
 from imagegen.audit.model import Finding, Severity, Subject
 from imagegen.audit.report import AuditReport, LockLocation, PackageVerdict, Runs, by_package, document
 from imagegen.audit.torch_rule import Fit
-from imagegen.cli.app import App, pass_app
+from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.report_command import check_writable
-from imagegen.core.errors import UsageError
+from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.core.text import shown
 from imagegen.core.types import Gpu
 from imagegen.plan.rules import Vocabulary
@@ -55,20 +55,14 @@ class AuditArguments:
             fix = "name a cell (`imagegen list`), wheels, --image REF or --site-packages DIR"
             raise UsageError("nothing is named that could be audited", code="usage-nothing-named", fix=fix)
         if len(forms) > 1:
-            raise UsageError(
-                f"one audit is of one thing, and {' and '.join(forms)} are several",
-                code="usage-option-conflict",
-                fix="run one for each",
+            raise OptionConflictError(
+                f"one audit is of one thing, and {' and '.join(forms)} are several", fix="run one for each"
             )
         if self.torch is not None and not self.loose:
             fix = "leave it out" + (
                 "; `imagegen why CELL --set torch=VERSION` asks about another" if self.words else ""
             )
-            raise UsageError(
-                "--torch is about loose wheels: here torch is among what is audited",
-                code="usage-option-conflict",
-                fix=fix,
-            )
+            raise OptionConflictError("--torch is about loose wheels: here torch is among what is audited", fix=fix)
         if self.driver is not None and not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,2}", self.driver):
             fix = "write it as nvidia-smi shows it: 580.65.06, or 580 for the branch"
             raise UsageError(f'--driver "{self.driver}" is no version of a driver', code="usage-invalid-value", fix=fix)
@@ -271,7 +265,7 @@ def wrapped(text: str, width: int, *, indent: int = 0, hang: int = 2, style: str
 @click.option("--torch", metavar="VERSION", help="The torch that wheels are to run with.")
 @click.option("--explain", metavar="[ID]", is_flag=False, flag_value="", help="What a finding means and what helps.")
 @click.option("--all", "everything", is_flag=True, help="Show notes, and all details.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @click.option(
     "--sarif", "sarif_file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write SARIF."
 )
@@ -299,10 +293,8 @@ def command(
     """
     if explain is not None:
         if any((what, image, site, gpus, driver, torch, sarif_file)):
-            raise UsageError(
-                "--explain says what an id means and audits nothing",
-                code="usage-option-conflict",
-                fix="leave out the other arguments",
+            raise OptionConflictError(
+                "--explain says what an id means and audits nothing", fix="leave out the other arguments"
             )
         _explain(app, explain, as_json=as_json)
         return

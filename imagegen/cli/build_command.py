@@ -9,9 +9,9 @@ import click
 
 from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layout
 from imagegen.cli import parallel_builds
-from imagegen.cli.app import App, pass_app
+from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.report_command import print_report
-from imagegen.core.errors import UsageError
+from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.engine import Engine
@@ -43,7 +43,7 @@ builder_option = click.option(
     help="Where the archive lacks locked Debian packages, build on today's, from a scratch lock.",
 )
 @builder_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: for each cell its digest, tags and smoke report.")
+@json_option("Print JSON: for each cell its digest, tags and smoke report.")
 @pass_app
 def command(
     app: App,
@@ -64,10 +64,8 @@ def command(
     code is that of the first cell that failed.
     """
     if no_test and require_gpu:
-        raise UsageError(
-            "--require-gpu is about the checks that --no-test leaves out",
-            code="usage-option-conflict",
-            fix="leave out one of the two",
+        raise OptionConflictError(
+            "--require-gpu is about the checks that --no-test leaves out", fix="leave out one of the two"
         )
     chosen = app.matrix.select(cell)
     directory = None if output is None else _directory(output, cell, chosen)

@@ -10,7 +10,7 @@ import click
 
 from imagegen.app.comparison import comparison_facts
 from imagegen.cli import numerics_table
-from imagegen.cli.app import App, Table, pass_app
+from imagegen.cli.app import App, Table, json_option, pass_app
 from imagegen.cli.comparing import side_sources
 from imagegen.cli.report_command import print_lines
 from imagegen.core.net import Client
@@ -26,7 +26,7 @@ from imagegen.wheels.throttle import duration
 @click.command("diff")
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @pass_app
 def command(app: App, *, before: str, after: str, as_json: bool) -> None:
     """Print how B differs from A: packages, source builds, layers, bytes to pull for a host with A.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from imagegen.cli.app import App, pass_app
-from imagegen.core.errors import EngineError, UsageError
+from imagegen.cli.app import App, json_option, pass_app
+from imagegen.core.errors import EngineError, OptionConflictError
 from imagegen.image.layers.image import local_tags
 from imagegen.incontainer.preflight.model import Image
 from imagegen.plan.lock.model import Lock
@@ -22,7 +22,7 @@ from imagegen.run.engine import Engine
 @click.option(
     "--fabric", is_flag=True, help="Examine how GPUs and hosts are connected; with CELL, also run NCCL in its image."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @click.pass_context
 @pass_app
 def command(
@@ -33,9 +33,9 @@ def command(
     Exit code 1 when a check fails; warnings and notes do not count.
     """
     if cell and container is not None:
-        raise UsageError("a container knows its own cell", code="usage-option-conflict", fix=f"leave out {cell}")
+        raise OptionConflictError("a container knows its own cell", fix=f"leave out {cell}")
     if fabric and container is not None:
-        raise UsageError("--fabric examines this host", code="usage-option-conflict", fix="leave out --container")
+        raise OptionConflictError("--fabric examines this host", fix="leave out --container")
     if fabric:
         diagnoses = [_fabric(app, chosen) for chosen in (app.matrix.select(cell) if cell else [None])]
     elif container is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from imagegen.cli.app import App, pass_app
+from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.commands import CommandGroup
 from imagegen.core.errors import EngineError
 from imagegen.run.embedded_engine import private
@@ -18,7 +18,7 @@ def command() -> None:
 
 @command.command()
 @click.option("--if-needed", is_flag=True, help="Do nothing where a usable engine runs already.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docker_host is null where another engine is usable.")
+@json_option("Print JSON; docker_host is null where another engine is usable.")
 @pass_app
 def up(app: App, *, if_needed: bool, as_json: bool) -> None:
     """Start the private engine, unless it runs already, and print its DOCKER_HOST."""

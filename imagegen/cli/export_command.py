@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from imagegen.app.build import assemble_image, ensure_wheels
-from imagegen.cli.app import App, pass_app
+from imagegen.cli.app import App, json_option, pass_app
 from imagegen.core.errors import UsageError
 from imagegen.core.progress import human
 from imagegen.core.store.refs import require_new
@@ -33,7 +33,7 @@ from imagegen.supply import export
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
 @click.option("--no-audit", is_flag=True, help="Skip the audit that runs before the image is made.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: files, bytes, and the parts.")
+@json_option("Print JSON: files, bytes, and the parts.")
 @pass_app
 def command(
     app: App, *, cell: str, output: Path, inventory: Path | None, dry_run: bool, no_audit: bool, as_json: bool
@@ -43,9 +43,7 @@ def command(
     On the host, DIR/run_image.py unpacks the files, verifies the sha256 of each, and runs the smoke checks or a command
     with the host's GPUs. `imagegen test CELL --results FILE` reads the results of the checks.
     """
-    (chosen, *others) = app.matrix.select(cell)
-    if others:
-        raise click.UsageError(f"{cell} matches several cells; name one")
+    chosen = app.matrix.select_one(cell)
     require_new(output)
     present = _read_inventory(inventory) if inventory else {}
     lock = app.fresh_lock(chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from imagegen.cli import states
-from imagegen.cli.app import App, Table, pass_app
+from imagegen.cli.app import App, Table, json_option, pass_app
 from imagegen.core.errors import LockError
 from imagegen.core.store import refs
 from imagegen.plan.lock.model import Lock
@@ -14,7 +14,7 @@ from imagegen.plan.rules import cell_answers
 
 @click.command("list")
 @click.argument("pattern", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @pass_app
 def command(app: App, *, pattern: str | None, as_json: bool) -> None:
     """List images, each with its default cell; or the cells that match PATTERN, a glob: "*" shows all.

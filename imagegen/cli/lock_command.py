@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from imagegen.app.lock import LockedImage, check_lock, lock_image
-from imagegen.cli.app import App, pass_app
-from imagegen.core.errors import UsageError
+from imagegen.cli.app import App, json_option, pass_app
+from imagegen.core.errors import OptionConflictError
 from imagegen.wheels.resolve import LockOptions
 
 
@@ -20,7 +20,7 @@ from imagegen.wheels.resolve import LockOptions
 @click.option("--upgrade-package", "packages", multiple=True, metavar="NAME", help="Upgrade one package.")
 @click.option("--upgrade-base", is_flag=True, help="Lock today's Debian packages, and change nothing else.")
 @click.option("--as-of", metavar="TIME", help="Ignore files uploaded later (RFC 3339).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: for each cell its lock, and whether it changed.")
+@json_option("Print JSON: for each cell its lock, and whether it changed.")
 @pass_app
 def command(
     app: App,
@@ -37,10 +37,8 @@ def command(
     """Resolve CELL and write locks/<cell>.toml. Locked versions stay unless an option upgrades them."""
     options = LockOptions(upgrade=upgrade, packages=packages, upgrade_base=upgrade_base, as_of=as_of)
     if check and (record or options != LockOptions()):
-        raise UsageError(
-            "--check changes nothing, so it takes no other option",
-            code="usage-option-conflict",
-            fix="leave out --check or the others",
+        raise OptionConflictError(
+            "--check changes nothing, so it takes no other option", fix="leave out --check or the others"
         )
     results: list[dict[str, Any]] = []
     for chosen in app.matrix.select(cell):

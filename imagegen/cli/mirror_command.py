@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from imagegen.cli.app import App, pass_app
+from imagegen.cli.app import App, json_option, pass_app
 from imagegen.core.config import MIRROR_VARIABLE
 from imagegen.core.context import Context
 from imagegen.core.progress import human
@@ -24,7 +24,7 @@ from imagegen.supply import mirror
     metavar="DIR|REPOSITORY",
     help="./mirror (paths begin with /, ./, ../ or ~), or registry.example.com/team/mirror.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: what the mirror holds of these cells.")
+@json_option("Print JSON: what the mirror holds of these cells.")
 @pass_app
 def command(app: App, *, cell: str, destination: str, as_json: bool) -> None:
     """Copy all files that the locks of the cells name: wheels, sources, the base's packages or layers.

@@ -15,11 +15,11 @@ from imagegen.app.nightly.propose import Proposal
 from imagegen.app.nightly.run import CellOutcome
 from imagegen.app.nightly.update import update_locks
 from imagegen.app.publisher import Publisher, PublishOptions
-from imagegen.cli.app import App, Table, pass_app
+from imagegen.cli.app import App, Table, json_option, pass_app
 from imagegen.cli.build_command import builder_option
 from imagegen.cli.publish_command import key_option
 from imagegen.cli.report_command import print_report
-from imagegen.core.errors import LockError, UsageError
+from imagegen.core.errors import LockError, OptionConflictError
 from imagegen.core.text import shown
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.smoke import SmokeFailed
@@ -37,12 +37,7 @@ _COLOUR = {"failed": "red", "unchanged": "yellow"}
 @click.option("--no-test", is_flag=True, help="Skip the smoke checks: mutable tags do not move.")
 @key_option
 @builder_option
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON: for each cell the updates, accepted and rejected, with reasons.",
-)
+@json_option("Print JSON: for each cell the updates, accepted and rejected, with reasons.")
 @pass_app
 def command(
     app: App,
@@ -63,17 +58,11 @@ def command(
     the others continue, and the exit code is 1. A cell without changes whose image is published is not built.
     """
     if propose_only and (to or require_gpu or no_test or key):
-        raise UsageError(
-            "--propose-only publishes nothing, so it takes no option about that",
-            code="usage-option-conflict",
-            fix="leave them out",
+        raise OptionConflictError(
+            "--propose-only publishes nothing, so it takes no option about that", fix="leave them out"
         )
     if no_test and require_gpu:
-        raise UsageError(
-            "--require-gpu and --no-test exclude each other",
-            code="usage-option-conflict",
-            fix="leave out one of the two",
-        )
+        raise OptionConflictError("--require-gpu and --no-test exclude each other", fix="leave out one of the two")
     time = resolve.parse_as_of(as_of)
     cells = _locked(app, pattern)
     options = PublishOptions(test=not no_test, require_gpu=require_gpu, channel="nightly", builder=builder, key=key)

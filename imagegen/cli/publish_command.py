@@ -9,10 +9,10 @@ import click
 
 from imagegen.app.publish import PublishedImage, plan_publish, publish_image
 from imagegen.app.publisher import KEY_VARIABLE, Publisher, PublishOptions
-from imagegen.cli.app import App, pass_app
+from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.build_command import builder_option
 from imagegen.cli.report_command import print_report
-from imagegen.core.errors import UsageError
+from imagegen.core.errors import OptionConflictError
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.smoke import SmokeFailed
@@ -48,7 +48,7 @@ key_option = click.option(
     help="gzip is for registries and runtimes without zstd; its tags end in -gzip.",
 )
 @builder_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: for each cell its digest, tags and what was moved.")
+@json_option("Print JSON: for each cell its digest, tags and what was moved.")
 @pass_app
 def command(
     app: App,
@@ -71,11 +71,7 @@ def command(
     digest.
     """
     if no_test and require_gpu:
-        raise UsageError(
-            "--require-gpu and --no-test exclude each other",
-            code="usage-option-conflict",
-            fix="leave out one of the two",
-        )
+        raise OptionConflictError("--require-gpu and --no-test exclude each other", fix="leave out one of the two")
     options = PublishOptions(
         test=not no_test,
         require_gpu=require_gpu,

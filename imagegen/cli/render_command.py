@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from imagegen.cli.app import App, pass_app
-from imagegen.core.errors import EngineError, PackagesGoneError, UsageError
+from imagegen.cli.app import App, json_option, pass_app
+from imagegen.core.errors import EngineError, OptionConflictError, PackagesGoneError
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers.image import local_tags
 from imagegen.plan.lock.model import Lock
@@ -36,16 +36,12 @@ _ONE_JOB = (
     is_flag=True,
     help="With -o: where the archive lacks locked Debian packages, use today's, from a scratch lock.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON: for each cell the Dockerfile, or with -o its folder."
-)
+@json_option("Print JSON: for each cell the Dockerfile, or with -o its folder.")
 @pass_app
 def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_json: bool) -> None:
     """Print the Dockerfile of CELL."""
     if scratch_base and output is None:
-        raise UsageError(
-            "--scratch-base is for the base that -o writes", code="usage-option-conflict", fix="add -o DIR"
-        )
+        raise OptionConflictError("--scratch-base is for the base that -o writes", fix="add -o DIR")
     results: list[dict[str, str]] = []
     targets: dict[str, recipe.Rendered] = {}
     for chosen in app.matrix.select(cell):

@@ -16,7 +16,7 @@ from imagegen.app.audit import audit_report
 from imagegen.app.comparison import comparison_facts
 from imagegen.app.nightly import changes
 from imagegen.cli import states
-from imagegen.cli.app import App, Table, pass_app
+from imagegen.cli.app import App, Table, json_option, pass_app
 from imagegen.core import data
 from imagegen.core.errors import FetchError, LockError, PublishError, UsageError
 from imagegen.core.text import counted, shown
@@ -81,7 +81,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     required=True,
     help="Directory of the pages; an earlier report is replaced.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: the index, and the page of each cell.")
+@json_option("Print JSON: the index, and the page of each cell.")
 @pass_app
 def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     """Write web pages about the cells that match GLOB: the state of each, and the contents of each locked one.

@@ -28,9 +28,7 @@ def command(app: App, *, cell: str, output: Path | None) -> None:
     The document names the image by its digest, which comes from the lock's record or from an earlier build. Licences of
     wheels that were never read here are read from the index; nothing is built or published.
     """
-    (chosen, *others) = app.matrix.select(cell)
-    if others:
-        raise UsageError(f"{cell} matches several cells", code="usage-several-cells", fix="name one of them")
+    chosen = app.matrix.select_one(cell)
     lock, _ = builds.with_local_wheels(app.fresh_lock(chosen), app.store)
     digest = expected_digest(lock, app.store, "zstd")
     if digest is None:

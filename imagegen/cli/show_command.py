@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import click
 from rich.text import Text
 
-from imagegen.cli.app import App, Table, pass_app
+from imagegen.cli.app import App, Table, json_option, pass_app
 from imagegen.core.errors import LockError
 from imagegen.core.progress import human
 from imagegen.core.text import counted
@@ -26,7 +26,7 @@ _FEW = 5  # packages that need another, in a row of the table; cells in a messag
 @click.command("show")
 @click.argument("cell")
 @click.option("--size", is_flag=True, help="Show sizes of layers and packages, and which images share them.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @pass_app
 def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
     """Show the packages of CELL and the reason for each pin.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 
 import click
 
-from imagegen.cli.app import App, pass_app
+from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.commands import CommandGroup
 from imagegen.core.errors import FetchError, LockError, StoreError
 from imagegen.core.progress import human
@@ -28,7 +29,7 @@ def command() -> None:
 
 @command.command()
 @click.option("--repair", is_flag=True, help="Remove damaged blobs; the next build builds or fetches them again.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @pass_app
 def check(app: App, *, repair: bool, as_json: bool) -> None:
     """Read every blob and name the damaged ones; exit code 1 when there are any."""
@@ -53,7 +54,7 @@ def check(app: App, *, repair: bool, as_json: bool) -> None:
 
 
 @command.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (bytes).")
+@json_option("Print JSON (bytes).")
 @pass_app
 def gc(app: App, *, as_json: bool) -> None:
     """Remove blobs that no image of the store and no lock of the project or of imagegen needs, unused for a day.
@@ -102,18 +103,12 @@ def _described(uses: Mapping[str, str]) -> str:
 
 
 @command.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (bytes).")
+@json_option("Print JSON (bytes).")
 @pass_app
 def size(app: App, *, as_json: bool) -> None:
     """Print the disk space of the store."""
     sizes = upkeep.sizes(app.store)
-    parts = {
-        "blobs": sizes.blobs,
-        "rootfs": sizes.rootfs,
-        "records": sizes.records,
-        "unfinished": sizes.unfinished,
-        "total": sizes.total,
-    }
+    parts = {**asdict(sizes), "total": sizes.total}
     if as_json:
         app.json(parts)
         return

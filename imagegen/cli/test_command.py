@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from imagegen.cli import numerics_table
-from imagegen.cli.app import App, pass_app
+from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.report_command import check_writable, print_lines, print_report
 from imagegen.core.errors import EngineError, SmokeError, UsageError
 from imagegen.image import layers
@@ -27,7 +27,7 @@ from imagegen.wheels import builds
 
 @click.command("test")
 @click.argument("cell")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@json_option("Print the report as JSON.")
 @click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write JUnit XML.")
 @click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")
 @click.option("--numerics", "measure", is_flag=True, help="Measure numerical differences in place of the smoke checks.")
@@ -46,9 +46,7 @@ def command(
     With --numerics, measure instead how far its numerical operations, and its trainer and rollout engine, are from a
     float64 reference and from each other; `imagegen diff` compares the results of two images.
     """
-    (chosen, *others) = app.matrix.select(cell)
-    if others:
-        raise click.UsageError(f"{cell} matches several cells; name one")
+    chosen = app.matrix.select_one(cell)
     lock = app.fresh_lock(chosen)
     names = numerics.CHECKS if measure else ()
     if not applicable(parts(lock), names):

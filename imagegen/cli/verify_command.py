@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagegen.cli.app import App, pass_app
+from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.comparing import NO_SIGNER, attachment_verifier, known_names
 from imagegen.core import registry
 from imagegen.core.errors import UsageError
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 )
 @click.option("--no-layers", is_flag=True, help="Skip the bytes of layers: nothing large is read.")
 @click.option("--rebuild", "again", is_flag=True, help="Build the lock again in an empty store, and compare.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @pass_app
 def command(
     app: App,

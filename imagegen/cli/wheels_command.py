@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from imagegen.cli.app import App, Table, pass_app
+from imagegen.cli.app import App, Table, json_option, pass_app
 from imagegen.cli.build_command import builder_option
 from imagegen.cli.commands import CommandGroup
 from imagegen.cli.wheels_find import find_wheels
@@ -41,7 +41,7 @@ _UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @pass_app
 def list_wheels(app: App, *, as_json: bool) -> None:
     """List the wheels of the store: torch, Python, GPUs, size, age, key."""
@@ -91,7 +91,7 @@ def _age(made: Any, now: float) -> str:
 @click.argument("component", required=False)
 @click.option("--cell", "pattern", required=True, metavar="CELL", help="The cell whose lock says what is compiled.")
 @builder_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: the wheels, with the record of each build.")
+@json_option("Print JSON: the wheels, with the record of each build.")
 @pass_app
 def build_wheels(app: App, *, component: str | None, pattern: str, builder: str | None, as_json: bool) -> None:
     """Compile COMPONENT, or every missing source build of CELL's lock.
@@ -138,7 +138,7 @@ def _required(lock: Lock, component: str | None) -> set[str]:
 @click.argument("patterns", nargs=-1, metavar="[NAME | KEY]...")
 @click.option("--to", "destination", metavar="REPOSITORY", help="registry.example.com/team/wheels, say.")
 @click.option("--dry-run", is_flag=True, help="Say what would be pushed, and push nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: for each wheel its key, and whether it was pushed.")
+@json_option("Print JSON: for each wheel its key, and whether it was pushed.")
 @pass_app
 def push_wheels(app: App, *, patterns: tuple[str, ...], destination: str | None, dry_run: bool, as_json: bool) -> None:
     """Push the wheels of the store to a repository of a registry: all, or those named, * and ? allowed.
@@ -197,7 +197,7 @@ def _fits(wheel: BuiltWheel, pattern: str) -> bool:
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @click.option("--cell", "cells", multiple=True, metavar="CELL", help="Every source build of CELL's lock.")
 @click.option("--from", "source", metavar="REPOSITORY", help="registry.example.com/team/wheels, say.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: for each key here, pulled, or absent.")
+@json_option("Print JSON: for each key here, pulled, or absent.")
 @pass_app
 def pull_wheels(app: App, *, keys: tuple[str, ...], cells: tuple[str, ...], source: str | None, as_json: bool) -> None:
     """Pull wheels from a repository of a registry into the store, by their keys or for cells.
@@ -264,7 +264,7 @@ _YOUNG = 30 * 24 * 3600  # seconds
 @command.command("gc")
 @click.argument("names", nargs=-1, metavar="[NAME | NAME==VERSION | KEY]...")
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: the wheels, and how many bytes they had.")
+@json_option("Print JSON: the wheels, and how many bytes they had.")
 @pass_app
 def remove_wheels(app: App, *, names: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
     """Remove wheels that no lock of the project or of imagegen needs, unused for 30 days.

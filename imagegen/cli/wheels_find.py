@@ -11,7 +11,7 @@ import click
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagegen.cli.app import App, Table, pass_app
+from imagegen.cli.app import App, Table, json_option, pass_app
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
 from imagegen.core.text import counted, did_you_mean, shown
@@ -30,7 +30,7 @@ from imagegen.wheels.wheelhouse import WheelSource
 @click.command("find")
 @click.argument("component")
 @click.option("--cell", "pattern", metavar="CELL", required=True, help="An image or a cell.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @pass_app
 def find_wheels(app: App, *, component: str, pattern: str, as_json: bool) -> int:
     """Show which wheel of COMPONENT a cell gets, and why not another: exit code 1 where none is compatible.
@@ -39,7 +39,7 @@ def find_wheels(app: App, *, component: str, pattern: str, as_json: bool) -> int
     a compatible name is fetched, hashed and audited, until one passes. Nothing is compiled, and no lock is changed.
     """
     name, version = _asked_about(component)
-    wanted, cell = _component(app, name), _cell(app, pattern)
+    wanted, cell = _component(app, name), app.matrix.select_one(pattern)
     known = app.wheel_catalogue
     need, note = _need(app, wanted, version, cell, known)
     if note:
@@ -87,19 +87,6 @@ def _component(app: App, word: str) -> Component:
         fix = f"ask about {', '.join(parts)}, which does" if parts else f"ask about one of {', '.join(compiled)}"
         raise UsageError(f"{found.name} needs no compiler", code="usage-not-compiled", why=why, fix=fix)
     return found
-
-
-def _cell(app: App, pattern: str) -> Cell:
-    cell, *others = app.matrix.select(pattern)
-    if others:
-        names = ", ".join(each.id for each in (cell, *others)[:4])
-        raise UsageError(
-            f'"{pattern}" matches {len(others) + 1} cells',
-            code="usage-several-cells",
-            why=f"among them {names}",
-            fix="name one",
-        )
-    return cell
 
 
 def _need(

@@ -64,6 +64,11 @@ class ImagegenError(Exception):
             lines.append(f"  fix: {_bounded(self.fix)}")
         return shown("\n".join(lines))
 
+    @property
+    def summary(self) -> str:
+        """Return `what` and `why` as one text, for use in another message."""
+        return f"{self.what}: {self.why}" if self.why else self.what
+
     def as_dict(self) -> dict[str, Any]:
         """Return the error for JSON output: its code, its exit code, its location and its texts, those that it has."""
         texts = {"what": self.what, "where": self.where and str(self.where), "why": self.why, "fix": self.fix}
@@ -132,6 +137,12 @@ class UsageError(ImagegenError):
 
     exit_code = 64
     code = "usage"
+
+
+class OptionConflictError(UsageError):
+    """Options or arguments that exclude each other."""
+
+    code = "usage-option-conflict"
 
 
 class MatrixError(ImagegenError):

@@ -167,7 +167,7 @@ class _Search:
                 link.symlink_to(path)
                 errors = [each for each in self.examine(link) if _disqualifies(each)]
         except WheelError as error:
-            return replace(candidate, reason=f"{error.what}: {error.why}" if error.why else error.what)
+            return replace(candidate, reason=error.summary)
         if errors:
             more = f", and {counted(len(errors) - 1, 'more error')}" if len(errors) > 1 else ""
             return replace(candidate, reason=f"the audit: {errors[0].evidence}{more}")
@@ -258,4 +258,4 @@ def _failure(error: FetchError | OSError) -> str:
         return "is not there"
     if isinstance(error, UnreachableError):
         return f"{_AWAY}: {error.why}"
-    return redact(f"{error.what}: {error.why}" if error.why else error.what)
+    return redact(error.summary)

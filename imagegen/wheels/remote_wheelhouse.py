@@ -57,7 +57,7 @@ def place(settings: Settings, named: str | None = None, option: str = "") -> Ref
         raise UsageError(
             f"{said} names no repository of a registry",
             code="usage-no-repository",
-            why=f"{error.what}: {error.why}",
+            why=error.summary,
             fix=fix,
         ) from error
     if found.tag or found.digest:

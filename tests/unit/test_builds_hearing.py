@@ -12,10 +12,8 @@ from imagegen.wheels.builds.run import Event, LogParser, disguise
 
 
 def ear_after(*lines: str) -> tuple[LogParser, list[Event]]:
-    events: list[Event] = []
-    ear = LogParser(events.append)
-    for line in lines:
-        ear.feed(line)
+    ear = LogParser()
+    events = [event for line in lines if (event := ear.feed(line))]
     return ear, events
 
 

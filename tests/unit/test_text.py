@@ -72,7 +72,7 @@ def test_a_long_text_is_cut_and_no_secret_is_shown_where_the_cut_goes_through_it
 
 
 def _build_log(text: str) -> str:
-    ear = LogParser(lambda _: None)
+    ear = LogParser()
     ear.feed(f"#7 1.5 {text}")
     return ear.ending(1)
 

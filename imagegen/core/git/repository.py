@@ -267,7 +267,7 @@ def _from_one(
             refused.append(explained)
     if len(refused) == 1:
         raise refused[0]
-    why = "\n       ".join(f"{error.what}: {error.why}" for error in refused)
+    why = "\n       ".join(error.summary for error in refused)
     raise NoRepositoryError(f"no mirror of {url} is to be found", why=why, fix=hint(url))
 
 

@@ -46,9 +46,7 @@ def place(text: str, said: str) -> Path | Reference:
     try:
         found = parse(text)
     except FetchError as error:
-        raise UsageError(
-            f"{said} names no mirror", code="usage-invalid-mirror", why=f"{error.what}: {error.why}", fix=fix
-        ) from error
+        raise UsageError(f"{said} names no mirror", code="usage-invalid-mirror", why=error.summary, fix=fix) from error
     if found.tag or found.digest:
         raise UsageError(f"{said} names no mirror", code="usage-invalid-mirror", why=f"{text} is one image", fix=fix)
     return found
@@ -156,6 +154,6 @@ class Mirror:
                 f"{self} is damaged",
                 code="fetch-mirror-damaged",
                 where=str(path),
-                why=f"{error.what}: {error.why}" if error.why else error.what,
+                why=error.summary,
                 fix="fill it again: `imagegen mirror`",
             ) from error

@@ -96,7 +96,7 @@ class Repository(ReferrerReader):
         except UnreachableError as error:
             raise UnreachableError(
                 f"{self._name} cannot be reached",
-                why=f"{error.what}: {error.why}",
+                why=error.summary,
                 fix=f"set {variable(self._reference.registry)} to a mirror of {self._reference.registry}, "
                 "or run this where that registry can be reached",
             ) from error

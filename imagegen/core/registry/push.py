@@ -354,11 +354,11 @@ class PushTarget:
             raise PublishError(
                 f"{name} cannot be written to",
                 code="publish-write-failed",
-                why=f"{error.what}: {error.why}",
+                why=error.summary,
                 fix=error.fix,
             ) from error
         except FetchError as error:
-            why = f"{error.what}: {error.why}" if error.why else error.what
+            why = error.summary
             where = str(error.where) if error.where else None
             raise PublishError(
                 f"{name} cannot be written to", code="publish-write-failed", where=where, why=why, fix=error.fix

@@ -225,7 +225,7 @@ def _reason(error: FetchError, root: str) -> str:
     """
     if isinstance(error, UnreachableError):
         return f"{redact(root)}: {error.why}"
-    return f"{error.what}: {error.why}"
+    return error.summary
 
 
 def _from_snapshot(

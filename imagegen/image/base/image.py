@@ -147,7 +147,7 @@ def _lacking(locked: LockedBase, store: Store) -> Sequence[LayerDescriptor]:
 
 def _missing(locked: LockedBase, layer: LayerDescriptor, error: FetchError | None = None) -> Missing:
     host = registry.parse(str(locked.image)).registry
-    tried = (f"{error.what}: {error.why}" if error.why else error.what,) if error else ()
+    tried = (error.summary,) if error else ()
     fix = f"set {variable(host)} to a mirror of {host} that can be reached, or `docker login` to it"
     number = _content(locked).layers.index(layer) + 1
     return Missing(f"layer {number} of {locked.image}", layer.digest.removeprefix("sha256:"), tried, fix)

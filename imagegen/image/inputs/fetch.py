@@ -182,6 +182,6 @@ def _pack(
 
 def _missing_commit(source: LockedSdist, error: FetchError | None = None) -> Missing:
     assert source.git  # noqa: S101 - asked for such alone
-    tried = (f"{error.what}: {error.why}" if error.why else error.what,) if error else ()
+    tried = (error.summary,) if error else ()
     name = f"{source.file.filename}, {source.git.url} at {source.git.commit}"
     return Missing(name, source.file.sha256, tried, (error and error.fix) or "run this where that host can be reached")

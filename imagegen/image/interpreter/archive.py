@@ -225,7 +225,7 @@ def _explained(archive: InterpreterArchive) -> Iterator[None]:
         yield
     except BaseError as error:
         where = f"{archive.filename}: {error.where}" if error.where else archive.filename
-        why = f"{error.what}: {error.why}" if error.why else error.what
+        why = error.summary
         raise BaseError(
             "the interpreter cannot be unpacked", code="base-interpreter-invalid", where=where, why=why
         ) from error

@@ -195,7 +195,7 @@ def _locate_errors(source: LocalSource) -> Iterator[None]:
 
 def _missing(build: LockedBuild, commit: LockedGit, error: FetchError) -> Missing:
     name = f"{build.source.filename}, {commit.url} at {commit.commit}"
-    tried = f"{error.what}: {error.why}" if error.why else error.what
+    tried = error.summary
     return Missing(name, build.source.sha256, (tried,), error.fix or "run this where that host can be reached")
 
 

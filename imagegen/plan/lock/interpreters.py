@@ -142,7 +142,7 @@ def fetch(locked: LockedInterpreter, context: Context) -> None:
                 size = _size(client.size(url), url)
                 client.download(url, context.store, sha256=archive.sha256, size=size, meter=meter)
             except FetchError as error:
-                tried.append(_reason(error))
+                tried.append(error.summary)
             else:
                 return
     raise MissingFiles([_missing(archive, tried)], context.store.root)
@@ -161,7 +161,7 @@ def _take(
             return True
         tried.append(f"{mirror}: it has no such file")
     except FetchError as error:
-        tried.append(_reason(error))
+        tried.append(error.summary)
     return False
 
 
@@ -170,7 +170,7 @@ def _addresses(archive: InterpreterArchive, client: Client, settings: Settings, 
         try:
             links = indexes.find_links(client, place)
         except (FetchError, OSError) as error:
-            tried.append(_reason(error) if isinstance(error, FetchError) else f"{redact(place)}: {error.strerror}")
+            tried.append(error.summary if isinstance(error, FetchError) else f"{redact(place)}: {error.strerror}")
             continue
         found = [link.url for link in links if archive.filename == link.filename or link.sha256 == archive.sha256]
         if not found:
@@ -199,7 +199,3 @@ def _missing(archive: InterpreterArchive, tried: Sequence[str]) -> Missing:
         f"python-build-standalone, or reach {archive.url}"
     )
     return Missing(archive.filename, archive.sha256, tuple(dict.fromkeys(tried)), fix)
-
-
-def _reason(error: FetchError) -> str:
-    return f"{error.what}: {error.why}" if error.why else error.what

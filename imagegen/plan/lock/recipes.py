@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.core import data, git
-from imagegen.core.errors import BuildError, ImagegenError, LockError
+from imagegen.core.errors import BuildError, LockError
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu, parse_requirement
 from imagegen.plan.lock.base import LockedBase, LockedDeb
@@ -158,11 +158,6 @@ def no_recipe(what: str, why: str, fix: str | None = None) -> LockError:
         why=why,
         fix=fix or "write a recipe of it, under `recipes:` in a file below wheels/ of your project, or ask for another",
     )
-
-
-def reason(error: ImagegenError) -> str:
-    """Why there can be no build, in one line."""
-    return ": ".join(filter(None, [error.what, error.why]))
 
 
 def _no_release(what: str, recipe: Recipe) -> LockError:

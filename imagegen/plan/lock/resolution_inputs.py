@@ -233,7 +233,7 @@ class _SiteBuilder:
         Each package must be pinned to a version with a local label (2.13.0+cpu), so that no other build can have its
         version, and exactly one wheel must fit. Raises LockError where that is not so.
         """
-        why = f"{error.what}: {error.why}" if error.why else error.what
+        why = error.summary
         files = {each.component.package: self._exact_file(each) for each in requirements}
         lacking = [pep508(each) for each in requirements if not files[each.component.package]]
         if lacking:

@@ -65,7 +65,7 @@ class Finder:
                 size = self._client.size(url) if required.file.size is None else required.file.size
                 self._client.download(url, self._store, sha256=required.file.sha256, size=size, meter=self._meter)
             except FetchError as error:
-                tried.append(_reason(error))
+                tried.append(error.summary)
             else:
                 return
         raise MissingFiles([missing(required, tried)], self._store.root)
@@ -77,7 +77,7 @@ class Finder:
             size = self._mirror.size(required.file.digest) if required.file.size is None else required.file.size
             found = size is not None and self._mirror.take(required.file.digest, size, self._store, self._meter)
         except FetchError as error:
-            tried.append(_reason(error))
+            tried.append(error.summary)
             return False
         if not found:
             tried.append(f"{self._mirror}: it has no such file")
@@ -139,7 +139,7 @@ class Finder:
             tried.append(_lacks(place))
             return None
         except (FetchError, OSError) as error:
-            tried.append(_reason(error) if isinstance(error, FetchError) else f"{redact(place)}: {error.strerror}")
+            tried.append(error.summary if isinstance(error, FetchError) else f"{redact(place)}: {error.strerror}")
             return None
 
     @staticmethod
@@ -217,7 +217,3 @@ def mirrored(file: LockedFile, context: Context) -> bool:
             return False
         with context.progress.meter(file.filename, size) as meter:
             return mirror.take(file.digest, size, context.store, meter)
-
-
-def _reason(error: FetchError) -> str:
-    return f"{error.what}: {error.why}" if error.why else error.what

@@ -11,7 +11,9 @@ from imagegen.core.text import did_you_mean
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix.model import Cell, Component, Interpreter, NgcImage, PinOverride, Rule, System
 from imagegen.plan.matrix.recipe import EnvEntry, Recipe
-from imagegen.plan.matrix.schema import ComponentUse, ImageEntry, OverrideEntry, StackEntry, VariantEntry
+from imagegen.plan.matrix.schema import ComponentUse, ImageEntry, OverrideEntry, PartEntry, StackEntry, VariantEntry
+
+_NAMED = 4  # cells in a message
 
 
 @dataclass
@@ -34,25 +36,20 @@ def compose(image: ImageEntry, stacks: Sequence[StackEntry], axes: Mapping[str, 
     made = Composition(image.base, image.gpus, image.interpreter)
     parts: tuple[StackEntry | ImageEntry, ...] = (*stacks, image)
     for part in parts:
-        made.components |= part.components
-        made.env |= part.env
-        made.packages |= part.packages
-        made.omits |= part.omits
-        made.overrides |= part.overrides
-        made.accepts |= part.accepts
+        _add(made, part)
     for variant in _applying(parts, axes):
         made.base = variant.base or made.base
         made.gpus = variant.gpus or made.gpus
         made.interpreter = variant.interpreter or made.interpreter
-        made.components |= variant.components
-        made.env |= variant.env
-        made.packages |= variant.packages
-        made.omits |= variant.omits
-        made.overrides |= variant.overrides
-        made.accepts |= variant.accepts
+        _add(made, variant)
         for name in variant.without:
             made.components.pop(name, None)
     return made
+
+
+def _add(made: Composition, part: PartEntry) -> None:
+    for name in PartEntry.model_fields:
+        getattr(made, name).update(getattr(part, name))
 
 
 def _applying(parts: Sequence[StackEntry | ImageEntry], axes: Mapping[str, str]) -> Iterator[VariantEntry]:
@@ -108,6 +105,18 @@ class Matrix:
                 fix=did_you_mean(pattern, names) or "`imagegen list` shows them all",
             )
         return cells
+
+    def select_one(self, pattern: str) -> Cell:
+        """Return the one cell that `pattern` selects. Raises UsageError when nothing matches, or several cells do."""
+        cell, *others = self.select(pattern)
+        if others:
+            raise UsageError(
+                f'"{pattern}" matches {len(others) + 1} cells',
+                code="usage-several-cells",
+                why=f"among them {', '.join(each.id for each in (cell, *others)[:_NAMED])}",
+                fix="name one",
+            )
+        return cell
 
 
 def cell_id(image: str, axes: Mapping[str, str], defaults: Mapping[str, str]) -> str:

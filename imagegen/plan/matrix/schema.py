@@ -211,7 +211,7 @@ class OverrideEntry(Strict):
         return self
 
 
-class _Part(Strict):
+class PartEntry(Strict):
     """The common fields of images, stacks and variants."""
 
     components: dict[t.Name, ComponentUse] = {}
@@ -235,7 +235,7 @@ class _Part(Strict):
 AxisChoice = Annotated[dict[t.Name, Annotated[list[t.AxisValue], Field(min_length=1)]], Field(min_length=1)]
 
 
-class VariantEntry(_Part):
+class VariantEntry(PartEntry):
     """The differences of the cells whose axes have one of these values."""
 
     when: AxisChoice
@@ -245,14 +245,14 @@ class VariantEntry(_Part):
     without: list[t.Name] = Field(default=[], description="Components that are left out.")
 
 
-class StackEntry(NamedEntry, _Part):
+class StackEntry(NamedEntry, PartEntry):
     """Components and variables that images share; an image's own replace those of its stacks."""
 
     description: t.Text
     variants: list[VariantEntry] = []
 
 
-class ImageEntry(NamedEntry, _Part):
+class ImageEntry(NamedEntry, PartEntry):
     """A named member of the matrix, as the user types it."""
 
     description: t.Text

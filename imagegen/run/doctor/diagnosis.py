@@ -159,7 +159,7 @@ def _engine(settings: Settings) -> tuple[Info | None, list[Finding]]:
         with Engine.connect(settings) as engine:
             return engine.info(), []
     except EngineError as error:
-        text = f"{error.what}: {error.why}" if error.why else error.what
+        text = error.summary
         return None, [Finding("engine", "error", " ".join(text.split()), error.fix or "`imagegen engine up`")]
 
 

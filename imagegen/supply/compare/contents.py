@@ -195,7 +195,7 @@ def found_at(source: ImageLocation, requested: str, where: str) -> tuple[ReadIma
     except (UnavailableError, NotFoundError):
         raise
     except FetchError as error:
-        return None, [failed("manifest", _why(error))]
+        return None, [failed("manifest", error.summary)]
     if not isinstance(read, Manifest):
         return None, [failed("manifest", f"an index names {digest}, another index")]
     first = [*index, passed("manifest", f"{digest}, {counted(len(read.layers), 'layer')}, {kind or MANIFEST_TYPE}")]
@@ -208,7 +208,7 @@ def found_at(source: ImageLocation, requested: str, where: str) -> tuple[ReadIma
     except UnavailableError:
         raise
     except FetchError as error:
-        return None, [*first, failed("config", _why(error))]
+        return None, [*first, failed("config", error.summary)]
     step = passed("config", f"{read.config.digest}, {counted(len(parts), 'diff_id')}, for {platform_of(raw)}")
     found = ReadImage(
         digest, data, kind or MANIFEST_TYPE, read.config.digest, raw, config, parts, _names(raw, len(parts))
@@ -269,7 +269,7 @@ def _wrong(layer: LayerDescriptor, source: ImageLocation, stop: Callable[[], Non
     except UnavailableError:
         raise
     except FetchError as error:
-        return f"{layer.digest}: {_why(error)}"
+        return f"{layer.digest}: {error.summary}"
     if plain.digest != layer.digest:
         return f"{layer.digest} has other bytes: their digest is {plain.digest}"
     if plain.size != layer.size:
@@ -310,7 +310,3 @@ def image_step(found: ReadImage, lock: Lock) -> StepResult:
     other = [name for name in promised | there if promised.get(name) != there.get(name)]
     words = f"other layers: {', '.join(other)}" if other else "the same layers, another config"
     return failed(name, f"the lock gives {made.digest}, and this is {found.digest}: {words}")
-
-
-def _why(error: ImagegenError) -> str:
-    return f"{error.what}: {error.why}" if error.why else error.what

@@ -219,7 +219,7 @@ def _require_trusted(bundle: bytes, signer: Signer, trust: Trust) -> None:
         raise TrustError(
             f"the project does not trust what {signer.name} signs",
             code="trust-signer-untrusted",
-            why=f"{error.what}: {error.why}" if error.why else error.what,
+            why=error.summary,
             fix="sign with a key whose public one publish.yaml names, or name this one there",
         ) from error
 

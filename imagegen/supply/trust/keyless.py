@@ -89,7 +89,7 @@ class Keyless:
             same = verified(read(made), self._identity, held.root) == statement
         except TrustError as error:
             what = "nothing was signed: Sigstore returned a signature that does not verify"
-            raise TrustError(what, why=f"{error.what}: {error.why}", fix="publish again later") from error
+            raise TrustError(what, why=error.summary, fix="publish again later") from error
         if not same:
             raise TrustError(
                 "nothing was signed: the sigstore library signed another statement than it was given",

@@ -94,7 +94,7 @@ def signer(path: Path, password: str | None, progress: Progress) -> KeySigner:
         if label.endswith(b"PRIVATE KEY"):
             return KeySigner(path.name, _of_pem(block, password, path))
     why = "it holds a public key alone" if b"PUBLIC KEY" in blocks else "it holds no private key in PEM"
-    raise TrustError("the signing key cannot be used", code="trust-key-unusable", where=str(path), why=why, fix=_MAKE)
+    raise _unusable(path, why)
 
 
 def public_keys(keys: Sequence[Key]) -> tuple[PublicKey, ...]:
@@ -124,13 +124,7 @@ def _of_pem(pem: bytes, password: str | None, path: Path) -> EllipticCurvePrivat
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # their messages may quote the file
         if locked:
             raise _unopened(path, "the password is not the one that locks it, or the file is damaged") from None
-        raise TrustError(
-            "the signing key cannot be used",
-            code="trust-key-unusable",
-            where=str(path),
-            why="the file is damaged",
-            fix=_MAKE,
-        ) from error
+        raise _unusable(path, "the file is damaged") from error
     return _private(found, path)
 
 
@@ -145,9 +139,7 @@ def _of_cosign(pem: bytes, password: str | None, path: Path) -> EllipticCurvePri
         box, nonce, locked = _box(b"".join(pem.splitlines()[1:-1]), password)
     except (UnreadableError, binascii.Error, KeyError, TypeError, ValueError) as error:
         why = f"it is not as cosign writes it: {error}"
-        raise TrustError(
-            "the signing key cannot be used", code="trust-key-unusable", where=str(path), why=why, fix=_MAKE
-        ) from None
+        raise _unusable(path, why) from None
     try:
         opened = SecretBox(box).decrypt(locked, nonce)
     except (CryptoError, ValueError):
@@ -155,12 +147,7 @@ def _of_cosign(pem: bytes, password: str | None, path: Path) -> EllipticCurvePri
     try:
         found = load_der_private_key(opened, None)
     except (ValueError, TypeError):
-        raise TrustError(
-            "the signing key cannot be used",
-            code="trust-key-unusable",
-            where=str(path),
-            why="what the password opens is no private key",
-        ) from None
+        raise _unusable(path, "what the password opens is no private key") from None
     return _private(found, path)
 
 
@@ -188,9 +175,7 @@ def _private(found: Any, path: Path) -> EllipticCurvePrivateKey:
 
     if isinstance(found, EllipticCurvePrivateKey) and found.curve.name == CURVE:
         return found
-    raise TrustError(
-        "the signing key cannot be used", code="trust-key-unusable", where=str(path), why=_kind(found), fix=_MAKE
-    )
+    raise _unusable(path, _kind(found))
 
 
 def _public(key: Key) -> EllipticCurvePublicKey:
@@ -228,6 +213,10 @@ def _require_one(pem: bytes, label: bytes, what: str, path: Path) -> None:
     if len(re.findall(rb"-----BEGIN [A-Z0-9 ]*" + label, pem)) > 1:
         why, fix = "it holds more than one key, and one alone would be used", "put each key into a file of its own"
         raise TrustError(what, where=str(path), why=why, fix=fix)
+
+
+def _unusable(path: Path, why: str) -> TrustError:
+    return TrustError("the signing key cannot be used", code="trust-key-unusable", where=str(path), why=why, fix=_MAKE)
 
 
 def _unopened(path: Path, why: str) -> TrustError:

@@ -25,7 +25,7 @@ from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.lock.target import MACHINES
 from imagegen.plan.matrix import metadata
 
-_FIX_RECIPE = "correct its recipe under wheels/ and lock again"
+_RECIPE = "correct its recipe under wheels/ and lock again"
 
 
 def require_sources(build: LockedBuild, store: Store, settings: Settings) -> None:
@@ -45,11 +45,11 @@ def _require_release(build: LockedBuild, pyproject: Path) -> None:
     name, version = stated
     if (canonicalize_name(name), Version(version.public)) != (build.name, Version(Version(build.version).public)):
         raise BuildError(
-            f"the sources of {_release(build)} are another release",
+            f"the sources of {_name(build)} are another release",
             code="source-build-wrong-release",
             where="pyproject.toml",
             why=f"they call themselves {name} {version}",
-            fix=f"name the release as its sources do: {_FIX_RECIPE}",
+            fix=f"name the release as its sources do: {_RECIPE}",
         )
 
 
@@ -64,14 +64,9 @@ def _stated(pyproject: Path) -> tuple[str, Version] | None:
         return None
 
 
-def _release(build: LockedBuild) -> str:
-    return f"{build.name} {build.version}"
-
-
 # Check a compiled wheel before it enters the wheelhouse.
 
 _SHOWN = 5  # errors of an audit in one message
-_RECIPE = "correct its recipe under wheels/ and lock again"
 
 
 def made(folder: Path, build: LockedBuild) -> Path:

@@ -118,18 +118,13 @@ def compile_all(
     with _sole(required, build_environment) as pending:
         if not pending:
             return
-        fetch_sources(
-            pending.values(),
-            cell.recipes,
-            build_environment.context,
-        )
+        fetch_sources(pending.values(), cell.recipes, build_environment.context)
         for build in pending.values():
-            require_sources(build, build_environment.context.store, build_environment.context.settings)
+            require_sources(build, build_environment.store, build_environment.settings)
         base = layers.assemble_base(lock, build_environment.context)
         look = partial(environment.probe, lock, base, build_environment)
         works = {
-            name: planning.work(build, cell.recipes[name], build_environment.context.store)
-            for name, build in pending.items()
+            name: planning.work(build, cell.recipes[name], build_environment.store) for name, build in pending.items()
         }
         scheduler = _BuildScheduler(build_environment, works, look, look())
         scheduler.announce()  # before anything large is fetched
@@ -148,15 +143,9 @@ def _sole(required: Sequence[LockedBuild], build_environment: BuildEnvironment) 
         for build in sorted(required, key=lambda build: build.key):  # in one order, so that no two wait for each other
             message = f"{build.name} {build.version}: another imagegen compiles it; this one waits for its wheel"
             locks.enter_context(
-                build_environment.context.store.lock(
-                    f"build-{build.key}", partial(build_environment.context.progress.say, message)
-                )
+                build_environment.store.lock(f"build-{build.key}", partial(build_environment.progress.say, message))
             )
-        yield {
-            build.name: build
-            for build in required
-            if wheelhouse.known(build_environment.context.store, build.key) is None
-        }
+        yield {build.name: build for build in required if wheelhouse.known(build_environment.store, build.key) is None}
 
 
 @dataclass(frozen=True)
@@ -171,7 +160,7 @@ class _Job:
 
     def make(self, build: LockedBuild, plan: JobPlan) -> None:
         """Compile the build and store its wheel in the wheelhouse."""
-        store, progress, lock = self.build_environment.context.store, self.build_environment.context.progress, self.lock
+        store, progress, lock = self.build_environment.store, self.build_environment.progress, self.lock
         with store.temporary_directory("built") as work_dir:
             out = work_dir / "out"
             done = run(build, self.stages[build.name], plan, out, self.build_environment)
@@ -193,8 +182,8 @@ class _Job:
 
 def _spared(wheel: Path, build_environment: BuildEnvironment) -> Path:
     """Quarantine a rejected wheel: hours may have gone into it, and the fault may be the recipe's."""
-    place = build_environment.context.settings.store.parent / "refused" / wheel.name
-    with build_environment.context.store.explained():
+    place = build_environment.settings.store.parent / "refused" / wheel.name
+    with build_environment.store.explained():
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(wheel, place)
     return place
@@ -214,18 +203,18 @@ class _BuildScheduler:
     def announce(self) -> None:
         """Log the plan."""
         plans = self._plans(
-            self.works, planning.reserved_resources(self.build_environment.context.store, self.build_environment.place)
+            self.works, planning.reserved_resources(self.build_environment.store, self.build_environment.place)
         )
         for name, plan in plans.items():
             self._log_plan(name, plan)
         if waiting := [name for name in self.works if name not in plans]:
-            self.build_environment.context.progress.say(f"{', '.join(waiting)}: when there is memory for it")
+            self.build_environment.progress.say(f"{', '.join(waiting)}: when there is memory for it")
 
     def _log_plan(self, name: str, plan: JobPlan) -> None:
         """Log the plan of a build once, and again after it changed."""
         if self.announced.get(name) != plan:
             self.announced[name] = plan
-            self.build_environment.context.progress.say(plan.sentence(name))
+            self.build_environment.progress.say(plan.sentence(name))
 
     def run(self, job: _Job, pending: Mapping[str, LockedBuild]) -> None:
         """Run all builds. After a failure no further build is started, and running ones finish."""
@@ -248,7 +237,7 @@ class _BuildScheduler:
                     held.close()
                     error = future.exception()
                     if error and self.running:
-                        self.build_environment.context.progress.say(f"{name}: {error}")
+                        self.build_environment.progress.say(f"{name}: {error}")
                     failure = failure or error
         except BaseException:
             self.build_environment.stop.set()
@@ -262,11 +251,10 @@ class _BuildScheduler:
 
     def _wait_for_others(self) -> None:
         """Wait until another imagegen process takes or releases memory or cores."""
-        before = planning.reserved_resources(self.build_environment.context.store, self.build_environment.place)
+        before = planning.reserved_resources(self.build_environment.store, self.build_environment.place)
         while (
             before.memory
-            and planning.reserved_resources(self.build_environment.context.store, self.build_environment.place)
-            == before
+            and planning.reserved_resources(self.build_environment.store, self.build_environment.place) == before
         ):
             time.sleep(_POLL)
         self.machine = self.look()
@@ -275,7 +263,7 @@ class _BuildScheduler:
         """Return the plans of builds that fit now, each with its memory reservation, which ends when its stack is
         closed.
         """
-        store, place = self.build_environment.context.store, self.build_environment.place
+        store, place = self.build_environment.store, self.build_environment.place
         with store.lock(_PLANNING):
             taken = planning.reserved_resources(store, place)
             if not waiting or (self.running and taken.cores >= self.machine.cores):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from imagegen.core.context import Context
 from imagegen.core.errors import BuildError
@@ -68,23 +69,8 @@ def compile_builds(
     """Compile the `missing` builds of the lock into the wheelhouse; without any, nothing is connected to."""
     if not missing:
         return
-    if engine is None:
-        with Engine.connect(context.settings, context.progress) as found:
-            compile_all(
-                lock,
-                missing,
-                cell,
-                gpus,
-                BuildEnvironment(found, builder, context),
-            )
-    else:
-        compile_all(
-            lock,
-            missing,
-            cell,
-            gpus,
-            BuildEnvironment(engine, builder, context),
-        )
+    with nullcontext(engine) if engine else Engine.connect(context.settings, context.progress) as found:
+        compile_all(lock, missing, cell, gpus, BuildEnvironment(found, builder, context))
 
 
 def pull_wheels(required: Sequence[LockedBuild], context: Context) -> Sequence[LockedBuild]:

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
+from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, EngineError
+from imagegen.core.progress import Progress
+from imagegen.core.store import Store
 from imagegen.image.layers import Image
 from imagegen.incontainer import WORKER
 from imagegen.plan.lock.model import Lock
@@ -26,6 +29,18 @@ class BuildEnvironment:
     builder: str | None
     context: Context
     stop: Event = field(default_factory=Event)  # set: what runs on it ends at its next line
+
+    @property
+    def store(self) -> Store:
+        return self.context.store
+
+    @property
+    def settings(self) -> Settings:
+        return self.context.settings
+
+    @property
+    def progress(self) -> Progress:
+        return self.context.progress
 
     @property
     def place(self) -> str:
@@ -66,7 +81,7 @@ def probe(lock: Lock, base: Image, build_environment: BuildEnvironment) -> Machi
 
     Raises EngineError when the builder cannot run anything, BuildError when the answer is none.
     """
-    with build_environment.context.store.temporary_directory("probe") as work_dir:
+    with build_environment.store.temporary_directory("probe") as work_dir:
         (work_dir / "Dockerfile").write_text(_DOCKERFILE.format(interpreter=lock.interpreter.path))
         context = ("--build-context", f"base={build_environment.layout(base)}", "--build-context", f"worker={WORKER}")
         out = work_dir / "out"

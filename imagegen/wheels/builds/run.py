@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,21 +90,21 @@ class Event:
 
 @dataclass
 class LogParser:
-    """Parses the plain progress of one build, line by line, and reports each event to a callback."""
+    """Parses the plain progress of one build, line by line."""
 
-    on_event: Callable[[Event], None]
     failure: Event | None = None
     _log: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
-    def feed(self, line: str) -> None:
+    def feed(self, line: str) -> Event | None:
+        """Parse a line; return the worker's event that it holds, if any."""
         if event := _event(line):
             if event.kind == "failed":
                 self.failure = event
-            self.on_event(event)
         elif found := _LINE.fullmatch(line):
             self._log.append(found["text"] if found["end"] is None else found["end"])
         elif line.startswith(("ERROR", "error")):
             self._log.append(line)
+        return event
 
     @property
     def log(self) -> str:
@@ -192,8 +192,8 @@ def run(build: LockedBuild, stage: Stage, plan: JobPlan, out: Path, build_enviro
                     why=f"{starved}; its largest process took {human(output.largest)}",
                     fix="give the builder more memory, or name a larger one with --builder",
                 ) from error
-            build_environment.context.progress.say(f"{build.name}: out of memory with {_pace(plan)} ({starved})")
-            build_environment.context.progress.say(f"{build.name}: again with {_pace(less)}, from where it was")
+            build_environment.progress.say(f"{build.name}: out of memory with {_pace(plan)} ({starved})")
+            build_environment.progress.say(f"{build.name}: again with {_pace(less)}, from where it was")
             plan = less
         else:
             return plan
@@ -206,7 +206,7 @@ def _pace(plan: JobPlan) -> str:
 def _once(
     build: LockedBuild, stage: Stage, plan: JobPlan, out: Path, build_environment: BuildEnvironment, output: _Shown
 ) -> None:
-    with build_environment.context.store.temporary_directory("compile") as work_dir:
+    with build_environment.store.temporary_directory("compile") as work_dir:
         rendered = recipe.render(stage.lock, stage.lock.cell)
         (work_dir / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
         (work_dir / "throttle.json").write_text(json.dumps({"jobs": plan.jobs, "threads": plan.threads}))
@@ -214,8 +214,8 @@ def _once(
             [build],
             stage.recipes,
             work_dir / "builds",
-            build_environment.context.store,
-            build_environment.context.settings,
+            build_environment.store,
+            build_environment.settings,
         )
         contexts = {
             "toolchain": build_environment.layout(stage.toolchain),
@@ -227,15 +227,15 @@ def _once(
         arguments = [word for name, value in contexts.items() for word in ("--build-context", f"{name}={value}")]
         arguments += ["--secret", f"id=throttle,src={work_dir / 'throttle.json'}"]
         arguments += ["--output", f"type=local,dest={out}"]
-        build_environment.buildx(["build", "--target", f"built-{build.name}", *arguments, "."], work_dir, output.feed)
+        build_environment.buildx(["build", "--target", f"built-{build.name}", *arguments, "."], work_dir, output.show)
 
 
 class _Shown(LogParser):
     """Shows how far it is, with what it takes."""
 
     def __init__(self, build: LockedBuild, build_environment: BuildEnvironment) -> None:
-        super().__init__(self._show)
-        self._counter = build_environment.context.progress.counter(f"compiling {build.name}", "unit")
+        super().__init__()
+        self._counter = build_environment.progress.counter(f"compiling {build.name}", "unit")
         self.started = False
         self.largest = 0
 
@@ -246,7 +246,10 @@ class _Shown(LogParser):
     def __exit__(self, *exc: object) -> None:
         self._counter.__exit__(*exc)
 
-    def _show(self, event: Event) -> None:
+    def show(self, line: str) -> None:
+        event = self.feed(line)
+        if event is None:
+            return
         self.started = True
         self.largest = max(self.largest, event.largest)
         if event.kind == "progress":

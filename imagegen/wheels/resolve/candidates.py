@@ -23,7 +23,7 @@ from imagegen.core.store import Store
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.indexes import IndexLink
 from imagegen.plan.lock.model import LINKS, URL, Lock, LockedFile, LockedWheel
-from imagegen.plan.lock.recipes import Compiled, allowed, environment, reason
+from imagegen.plan.lock.recipes import Compiled, allowed, environment
 from imagegen.plan.lock.resolution_inputs import pep508
 from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Component
@@ -192,7 +192,7 @@ def _obstacle(component: Component, version: str, cell: Cell, recipe: Recipe) ->
     try:
         environment(Compiled(Asked(component, "", "", indexes.DEFAULT), recipe.of(version), version), cell)
     except BuildError as error:
-        return reason(error)
+        return error.summary
     return None
 
 

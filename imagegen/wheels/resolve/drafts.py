@@ -128,5 +128,5 @@ class Drafter:
             cuda=self.cell.cuda_version,
             key=build.key if build else None,
             source=build.source.filename if build else None,
-            obstacle=recipes.reason(obstacle) if obstacle else None,
+            obstacle=obstacle.summary if obstacle else None,
         )
