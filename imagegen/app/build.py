@@ -18,7 +18,7 @@ from imagegen.plan.matrix.model import Cell
 from imagegen.run import smoke
 from imagegen.run.engine import Engine
 from imagegen.run.engine.load import Loading
-from imagegen.supply.publish.smoke_attestations import SmokeRequirement, attestation_of, save_attestation
+from imagegen.supply.publish.attachments import SmokeRequirement, attestation_of, save_attestation
 from imagegen.wheels import builds
 
 

@@ -4,7 +4,7 @@ The order keeps the promises, since a registry has no transaction:
 
 1. Everything that can be refused is refused first: no answer, no permission to write (an upload is begun and
    cancelled), an immutable tag that names another image.
-2. Tags that an interrupted run moved in part are rolled back (see `journal`), so each run starts from tags that agree.
+2. Tags that an interrupted run moved in part are rolled back (`recover`), so each run starts from tags that agree.
 3. The blobs, then the manifest under its digest. No tag names it yet: after an interruption here the next run finds
    the blobs, and the registry's garbage collection may take them.
 4. The attestations and signatures, before any tag, so that no tag names an image without them.
@@ -49,12 +49,8 @@ from imagegen.plan.matrix.model import Cell
 from imagegen.run import smoke
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import numerics
-from imagegen.supply.publish import attachments, journal
-from imagegen.supply.publish.journal import RemoteRepository, TaggedManifest, format_summary, push
-from imagegen.supply.publish.plan import LocatedLayer, PublishPlan, RegistryState
-from imagegen.supply.publish.plan import plan as planned
-from imagegen.supply.publish.remote_layers import AttachmentReader, find_remote_layers
-from imagegen.supply.publish.smoke_attestations import (
+from imagegen.supply.publish import attachments
+from imagegen.supply.publish.attachments import (
     SmokeAttestation,
     SmokeRequirement,
     attestation_document,
@@ -63,10 +59,22 @@ from imagegen.supply.publish.smoke_attestations import (
     find_saved,
     save_attestation,
 )
+from imagegen.supply.publish.plan import LocatedLayer, PublishPlan, RegistryState
+from imagegen.supply.publish.plan import plan as planned
+from imagegen.supply.publish.repository import (
+    AttachmentReader,
+    RemoteRepository,
+    TaggedManifest,
+    find_remote_layers,
+    format_summary,
+    move_tags,
+    push,
+    recover,
+)
 from imagegen.supply.trust import licences, provenance
 from imagegen.supply.trust.attach import attach
 from imagegen.supply.trust.documents import FACT, FACTS, LAYERS, Document
-from imagegen.supply.trust.known_licences import read_known_licences
+from imagegen.supply.trust.licences import read_known_licences
 
 
 @dataclass(frozen=True)
@@ -131,7 +139,7 @@ def _publish(
     session, options = publisher.session, publisher.options
     store, progress = session.store, session.progress
     _require_publishable(job, repository)
-    journal.recover(repository, store, progress)
+    recover(repository, store, progress)
     lock = ensure_wheels(session, cell, job.lock, builder=options.builder)
     reader = AttachmentReader(publisher.trust, progress)
     every = (repository, *siblings)
@@ -165,9 +173,7 @@ def _publish(
         return done({}, pushed, None, "")
     tested, source = _ensure_tested(session, cell, job, lock, repository, image, reader)
     _attach(publisher, repository, image, [attestation_document(tested)], reader, {})
-    moved = journal.move_tags(
-        repository, store, TaggedManifest(image.digest, MANIFEST_TYPE), job.tags.mutable, progress
-    )
+    moved = move_tags(repository, store, TaggedManifest(image.digest, MANIFEST_TYPE), job.tags.mutable, progress)
     return done(moved, pushed, tested, source)
 
 

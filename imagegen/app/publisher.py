@@ -21,14 +21,14 @@ from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.supply.publish.journal import RemoteRepository
-from imagegen.supply.publish.tags import Channel, Compression, TagInput, Tags, tags
+from imagegen.supply.publish.plan import Channel, Compression, TagInput, Tags, tags
+from imagegen.supply.publish.repository import RemoteRepository
 from imagegen.supply.trust import documents, keys, licences
 from imagegen.supply.trust.keyless import keyless
+from imagegen.supply.trust.keys import Signer, Trust
+from imagegen.supply.trust.licences import KnownLicences
 from imagegen.supply.trust.project import Project
 from imagegen.supply.trust.project import load as load_project
-from imagegen.supply.trust.sbom import KnownLicences
-from imagegen.supply.trust.signers import Signer, Trust
 
 KEY_VARIABLE = "IMAGEGEN_SIGNING_KEY"
 _PASSWORD_VARIABLE = "COSIGN_PASSWORD"  # noqa: S105 - the variable's name, which cosign has too

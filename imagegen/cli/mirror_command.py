@@ -10,7 +10,7 @@ from imagegen.cli.app import App, json_option, pass_app
 from imagegen.core.config import MIRROR_VARIABLE
 from imagegen.core.context import Context
 from imagegen.core.progress import human
-from imagegen.core.registry.mirror import place
+from imagegen.core.registry.layout import place
 from imagegen.core.text import counted
 from imagegen.supply import mirror
 

@@ -11,7 +11,7 @@ from imagegen.app.publisher import expected_digest
 from imagegen.cli.app import App, pass_app
 from imagegen.core import data
 from imagegen.core.errors import LockError, UsageError
-from imagegen.supply.trust.known_licences import read_known_licences
+from imagegen.supply.trust.licences import read_known_licences
 from imagegen.supply.trust.sbom import sbom
 from imagegen.wheels import builds
 

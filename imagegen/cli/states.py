@@ -11,7 +11,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules import CellAnswer, evaluate_cell, facts_of_lock
 from imagegen.plan.state import CellState, cell_state
-from imagegen.supply.publish.smoke_attestations import SmokeAttestation, SmokeRequirement, find_saved
+from imagegen.supply.publish.attachments import SmokeAttestation, SmokeRequirement, find_saved
 from imagegen.wheels import builds
 
 

@@ -21,7 +21,7 @@ from imagegen.run.engine import Engine
 from imagegen.run.smoke import numerics
 from imagegen.run.smoke.run import parts
 from imagegen.supply.export.export import read_results
-from imagegen.supply.publish.smoke_attestations import SmokeRequirement, attestation_of, save_attestation
+from imagegen.supply.publish.attachments import SmokeRequirement, attestation_of, save_attestation
 from imagegen.wheels import builds
 
 

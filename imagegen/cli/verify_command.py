@@ -16,13 +16,13 @@ from imagegen.cli.comparing import NO_SIGNER, attachment_verifier, known_names
 from imagegen.core import registry
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
+from imagegen.core.registry.layout import LayoutRepository
 from imagegen.core.text import shown
 from imagegen.image.inventory.stream import piped
 from imagegen.supply.compare import operands, rebuild
-from imagegen.supply.compare.layout import LayoutRepository
-from imagegen.supply.compare.result import ImageVerdict, StepResult, StepStatus
+from imagegen.supply.compare.contents import ImageVerdict, StepResult, StepStatus
 from imagegen.supply.compare.verify import VerificationOptions, Verified, verify
-from imagegen.supply.publish.tags import contradiction
+from imagegen.supply.publish.plan import contradiction
 from imagegen.supply.trust import project as projects
 from imagegen.supply.trust.project import Key, Project
 

@@ -1,4 +1,4 @@
-"""The archives and releases that data/distributions.yaml describes."""
+"""Debian and its kin: the archives and releases of data/distributions.yaml, and the order of versions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -87,3 +87,44 @@ def _read() -> tuple[dict[str, DebianArchive], dict[str, DebianRelease]]:
         for name, each in data["releases"].items()
     }
     return found, releases
+
+
+# The order of Debian's versions. Source: deb-version(7), dpkg 1.21, "Sorting algorithm".
+
+_VersionPart: TypeAlias = tuple[tuple[int, ...], tuple[int, str]]  # what is no number, and the number after it
+VersionKey: TypeAlias = tuple[tuple[int, str], tuple[_VersionPart, ...], tuple[_VersionPart, ...]]
+
+_NOTHING: _VersionPart = ((0,), (0, ""))
+
+
+def version_key(version: str) -> VersionKey:
+    """Sorts as dpkg does: epoch, upstream's version, Debian's revision. Any text has its place; none is refused."""
+    epoch, colon, rest = version.partition(":")
+    if not colon:
+        epoch, rest = "", version
+    upstream, dash, revision = rest.rpartition("-")
+    if not dash:
+        upstream, revision = rest, ""
+    return _number(epoch), _parts(upstream), _parts(revision)
+
+
+def _parts(text: str) -> tuple[_VersionPart, ...]:
+    pairs = re.findall(r"([^0-9]*)([0-9]*)", text)
+    parts = [((*map(_weight, words), 0), _number(digits)) for words, digits in pairs]
+    while parts and parts[-1] == _NOTHING:
+        parts.pop()
+    # Where one ends, the other may go on with a tilde, and be older: also after a first part that says nothing ("0~").
+    return (*(parts or [_NOTHING]), _NOTHING)
+
+
+def _weight(character: str) -> int:
+    """A tilde comes before the end of the text, which is 0; letters before all else."""
+    if character == "~":
+        return -1
+    return ord(character) if character.isascii() and character.isalpha() else ord(character) + 256
+
+
+def _number(digits: str) -> tuple[int, str]:
+    """Numbers of any length."""
+    plain = digits.lstrip("0")
+    return len(plain), plain

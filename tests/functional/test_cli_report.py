@@ -20,7 +20,7 @@ from imagegen.core.data import shipped
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.plan import lock
-from imagegen.supply.publish.smoke_attestations import SmokeAttestation, SmokeRequirement, save_attestation
+from imagegen.supply.publish.attachments import SmokeAttestation, SmokeRequirement, save_attestation
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.report_samples import AUDIT, SMOKE
 

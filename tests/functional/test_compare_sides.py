@@ -17,11 +17,12 @@ import pytest
 from imagegen.cli import main
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError, UsageError
+from imagegen.core.git import local
 from imagegen.core.net import Client
 from imagegen.core.store import Store
 from imagegen.plan import lock as locks
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.compare import operands, revision
+from imagegen.supply.compare import operands
 from imagegen.supply.compare.operands import SideSources
 from imagegen.supply.trust.documents import NUMERICS
 from tests.support.errors import raises
@@ -157,8 +158,8 @@ def test_a_repository_runs_nothing(here: Here) -> None:
     (here.project / ".git/info/attributes").write_text("* diff=x filter=x\n")
     assert operands.read("HEAD:tiny", here.places).lock
     assert not mark.exists()
-    assert revision.commit_of(here.project.parent, "HEAD", here.places.settings.env) is None
-    assert revision.file_at(here.project, "HEAD", "locks", here.places.settings.env) is None
+    assert local.commit_of(here.project.parent, "HEAD", here.places.settings.env) is None
+    assert local.file_at(here.project, "HEAD", "locks", here.places.settings.env) is None
 
 
 @pytest.fixture

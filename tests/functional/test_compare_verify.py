@@ -21,9 +21,9 @@ from imagegen.plan import lock as locks
 from imagegen.plan.lock.builds import keyed
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare import operands, wording
+from imagegen.supply.compare.contents import StepStatus
 from imagegen.supply.compare.difference import difference
 from imagegen.supply.compare.operands import SideSources
-from imagegen.supply.compare.result import StepStatus
 from imagegen.supply.trust.documents import (
     AUDIT,
     FACTS,
@@ -36,7 +36,8 @@ from imagegen.supply.trust.documents import (
     SMOKE,
     Kind,
 )
-from imagegen.supply.trust.sbom import KnownLicences, sbom
+from imagegen.supply.trust.licences import KnownLicences
+from imagegen.supply.trust.sbom import sbom
 from tests.support.errors import raises
 from tests.support.published_image import Published, lock_document, made
 from tests.support.registry_server import StandIn, send

@@ -23,7 +23,6 @@ from imagegen.core.store import Store
 from imagegen.plan import lock
 from imagegen.plan.lock.model import LOCAL, LockedDeb
 from imagegen.run.engine.buildx import Buildx, run_buildx
-from imagegen.supply.compare import revision
 from imagegen.supply.trust import documents
 from tests.support.environment import environment
 from tests.support.hostile_repository import TRAPS, Trap, fetch_lazily, give_away, look_bare, plain_git
@@ -117,10 +116,10 @@ def set_trap(trap: Trap, folder: Path, marker: Path) -> None:
 def read_all(folder: Path, store: Store) -> None:
     """Read a repository in every way in which imagegen does."""
     env = {**os.environ, "HOME": str(store.root)}
-    commit = revision.commit_of(folder, "HEAD", env)
-    assert commit and revision.commits(folder, "a", 3, env)
-    assert revision.file_at(folder, commit, "a", env) == "one\n"
-    assert not revision.shallow(folder, env)
+    commit = local.commit_of(folder, "HEAD", env)
+    assert commit and local.commits(folder, "a", 3, env)
+    assert local.file_at(folder, commit, "a", env) == "one\n"
+    assert not local.shallow(folder, env)
     found = documents.of(folder, env)
     assert found and found.dirty
     assert git.pack(folder, "x-1", store)
@@ -157,7 +156,7 @@ def test_nothing_is_fetched_lazily(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for read in (
         lambda: git.pack(folder, "x-1", Store(tmp_path / "store")),
         lambda: documents.of(folder, os.environ),
-        lambda: revision.file_at(folder, "HEAD", "sub/.gitignore", os.environ),
+        lambda: local.file_at(folder, "HEAD", "sub/.gitignore", os.environ),
     ):
         with suppress(FetchError):
             read()
@@ -194,7 +193,7 @@ def test_a_repository_of_another_user_is_not_read(whose: str, tmp_path: Path, mo
     owner = estrange(top / whose, monkeypatch)
     for read in (
         lambda: documents.of(project, env),
-        lambda: revision.commit_of(project, "HEAD", env),
+        lambda: local.commit_of(project, "HEAD", env),
         lambda: git.pack(project, "x-1", Store(tmp_path / "store")),
     ):
         with pytest.raises(ForeignRepositoryError) as caught:
@@ -272,10 +271,10 @@ def test_a_git_that_can_not_be_hardened_is_refused(version: str, fits: bool, tmp
     program.chmod(0o755)
     env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
     if fits:
-        assert revision.commit_of(top, "HEAD", env) == "a" * 40
+        assert local.commit_of(top, "HEAD", env) == "a" * 40
     else:
         with pytest.raises(FetchError):
-            revision.commit_of(top, "HEAD", env)
+            local.commit_of(top, "HEAD", env)
 
 
 def test_buildx_looks_for_no_repository(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, LockError
 from imagegen.core.net import MissingFiles
 from imagegen.core.progress import Quiet
-from imagegen.core.registry.mirror import place
+from imagegen.core.registry.layout import place
 from imagegen.core.store import Store
 from imagegen.image import base, inputs
 from imagegen.image.inputs.foundation import libpython_link, sdist_builder

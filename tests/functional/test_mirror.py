@@ -16,7 +16,7 @@ from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, PackagesGoneError
 from imagegen.core.net import Client, MissingFiles
 from imagegen.core.progress import Quiet
-from imagegen.core.registry.mirror import Mirror, place
+from imagegen.core.registry.layout import Mirror, place
 from imagegen.core.store import Store
 from imagegen.image.base import fetch
 from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedWheel

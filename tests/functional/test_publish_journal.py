@@ -15,8 +15,8 @@ from imagegen.core.progress import Quiet
 from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
-from imagegen.supply.publish import journal
-from imagegen.supply.publish.journal import RemoteRepository, TaggedManifest
+from imagegen.supply.publish import repository
+from imagegen.supply.publish.repository import RemoteRepository, TaggedManifest
 from tests.support.environment import environment
 from tests.support.errors import raises
 from tests.support.registry_server_writes import Writable, answering
@@ -64,13 +64,13 @@ class Scene:
     def killed(self, *moved: str) -> None:
         """Leave what a run leaves that was killed after it had moved these."""
         before = {tag: TaggedManifest(self.old, MANIFEST_TYPE) for tag in TAGS}
-        move = journal.TagMove(self.place.name, self.new, before)
-        journal._MOVES.put(self.store, journal._key(move.repository), move)
+        move = repository.TagMove(self.place.name, self.new, before)
+        repository._MOVES.put(self.store, repository._key(move.repository), move)
         for tag in moved:
             self.name(tag, self.new)
 
     def settle(self) -> None:
-        journal.recover(self.place, self.store, self.progress)
+        repository.recover(self.place, self.store, self.progress)
 
 
 @pytest.fixture
@@ -83,10 +83,10 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def test_tags_move_together(scene: Scene) -> None:
-    moved = journal.move_tags(scene.place, scene.store, scene.to, (*TAGS, "fresh"), scene.progress)
+    moved = repository.move_tags(scene.place, scene.store, scene.to, (*TAGS, "fresh"), scene.progress)
     assert moved == dict.fromkeys(TAGS, scene.old) | {"fresh": None}
     assert scene.stands() == [scene.new] * 3
-    assert journal.move_tags(scene.place, scene.store, scene.to, TAGS, scene.progress) == {}
+    assert repository.move_tags(scene.place, scene.store, scene.to, TAGS, scene.progress) == {}
     assert not Cache("publishing", dict).keys(scene.store)
 
 
@@ -95,7 +95,7 @@ def test_a_refusal_puts_them_back(scene: Scene) -> None:
         lambda handler: handler.path.endswith("/cu130-py311") and answering(400, "PUT", times=1)(handler)
     )
     with pytest.raises(PublishError) as refused:
-        journal.move_tags(scene.place, scene.store, scene.to, TAGS, scene.progress)
+        repository.move_tags(scene.place, scene.store, scene.to, TAGS, scene.progress)
     assert "no tag has moved" in str(refused.value)
     assert scene.stands() == [scene.old] * 3
     assert not Cache("publishing", dict).keys(scene.store)

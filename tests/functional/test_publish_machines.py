@@ -31,8 +31,8 @@ from imagegen.image.layers import bytecode, scan
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
 from imagegen.run import smoke
 from imagegen.supply.trust.attach import attached
+from imagegen.supply.trust.keys import Trust
 from imagegen.supply.trust.project import FILE
-from imagegen.supply.trust.signers import Trust
 from tests.support.environment import environment
 from tests.support.errors import raises
 from tests.support.interpreters import LOCKED

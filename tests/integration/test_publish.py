@@ -28,12 +28,12 @@ from imagegen.core.store.cache import Cache
 from imagegen.plan import lock, matrix
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import CheckResult, SmokeReport
-from imagegen.supply.publish.journal import TagMove
-from imagegen.supply.publish.smoke_attestations import SmokeRequirement, attestation_of, save_attestation
+from imagegen.supply.publish.attachments import SmokeRequirement, attestation_of, save_attestation
+from imagegen.supply.publish.repository import TagMove
 from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.documents import PROVENANCE
+from imagegen.supply.trust.keys import Trust
 from imagegen.supply.trust.project import Project
-from imagegen.supply.trust.signers import Trust
 from tests.support.docker_registry import USER, Hub, login, serving
 from tests.support.hostile_repository import fetch_lazily, give_away, plain_git
 from tests.support.machines import Debian

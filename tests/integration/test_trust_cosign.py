@@ -19,13 +19,14 @@ from imagegen.core.net import Client
 from imagegen.core.oci.types import Descriptor, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import PushTarget, Repository, parse
-from imagegen.supply.trust import attach, bundle, keys, statement
+from imagegen.supply.trust import attach, keys, statement
+from imagegen.supply.trust import statement as bundle
 from imagegen.supply.trust.attach import VerificationResult
-from imagegen.supply.trust.bundle import Bundle
 from imagegen.supply.trust.documents import BUNDLE, LAYERS, LOCK, PROVENANCE, SBOM, SIGNATURE, SMOKE, Document
+from imagegen.supply.trust.keys import Signer, Trust
 from imagegen.supply.trust.project import Key, Project
 from imagegen.supply.trust.provenance import BUILD_TYPE
-from imagegen.supply.trust.signers import Signer, Trust
+from imagegen.supply.trust.statement import Bundle
 from tests.support.cosign import PASSWORD, Sigstore
 from tests.support.docker_registry import login, serving
 from tests.support.registry_server_writes import Writable
@@ -183,13 +184,13 @@ def test_what_cosign_signs_is_trusted(registry: Registry, key: Path, other_key: 
 def tampered(image: str, good: Bundle, ours: Signer, theirs: Signer) -> dict[str, tuple[bytes, str]]:
     """Signatures of an image that are none, `good` being of another one, and what is said of each."""
     said = statement.write(image, SIGNATURE)
-    signed = bundle.read(ours.sign(said))
-    retyped = json.loads(bundle.write(said, signed.signature, signed.material))
+    signed = bundle.read_bundle(ours.sign(said))
+    retyped = json.loads(bundle.write_bundle(said, signed.signature, signed.material))
     retyped["dsseEnvelope"]["payloadType"] = "application/json"
-    twice = bundle.write(said, signed.signature, signed.material).decode().removesuffix("}}")
+    twice = bundle.write_bundle(said, signed.signature, signed.material).decode().removesuffix("}}")
     return {
-        "replayed": (bundle.write(good.payload, good.signature, good.material), "is of another image"),
-        "altered": (bundle.write(said, good.signature, good.material), "the signature is wrong"),
+        "replayed": (bundle.write_bundle(good.payload, good.signature, good.material), "is of another image"),
+        "altered": (bundle.write_bundle(said, good.signature, good.material), "the signature is wrong"),
         "stranger": (theirs.sign(said), ""),
         "retyped": (json.dumps(retyped).encode(), "its payloadType is"),
         "twice": (f'{twice},"payloadType":"application/json"}}}}'.encode(), "is given twice"),
@@ -204,10 +205,10 @@ def test_both_refuse_what_was_tampered_with(registry: Registry, key: Path, other
     honest.refer(signed)
     assert registry.sigstore.verify(public, honest.name).returncode == 0
     assert honest.gather(trust).signers == ("cosign",)
-    names = list(tampered(honest.image.digest, bundle.read(signed), ours, ours))
+    names = list(tampered(honest.image.digest, bundle.read_bundle(signed), ours, ours))
     for name in names if registry.has_referrers else names[:2]:  # where the list is kept decides nothing of this
         victim = registry.image(name)
-        data, why = tampered(victim.image.digest, bundle.read(signed), ours, signer(other_key))[name]
+        data, why = tampered(victim.image.digest, bundle.read_bundle(signed), ours, signer(other_key))[name]
         artifact = victim.refer(data)
         assert registry.sigstore.verify(public, victim.name).returncode, name
         found = victim.gather(trust)

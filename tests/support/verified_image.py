@@ -25,7 +25,7 @@ from imagegen.image.layers.image import LayersDocument, dump
 from imagegen.plan import lock as locks
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare import operands
-from imagegen.supply.compare.result import ImageVerdict
+from imagegen.supply.compare.contents import ImageVerdict
 from imagegen.supply.compare.verify import verify
 from imagegen.supply.trust import statement
 from imagegen.supply.trust.documents import (
@@ -42,9 +42,10 @@ from imagegen.supply.trust.documents import (
     Kind,
 )
 from imagegen.supply.trust.keys import KeySigner
+from imagegen.supply.trust.licences import KnownLicences
 from imagegen.supply.trust.project import Key, Project
 from imagegen.supply.trust.provenance import Builder, provenance
-from imagegen.supply.trust.sbom import KnownLicences, sbom
+from imagegen.supply.trust.sbom import sbom
 from tests.support.published_image import Published, lock_document, made
 from tests.support.registry_server import StandIn, digest_of
 

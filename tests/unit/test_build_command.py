@@ -20,7 +20,7 @@ from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.run.smoke.run import parts
-from imagegen.supply.publish.smoke_attestations import SmokeRequirement, find_saved
+from imagegen.supply.publish.attachments import SmokeRequirement, find_saved
 from tests.support.environment import environment
 
 LOCK = read(Path(__file__).parents[2] / "locks" / "cpu-grpo-cpu-py311.toml")

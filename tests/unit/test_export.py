@@ -26,7 +26,7 @@ from imagegen.run.smoke import CheckResult
 from imagegen.supply.export import export, run_image
 from imagegen.supply.export.export import read_results
 from imagegen.supply.export.tree import Entry, read_tree
-from imagegen.supply.publish.smoke_attestations import SmokeRequirement
+from imagegen.supply.publish.attachments import SmokeRequirement
 from tests.support.errors import raises
 
 SMALL, LARGE = b"small", os.urandom(1 << 20) * 3

@@ -21,6 +21,7 @@ from imagegen.core.errors import MatrixErrors, UsageError, WheelError
 from imagegen.core.net.address import Page
 from imagegen.core.net.answer import size_of
 from imagegen.image.layers.wheel import Wheel
+from imagegen.plan import distributions as debversion
 from imagegen.plan.harvest import releases as harvested
 from imagegen.plan.harvest import torch_exports, wheel_metadata
 from imagegen.plan.lock import indexes, resolution_inputs
@@ -28,7 +29,6 @@ from imagegen.plan.lock.distribution import parse_release
 from imagegen.plan.lock.sdist import _check
 from imagegen.plan.matrix import recipes
 from imagegen.supply.compare.difference import goes_back
-from imagegen.supply.trust import debversion
 from imagegen.wheels import naming, remote_wheelhouse
 from tests.support.matrix_samples import SMALL, load
 from tests.support.wheels import FILENAME, make_wheel
@@ -114,7 +114,7 @@ def test_what_is_asked_for_or_harvested_is_refused(ask: Callable[[], object], er
         (lambda: catalogue.cuda_major(f"libcudart.so.{DIGITS}"), None),
         (lambda: catalogue.oldest_releases([f"GLIBC_2.{DIGITS}"]), None),
         (lambda: min([f"GLIBC_2.{DIGITS}", "GLIBC_2.4"], key=_by_number), "GLIBC_2.4"),
-        (lambda: debversion.key(f"{DIGITS}:1") > debversion.key(f"{DIGITS[1:]}:1"), True),
+        (lambda: debversion.version_key(f"{DIGITS}:1") > debversion.version_key(f"{DIGITS[1:]}:1"), True),
     ],
 )
 def test_what_others_list_is_skipped(ask: Callable[[], object], answer: object) -> None:

@@ -14,8 +14,8 @@ from imagegen.plan.lock import read
 from imagegen.plan.matrix.model import Declarations
 from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.run.smoke.run import parts
-from imagegen.supply.publish import smoke_attestations
-from imagegen.supply.publish.smoke_attestations import (
+from imagegen.supply.publish import attachments
+from imagegen.supply.publish.attachments import (
     SmokeAttestation,
     SmokeRequirement,
     attestation_document,
@@ -69,7 +69,7 @@ def test_the_inputs_of_the_checks_are_in_their_digest(tmp_path: Path, monkeypatc
         find_saved(store, SmokeRequirement.of(IMAGE, GPU, Declarations({"torch": ("torch",)}), require_gpu=False))
         is None
     )
-    monkeypatch.setattr(smoke_attestations, "files", lambda _: {"suite/x.py": b"changed"})
+    monkeypatch.setattr(attachments, "files", lambda _: {"suite/x.py": b"changed"})
     assert find_saved(store, required()) is None
 
 

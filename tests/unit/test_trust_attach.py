@@ -14,11 +14,12 @@ from imagegen.core.net import UnreachableError
 from imagegen.core.oci.types import Descriptor, digest_of
 from imagegen.core.registry import Content, PushTarget, Referrer
 from imagegen.core.registry.referrers import referring
-from imagegen.supply.trust import attach, bundle, statement
-from imagegen.supply.trust.bundle import Bundle
+from imagegen.supply.trust import attach, statement
+from imagegen.supply.trust import statement as bundle
 from imagegen.supply.trust.documents import AUDIT, BUNDLE, LAYERS, LOCK, SBOM, SIGNATURE, SMOKE, Attached, Document
+from imagegen.supply.trust.keys import Trust
 from imagegen.supply.trust.project import Project
-from imagegen.supply.trust.signers import Trust
+from imagegen.supply.trust.statement import Bundle
 from tests.support.errors import raises
 
 IMAGE = Descriptor("application/vnd.oci.image.manifest.v1+json", "sha256:" + "a1" * 32, 400)
@@ -78,7 +79,7 @@ class By:
 
     def sign(self, statement: bytes) -> bytes:
         self.signed += 1
-        return bundle.write(statement, self.name.encode(), {"publicKey": {"hint": self.name}})
+        return bundle.write_bundle(statement, self.name.encode(), {"publicKey": {"hint": self.name}})
 
 
 class TrustingNames(Trust):
@@ -283,12 +284,12 @@ def test_of_two_signers_the_trusted_one_counts() -> None:
 def test_every_fault_of_an_artifact_is_reported_with_its_digest() -> None:
     registry = Registry()
     bring(registry, BOM)
-    good = bundle.read(RELEASE.sign(statement.write(IMAGE.digest, SIGNATURE)))
+    good = bundle.read_bundle(RELEASE.sign(statement.write(IMAGE.digest, SIGNATURE)))
     wrong = {
         registry.add_bundle(b"{"): "the signature's bundle cannot be read",
         registry.add_bundle(b'{"mediaType": 1, "mediaType": 2}'): "the signature's bundle cannot be read",
         registry.add_bundle(b"[" * 100_000): "the signature's bundle cannot be read",
-        registry.add_bundle(bundle.write(good.payload, b"mallory", good.material)): "the signature is wrong",
+        registry.add_bundle(bundle.write_bundle(good.payload, b"mallory", good.material)): "the signature is wrong",
         registry.add_bundle(RELEASE.sign(b"{}")): "the signed statement cannot be read",
     }
     lost = registry.add(replace(BOM, content=b"{}"))

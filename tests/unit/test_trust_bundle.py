@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import TrustError
-from imagegen.supply.trust import bundle
-from imagegen.supply.trust.bundle import PAYLOAD_TYPE
+from imagegen.supply.trust import statement as bundle
+from imagegen.supply.trust.statement import PAYLOAD_TYPE
 
 KEY = {"publicKey": {"hint": "aGludA=="}}
-PLAIN = bundle.write(b"what is said", b"signature", KEY)
+PLAIN = bundle.write_bundle(b"what is said", b"signature", KEY)
 
 
 def test_what_is_signed_is_as_dsse_says() -> None:
@@ -22,7 +22,7 @@ def test_what_is_signed_is_as_dsse_says() -> None:
     assert bundle.pae("http://example.com/HelloWorld", b"hello world") == (
         b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
     )
-    assert bundle.read(PLAIN).signed == b"DSSEv1 28 application/vnd.in-toto+json 12 what is said"
+    assert bundle.read_bundle(PLAIN).signed == b"DSSEv1 28 application/vnd.in-toto+json 12 what is said"
 
 
 @given(st.text(), st.binary(), st.text(), st.binary())
@@ -36,7 +36,7 @@ def test_no_two_payloads_are_signed_as_the_same_bytes(kind: str, payload: bytes,
 
 @given(st.binary(), st.binary(), st.text(st.characters(exclude_categories=["Cs"])))
 def test_what_is_written_is_read(payload: bytes, signature: bytes, hint: str) -> None:
-    found = bundle.read(bundle.write(payload, signature, {"publicKey": {"hint": hint}}))
+    found = bundle.read_bundle(bundle.write_bundle(payload, signature, {"publicKey": {"hint": hint}}))
     assert (found.payload, found.signature, found.hint) == (payload, signature, hint)
 
 
@@ -54,7 +54,7 @@ def test_it_is_as_cosign_writes_it() -> None:
 
 def test_a_bundle_with_a_certificate_has_no_key_hint() -> None:
     material = {"certificate": {"rawBytes": "AAAA"}, "tlogEntries": [{"logIndex": "1"}]}
-    found = bundle.read(bundle.write(b"x", b"y", material))
+    found = bundle.read_bundle(bundle.write_bundle(b"x", b"y", material))
     assert (found.hint, found.material) == (None, material)
 
 
@@ -104,7 +104,7 @@ def changed(path: str, value: Any) -> bytes:
 )
 def test_what_is_no_bundle(data: bytes, why: str) -> None:
     with pytest.raises(TrustError) as caught:
-        bundle.read(data)
+        bundle.read_bundle(data)
     assert caught.value.what == "the signature's bundle cannot be read"
     assert why in str(caught.value.why)
 
@@ -113,8 +113,8 @@ def test_what_is_no_bundle(data: bytes, why: str) -> None:
 def test_a_changed_byte_is_an_error_or_is_seen(place: int, instead: bytes) -> None:
     data = PLAIN[:place] + instead + PLAIN[place + 1 :]
     try:
-        found = bundle.read(data)
+        found = bundle.read_bundle(data)
     except TrustError:
         return
     # White space between names does not matter; the rest is the payload, signature or hint of another bundle.
-    assert found != bundle.read(PLAIN) or json.loads(data) == json.loads(PLAIN)
+    assert found != bundle.read_bundle(PLAIN) or json.loads(data) == json.loads(PLAIN)

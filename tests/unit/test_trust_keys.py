@@ -23,10 +23,11 @@ from nacl.secret import SecretBox
 
 from imagegen.core.errors import TrustError, UntrustedSignerError
 from imagegen.core.progress import Quiet
-from imagegen.supply.trust import bundle, keys, statement
+from imagegen.supply.trust import keys, statement
+from imagegen.supply.trust import statement as bundle
 from imagegen.supply.trust.documents import SIGNATURE
+from imagegen.supply.trust.keys import Trust
 from imagegen.supply.trust.project import Identity, Key, Project
-from imagegen.supply.trust.signers import Trust
 from tests.support.errors import raises
 from tests.support.signing_keys import KEY, PUBLIC
 
@@ -233,8 +234,8 @@ def test_files_that_hold_no_key_to_trust(tmp_path: Path, content: str | None, wh
 def test_signatures_that_are_not_what_they_say(tmp_path: Path) -> None:
     ours, theirs = made(tmp_path / "ours.pem"), made(tmp_path / "theirs.pem")
     trust = trusting(release=ours)
-    good = bundle.read(keys.signer(ours, None, Quiet()).sign(SAID))
-    foreign = bundle.read(keys.signer(theirs, None, Quiet()).sign(SAID))
+    good = bundle.read_bundle(keys.signer(ours, None, Quiet()).sign(SAID))
+    foreign = bundle.read_bundle(keys.signer(theirs, None, Quiet()).sign(SAID))
     other = statement.write("sha256:" + "b2" * 32, SIGNATURE)
     for payload, signature in (
         (other, good.signature),
@@ -244,10 +245,10 @@ def test_signatures_that_are_not_what_they_say(tmp_path: Path) -> None:
         (SAID, good.signature + b"\0"),
     ):
         with raises("trust-signature-invalid") as caught:
-            trust.signer_of(bundle.write(payload, signature, good.material))
+            trust.signer_of(bundle.write_bundle(payload, signature, good.material))
         assert "'release' is named as its signer, and did not sign this" in str(caught.value.why)
     # Who is named in the hint decides nothing.
-    assert trust.signer_of(bundle.write(SAID, good.signature, foreign.material))[0] == "release"
+    assert trust.signer_of(bundle.write_bundle(SAID, good.signature, foreign.material))[0] == "release"
     # A signature over the payload itself, or over it under another type, is none.
     private = ec.generate_private_key(ec.SECP256R1())
     made(ours, private)
@@ -255,7 +256,7 @@ def test_signatures_that_are_not_what_they_say(tmp_path: Path) -> None:
     for message in (SAID, bundle.pae("application/json", SAID)):
         signature = private.sign(message, ec.ECDSA(SHA256()))
         with pytest.raises(TrustError):
-            trust.signer_of(bundle.write(SAID, signature, good.material))
+            trust.signer_of(bundle.write_bundle(SAID, signature, good.material))
 
 
 def test_what_a_trusted_key_signs_must_be_a_statement(tmp_path: Path) -> None:
@@ -265,7 +266,7 @@ def test_what_a_trusted_key_signs_must_be_a_statement(tmp_path: Path) -> None:
 
 
 def test_a_certificate_is_trusted_of_named_identities_only(tmp_path: Path) -> None:
-    signed = bundle.write(SAID, b"x", {"certificate": {"rawBytes": "AAAA"}})
+    signed = bundle.write_bundle(SAID, b"x", {"certificate": {"rawBytes": "AAAA"}})
     with pytest.raises(UntrustedSignerError):
         trusting(release=made(tmp_path / "key.pem")).signer_of(signed)
     assert Trust(Project(identities=(Identity("ci", "https://issuer", "subject"),))).anybody

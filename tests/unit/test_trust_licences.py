@@ -11,9 +11,7 @@ from imagegen.audit.model import Licence
 from imagegen.core.oci.types import ImageConfig, RemoteImage
 from imagegen.plan.lock.base import LockedBase
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.trust.licences import restricted
-from imagegen.supply.trust.sbom import KnownLicences
-from imagegen.supply.trust.spdx import data
+from imagegen.supply.trust.licences import KnownLicences, data, restricted
 from tests.support.lock_samples import LOCK, wheel
 from tests.support.shipped_locks import shipped_lock
 

@@ -17,7 +17,8 @@ from imagegen.core.git import Submodule
 from imagegen.core.oci.types import ImageConfig, RemoteImage
 from imagegen.plan.lock.base import LockedBase
 from imagegen.plan.lock.model import Lock, LockedFile, LockedGit, LockedPatch, LockedSdist
-from imagegen.supply.trust.sbom import KnownLicences, sbom
+from imagegen.supply.trust.licences import KnownLicences
+from imagegen.supply.trust.sbom import sbom
 from tests.support.lock_samples import locks as any_lock
 from tests.support.shipped_locks import NAMES, shipped_lock
 from tests.support.source_builds import BUILD, BUILT_WHEEL, WITH_BUILD

@@ -9,10 +9,10 @@ from pathlib import Path
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.core.errors import LockError
+from imagegen.core.git import local
 from imagegen.plan import lock
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.compare import revision
 
 LONGEST = 12  # steps on a page: three months of weekly locks
 _UNREAD = "no lock, or one of a form that this imagegen does not read"
@@ -49,7 +49,7 @@ def history_of(
     `sections` are the sections of locks/CHANGES.md about it; each describes the lock that it leads to, and without a
     repository they are the whole history. Raises FetchError where git cannot run.
     """
-    commits = revision.commits(path.parent, path.name, LONGEST + 2, env)
+    commits = local.commits(path.parent, path.name, LONGEST + 2, env)
     if not commits:
         steps = [LockChange(each.date, None, _said(each)) for each in sections]
     else:
@@ -57,7 +57,7 @@ def history_of(
         if versions[0].lock != now:
             versions.insert(0, _Version(None, now.as_of[:10], now))
         notes = {each.end: _said(each) for each in reversed(sections)}
-        cut = revision.shallow(path.parent, env)
+        cut = local.shallow(path.parent, env)
         pairs = zip(versions, [*versions[1:], None], strict=True)
         steps = [new.step(tuple(_lines(old, new.lock, sentences, notes, cut=cut))) for new, old in pairs]
     return History(tuple(steps[:LONGEST]), older=len(steps) > LONGEST)
@@ -77,7 +77,7 @@ class _Version:
 
     @classmethod
     def of(cls, path: Path, commit: str, date: str, env: Mapping[str, str]) -> _Version:
-        text = revision.file_at(path.parent, commit, path.name, env)
+        text = local.file_at(path.parent, commit, path.name, env)
         try:
             return cls(commit, date, loads(text, path) if text is not None else None)
         except LockError:

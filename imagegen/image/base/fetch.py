@@ -19,7 +19,7 @@ from imagegen.core.errors import BaseError, FetchError, PackagesGoneError
 from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
 from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Meter
-from imagegen.core.registry.mirror import Mirror
+from imagegen.core.registry.layout import Mirror
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact

@@ -14,7 +14,7 @@ from imagegen.core.errors import BaseError, FetchError
 from imagegen.core.net import Client, Missing, MissingFiles, UnreachableError
 from imagegen.core.oci.types import LayerDescriptor, Platform, RemoteImage, digest_of
 from imagegen.core.progress import Progress, timed
-from imagegen.core.registry.mirror import Mirror
+from imagegen.core.registry.layout import Mirror
 from imagegen.core.registry.reference import variable
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache

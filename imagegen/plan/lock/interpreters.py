@@ -18,7 +18,7 @@ from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, Missing, MissingFiles
 from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Meter
-from imagegen.core.registry.mirror import Mirror
+from imagegen.core.registry.layout import Mirror
 from imagegen.core.store import Store
 from imagegen.core.text import redact
 from imagegen.plan.lock import indexes

@@ -17,7 +17,7 @@ from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
 from imagegen.core.progress import Meter
-from imagegen.core.registry.mirror import Mirror
+from imagegen.core.registry.layout import Mirror
 from imagegen.core.store import Store
 from imagegen.core.text import redact
 from imagegen.plan.lock import indexes

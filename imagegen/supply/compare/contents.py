@@ -1,7 +1,4 @@
-"""Two layers as streams of files: which is the first that differs, and in what. Nothing is unpacked.
-
-Source: POSIX.1-2001 (ustar, pax) as the standard library reads it.
-"""
+"""An image's bytes: against each other, against its lock, and layer against layer; with the verdict step by step."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import json
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from itertools import zip_longest
 from typing import IO, cast
@@ -38,7 +36,64 @@ from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare.operands import ImageLocation, platform_of
-from imagegen.supply.compare.result import StepResult, StepStatus, failed, passed
+
+
+class StepStatus(Enum):
+    PASS = "pass"  # noqa: S105 - no password
+    FAIL = "fail"
+    ABSENT = "absent"  # there is nothing to check, and nothing that would demand it
+    UNCHECKED = "not checked"
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The result for one artifact: `name` is the artifact, `evidence` the observation, in words."""
+
+    name: str
+    outcome: StepStatus
+    evidence: str
+
+
+@dataclass(frozen=True)
+class ImageVerdict:
+    """`digest` is of the image's manifest; None where not even that could be read."""
+
+    reference: str
+    digest: str | None
+    steps: tuple[StepResult, ...]
+
+    @property
+    def good(self) -> bool:
+        """True if no step failed."""
+        return not self.wrong
+
+    @property
+    def wrong(self) -> tuple[StepResult, ...]:
+        return tuple(step for step in self.steps if step.outcome is StepStatus.FAIL)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one line: the steps that failed, or those that were not checked."""
+        if self.wrong:
+            names = ", ".join(dict.fromkeys(step.name for step in self.wrong))
+            return f"{self.reference} is not what it should be: {names}"
+        left = [
+            f"{step.name} not checked: {step.evidence}" for step in self.steps if step.outcome is StepStatus.UNCHECKED
+        ]
+        return "; ".join([f"{self.reference} is what its lock says", *left])
+
+
+def passed(name: str, evidence: str) -> StepResult:
+    return StepResult(name, StepStatus.PASS, evidence)
+
+
+def failed(name: str, evidence: str) -> StepResult:
+    return StepResult(name, StepStatus.FAIL, evidence)
+
+
+# Two layers as streams of files: which is the first that differs, and in what. Nothing is unpacked.
+#
+# Source: POSIX.1-2001 (ustar, pax) as the standard library reads it.
 
 _BUFFER = 1 << 16
 _READ_SIZE = 1 << 20

@@ -12,10 +12,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.core.types import parse_requirement
+from imagegen.plan.distributions import version_key
 from imagegen.plan.lock.model import MAIN, Lock, LockedBuild, LockedWheel
 from imagegen.plan.matrix import metadata
 from imagegen.supply.compare.operands import ComparedLayer, DiffOperand
-from imagegen.supply.trust import debversion
 from imagegen.wheels.throttle import BuildJob, Machine, plan
 
 CORES = 16  # of the machine that build times are estimated for
@@ -130,7 +130,7 @@ def goes_back(before: str, after: str) -> bool:
 
 
 def _deb_goes_back(before: str, after: str) -> bool:
-    return debversion.key(after) < debversion.key(before)
+    return version_key(after) < version_key(before)
 
 
 def _single(

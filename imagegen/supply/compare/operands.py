@@ -13,8 +13,10 @@ from typing import Protocol
 from imagegen.core import registry
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError, TrustError, UsageError
+from imagegen.core.git import local
 from imagegen.core.net import ByteSink, Client
 from imagegen.core.oci.types import Descriptor, Platform, RemoteImage, is_digest, read_config
+from imagegen.core.registry.layout import PREFIX, LayoutRepository
 from imagegen.core.registry.pull import manifest_for
 from imagegen.core.store import Store
 from imagegen.core.text import did_you_mean
@@ -26,8 +28,6 @@ from imagegen.plan import lock as locks
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Lock, main_versions
 from imagegen.run.smoke.numerics import Fingerprint
-from imagegen.supply.compare import revision
-from imagegen.supply.compare.layout import PREFIX, LayoutRepository
 
 _VERSION = f"{LABEL}version."
 
@@ -308,7 +308,7 @@ def _of_commit(text: str, places: SideSources) -> DiffOperand | None:
             why="git looks it up in this clone's reflog, which begins when the repository was cloned",
             fix=f"write the commit that `git rev-list -1 --before='{date[1]}' HEAD` prints, in place of {name}",
         )
-    commit = revision.commit_of(places.project, name, places.settings.env)
+    commit = local.commit_of(places.project, name, places.settings.env)
     if commit is None:
         if cell and "/" not in name:
             raise UsageError(
@@ -318,7 +318,7 @@ def _of_commit(text: str, places: SideSources) -> DiffOperand | None:
             )
         return None
     path = f"locks/{cell}.toml" if cell else word
-    found = revision.file_at(places.project, commit, path, places.settings.env)
+    found = local.file_at(places.project, commit, path, places.settings.env)
     if found is None:
         if cell is None:
             return None

@@ -22,9 +22,8 @@ from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.model import Lock
 from imagegen.run.smoke import numerics
 from imagegen.supply.compare import contents
-from imagegen.supply.compare.contents import ReadImage
+from imagegen.supply.compare.contents import ImageVerdict, ReadImage, StepResult, StepStatus, failed, passed
 from imagegen.supply.compare.operands import ImageLocation
-from imagegen.supply.compare.result import ImageVerdict, StepResult, StepStatus, failed, passed
 from imagegen.supply.trust.attach import VerificationResult
 from imagegen.supply.trust.documents import (
     AUDIT,
@@ -42,7 +41,8 @@ from imagegen.supply.trust.documents import (
     Document,
     Kind,
 )
-from imagegen.supply.trust.sbom import KnownLicences, sbom
+from imagegen.supply.trust.licences import KnownLicences
+from imagegen.supply.trust.sbom import sbom
 
 # Said by the packages themselves and by the base, not by the lock.
 _UNKNOWN_HERE = ("imagegen:licence", "imagegen:source-package", "imagegen:system")

@@ -26,7 +26,7 @@ from imagegen.plan.matrix.model import Declarations
 from imagegen.run import smoke
 from imagegen.run.smoke.run import files, judged, parts, read_result, spec
 from imagegen.supply.export.tree import Entry, contents, read_tree
-from imagegen.supply.publish.smoke_attestations import SmokeRequirement, programs_digest
+from imagegen.supply.publish.attachments import SmokeRequirement, programs_digest
 
 _FIX = "export the image again, and run `python3 run_image.py test` of that export"
 

@@ -20,8 +20,8 @@ from pydantic import ValidationError
 
 from imagegen.core.errors import TrustError, UntrustedSignerError
 from imagegen.core.net.answer import reason_of
-from imagegen.supply.trust.bundle import PAYLOAD_TYPE
 from imagegen.supply.trust.project import FILE, Identity
+from imagegen.supply.trust.statement import PAYLOAD_TYPE
 
 _ISSUER = "1.3.6.1.4.1.57264.1.1"
 _OWNER = "1.3.6.1.4.1.57264.1.16"  # Source Repository Owner URI: of the repository whose run signs

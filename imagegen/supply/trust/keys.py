@@ -1,4 +1,4 @@
-"""Keys: a private one that signs, from its file; public ones that verify signatures.
+"""Keys that sign and verify, and which signatures a project trusts.
 
 Sources: RFC 5958 and RFC 7468 (PKCS#8 in PEM); FIPS 186-5 and RFC 6979 (deterministic ECDSA: the same bytes get the
 same signature, so that signing again gives no other artifact); secure-systems-lab's `encrypted` format, in which cosign
@@ -22,12 +22,18 @@ from typing import TYPE_CHECKING, Any
 from imagegen.core import data
 from imagegen.core.errors import ImagegenError, TrustError, TrustErrors
 from imagegen.core.progress import Progress
-from imagegen.supply.trust import bundle
 from imagegen.supply.trust.project import Key
 from imagegen.supply.trust.statement import UnreadableError, parse
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+from typing import Protocol
+
+from imagegen.core.errors import UntrustedSignerError
+from imagegen.supply.trust import statement as statements
+from imagegen.supply.trust.identity import Identities
+from imagegen.supply.trust.project import FILE, Project
+from imagegen.supply.trust.statement import Bundle, InTotoStatement
 
 CURVE = "secp256r1"  # P-256, which cosign makes, too
 _BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----\s.*?\s-----END \1-----", re.DOTALL)
@@ -51,8 +57,8 @@ class KeySigner:
         from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
         from cryptography.hazmat.primitives.hashes import SHA256
 
-        message = bundle.pae(bundle.PAYLOAD_TYPE, statement)
-        return bundle.write(
+        message = statements.pae(statements.PAYLOAD_TYPE, statement)
+        return statements.write_bundle(
             statement, self._private.sign(message, ECDSA(SHA256(), deterministic_signing=True)), self._material
         )
 
@@ -239,4 +245,73 @@ def _kind(found: Any) -> str:
 def _hint(key: EllipticCurvePublicKey) -> str:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-    return bundle.encoded(hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest())
+    return statements.encoded(
+        hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
+    )
+
+
+# Signers, and which signatures a project trusts.
+
+
+class Signer(Protocol):
+    """`name` is what users call it."""
+
+    name: str
+
+    def sign(self, statement: bytes) -> bytes:
+        """A bundle of the statement. Raises TrustError."""
+
+
+class Trust:
+    """The keys and identities of a project. Raises TrustError when one of its keys cannot be had."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._keys = public_keys(project.keys)
+        self._identities = Identities(project.identities)
+        self.anybody = bool(project.keys or project.identities)
+
+    def require(self, signer: KeySigner, file: Path) -> None:
+        """Raise TrustError if the project names signers and the key in `file` is not one of them."""
+        if not self.anybody or any(key.hint == signer.hint for key in self._keys):
+            return
+        named = [f"the key {key.name}" for key in self._project.keys]
+        named += [f"the identity {each.name}" for each in self._project.identities]
+        public = f"`openssl pkey -in {file} -pubout` or `cosign public-key --key {file}`"
+        raise TrustError(
+            f"{FILE} does not name this signing key, so verification would reject what it signs",
+            code="trust-signer-untrusted",
+            where=str(file),
+            why=f"{FILE} names {', '.join(named)}, and this is another one",
+            fix=f"sign with what {FILE} names, or add this key's public half under `keys`: {public} writes it",
+        )
+
+    def signer_of(self, bundle: bytes) -> tuple[str, InTotoStatement]:
+        """Return the project's name of the signer, and the signed statement.
+
+        Raises UntrustedSignerError when the signer is not in the trust file, and TrustError when the bundle is
+        malformed or its signature does not verify.
+        """
+        found = statements.read_bundle(bundle)
+        if found.hint is None:
+            name, said = self._identities.signer_of(bundle)
+            return name, statements.read(said)
+        return self._by_key(found), statements.read(found.payload)
+
+    def _by_key(self, bundle: Bundle) -> str:
+        """The key that signed. The hint is only a claim, so each is tried."""
+        for key in self._keys:
+            if key.signed(bundle.signed, bundle.signature):
+                return key.name
+        for key in self._keys:
+            if key.hint == bundle.hint:
+                why = f"the key {key.name!r} is named as its signer, and did not sign this"
+                raise TrustError(
+                    "the signature is wrong",
+                    code="trust-signature-invalid",
+                    why=why,
+                    fix="do not trust what it is attached to",
+                )
+        raise UntrustedSignerError(
+            "it is signed with a key that this project does not name", why=f"its hint is {bundle.hint}"
+        )

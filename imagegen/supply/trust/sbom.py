@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from imagegen.audit.model import InstalledDeb, Licence, OsRelease
+from imagegen.audit.model import InstalledDeb, OsRelease
 from imagegen.core import registry
 from imagegen.core.git import Submodule
 from imagegen.core.text import redact
 from imagegen.plan.lock import contents_hash, inputs_hash
 from imagegen.plan.lock.base import LockedDeb
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedGit, LockedPatch, LockedWheel, title
-from imagegen.supply.trust import spdx
-from imagegen.supply.trust.spdx import data
+from imagegen.supply.trust.licences import KnownLicences, Terms, data, of_deb, of_wheel
 
 _PLAIN = ".-_~:"  # beside letters and digits, what is never percent-encoded
 
@@ -74,15 +72,6 @@ _NAMESPACE = uuid.UUID("b3a1b9b6-70a6-5f37-9a7c-1c4f3d3b2f0e")  # of these docum
 _OWN = "imagegen:"  # properties that are ours; CycloneDX leaves their names to who writes them
 
 Component = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class KnownLicences:
-    """The known licences of packages, beside the lock; a missing one is stated as unknown."""
-
-    wheels: Mapping[str, Licence] = field(default_factory=dict)  # by the wheel's sha256
-    debs: Mapping[str, InstalledDeb] = field(default_factory=dict)  # by name, as dpkg has them in the base
-    release: OsRelease | None = None  # of the base
 
 
 def sbom(lock: Lock, digest: str, known: KnownLicences) -> bytes:
@@ -176,7 +165,7 @@ def _interpreter(lock: Lock) -> list[Component]:
 def _support(lock: Lock) -> Component:
     """The programs that imagegen itself puts into an image: the entrypoint and the doctor."""
     version = lock.inputs.get("preflight", "")[:12]
-    licence = spdx.Terms("Apache-2.0", declared=True)
+    licence = Terms("Apache-2.0", declared=True)
     found = _component("application", "imagegen-preflight", version, None, licences=licence)
     return {**found, "bom-ref": "imagegen-preflight"}
 
@@ -219,12 +208,12 @@ def _locked_deb(package: LockedDeb, suite: str | None, installed: InstalledDeb |
     )
 
 
-def _deb_terms(package: InstalledDeb | None) -> spdx.Terms | str:
+def _deb_terms(package: InstalledDeb | None) -> Terms | str:
     if package is None:
         return "the base was not looked at"
     if package.licences is None:
         return "it has no copyright file"
-    return spdx.of_deb(package.licences) if package.licences else "its copyright file is not machine-readable"
+    return of_deb(package.licences) if package.licences else "its copyright file is not machine-readable"
 
 
 def _package(lock: Lock, package: LockedWheel | LockedBuild, known: KnownLicences) -> Component:
@@ -232,8 +221,8 @@ def _package(lock: Lock, package: LockedWheel | LockedBuild, known: KnownLicence
     wheel = package if isinstance(package, LockedWheel) else _built(lock, package)
     stated = known.wheels.get(wheel.file.sha256) if wheel else None
     unknown = "the wheel was not scanned" if stated is None else "its metadata states none"
-    terms = spdx.of_wheel(stated) if stated else spdx.Terms()
-    named: spdx.Terms | str = terms if terms.expression or terms.names else unknown
+    terms = of_wheel(stated) if stated else Terms()
+    named: Terms | str = terms if terms.expression or terms.names else unknown
     build = package if isinstance(package, LockedBuild) else None
     file = wheel.file if wheel else None
     found = _component(
@@ -311,7 +300,7 @@ def _component(
     *,
     sha256: str | None = None,
     description: str | None = None,
-    licences: spdx.Terms | str | None = None,
+    licences: Terms | str | None = None,
     properties: Mapping[str, str | None] | None = None,
 ) -> Component:
     """A component; `ref` is its package URL, `licences` a sentence where they are unknown."""
@@ -326,13 +315,13 @@ def _component(
         "purl": ref,
         "description": description,
         "hashes": [{"alg": "SHA-256", "content": sha256}] if sha256 else None,
-        "licenses": _licences(licences) if isinstance(licences, spdx.Terms) else None,
+        "licenses": _licences(licences) if isinstance(licences, Terms) else None,
         "properties": [{"name": _OWN + key, "value": value} for key, value in sorted(values.items()) if value] or None,
     }
     return {key: value for key, value in found.items() if value}
 
 
-def _licences(terms: spdx.Terms) -> list[Component]:
+def _licences(terms: Terms) -> list[Component]:
     how = "declared" if terms.declared else "concluded"
     if terms.expression:
         return [{"expression": terms.expression, "acknowledgement": how}]

@@ -1,4 +1,4 @@
-"""Move the tags of an image together, as far as a registry allows: write a journal first, roll back on failure.
+"""The repository that an image is published to: push, move tags together, find the layers that are there.
 
 A registry moves one tag at a time and has no transaction. So the digest of each tag is read first, and kept in the
 store with its manifest's bytes; then the tags move; a failure moves them back. A killed run leaves the journal, and the
@@ -10,21 +10,29 @@ At every moment each tag names a manifest that the registry has whole: either th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from imagegen.core.errors import ImagegenError, PublishError, StoreError
+from imagegen.core.errors import FetchError, ImagegenError, PublishError, StoreError, TrustError
 from imagegen.core.net import NotFoundError
-from imagegen.core.oci.types import MANIFEST_TYPE
+from imagegen.core.oci.types import MANIFEST_TYPE, Descriptor
 from imagegen.core.progress import Progress, human
 from imagegen.core.registry import PushTarget, Reference, Repository
 from imagegen.core.registry.push import BlobTotals, Moved
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
-from imagegen.image.layers import Image
+from imagegen.image.inventory import cell
+from imagegen.image.layers import Image, Layer, Origin, RemoteLayers, resolve_layers
+from imagegen.image.layers.image import LayersDocument, read_description
 from imagegen.image.layers.plan import digest_of_json
+from imagegen.image.layers.sources import previously_built_layers
+from imagegen.plan.lock.model import Lock
+from imagegen.supply.publish.plan import CHANNELS, Compression, Tags, most_similar
+from imagegen.supply.trust.attach import VerificationResult, gather
+from imagegen.supply.trust.documents import FACT, LAYERS, Attached
+from imagegen.supply.trust.keys import Trust
 
 
 @dataclass(frozen=True)
@@ -191,3 +199,122 @@ def format_summary(moved: Moved) -> str:
     """Return a summary for human readers: "12.0 MB sent, 3.10 GB already there"."""
     mounted = f", {human(moved.mounted.size)} mounted from a sibling repository" if moved.mounted.blobs else ""
     return f"{human(moved.sent.size)} sent{mounted}, {human(moved.there.size)} already there"
+
+
+# Find layers that a trusted attestation describes and the target registry already stores.
+#
+# They are neither built nor pushed. Trusted are this store, about layers that it once built, and the signers that the
+# project names. An untrusted description could name another layer's digest under the hash of an honest wheel.
+
+_MAX_SCAN = 64 << 20  # bytes of a wheel scan, whose size its name does not tell
+
+
+class AttachmentReader:
+    """The verified attachments of images; read once for each image, since later additions are the run's own."""
+
+    def __init__(self, trust: Trust, progress: Progress) -> None:
+        self._trust, self._progress = trust, progress
+        self._read: dict[tuple[str, str], VerificationResult] = {}
+
+    def read(self, repository: RemoteRepository, digest: str) -> VerificationResult:
+        """Return the verified attachments of an image by its digest; faults are printed. Raises FetchError."""
+        key = repository.name, digest
+        if key not in self._read:
+            self._read[key] = gather(repository.reader, digest, self._trust)
+            for fault in self._read[key].faults:
+                self._progress.say(f"warning: {fault}")
+        return self._read[key]
+
+
+def find_remote_layers(
+    lock: Lock,
+    compression: Compression,
+    repositories: Sequence[RemoteRepository],
+    tags: Tags,
+    attachments: AttachmentReader,
+    store: Store,
+    progress: Progress,
+) -> RemoteLayers:
+    """Return the layers missing in the store that are attested by a trusted signer and stored in `repositories[0]`.
+
+    Layers that only the other repositories store are mounted from there. The images that `tags`, and the tag most
+    similar to them, name may share layers with this one; their attestations are read. For layers that are used, the
+    store learns the attested scans of the lock's wheels.
+    """
+    missing = frozenset(each.plan.key for each in resolve_layers(lock, store) if each.origin is Origin.BUILD)
+    if not missing:
+        return RemoteLayers()
+    layers: dict[str, Layer] = dict(previously_built_layers(lock, store))
+    gzip: dict[str, Layer] = {}
+    scans: dict[str, tuple[RemoteRepository, str]] = {}
+    required: Mapping[str, Layer] = gzip if compression == "gzip" else layers
+    if not required.keys() >= missing:
+        for repository, digest in _tagged(repositories, tags):
+            with suppress(FetchError):  # of what cannot be read, the layers are built here
+                for described in _attested(attachments.read(repository, digest).documents):
+                    for key, layer in described.layers_by_key.items():
+                        layers.setdefault(key, layer)
+                    gzip |= _same_contents(described.gzip_by_key, layers)
+                    for key, scan in described.facts.items():
+                        scans.setdefault(key, (repository, scan))
+            if required.keys() >= missing:
+                break
+    stored = _stored(repositories[0], {key: required[key] for key in missing & layers.keys() & required.keys()})
+    if stored:
+        what = f"{repositories[0].name} has {len(stored)} of {counted(len(missing), 'layer')} missing in this store"
+        progress.say(what)
+        _import_scans(lock, scans, store, progress)
+    packed = {key: gzip[key] for key in stored} if compression == "gzip" else {}
+    return RemoteLayers(repositories[0].reader, {key: layers[key] for key in stored}, packed)
+
+
+def _same_contents(gzip: Mapping[str, Layer], layers: Mapping[str, Layer]) -> dict[str, Layer]:
+    """Return the gzip layers that unpack to the same bytes as the layers; another builder's may differ."""
+    return {key: layer for key, layer in gzip.items() if key in layers and layers[key].diff_id == layer.diff_id}
+
+
+def _tagged(repositories: Sequence[RemoteRepository], tags: Tags) -> Iterator[tuple[RemoteRepository, str]]:
+    """Yield the images that the tags name in each repository, each once; a repository that cannot be read has none.
+
+    In the first repository the tag most similar to the immutable one counts too: it may be newer than the mutable tags.
+    """
+    required = tuple(dict.fromkeys((tags.immutable, *tags.mutable, *CHANNELS)))
+    for repository in repositories:
+        found: dict[str, None] = {}
+        with suppress(FetchError, PublishError):
+            near = most_similar(tags.immutable, repository.reader.tags()) if repository is repositories[0] else None
+            for tag in (*required, *filter(None, [near])):
+                if digest := repository.resolve_tag(tag):
+                    found[digest] = None
+        yield from ((repository, digest) for digest in found)
+
+
+def _attested(documents: Sequence[Attached]) -> Iterator[LayersDocument]:
+    """Yield the descriptions of layers that trusted signers attest."""
+    for each in documents:
+        if each.document.kind is LAYERS and each.signer is not None:
+            with suppress(TrustError):  # of a newer imagegen: its layers are built here
+                yield read_description(each.document.content)
+
+
+def _import_scans(
+    lock: Lock, scans: Mapping[str, tuple[RemoteRepository, str]], store: Store, progress: Progress
+) -> None:
+    """Write the attested wheel scans of the lock's wheels into the store; `scans` has repository and digest by key."""
+
+    def fetch(key: str) -> bytes | None:
+        repository, digest = scans[key]
+        with suppress(NotFoundError):
+            return repository.reader.document(Descriptor(FACT, digest, _MAX_SCAN), _MAX_SCAN)
+        return None
+
+    try:
+        cell.import_scans(lock, store, scans, fetch)
+    except FetchError as error:
+        progress.say(f"note: the wheels are scanned here: {error}")
+
+
+def _stored(repository: RemoteRepository, layers: Mapping[str, Layer]) -> frozenset[str]:
+    """Return the keys of the layers that the repository has, or mounts from another one. Raises PublishError."""
+    present = repository.writer.present(layers.values())
+    return frozenset(key for key, layer in layers.items() if layer.digest in present or repository.writer.link(layer))

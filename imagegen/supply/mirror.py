@@ -1,4 +1,4 @@
-"""Lock -> the files that a build of it begins with, in the store."""
+"""Copy all files that locks name to a mirror: `core.registry.layout` describes its form and its readers."""
 
 from __future__ import annotations
 
