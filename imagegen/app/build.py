@@ -8,7 +8,7 @@ from pathlib import Path
 from imagegen.app.audit import audit_before_image
 from imagegen.app.session import Session
 from imagegen.core.errors import PackagesGoneError
-from imagegen.core.store import refs
+from imagegen.core.store import images
 from imagegen.core.text import counted
 from imagegen.image import layers
 from imagegen.image.layers import Image, LayerStack, Origin, RemoteLayers
@@ -91,9 +91,9 @@ def _build_layout(
         lock = ensure_wheels(session, cell, lock, builder=options.builder)
     else:
         lock = builds.require_wheels(lock, session.context_for(cell))
-    refs.require_new(directory)
+    images.require_new(directory)
     digest = assemble_image(session, cell, lock, audit=options.audit).digest
-    refs.export(session.store, digest, directory, local_tags(lock)[0])
+    images.export(session.store, digest, directory, local_tags(lock)[0])
     return BuiltImage(digest)
 
 
@@ -133,7 +133,7 @@ def assemble_image(
     image = layers.write_image(lock, stack, store)
     if note := layers.compare_with_record(lock, image):
         progress.say(f"note: {note}")
-    refs.keep(store, lock.cell, image.digest, len(image.manifest))
+    images.keep(store, lock.cell, image.digest, len(image.manifest))
     return image
 
 

@@ -31,9 +31,9 @@ from imagegen.app.session import Session
 from imagegen.core.errors import FetchError, PublishError
 from imagegen.core.net import Client
 from imagegen.core.oci.types import MANIFEST_TYPE, ZSTD_TYPE, Descriptor
-from imagegen.core.registry.credentials import credentials_for
 from imagegen.core.registry.push import Moved
 from imagegen.core.registry.reference import endpoint, engine_name
+from imagegen.core.registry.session import credentials_for
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image import layers

@@ -11,7 +11,7 @@ from imagegen.app.build import assemble_image, ensure_wheels
 from imagegen.cli.app import App, json_option, pass_app
 from imagegen.core.errors import UsageError
 from imagegen.core.progress import human
-from imagegen.core.store.refs import require_new
+from imagegen.core.store.images import require_new
 from imagegen.supply import export
 
 

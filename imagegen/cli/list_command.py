@@ -7,7 +7,7 @@ import click
 from imagegen.cli import states
 from imagegen.cli.app import App, Table, json_option, pass_app
 from imagegen.core.errors import LockError
-from imagegen.core.store import refs
+from imagegen.core.store import images
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.rules import cell_answers
 
@@ -21,7 +21,7 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
 
     The list has the purpose of each, its state as `imagegen matrix` shows it, and whether it is built (in the store).
     """
-    built = refs.images(app.store)
+    built = images.images(app.store)
     cells = app.matrix.select(pattern) if pattern else tuple(app.matrix.select(name)[0] for name in app.matrix.defaults)
     locks = {cell.id: states.read_lock(app, cell) for cell in cells}
     answers = cell_answers(cells, app.matrix.rules, app.metadata)

@@ -13,7 +13,7 @@ from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.commands import CommandGroup
 from imagegen.core.errors import FetchError, LockError, StoreError
 from imagegen.core.progress import human
-from imagegen.core.store import refs, upkeep
+from imagegen.core.store import images
 from imagegen.image import inputs
 from imagegen.image.inventory.cell import blobs
 from imagegen.plan.matrix.model import Cell
@@ -34,7 +34,7 @@ def command() -> None:
 def check(app: App, *, repair: bool, as_json: bool) -> None:
     """Read every blob and name the damaged ones; exit code 1 when there are any."""
     owners = _owners(app)  # first: what is removed cannot say what it was made of
-    damaged = upkeep.check(app.store, app.progress, repair=repair)
+    damaged = images.check(app.store, app.progress, repair=repair)
     if as_json:
         app.json([{"digest": digest, "part_of": owners.get(digest, {})} for digest in damaged])
     for digest in damaged:
@@ -62,7 +62,7 @@ def gc(app: App, *, as_json: bool) -> None:
     Builds may run meanwhile. Compiled wheels stay: `imagegen wheels gc` removes those.
     """
     required = [digest for cell in app.matrix.cells() for digest in _locked(app, cell)]
-    freed = upkeep.collect(app.store, [*required, *wheelhouse.contents(app.store)])
+    freed = images.collect(app.store, [*required, *wheelhouse.contents(app.store)])
     if as_json:
         app.json({"freed": freed})
     else:
@@ -78,9 +78,9 @@ def _locked(app: App, cell: Cell) -> dict[str, str]:
 def _owners(app: App) -> dict[str, dict[str, str]]:
     """Digest -> cell -> what it is there: by the locks, and by the images of the store."""
     owners: dict[str, dict[str, str]] = {}
-    for name, digest in refs.images(app.store).items():
+    for name, digest in images.images(app.store).items():
         with suppress(FetchError, StoreError):  # an image that is not whole cannot say what it was made of
-            for part, what in refs.parts(app.store, digest).items():
+            for part, what in images.parts(app.store, digest).items():
                 owners.setdefault(part, {})[name] = what
         owners.setdefault(digest, {})[name] = "manifest"
     for cell in app.matrix.cells():
@@ -107,7 +107,7 @@ def _described(uses: Mapping[str, str]) -> str:
 @pass_app
 def size(app: App, *, as_json: bool) -> None:
     """Print the disk space of the store."""
-    sizes = upkeep.sizes(app.store)
+    sizes = images.sizes(app.store)
     parts = {**asdict(sizes), "total": sizes.total}
     if as_json:
         app.json(parts)

@@ -21,7 +21,7 @@ from imagegen.core.context import Context
 from imagegen.core.errors import AuditError
 from imagegen.core.oci.types import LayerDescriptor
 from imagegen.core.progress import Progress, Quiet
-from imagegen.core.store import Store, refs
+from imagegen.core.store import Store, images
 from imagegen.image import layers
 from imagegen.image.layers import bytecode
 from imagegen.image.layers.image import local_tags
@@ -239,7 +239,7 @@ def test_an_audit_that_finds_an_error_ends_a_build_before_there_is_an_image(
         build_layout(session, CELL, lock, tmp_path / "layout", BuildOptions(), compile_wheels=False)
     assert not (tmp_path / "layout").exists()
     assert not machine.engine.tags
-    assert not refs.images(machine.store)
+    assert not images.images(machine.store)
     assert layers.built_digest(lock, machine.store) is None
 
 

@@ -14,7 +14,7 @@ import pytest
 from imagegen.cli import comparing
 from imagegen.core.net import NotFoundError, UnavailableError, UnreachableError
 from imagegen.core.oci.types import INDEX_TYPE, MANIFEST_TYPE
-from imagegen.core.store import refs
+from imagegen.core.store import images
 from imagegen.image import layers
 from imagegen.image.layers.image import image
 from imagegen.plan import lock as locks
@@ -350,8 +350,8 @@ def test_a_layout_that_is_none_gets_no_verdict(world: World, tmp_path: Path) -> 
 def test_a_layout_is_looked_at_like_a_registry(world: World, tmp_path: Path) -> None:
     """Exported without what is attached: the lock is missing, and the rest is as it should be."""
     built = world.published.image
-    refs.keep(world.store, "tiny", built.digest, len(built.manifest))
-    refs.export(world.store, built.digest, tmp_path / "out", "tiny")
+    images.keep(world.store, "tiny", built.digest, len(built.manifest))
+    images.export(world.store, built.digest, tmp_path / "out", "tiny")
     assert world.wrong(reference=f"oci:{tmp_path / 'out'}", keys=False) == {"lock"}
     (tmp_path / "out/blobs/sha256" / built.layers[0].digest.removeprefix("sha256:")).chmod(0o644)
     target = tmp_path / "out/blobs/sha256" / built.layers[1].digest.removeprefix("sha256:")

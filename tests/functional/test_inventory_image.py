@@ -20,9 +20,9 @@ from imagegen.audit import check, collect, sparse
 from imagegen.audit.model import Severity, Subject
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
+from imagegen.core.oci import layout as tar
 from imagegen.core.oci.types import Platform
 from imagegen.core.progress import Quiet
-from imagegen.core.registry import tar
 from imagegen.core.types import Gpu
 from imagegen.image.inventory import archive, layers, stream
 from imagegen.image.inventory.layers import read_layer

@@ -14,7 +14,7 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.oci.types import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.core.progress import Meter, Quiet
-from imagegen.core.store import Store, refs, upkeep
+from imagegen.core.store import Store, images
 from imagegen.core.store.cache import Cache
 from imagegen.image.inventory import cell
 from imagegen.image.layers import Image, Layer, LayerStack, Origin, RemoteLayers, bytecode, ownership, resolve_layers
@@ -82,7 +82,7 @@ def attested(lock: Lock, published: Image, store: Store, into: Store) -> RemoteL
 
 
 def wheels_of(store: Store) -> set[str]:
-    return {digest for digest in upkeep.blobs(store) if store.path(digest).read_bytes()[:2] == b"PK"}
+    return {digest for digest in images.blobs(store) if store.path(digest).read_bytes()[:2] == b"PK"}
 
 
 class Source:
@@ -262,17 +262,17 @@ def test_upkeep_and_exports_of_an_image_that_is_not_all_here(
 ) -> None:
     lock = lock_of(*wheels)
     built = build(lock, empty, settings, attested(lock, published, store, empty))
-    refs.keep(empty, lock.cell, built.digest, len(built.manifest))
-    assert upkeep.check(empty, Quiet(), repair=False) == []
-    upkeep.collect(empty, [], now=1e12)
-    assert refs.images(empty) == {lock.cell: built.digest}
-    assert refs.parts(empty, built.digest)[built.digest] == "manifest"
+    images.keep(empty, lock.cell, built.digest, len(built.manifest))
+    assert images.check(empty, Quiet(), repair=False) == []
+    images.collect(empty, [], now=1e12)
+    assert images.images(empty) == {lock.cell: built.digest}
+    assert images.parts(empty, built.digest)[built.digest] == "manifest"
     with raises("store-blobs-missing") as caught:
-        refs.export(empty, built.digest, tmp_path / "out", "x")
+        images.export(empty, built.digest, tmp_path / "out", "x")
     assert "`imagegen build`" in str(caught.value.fix)
     for wheel in wheels:
         empty.write(store.read(wheel.file.digest))
     empty.write(bytes(1024))  # as mmdebstrap would
     again = build(lock, empty, settings)
-    refs.export(empty, again.digest, tmp_path / "out", "x")
+    images.export(empty, again.digest, tmp_path / "out", "x")
     assert again == published

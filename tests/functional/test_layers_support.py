@@ -21,7 +21,7 @@ from imagegen.core.data import shipped
 from imagegen.core.oci.types import LayerDescriptor
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image.dockerfile import folder
+from imagegen.image import dockerfile
 from imagegen.image.layers import bytecode, support
 from imagegen.image.layers.bytecode import Compiler
 from imagegen.image.layers.image import image, labels
@@ -146,7 +146,7 @@ def test_the_folder_of_a_plain_build_has_the_layers_files(store: Store, tmp_path
     directory = tmp_path / "support"
     umask = os.umask(0o077)
     try:
-        folder._write_support(lock_of(), directory)
+        dockerfile._write_support(lock_of(), directory)
     finally:
         os.umask(umask)
     layer = {name: each for name, each in top(lock_of(), store).items() if name.startswith("opt/imagegen/")}

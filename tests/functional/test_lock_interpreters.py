@@ -18,7 +18,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.registry.layout import place
 from imagegen.core.store import Store
 from imagegen.image import base, inputs
-from imagegen.image.inputs.foundation import libpython_link, sdist_builder
+from imagegen.image.inputs import libpython_link, sdist_builder
 from imagegen.image.layers.plan import layer_key, plan
 from imagegen.image.layers.sources import plan_base
 from imagegen.plan import lock

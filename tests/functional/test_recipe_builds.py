@@ -19,9 +19,8 @@ from imagegen.core.context import Context
 from imagegen.core.errors import LockError, StoreError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
+from imagegen.image import dockerfile, layers
 from imagegen.image import dockerfile as recipe
-from imagegen.image import layers
-from imagegen.image.dockerfile import folder
 from imagegen.image.layers import support
 from imagegen.image.layers.image import Image
 from imagegen.plan.lock.file import _render, loads, lock_table
@@ -176,7 +175,7 @@ def test_a_folder_that_cannot_be_completed_leaves_nothing(
         (tmp_path / "setup.py").rename(sources / "setup.py")
     else:
         with monkeypatch.context() as patched:  # when most of it has been written
-            patched.setattr(folder, "write_builds", lambda *_: store.verify("sha256:" + "0" * 64))
+            patched.setattr(dockerfile, "write_builds", lambda *_: store.verify("sha256:" + "0" * 64))
             with pytest.raises(StoreError):
                 write()
         assert not list(target.parent.iterdir())

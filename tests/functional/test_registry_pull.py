@@ -15,7 +15,7 @@ from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
 from imagegen.core.oci.types import Platform, RemoteImage
 from imagegen.core.registry import Repository, parse, resolve
-from imagegen.core.registry.credentials import credentials_for, parse_challenges
+from imagegen.core.registry.session import credentials_for, parse_challenges
 from imagegen.core.store import Store
 from tests.support.errors import raises
 from tests.support.meter import Meter

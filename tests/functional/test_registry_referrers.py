@@ -20,7 +20,7 @@ from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
 from imagegen.core.oci.types import Descriptor, digest_of
 from imagegen.core.registry import Content, PushTarget, Referrer, Repository, parse, session, upload
-from imagegen.core.registry.referrers import extended, fallback_tag, listed, referring
+from imagegen.core.registry.pull import extended, fallback_tag, listed, referring
 from imagegen.core.registry.session import next_page
 from tests.support.errors import raises
 from tests.support.http_server import DATA

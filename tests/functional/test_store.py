@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, refs, upkeep
+from imagegen.core.store import Store, images
 from imagegen.core.store.cache import Cache
 from tests.support.errors import raises
 from tests.support.store_images import put_image
@@ -55,7 +55,7 @@ def test_a_blob_with_another_digest_is_not_kept(store: Store) -> None:
         writer.write(b"data")
         with raises("store-digest-mismatch"):
             writer.commit(digest_of(b"other"))
-    assert list(upkeep.blobs(store)) == []
+    assert list(images.blobs(store)) == []
 
 
 @pytest.fixture(scope="module")
@@ -141,15 +141,15 @@ def test_an_index_that_is_damaged_says_what_to_do(store: Store) -> None:
     for text in ("{", "[]", '{"manifests": [{}]}'):
         (store.root / "index.json").write_text(text)
         with raises("store-index-damaged"):
-            refs.images(store)
+            images.images(store)
 
 
 def test_an_image_that_another_program_put_here_stays(store: Store) -> None:
     digest = put_image(store)
     entry = {"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": digest, "size": 1}
     (store.root / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
-    refs.keep(store, "cell", digest, 1)
-    assert refs.images(store) == {digest: digest, "cell": digest}
+    images.keep(store, "cell", digest, 1)
+    assert images.images(store) == {digest: digest, "cell": digest}
 
 
 @pytest.mark.fault(
@@ -171,16 +171,16 @@ def test_what_a_build_has_just_decided_to_use_is_not_collected(store: Store, mon
             build.join(0.3)
         return unused
 
-    real = upkeep._unused
-    monkeypatch.setattr(upkeep, "_unused", beside)
-    upkeep.collect(store, ())
+    real = images._unused
+    monkeypatch.setattr(images, "_unused", beside)
+    images.collect(store, ())
     while not found:
         time.sleep(0.01)
     assert found == [store.path(digest).exists()]
     digest = store.write(b"wheel")
     age(store)
     assert store.has(digest)
-    upkeep.collect(store, ())
+    images.collect(store, ())
     assert store.has(digest)
 
 
@@ -213,7 +213,7 @@ with store.writer() as writer, store.temporary_directory("rootfs") as room:
         assert store.has(writer.commit())
     assert [path.name for path in (store.root / "tmp").iterdir()] == ["part-0"]
     age(store)
-    upkeep.collect(store, ())
+    images.collect(store, ())
     assert not list((store.root / "tmp").iterdir())
 
 
@@ -225,42 +225,42 @@ def test_a_tree_loses_its_name_before_it_is_removed(store: Store, monkeypatch: p
     named: list[bool] = []
     real = shutil.rmtree
     monkeypatch.setattr(shutil, "rmtree", lambda path, **kw: (named.append(tree.exists()), real(path, **kw)))
-    upkeep.collect(store, ())
+    images.collect(store, ())
     assert named == [False]
     assert not list((store.root / "tmp").iterdir())
 
 
 def test_gc_keeps_named_images_wanted_blobs_and_what_is_young(store: Store) -> None:
     kept = put_image(store)
-    refs.keep(store, "cell", kept, 1)
+    images.keep(store, "cell", kept, 1)
     wheel, old = store.write(b"wheel"), store.write(b"old")
     age(store)
     young = store.write(b"young")
-    upkeep.collect(store, {*refs.images(store).values(), wheel})
-    left = set(upkeep.blobs(store))
-    assert left == {*refs.parts(store, kept), wheel, young} - {digest_of(b"unpacked")}
+    images.collect(store, {*images.images(store).values(), wheel})
+    left = set(images.blobs(store))
+    assert left == {*images.parts(store, kept), wheel, young} - {digest_of(b"unpacked")}
     assert old not in left
 
 
 def test_two_builds_name_images_at_once(store: Store) -> None:
     digest = put_image(store)
-    threads = [threading.Thread(target=refs.keep, args=(store, f"cell-{n}", digest, 1)) for n in range(20)]
+    threads = [threading.Thread(target=images.keep, args=(store, f"cell-{n}", digest, 1)) for n in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert refs.images(store) == {f"cell-{n}": digest for n in range(20)}
+    assert images.images(store) == {f"cell-{n}": digest for n in range(20)}
 
 
 def test_an_export_is_a_complete_layout_and_never_overwrites(store: Store, tmp_path: Path) -> None:
     digest = put_image(store)
     target = tmp_path / "out"
-    refs.export(store, digest, target, "imagegen/x:y")
+    images.export(store, digest, target, "imagegen/x:y")
     index = json.loads((target / "index.json").read_text())
     assert index["manifests"][0]["digest"] == digest
-    assert {f"sha256:{path.name}" for path in (target / "blobs/sha256").iterdir()} == set(upkeep.blobs(store))
+    assert {f"sha256:{path.name}" for path in (target / "blobs/sha256").iterdir()} == set(images.blobs(store))
     with raises("store-output-not-empty"):
-        refs.export(store, digest, target, "imagegen/x:y")
+        images.export(store, digest, target, "imagegen/x:y")
 
 
 def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_two_builds_that_make_the_store_lose_no_name(tmp_path: Path, monkeypatch
 
     def build() -> None:
         store = Store(root)
-        refs.keep(store, "cell", put_image(store), 1)
+        images.keep(store, "cell", put_image(store), 1)
 
     def interrupted(store: Store, name: Path | str, data: bytes) -> None:
         if name == "index.json" and not other:
@@ -288,7 +288,7 @@ def test_two_builds_that_make_the_store_lose_no_name(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Store, "replace", interrupted)
     store = Store(root)
     other[0].join()
-    assert set(refs.images(store)) == {"cell"}
+    assert set(images.images(store)) == {"cell"}
 
 
 def test_upkeep_goes_on_beside_builds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,8 +299,8 @@ def test_upkeep_goes_on_beside_builds(store: Store, monkeypatch: pytest.MonkeyPa
     gone = store.root / "tmp" / "blob-gone"
     monkeypatch.setattr(Path, "iterdir", lambda path: [*listed(path), gone])
     monkeypatch.setattr(os, "walk", lambda top: [*walked(top), (str(gone.parent), [], [gone.name])])
-    assert upkeep.sizes(store).total > 0
-    assert upkeep.collect(store, ()) > 0
+    assert images.sizes(store).total > 0
+    assert images.collect(store, ()) > 0
     assert not store.has(old)
 
 
@@ -308,8 +308,8 @@ def test_what_is_no_blob_is_left_alone(store: Store) -> None:
     foreign = store.root / "blobs/sha256/.nfs0001"
     foreign.write_bytes(b"")
     age(store)
-    assert upkeep.check(store, Quiet(), repair=True) == []
-    upkeep.collect(store, ())
+    assert images.check(store, Quiet(), repair=True) == []
+    images.collect(store, ())
     assert foreign.exists()
 
 
@@ -327,17 +327,17 @@ def test_damage_is_not_exported(store: Store, tmp_path: Path) -> None:
     damage(path, b"LAYER")
     store = Store(store.root)  # another process, which did not write it itself
     with raises("store-blobs-missing"):
-        refs.export(store, digest, tmp_path / "out", "imagegen/x:y")
+        images.export(store, digest, tmp_path / "out", "imagegen/x:y")
     assert not path.exists(), "what is damaged goes, so that the same command makes it again"
     with raises("store-blobs-missing"):
-        refs.export(store, digest, tmp_path / "out", "imagegen/x:y")
+        images.export(store, digest, tmp_path / "out", "imagegen/x:y")
     assert not list(tmp_path.glob("*out*"))
 
 
 def test_an_output_that_cannot_be_written_is_not_the_stores_fault(store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with raises("store-unwritable") as caught:
-        refs.export(store, put_image(store), tmp_path / "file" / "out", "imagegen/x:y")
+        images.export(store, put_image(store), tmp_path / "file" / "out", "imagegen/x:y")
     assert "XDG_CACHE_HOME" not in str(caught.value)
     assert str(tmp_path / "file" / "out") in str(caught.value)
 
@@ -348,7 +348,7 @@ def test_an_export_into_the_empty_directory_where_one_stands(
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    refs.export(store, put_image(store), Path(), "imagegen/x:y")
+    images.export(store, put_image(store), Path(), "imagegen/x:y")
     assert (here / "oci-layout").exists()
 
 
@@ -406,4 +406,4 @@ def test_what_is_no_file_is_damage(make: Callable[[Path], None], tmp_path: Path)
     os.mkfifo(tmp_path / "tmp" / "blob-left")
     Store(tmp_path)  # sweeps
     assert not (tmp_path / "tmp" / "blob-left").exists()
-    assert upkeep.check(store, Quiet(), repair=False) == [digest]
+    assert images.check(store, Quiet(), repair=False) == [digest]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.core.store import Store, refs
+from imagegen.core.store import Store, images
 from tests.support.elf_files import make_elf
 from tests.support.machines import Debian, Place
 from tests.support.small_cell import CELL, write_project
@@ -44,12 +44,12 @@ def test_a_library_that_cannot_load_ends_a_build(project: Callable[[str, bytes],
         )
         assert f"`imagegen audit {CELL}`" in refused.stderr
         assert not layout.exists()
-        assert not refs.images(store)
+        assert not images.images(store)
     recorded = place.run("lock", "small", "--record")
     assert "the lock has its record all the same" in recorded.stderr
     built = place.run("build", "small", "--output", f"oci:{layout}", "--no-audit")
     assert "NOTE: small-cpu-py311 is not audited (--no-audit)" in built.stderr
-    assert set(refs.images(store).values()) == {built.stdout.split()[-1]}
+    assert set(images.images(store).values()) == {built.stdout.split()[-1]}
     assert (layout / "index.json").exists()
 
 

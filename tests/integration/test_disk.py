@@ -18,7 +18,7 @@ from imagegen.core.context import Context
 from imagegen.core.errors import StoreError
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, disk, refs
+from imagegen.core.store import Store, disk, images
 from imagegen.core.store.cache import Cache
 from imagegen.image import base
 from tests.support.machines import Debian
@@ -238,8 +238,8 @@ def test_an_output_that_does_not_fit(tmp_path: Path) -> None:
     digest = tiny_image(store, os.urandom(3_000_000), {"x": b"x"})
     with volume(tmp_path / "disk", "2m") as place:
         with pytest.raises(StoreError, match="the disk of the output directory is full") as caught:
-            refs.export(store, digest, place / "image", "x")
+            images.export(store, digest, place / "image", "x")
         assert "this takes about 3.0 MB in all" in str(caught.value)
         assert not list(place.iterdir())
         remount(place, "size=8m")
-        refs.export(store, digest, place / "image", "x")
+        images.export(store, digest, place / "image", "x")

@@ -21,9 +21,9 @@ from imagegen.core.net import Client
 from imagegen.core.oci.types import MANIFEST_TYPE, Descriptor, Platform
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import PushTarget, Repository, parse
-from imagegen.core.registry.credentials import credentials_for
 from imagegen.core.registry.reference import endpoint, engine_name
-from imagegen.core.store import Store, upkeep
+from imagegen.core.registry.session import credentials_for
+from imagegen.core.store import Store, images
 from imagegen.core.store.cache import Cache
 from imagegen.plan import lock, matrix
 from imagegen.run.engine import Engine
@@ -199,7 +199,7 @@ def test_builds_publishes_and_a_collector_at_once(
         tags = publishing.tags()
         assert set(MOVING) < set(tags)
         assert set(tags.values()) == {site.reference}
-    assert upkeep.check(Store(machine.store), Quiet(), repair=False) == []
+    assert images.check(Store(machine.store), Quiet(), repair=False) == []
 
 
 def bumped(site: Site, root: Path) -> Site:

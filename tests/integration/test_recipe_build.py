@@ -22,7 +22,7 @@ from certifi import where
 
 from imagegen.audit.contents import parents
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, refs
+from imagegen.core.store import Store, images
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import environment, support
 from imagegen.image.layers.image import labels
@@ -181,7 +181,7 @@ def test_values_arrive_as_they_are(engine: Engine, busybox: bytes, cleaned: list
     (folder / "wheels").mkdir(parents=True)
     (folder / "Dockerfile").write_text(text, encoding="utf-8")
     store = Store(tmp_path / "store")
-    refs.export(store, tiny_image(store, busybox, {"empty": b""}), folder / "base", "latest")
+    images.export(store, tiny_image(store, busybox, {"empty": b""}), folder / "base", "latest")
 
     # As pasted into a shell that knows nothing of the engine.
     knowing = {name: value for name, value in os.environ.items() if not name.startswith(("DOCKER_", "BUILDX_"))}

@@ -12,7 +12,7 @@ import pytest
 from imagegen.core.net import Client
 from imagegen.core.oci.types import Descriptor
 from imagegen.core.registry import Content, PushTarget, Repository, parse
-from imagegen.core.registry.referrers import fallback_tag
+from imagegen.core.registry.pull import fallback_tag
 from tests.support.docker_registry import Hub, login, serving
 from tests.support.registry_server import MANIFEST, digest_of
 

@@ -21,7 +21,7 @@ from imagegen.core.oci.types import (
     Descriptor,
     write_artifact,
 )
-from imagegen.core.registry.referrers import fallback_tag
+from imagegen.core.registry.pull import fallback_tag
 from imagegen.core.store import Store
 from imagegen.image import base, layers
 from imagegen.image.layers.codec import LayerSink, TarWriter

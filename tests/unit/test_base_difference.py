@@ -17,7 +17,7 @@ from imagegen.core.errors import BaseError
 from imagegen.core.oci.types import LayerDescriptor, digest_of
 from imagegen.core.store import Store
 from imagegen.core.types import EPOCH
-from imagegen.image.base.difference import snapshot, write_difference
+from imagegen.image.base.normalise import snapshot, write_difference
 from imagegen.image.base.unpack import unpack
 
 TAR = "application/vnd.oci.image.layer.v1.tar"

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BaseError
+from imagegen.core.oci import layout as tar
 from imagegen.core.oci.types import LayerDescriptor
-from imagegen.core.registry import tar
 from imagegen.core.store import Store
 from imagegen.image.base import unpack as unpacking
 from imagegen.image.base.unpack import inside, unpack, verify

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from imagegen.core.errors import BaseError
 from imagegen.core.store import Store
-from imagegen.image.interpreter import unpack
-from imagegen.image.interpreter.archive import patched, sysconfig_data
+from imagegen.image.interpreter import patched, sysconfig_data, unpack
 from tests.support.interpreter_archives import DATA, SOUND, archive, member, stored
 
 PREFIX = "/opt/python/3.12"
@@ -116,7 +115,7 @@ def test_a_damaged_archive_is_refused(store: Store, root: Path, cut: int) -> Non
 
 
 def test_a_bomb_is_refused(store: Store, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagegen.image.interpreter.archive._MAX_BYTES", 100_000)
+    monkeypatch.setattr("imagegen.image.interpreter._MAX_BYTES", 100_000)
     bomb = archive(store, *SOUND, member("python/zeros", bytes(200_000)))
     assert len(gzip.decompress(store.read(bomb.digest))) > 200_000
     with pytest.raises(BaseError):

@@ -13,7 +13,7 @@ from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
 from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, upkeep
+from imagegen.core.store import Store, images
 from imagegen.image.inventory import cell as cells
 from imagegen.image.inventory.cell import import_scans, known_scans
 from imagegen.image.layers import scan
@@ -55,7 +55,7 @@ def test_an_audit_on_an_empty_store_is_the_audit_with_the_wheels(
     report = audit(found)
     assert report == audit(expected)
     assert any("libabsent" in finding.evidence for finding in report.findings)
-    assert set(upkeep.blobs(empty)) == {digest_of(data) for data in facts.values()}
+    assert set(images.blobs(empty)) == {digest_of(data) for data in facts.values()}
 
 
 def test_equal_knowledge_is_equal_bytes(lock: Lock, facts: dict[str, bytes], empty: Store) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.image import dockerfile as recipe
-from imagegen.image.dockerfile.folder import bake
+from imagegen.image.dockerfile import bake
 from tests.support.errors import raises
 from tests.support.tiny_lock import LOCK, TAG
 

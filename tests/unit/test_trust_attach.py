@@ -13,7 +13,7 @@ from imagegen.core.errors import FetchError, TrustError, UntrustedSignerError
 from imagegen.core.net import UnreachableError
 from imagegen.core.oci.types import Descriptor, digest_of
 from imagegen.core.registry import Content, PushTarget, Referrer
-from imagegen.core.registry.referrers import referring
+from imagegen.core.registry.pull import referring
 from imagegen.supply.trust import attach, statement
 from imagegen.supply.trust import statement as bundle
 from imagegen.supply.trust.documents import AUDIT, BUNDLE, LAYERS, LOCK, SBOM, SIGNATURE, SMOKE, Attached, Document

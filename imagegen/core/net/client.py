@@ -16,9 +16,17 @@ from typing import Protocol, TypeVar
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net.address import MAX_PAGE, Page, file_path, first_bytes, is_file, read_page
-from imagegen.core.net.answer import TryAgainError, check_willing, continues, size_of, whole_size
+from imagegen.core.net.answer import (
+    Partial,
+    TryAgainError,
+    check_willing,
+    continues,
+    opened,
+    partial,
+    size_of,
+    whole_size,
+)
 from imagegen.core.net.exchange import CHUNK, Body, Exchange, authorized
-from imagegen.core.net.partial import Partial, opened, partial
 from imagegen.core.progress import Meter
 from imagegen.core.store import Store
 from imagegen.core.text import redact

@@ -30,13 +30,13 @@ from imagegen.core.net.answer import (
     MAX_WAIT,
     TryAgainError,
     UnavailableError,
+    bundle,
     check_status,
     distrust,
     innermost,
     reason_of,
     redirected,
 )
-from imagegen.core.net.partial import bundle
 from imagegen.core.text import redact
 
 _here = threading.local()  # .line: the watchdog of the exchange that this thread is in

@@ -3,10 +3,9 @@
 Sources: OCI distribution-spec v1.1; Docker Registry v2 token authentication.
 """
 
-from imagegen.core.registry.pull import Repository, resolve
+from imagegen.core.registry.pull import Content, Referrer, Repository, resolve
 from imagegen.core.registry.push import BlobTotals, Moved, PushTarget
 from imagegen.core.registry.reference import Reference, parse
-from imagegen.core.registry.referrers import Content, Referrer
 
 __all__ = [
     "BlobTotals",

@@ -31,9 +31,8 @@ from imagegen.core.oci.types import (
     read_index,
 )
 from imagegen.core.progress import Meter
-from imagegen.core.registry.pull import Repository
+from imagegen.core.registry.pull import Referrer, ReferrerReader, Repository, fallback_tag
 from imagegen.core.registry.reference import Reference, parse
-from imagegen.core.registry.referrers import Referrer, ReferrerReader, fallback_tag
 from imagegen.core.store import Store
 
 

@@ -34,9 +34,8 @@ from imagegen.core.oci.types import (
     digest_of,
 )
 from imagegen.core.progress import Meter, Quiet, human
-from imagegen.core.registry.pull import Repository
+from imagegen.core.registry.pull import Repository, extended, fallback_tag, referring
 from imagegen.core.registry.reference import Reference, endpoint, is_tag, why_no_tag
-from imagegen.core.registry.referrers import extended, fallback_tag, referring
 from imagegen.core.registry.session import RegistrySession
 from imagegen.core.registry.upload import Mounts, Upload
 from imagegen.core.store import Store

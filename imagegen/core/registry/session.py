@@ -1,18 +1,22 @@
-"""Authentication with a registry: its challenge answered with a token or a password, for reading and writing.
+"""Authentication with a registry: a user's credentials, and the registry's challenge answered with them or a token.
 
-Source: Docker Registry v2 authentication via central service: a refused client fetches a token from the realm that the
-refusal names and repeats the request with it. A token expires after minutes; a later refusal is answered in the same
-way.
+Nothing read here may reach a message. Sources: Docker's documentation of config.json (auths, credHelpers, credsStore)
+and the docker-credential-helpers protocol; RFC 9110, 11.6.1, for challenges.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
+import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from imagegen.core.config import Settings
@@ -22,9 +26,159 @@ from imagegen.core.net.address import parse as parse_address
 from imagegen.core.net.answer import redirected
 from imagegen.core.net.client import Reply, Sender
 from imagegen.core.oci.types import MAX_MANIFEST
-from imagegen.core.registry.credentials import Credentials, credentials_for, parse_challenges
-from imagegen.core.registry.reference import Endpoint, is_loopback, secure
+from imagegen.core.registry.reference import HUB, Endpoint, is_loopback, secure
 from imagegen.core.text import counted
+
+_HUB_KEY = "https://index.docker.io/v1/"  # what `docker login` without a server writes
+_HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HELPER_TIMEOUT = 30  # seconds; it may ask a key ring, never a person
+_PASSED_ON = ("PATH", "HOME", "DOCKER_CONFIG", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "GNUPGHOME")
+_MAX_CHALLENGE = 8192  # characters
+_WORD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_PARAMETER = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|([^\s,\"]+))\s*(?:,|$)")
+
+
+@dataclass(frozen=True)
+class Credentials:
+    user: str
+    secret: str
+
+    def basic(self) -> str:
+        """The header's value (RFC 7617)."""
+        return "Basic " + base64.b64encode(f"{self.user}:{self.secret}".encode()).decode()
+
+    def __repr__(self) -> str:
+        return "Credentials(***)"
+
+
+def credentials_for(host: str, env: Mapping[str, str]) -> Credentials | None:
+    """Return the credentials of Docker's configuration and helpers for the registry `host`; None without any.
+
+    Raises FetchError when the file or a helper's answer cannot be read, or holds what only a browser login can use.
+    """
+    place = env.get("DOCKER_CONFIG") or (f"{env['HOME']}/.docker" if env.get("HOME") else None)
+    if place is None:
+        return None
+    path = Path(place, "config.json")
+    config = _read(path)
+    keys = (_HUB_KEY, HUB, "index.docker.io") if host == HUB else (host, f"https://{host}", f"https://{host}/v1/")
+    helpers = _table(config, "credHelpers")
+    for key in keys:
+        helper = helpers.get(key) or config.get("credsStore")
+        if helper and (found := _ask(str(helper), key, env)):
+            return found
+    auths = _table(config, "auths")
+    entry = next((auths[key] for key in keys if isinstance(auths.get(key), dict) and auths[key]), None)
+    return _entry(entry, path, host) if entry else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise FetchError(
+            "Docker's configuration cannot be read", code="fetch-credentials", where=str(path), why=error.strerror
+        ) from error
+    except (ValueError, RecursionError):  # whose message quotes the file
+        raise FetchError(
+            "Docker's configuration cannot be read", code="fetch-credentials", where=str(path), why="it is not JSON"
+        ) from None
+    return config if isinstance(config, dict) else {}
+
+
+def _table(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = config.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _entry(entry: Mapping[str, Any], path: Path, host: str) -> Credentials:
+    if entry.get("identitytoken"):
+        raise _unusable(host, "Docker's configuration holds an identity token for it")
+    if entry.get("username") and isinstance(entry.get("password"), str):
+        return Credentials(str(entry["username"]), entry["password"])
+    try:
+        user, colon, secret = base64.b64decode(str(entry.get("auth", "")), validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        user = colon = secret = ""
+    if not colon:
+        raise FetchError(
+            f"the credentials for {host} cannot be read",
+            code="fetch-credentials",
+            where=str(path),
+            why="`auth` is not the base64 of user:password",
+            fix=f"`docker login {host}` writes it anew",
+        )
+    return Credentials(user, secret.rstrip("\0"))
+
+
+def _ask(helper: str, key: str, env: Mapping[str, str]) -> Credentials | None:
+    """Return what the credential helper has for `key`; None for a helper that is absent or has nothing."""
+    if not _HELPER.fullmatch(helper):
+        raise FetchError(
+            "Docker's configuration names a credential helper that cannot be one",
+            code="fetch-credentials",
+            why=repr(helper),
+        )
+    try:
+        done = subprocess.run(
+            [f"docker-credential-{helper}", "get"],
+            input=key.encode(),
+            capture_output=True,
+            check=False,
+            timeout=_HELPER_TIMEOUT,
+            env={name: env[name] for name in _PASSED_ON if name in env},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode:
+        return None
+    try:
+        answer = json.loads(done.stdout)
+        user, secret = answer["Username"], answer["Secret"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        what = f"docker-credential-{helper} answers in an unknown form"
+        raise FetchError(
+            what, code="fetch-credentials", why="it should print an object with Username and Secret"
+        ) from None
+    if user == "<token>":
+        raise _unusable(key, f"docker-credential-{helper} gives an identity token for it")
+    return Credentials(str(user), str(secret)) if user or secret else None
+
+
+def _unusable(host: str, why: str) -> FetchError:
+    fix = f"`docker login {host}` with a user name and an access token"
+    return FetchError(f"the credentials for {host} cannot be used", code="fetch-credentials", why=why, fix=fix)
+
+
+def parse_challenges(header: str) -> dict[str, dict[str, str]]:
+    """Parse WWW-Authenticate into scheme -> parameters, names in lower case; the first of a repeated scheme counts.
+
+    Malformed parts are left out: such a server gets no credentials.
+    """
+    found: dict[str, dict[str, str]] = {}
+    rest = header[:_MAX_CHALLENGE].strip()
+    while rest:
+        word = _WORD.match(rest)
+        if word is None:
+            break
+        rest = rest[word.end() :]
+        parameters: dict[str, str] = {}
+        while (parameter := _PARAMETER.match(rest)) is not None:
+            name, quoted, plain = parameter.groups()
+            parameters.setdefault(name.lower(), plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
+            rest = rest[parameter.end() :]
+        found.setdefault(word[0].lower(), parameters)
+        rest = rest.lstrip(" \t,")
+    return found
+
+
+# Authentication with a registry: its challenge answered with a token or a password, for reading and writing.
+#
+# Source: Docker Registry v2 authentication via central service: a refused client fetches a token from the realm that
+# the refusal names and repeats the request with it. A token expires after minutes; a later refusal is answered in the
+# same way.
 
 _SKEW = 60.0  # seconds that clocks may differ without a word
 _MAX_TOKEN = 1 << 16  # bytes of the answer that holds it

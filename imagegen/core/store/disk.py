@@ -64,7 +64,7 @@ def full(place: Path, what: str, fix: str | None, needed: int = 0) -> StoreError
 # Temporary files and directories in the store's tmp/, each locked by its maker's process.
 #
 # The lock alone distinguishes those of a killed build from those of a running one; the former are removed when a
-# store is opened. Downloads (`part-...`, imagegen/core/net/partial.py) stay: a later run resumes them.
+# store is opened. Downloads (`part-...`, imagegen/core/net/answer.py) stay: a later run resumes them.
 
 PART = "part-"
 

@@ -14,8 +14,7 @@ from imagegen.image.base.added import (
 from imagegen.image.base.build import build, fetch_files, key, missing, needed
 from imagegen.image.base.image import fetch as fetch_layers
 from imagegen.image.base.image import require_published
-from imagegen.image.base.packages import resolve_packages
-from imagegen.image.base.resolve import resolve
+from imagegen.image.base.resolve import resolve, resolve_packages
 from imagegen.image.base.rootfs import PrebuiltBase, keep, merged_tree, rootfs
 from imagegen.image.base.unpack import verified
 from imagegen.plan.lock.base import LockedBase, LockedDeb, LockedPackages

@@ -28,7 +28,7 @@ from imagegen.image.base import fetch
 from imagegen.image.base.build import AddedPackages
 from imagegen.plan.lock.base import LockedPackages
 
-FORMAT = 1  # raise it with every change in added.py, installer.py, difference.py or normalise.py that changes bytes
+FORMAT = 1  # raise it with every change in added.py, installer.py or normalise.py that changes bytes
 _PACKAGES = Cache("packages", LayerDescriptor)
 _PEAK = 8  # bytes for a byte of package: installed, and as a layer
 _STANZA = re.compile(r"^(Package|Version|Architecture|Status): (.*)$", re.MULTILINE)

@@ -35,9 +35,8 @@ from imagegen.core.store import Store, disk
 from imagegen.core.store.cache import Cache
 from imagegen.core.types import EPOCH
 from imagegen.image.base import fetch, image
-from imagegen.image.base.difference import snapshot, write_difference
-from imagegen.image.base.normalise import dpkg_configuration, normalise, read
-from imagegen.image.base.resolve import ARCHITECTURE
+from imagegen.image.base.normalise import dpkg_configuration, normalise, read, snapshot, write_difference
+from imagegen.image.base.resolve import ARCHITECTURE, STATUS
 from imagegen.image.base.sources import AptSuite, parse_deb822, parse_lines
 from imagegen.image.base.unpack import inside, unpack
 from imagegen.plan.distributions import DebianRelease, release
@@ -156,7 +155,6 @@ if __name__ == "__main__":
 FORMAT = 1  # raise it with every change here, in normalise.py or in data/ that changes bytes
 BASES = Cache("base", LayerDescriptor)
 _PEAK = 12  # bytes for a byte of package: the packages twice; tree, tar and normalised tar, three times as large each
-STATUS = "var/lib/dpkg/status"
 _FIELD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~-]*")
 # /bin and its like are links into /usr from the start, as the package usr-is-merged demands.
 _MERGE_USR = 'for d in bin sbin lib lib64; do mkdir -p "$1/usr/$d" && ln -s "usr/$d" "$1/$d" || exit 1; done'

@@ -1,4 +1,4 @@
-"""A root file tree's tar, made to depend on nothing but the packages in it.
+"""A file tree as a tar that depends on nothing but its files: a base's whole root, and the difference of two trees.
 
 mmdebstrap gives a tar whose files differ between two runs in times, logs, caches, and in what it takes from the host.
 `normalise` drops those, orders the rest, and writes headers that hold nothing but what the image needs. Sources: tar(5)
@@ -7,9 +7,14 @@ for pax headers; the files that differ were found by comparing builds, and in De
 
 from __future__ import annotations
 
+import filecmp
+import os
+import stat
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import BinaryIO
 
 from imagegen.core.errors import BaseError
@@ -182,3 +187,132 @@ def _refused(member: tarfile.TarInfo, why: str) -> BaseError:
     return BaseError(
         "mmdebstrap's archive holds what no base may hold", code="base-content-invalid", where=member.name, why=why
     )
+
+
+# The difference of two file trees as one layer: a normalised tar that depends on nothing but the files.
+#
+# Added and changed entries stand in it with their owners, modes and extended attributes, removed ones as whiteouts;
+# state of this machine and caches (normalise.py), and what engines mount, are no part of it. Source: OCI image-spec
+# v1.1, layer.md (change types, hard links, whiteouts).
+
+_MOUNTED = ("dev", "proc", "run", "sys", "tmp")  # at the top: an engine's, or empty in every container
+_CHUNK = 1 << 20
+_WHITEOUT = ".wh."
+
+
+@dataclass(frozen=True)
+class PathState:
+    """The entry at a path; `changed` are inode and time of the last change, which no program can set back."""
+
+    mode: int  # with the type
+    uid: int
+    gid: int
+    size: int
+    target: str  # of a symbolic link
+    changed: tuple[int, int]
+
+
+def snapshot(root: Path) -> dict[str, PathState]:
+    """Return path -> entry of all that is below `root`, but for what engines mount. Links are not followed."""
+    return dict(_walk(root, ""))
+
+
+def write_difference(
+    root: Path, before: Mapping[str, PathState], original: Path, write: Callable[[bytes], object]
+) -> tuple[list[str], list[str]]:
+    """Write the layer that turns the tree of `before` into the one that `root` is now; return paths put and removed.
+
+    `original` holds the contents that regular files had before. Directories above an entry are in the layer with their
+    own modes, since some engines make them anew. Raises BaseError for a device, pipe or socket.
+    """
+    after = snapshot(root)
+    put = [path for path in after if not is_state(path) and _differs(path, after[path], before, root, original)]
+    gone = [path for path in before if path not in after and not is_state(path) and _has_parent(path, after)]
+    whiteouts = {f"{path.rpartition('/')[0]}/{_WHITEOUT}{path.rpartition('/')[2]}".lstrip("/"): path for path in gone}
+    above = {parent for path in (*put, *gone) for parent in _parents(path)}
+    written: dict[tuple[int, ...], str] = {}  # device and inode -> the path that its contents stand at
+    for path in sorted({*put, *above, *whiteouts}):
+        if path in whiteouts:
+            info = tarfile.TarInfo(path)
+            info.mode, info.mtime = 0, EPOCH
+            write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+        else:
+            _write_entry(root, path, after[path], written, write)
+    write(b"\0" * tarfile.BLOCKSIZE * 2)
+    return put, gone
+
+
+def _walk(root: Path, below: str) -> Iterator[tuple[str, PathState]]:
+    with os.scandir(root / below) as found:
+        entries = sorted(found, key=lambda each: each.name)
+    for each in entries:
+        if not below and each.name in _MOUNTED:
+            continue
+        path = f"{below}/{each.name}" if below else each.name
+        status = each.stat(follow_symlinks=False)
+        target = os.readlink(each.path) if each.is_symlink() else ""
+        changed = (status.st_ino, status.st_ctime_ns)
+        yield path, PathState(status.st_mode, status.st_uid, status.st_gid, status.st_size, target, changed)
+        if each.is_dir(follow_symlinks=False):
+            yield from _walk(root, path)
+
+
+def _differs(path: str, now: PathState, before: Mapping[str, PathState], root: Path, original: Path) -> bool:
+    then = before.get(path)
+    if then is None or (then.mode, then.uid, then.gid, then.target) != (now.mode, now.uid, now.gid, now.target):
+        return True
+    if not stat.S_ISREG(now.mode) or then.changed == now.changed:
+        return False
+    return then.size != now.size or not filecmp.cmp(root / path, original / path, shallow=False)
+
+
+def _has_parent(path: str, after: Mapping[str, PathState]) -> bool:
+    """Return whether the directory above is still there: a directory that is gone takes along what lay in it."""
+    parent = path.rpartition("/")[0]
+    return not parent or (parent in after and stat.S_ISDIR(after[parent].mode))
+
+
+def _parents(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _write_entry(
+    root: Path, path: str, entry: PathState, written: dict[tuple[int, ...], str], write: Callable[[bytes], object]
+) -> None:
+    info = tarfile.TarInfo(path)
+    info.mode, info.uid, info.gid, info.mtime = stat.S_IMODE(entry.mode), entry.uid, entry.gid, EPOCH
+    if stat.S_ISDIR(entry.mode):
+        info.type = tarfile.DIRTYPE
+    elif stat.S_ISLNK(entry.mode):
+        info.type, info.linkname = tarfile.SYMTYPE, entry.target
+    elif not stat.S_ISREG(entry.mode):
+        raise BaseError(
+            "a package makes what no layer may hold",
+            code="base-packages-unsupported-file",
+            where=f"/{path}",
+            why="it is a device or a pipe",
+        )
+    else:
+        inode = (entry.changed[0],)
+        if inode in written:
+            info.type, info.linkname = tarfile.LNKTYPE, written[inode]
+        else:
+            written[inode] = path
+            info.size = 0 if path in EMPTIED else entry.size
+    info.pax_headers = _attributes(root / path)
+    write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+    if info.size:
+        with (root / path).open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                write(chunk)
+        write(b"\0" * (-info.size % tarfile.BLOCKSIZE))
+
+
+def _attributes(path: Path) -> dict[str, str]:
+    """File capabilities, as the pax headers that tar writes for them."""
+    try:
+        value = os.getxattr(path, "security.capability", follow_symlinks=False)
+    except OSError:  # none, or a file system without them
+        return {}
+    return {"SCHILY.xattr.security.capability": value.decode("utf-8", "surrogateescape")}

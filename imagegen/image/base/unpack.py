@@ -22,8 +22,8 @@ from typing import Any, BinaryIO, cast
 import zstandard
 
 from imagegen.core.errors import BaseError
+from imagegen.core.oci.layout import DAMAGED, Bounded, members, most_unpacked
 from imagegen.core.oci.types import LayerDescriptor
-from imagegen.core.registry.tar import DAMAGED, Bounded, members, most_unpacked
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from imagegen.core.errors import FetchError
-from imagegen.core.oci.layout import BLOBS, INDEX_FILE, LAYOUT_FILE, blob_name
+from imagegen.core.oci.layout import BLOBS, DAMAGED, INDEX_FILE, LAYOUT_FILE, Bounded, blob_name, members
 from imagegen.core.oci.types import (
     ImageConfig,
     LayerDescriptor,
@@ -28,7 +28,6 @@ from imagegen.core.oci.types import (
     read_entry,
     read_index,
 )
-from imagegen.core.registry.tar import DAMAGED, Bounded, members
 from imagegen.image.inventory.layers import LayerEntry, Stream
 from imagegen.image.inventory.stream import PrefixedStream, layer
 

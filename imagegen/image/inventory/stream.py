@@ -16,7 +16,7 @@ import zstandard
 from isal import igzip, isal_zlib
 
 from imagegen.core.errors import FetchError
-from imagegen.core.registry.tar import most_unpacked
+from imagegen.core.oci.layout import most_unpacked
 from imagegen.image.inventory.layers import LayerEntry, Stream, read_layer
 
 _CHUNK = 1 << 20

@@ -15,7 +15,7 @@ from imagegen.core.context import Context
 from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.image import base
-from imagegen.image.inputs.foundation import bottom_key, packages_layer, tree
+from imagegen.image.inputs import bottom_key, packages_layer, tree
 from imagegen.image.layers import ownership
 from imagegen.image.layers.bytecode import Compiler
 from imagegen.image.layers.layer import Layer, interpreter_layer, known, recorded, tar_layer

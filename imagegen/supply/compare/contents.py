@@ -14,6 +14,7 @@ from typing import IO, cast
 
 from imagegen.core.errors import FetchError, ImagegenError
 from imagegen.core.net import NotFoundError, UnavailableError
+from imagegen.core.oci.layout import DAMAGED, Bounded, members
 from imagegen.core.oci.types import (
     MANIFEST_TYPE,
     Descriptor,
@@ -26,7 +27,6 @@ from imagegen.core.oci.types import (
     read_index,
 )
 from imagegen.core.progress import Progress, human
-from imagegen.core.registry.tar import DAMAGED, Bounded, members
 from imagegen.core.text import counted
 from imagegen.image import layers
 from imagegen.image.inventory.layers import Stream

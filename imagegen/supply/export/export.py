@@ -18,7 +18,7 @@ import zstandard
 from imagegen.core.errors import SmokeError
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
-from imagegen.core.store.refs import filling
+from imagegen.core.store.images import filling
 from imagegen.image.layers import Image
 from imagegen.incontainer.smoke.table import Check, applicable
 from imagegen.plan.lock.model import Lock

@@ -15,7 +15,7 @@ from typing import IO, Any, cast
 import zstandard
 
 from imagegen.core.errors import StoreError
-from imagegen.core.registry.tar import DAMAGED, Bounded, members
+from imagegen.core.oci.layout import DAMAGED, Bounded, members
 from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer
 

@@ -13,7 +13,7 @@ from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError
 from imagegen.core.net import Client
 from imagegen.core.progress import timed
-from imagegen.image.inputs.foundation import sdist_builder
+from imagegen.image.inputs import sdist_builder
 from imagegen.plan.lock import indexes, sdist
 from imagegen.plan.lock.file import LockErrors
 from imagegen.plan.lock.model import (

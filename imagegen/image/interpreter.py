@@ -1,4 +1,4 @@
-"""Patch a standalone interpreter's records of itself for its place in an image and for the compiler there.
+"""Standalone interpreters of stacks: unpacked below /opt/python, their records of place and compiler corrected.
 
 python-build-standalone builds with prefix /install and a clang of its own; `sysconfig`, `python3-config`, pkg-config
 files and the Makefile in config-* repeat both, and builds of extension modules follow them. uv corrects the same after
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from imagegen.core.errors import BaseError
-from imagegen.core.registry.tar import DAMAGED, Bounded, members
+from imagegen.core.oci.layout import DAMAGED, Bounded, members
 from imagegen.core.store import Store
 from imagegen.core.text import unprintable
 from imagegen.image.base.unpack import ODD, UnpackTarget

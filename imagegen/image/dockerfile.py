@@ -1,26 +1,40 @@
-"""The stages of source builds: the wheels that they compile against, and the inputs of each build."""
+"""Lock -> Dockerfile with the stages of source builds, and the folder that a plain `docker buildx build` needs."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import json
+import os
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from jinja2 import StrictUndefined
 from jinja2.loaders import FileSystemLoader
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from imagegen.core import data
+from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.data import shipped
-from imagegen.core.errors import LockError
+from imagegen.core.errors import Location, LockError, StoreError
+from imagegen.core.store import Store, disk, images
 from imagegen.core.types import EPOCH
+from imagegen.image import inputs, layers
+from imagegen.image.base import fetch_packages
 from imagegen.image.base.build import COMMAND, ENVIRONMENT
+from imagegen.image.layers import support
 from imagegen.image.layers.image import base_environment, entrypoint, environment, labels
 from imagegen.image.layers.install import PREFIX
 from imagegen.image.layers.support import ENV, LINKS, OPEN, ROOT, WORKDIR, links
+from imagegen.incontainer import WORKER
+from imagegen.incontainer.worker.source import PATCHED
 from imagegen.plan.lock import inputs_hash
+from imagegen.plan.lock.build_sources import fetch_sources, patched_sources
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.plan.matrix.model import EnvVar
 from imagegen.plan.matrix.recipe import Recipe
@@ -199,3 +213,170 @@ def _quoted(value: str) -> str:
     """Return a double-quoted word of a Dockerfile; `$` is literal (Dockerfile reference, "Environment replacement")."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
     return f'"{escaped}"'
+
+
+# The folder beside a rendered Dockerfile: all that a plain `docker buildx build` needs, and nothing of imagegen.
+
+# The programs that run a build in its container.
+
+
+def write(
+    rendered: Rendered,
+    locked: Lock,
+    recipes: Mapping[str, Recipe],
+    directory: Path,
+    context: Context,
+) -> None:
+    """Write Dockerfile, base/ (an OCI layout), wheels/, support/, packages/ and builds/ where there are some.
+
+    The directory is new; packages are above the base, and the Dockerfile installs them.
+
+    All is fetched before anything is written, and the directory appears complete or not at all. Raises StoreError when
+    it exists and is not empty; FetchError, BaseError and LockError as the build does.
+    """
+    images.require_new(directory)
+    inputs.fetch(replace(locked, wheels=rendered.wheels), context)
+    if locked.builds:
+        fetch_sources(locked.builds, recipes, context)
+    if locked.added:
+        fetch_packages(locked.added, context)
+    base = layers.assemble_base(replace(locked, added=None), context)
+    with images.filling(directory) as fresh:
+        images.export(context.store, base.digest, fresh / "base", "latest")
+        folder = fresh / "wheels"
+        folder.mkdir()
+        for wheel in rendered.wheels:
+            _place(context.store, wheel.file.digest, folder / wheel.file.filename)
+        if added := locked.foundation.added:
+            (fresh / "packages").mkdir()
+            for deb in added.debs:
+                _place(context.store, deb.digest, fresh / "packages" / f"{deb.name}.deb")
+        if locked.builds:
+            write_builds(locked.builds, recipes, fresh / "builds", context.store, context.settings)
+        _write_support(locked, fresh / "support")
+        (fresh / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
+
+
+def write_builds(
+    builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], directory: Path, store: Store, settings: Settings
+) -> None:
+    """Write the worker, and for each build its description, source, patched files and build requirements.
+
+    `recipes` are by package. All that they begin with must be in the store: `lock.build_sources` brings it. Raises
+    StoreError, and BuildError for sources that a patch does not fit.
+    """
+    directory.mkdir()
+    for path in sorted(WORKER.rglob("*.py")):
+        target = directory / "worker" / path.relative_to(WORKER)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    for build in builds:
+        recipe, folder = recipes[build.name], directory / build.name
+        folder.mkdir()
+        for file in (build.source, *(wheel.file for wheel in build.build_requires)):
+            _place(store, file.digest, folder / file.filename)
+        if build.patches:
+            _write_patched(build, folder / PATCHED, store, settings)
+        (folder / "spec.json").write_text(json.dumps(spec(build, recipe), indent=2) + "\n", encoding="utf-8")
+    for path in (directory, *directory.rglob("*")):  # BuildKit's caches know modes, and the umask decides none of them
+        if path.is_dir():
+            path.chmod(0o755)
+        elif path.stat().st_nlink == 1:  # a linked file is the store's, and read-only
+            path.chmod(0o555 if path.stat().st_mode & 0o100 else 0o444)
+
+
+def _write_patched(build: LockedBuild, directory: Path, store: Store, settings: Settings) -> None:
+    """Write the files that the build's patches change or add, as they are afterwards."""
+    with patched_sources(build, store, settings) as (sources, paths):
+        for path in paths:
+            target = directory / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(sources / path, target)
+
+
+def _place(store: Store, digest: str, target: Path) -> None:
+    """Put a blob of the store at `target`, as a hard link where the disk allows."""
+    store.verify(digest)
+    try:
+        os.link(store.path(digest), target)
+    except OSError:
+        shutil.copyfile(store.path(digest), target)
+
+
+def _write_support(locked: Lock, directory: Path) -> None:
+    """The files of the support layer, with the modes that COPY gives them in the image, whatever the umask."""
+    for file in support.files(locked):
+        path = directory / Path(file.path).relative_to(support.ROOT)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.content)
+        path.chmod(0o755 if file.executable else 0o644)
+    for path in (directory, *(path for path in directory.rglob("*") if path.is_dir())):
+        path.chmod(0o755)
+
+
+# docker-bake.json beside rendered folders: one target for each, so that `docker buildx bake` builds them.
+#
+# Source of the format: Docker's Bake file reference (JSON; `${NAME}` is a variable, which the environment may set).
+
+FILE = "docker-bake.json"
+_CA = "SSL_CERT_FILE"
+
+
+def bake(targets: Mapping[str, Rendered]) -> dict[str, Any]:
+    """Return the bake file for folders below its own; `targets` is by folder. The group `default` is all of them."""
+    return {
+        "variable": {_CA: {"default": "/dev/null"}},
+        "group": {"default": {"targets": sorted(map(_name, targets))}},
+        "target": {_name(folder): _target(folder, targets[folder]) for folder in sorted(targets)},
+    }
+
+
+def write_bake(directory: Path, targets: Mapping[str, Rendered]) -> None:
+    """Write the bake file of `directory`. Targets that an earlier call wrote stay as long as their folders are there.
+
+    Raises StoreError when it cannot be written, or what is there is no bake file.
+    """
+    path = directory / FILE
+    made = bake(targets)
+    kept = {
+        name: target
+        for name, target in _before(path).items()
+        if name not in made["target"] and (directory / target["context"]).is_dir()
+    }
+    made["target"] = dict(sorted((kept | made["target"]).items()))
+    made["group"]["default"]["targets"] = list(made["target"])
+    with disk.explained(directory, "the output directory", "name another one", 0):
+        data.write(path, json.dumps(made, indent=2).encode() + b"\n")
+
+
+def _name(folder: str) -> str:
+    """Names of targets know no dots."""
+    return folder.replace(".", "_")
+
+
+def _target(folder: str, rendered: Rendered) -> dict[str, Any]:
+    here = f"./{folder}"
+    return {
+        "context": here,
+        "contexts": {name: place.replace("./", f"{here}/") for name, place in rendered.contexts.items()},
+        "secret": [f"id=ca,src=${{{_CA}}}"],
+        "tags": [rendered.tag],
+        "attest": ["type=provenance,disabled=true"],  # it would move the digest on every build
+        "output": [OUTPUT],
+    }
+
+
+def _before(path: Path) -> dict[str, Any]:
+    try:
+        targets: dict[str, Any] = json.loads(data.read(path))["target"]
+        return {name: target for name, target in targets.items() if isinstance(target["context"], str)}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(
+            "what is there is no bake file of ours",
+            code="store-foreign-file",
+            where=Location(path),
+            why=str(error),
+            fix="move it away",
+        ) from error
