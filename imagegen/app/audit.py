@@ -28,15 +28,13 @@ from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
 from imagegen.core.types import Gpu
 from imagegen.image.inputs import tree_key
-from imagegen.image.inventory import archive, environment, system
-from imagegen.image.inventory.archive import ArchivedImage
-from imagegen.image.inventory.cell import subject
+from imagegen.image.inventory import archive, system
+from imagegen.image.inventory.archive import ArchivedImage, ChunkReader, layer, piped
 from imagegen.image.inventory.distributions import installed, python_of
-from imagegen.image.inventory.environment import Environment
 from imagegen.image.inventory.layers import LayeredTree, LayerEntry
-from imagegen.image.inventory.site import describe
-from imagegen.image.inventory.stream import ChunkReader, layer, piped
-from imagegen.image.inventory.tree import FileTree
+from imagegen.image.inventory.subjects import cell_subject as subject
+from imagegen.image.inventory.subjects import describe
+from imagegen.image.inventory.tree import Environment, FileTree, all_sites, environment_of_path, environment_of_site
 from imagegen.image.layers.image import LABEL
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.plan.lock import contents_hash
@@ -156,17 +154,17 @@ def image_subject(
 
 def _main(tree: FileTree, variables: Mapping[str, str], reference: str, progress: Progress) -> Environment:
     """Return the environment that the image's `python` uses, else the one with the most files; log the others."""
-    sites = environment.all_sites(tree)
+    sites = all_sites(tree)
     if not sites:
         raise UsageError(
             f"{reference} holds no Python packages",
             code="usage-no-packages",
             why="nothing in it was installed by pip or its like",
         )
-    found = environment.of_path(tree, variables)
+    found = environment_of_path(tree, variables)
     if found is None or not set(found.sites) & set(sites):
         largest = max(sites, key=lambda site: sum(1 for _ in tree.entries(site)))
-        found = environment.of_site(tree, largest)
+        found = environment_of_site(tree, largest)
         progress.say(f"note: the python on PATH has no packages: {largest} is audited")
     if others := [site for site in sites if site not in found.sites]:
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""

@@ -78,11 +78,11 @@ def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: L
 
 def wheel_selector(session: Session, cell: Cell) -> resolve.LocalWheelSelector:
     """Return the selector of wheels for components that need a compiler; it reads the files of candidates."""
-    from imagegen.image.inventory import site  # late: it imports the readers of wheels
+    from imagegen.image.inventory import subjects  # late: it imports the readers of wheels
 
     return resolve.LocalWheelSelector(
         session.wheel_catalogue,
-        lambda path, torch: site.examined(path, cell.gpus, torch),
+        lambda path, torch: subjects.examined(path, cell.gpus, torch),
         session.context_for(cell),
     )
 

@@ -37,11 +37,10 @@ from imagegen.core.registry.session import credentials_for
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image import layers
-from imagegen.image.inventory.cell import known_scans
+from imagegen.image.inventory.subjects import known_scans
 from imagegen.image.layers import Image
 from imagegen.image.layers.codec import CODEC
-from imagegen.image.layers.gzipped import gzipped
-from imagegen.image.layers.image import local_tags
+from imagegen.image.layers.image import gzipped, local_tags
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.image.layers.sources import plan_layers, previously_built_layers
 from imagegen.plan.lock.model import Lock, Record

@@ -82,9 +82,9 @@ def _found(app: App, required: AuditArguments) -> Iterator[Audited]:
         known = app.matrix.gpus.values()
         yield image.image_subject(required.image, required.gpus, app.settings, app.progress, known=known), None
     elif required.site:
-        from imagegen.image.inventory import site
+        from imagegen.image.inventory.subjects import site_subject
 
-        yield site.subject(required.site, required.gpus, app.progress, variables=app.env), None
+        yield site_subject(required.site, required.gpus, app.progress, variables=app.env), None
     elif required.loose:
         yield _wheels(required.words, required.gpus, required.torch), None
     else:
@@ -117,11 +117,11 @@ def _cells(app: App, required: AuditArguments) -> Iterator[Audited]:
             code="usage-no-gpu-cell",
             fix="leave out --gpu and --driver, or name a cell with CUDA",
         )
-    from imagegen.image.inventory import cell
+    from imagegen.image.inventory.subjects import cell_subject
     from imagegen.wheels import builds
 
     for each, lock in [(each, builds.require_wheels(app.fresh_lock(each), app.context_for(each))) for each in chosen]:
-        subject = cell.subject(lock, each, app.context_for(each))
+        subject = cell_subject(lock, each, app.context_for(each))
         yield subject, lock_source(app.lock_path(each))
 
 
@@ -150,7 +150,7 @@ def _wheels(words: tuple[str, ...], gpus: tuple[Gpu, ...], torch: str | None) ->
             raise UsageError(
                 f'--torch "{torch}" is no version', code="usage-invalid-value", fix="--torch 2.8.0"
             ) from None
-    from imagegen.image.inventory.site import wheels_subject
+    from imagegen.image.inventory.subjects import wheels_subject
 
     return wheels_subject([Path(each) for each in words], gpus, torch)
 

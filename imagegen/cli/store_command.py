@@ -15,7 +15,7 @@ from imagegen.core.errors import FetchError, LockError, StoreError
 from imagegen.core.progress import human
 from imagegen.core.store import images
 from imagegen.image import inputs
-from imagegen.image.inventory.cell import blobs
+from imagegen.image.inventory.subjects import blobs
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels import wheelhouse
 

@@ -18,7 +18,7 @@ from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
 from imagegen.core.registry.layout import LayoutRepository
 from imagegen.core.text import shown
-from imagegen.image.inventory.stream import piped
+from imagegen.image.inventory.archive import piped
 from imagegen.supply.compare import operands, rebuild
 from imagegen.supply.compare.contents import ImageVerdict, StepResult, StepStatus
 from imagegen.supply.compare.verify import VerificationOptions, Verified, verify

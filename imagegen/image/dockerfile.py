@@ -27,10 +27,9 @@ from imagegen.core.types import EPOCH
 from imagegen.image import inputs, layers
 from imagegen.image.base import fetch_packages
 from imagegen.image.base.build import COMMAND, ENVIRONMENT
-from imagegen.image.layers import support
 from imagegen.image.layers.image import base_environment, entrypoint, environment, labels
 from imagegen.image.layers.install import PREFIX
-from imagegen.image.layers.support import ENV, LINKS, OPEN, ROOT, WORKDIR, links
+from imagegen.image.layers.plan import ENV, LINKS, OPEN, ROOT, WORKDIR, support_files, support_links
 from imagegen.incontainer import WORKER
 from imagegen.incontainer.worker.source import PATCHED
 from imagegen.plan.lock import inputs_hash
@@ -134,7 +133,7 @@ def render(lock: Lock, tag: str) -> Rendered:
         lock=lock,
         wheels=wheels,
         toolchain=below,
-        toolchain_links={path: target for path, target in links(below).items() if path not in LINKS},
+        toolchain_links={path: target for path, target in support_links(below).items() if path not in LINKS},
         cache_of=cache_of,
         inputs=inputs_hash(lock),
         command=f"docker buildx {arguments}",
@@ -146,7 +145,7 @@ def render(lock: Lock, tag: str) -> Rendered:
         entrypoint=entrypoint(lock),
         user=lock.base.content.config.user if lock.base.content else "",
         open=OPEN,
-        links=links(lock),
+        links=support_links(lock),
         interpreter=lock.interpreter.path,
         packages=added.debs if added else (),
         bottom="packaged" if added else "base",
@@ -305,8 +304,8 @@ def _place(store: Store, digest: str, target: Path) -> None:
 
 def _write_support(locked: Lock, directory: Path) -> None:
     """The files of the support layer, with the modes that COPY gives them in the image, whatever the umask."""
-    for file in support.files(locked):
-        path = directory / Path(file.path).relative_to(support.ROOT)
+    for file in support_files(locked):
+        path = directory / Path(file.path).relative_to(ROOT)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(file.content)
         path.chmod(0o755 if file.executable else 0o644)

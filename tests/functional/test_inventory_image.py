@@ -24,9 +24,10 @@ from imagegen.core.oci import layout as tar
 from imagegen.core.oci.types import Platform
 from imagegen.core.progress import Quiet
 from imagegen.core.types import Gpu
-from imagegen.image.inventory import archive, layers, stream
+from imagegen.image.inventory import archive, layers
+from imagegen.image.inventory import archive as stream
+from imagegen.image.inventory.archive import ChunkReader, layer, piped
 from imagegen.image.inventory.layers import read_layer
-from imagegen.image.inventory.stream import ChunkReader, layer, piped
 from imagegen.image.inventory.tree import Regular, walk
 from imagegen.run.engine.client import Export
 from tests.support.elf_files import make_elf

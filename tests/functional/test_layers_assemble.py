@@ -22,10 +22,10 @@ from imagegen.core.errors import BaseError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import LayerStack, resolve_layers
+from imagegen.image.layers.assemble import layer_sizes, package_sizes, shared
 from imagegen.image.layers.bytecode import Compiler
-from imagegen.image.layers.ownership import OwnershipErrors
 from imagegen.image.layers.plan import plan
-from imagegen.image.layers.recorded import layer_sizes, package_sizes, shared
+from imagegen.image.layers.scan import OwnershipErrors
 from imagegen.plan.lock.model import FileConflict, LockedWheel
 from tests.support.errors import raises
 from tests.support.layer_inputs import assembling, lock_of, locked

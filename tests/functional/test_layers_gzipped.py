@@ -19,10 +19,9 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image.layers import Image, Layer, image
-from imagegen.image.layers import gzipped as gzipping
+from imagegen.image.layers import image as gzipping
 from imagegen.image.layers.codec import LayerSink
-from imagegen.image.layers.gzipped import gzipped
-from imagegen.image.layers.image import description, read_description
+from imagegen.image.layers.image import description, gzipped, read_description
 from tests.support.errors import raises
 from tests.support.layer_inputs import lock_of
 

@@ -16,11 +16,11 @@ from imagegen.core.oci.types import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store, images
 from imagegen.core.store.cache import Cache
-from imagegen.image.inventory import cell
-from imagegen.image.layers import Image, Layer, LayerStack, Origin, RemoteLayers, bytecode, ownership, resolve_layers
+from imagegen.image.inventory import subjects as cell
+from imagegen.image.layers import Image, Layer, LayerStack, Origin, RemoteLayers, bytecode, resolve_layers, scan
 from imagegen.image.layers.image import description, read_description
-from imagegen.image.layers.ownership import OwnershipErrors
 from imagegen.image.layers.plan import plan
+from imagegen.image.layers.scan import OwnershipErrors
 from imagegen.image.layers.sources import from_image, plan_base, previously_built_layers
 from imagegen.plan.lock.model import Lock, LockedWheel
 from tests.support.errors import raises
@@ -159,7 +159,7 @@ def test_what_is_known_by_facts_is_what_the_wheel_says(
     build(lock_of(wheel), store, settings)
     facts = cell.known_scans(lock_of(wheel), store)
     cell.import_scans(lock_of(wheel), empty, facts, facts.get)
-    assert ownership.known(empty, wheel, "3.11") == ownership.table(store, wheel, "3.11")
+    assert scan.known(empty, wheel, "3.11") == scan.table(store, wheel, "3.11")
     assert not wheels_of(empty)
 
 

@@ -22,7 +22,8 @@ from imagegen.core.oci.types import LayerDescriptor
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import dockerfile
-from imagegen.image.layers import bytecode, support
+from imagegen.image.layers import bytecode
+from imagegen.image.layers import plan as support
 from imagegen.image.layers.bytecode import Compiler
 from imagegen.image.layers.image import image, labels
 from imagegen.image.layers.plan import plan
@@ -103,7 +104,7 @@ def test_the_facts_say_which_gpus_and_which_driver() -> None:
 
 
 def test_what_the_image_reads_is_what_was_written() -> None:
-    file = next(file for file in support.files(CUDA) if file.path.endswith("image.json"))
+    file = next(file for file in support.support_files(CUDA) if file.path.endswith("image.json"))
     assert image_from_json(json.loads(file.content)) == support.image_facts(CUDA)
 
 
@@ -165,14 +166,14 @@ def test_nvcc_from_wheels_lies_where_compilers_look_for_it() -> None:
     wheel = CUDA.wheels[0]
     named = [replace(wheel, name=name) for name in ("nvidia-cuda-nvcc", "nvidia-cuda-runtime")]
     home = "/opt/venv/lib/python3.11/site-packages/nvidia/cu13"
-    assert support.links(replace(CUDA, wheels=tuple(named))) == {
+    assert support.support_links(replace(CUDA, wheels=tuple(named))) == {
         **support.LINKS,
         "/usr/local/cuda": home,
         f"{home}/lib64": "lib",
         f"{home}/lib/libcudart.so": "libcudart.so.13",
     }
-    assert support.links(replace(CUDA, wheels=tuple(named[1:]))) == dict(support.LINKS)  # no compiler
-    assert support.links(CUDA) == dict(support.LINKS)
+    assert support.support_links(replace(CUDA, wheels=tuple(named[1:]))) == dict(support.LINKS)  # no compiler
+    assert support.support_links(CUDA) == dict(support.LINKS)
 
 
 def test_a_commit_is_distinguished_from_the_release_of_its_version() -> None:

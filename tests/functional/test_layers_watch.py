@@ -16,7 +16,7 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, images
-from imagegen.image.inventory.cell import blobs
+from imagegen.image.inventory.subjects import blobs
 from imagegen.image.layers import layer, scan
 from imagegen.image.layers.archive import ZipArchive, ZipEntry
 from imagegen.plan.lock.model import FileConflict, Lock, LockedWheel

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.image.layers import support
+from imagegen.image.layers import plan as support
 from tests.support.tiny_lock import CUDA, LOCK
 
 PROBE = """
@@ -28,7 +28,7 @@ PLAIN = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
     """/opt/imagegen of an image, for the interpreter of the tests."""
-    lock = support.files(LOCK)
+    lock = support.support_files(LOCK)
     for file in lock:
         path = tmp_path / Path(file.path).relative_to(support.ROOT)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def test_what_cannot_be_run_is_said_as_shells_say_it(run: Run) -> None:
 
 
 def test_an_image_for_gpus_warns_that_there_is_none(image: Path, run: Run) -> None:
-    facts = next(file for file in support.files(CUDA) if file.path.endswith("image.json"))
+    facts = next(file for file in support.support_files(CUDA) if file.path.endswith("image.json"))
     (image / "image.json").write_bytes(facts.content)
     done = run("true")
     assert done.returncode == 0

@@ -26,7 +26,7 @@ from imagegen.core.net import Client
 from imagegen.core.oci.types import LayerDescriptor, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image.inventory import cell
+from imagegen.image.inventory import subjects as cell
 from imagegen.image.layers import bytecode, scan
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
 from imagegen.run import smoke

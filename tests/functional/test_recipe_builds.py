@@ -21,7 +21,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import dockerfile, layers
 from imagegen.image import dockerfile as recipe
-from imagegen.image.layers import support
+from imagegen.image.layers import plan as support
 from imagegen.image.layers.image import Image
 from imagegen.plan.lock.file import _render, loads, lock_table
 from imagegen.plan.lock.model import LOCAL, LockedFile, LockedPatch
@@ -46,7 +46,7 @@ def test_the_wheel_that_was_built_meanwhile_changes_nothing() -> None:
         line for line in text.splitlines() if strip not in line
     ][2:]
     assert [each.name for each in recipe.render(there, TAG).wheels] == ["uv", "antlr4-python3-runtime", "torch"]
-    assert support.files(there) == support.files(WITH_BUILD)
+    assert support.support_files(there) == support.support_files(WITH_BUILD)
     assert f"{BUILD.name}=={BUILD.version}\n" in support.constraints(WITH_BUILD)
 
 
@@ -61,7 +61,7 @@ def test_the_toolchain_is_what_the_builds_compile_against() -> None:
     assert below.builds == ()
     assert below.record is None
     # The layers of the image itself serve: nothing is unpacked twice.
-    assert support.links(below)[support.CUDA_HOME] == support.links(WITH_BUILD)[support.CUDA_HOME]
+    assert support.support_links(below)[support.CUDA_HOME] == support.support_links(WITH_BUILD)[support.CUDA_HOME]
     small = wheel("numpy", "2.4.6", "b" * 64)
     assert layers.plan.layer_key(below, [small]) == layers.plan.layer_key(WITH_BUILD, [small])
 

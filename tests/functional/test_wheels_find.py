@@ -21,7 +21,7 @@ from imagegen.core.net import Client, UnreachableError
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import parse
 from imagegen.core.store import Store
-from imagegen.image.inventory import site
+from imagegen.image.inventory import subjects as site
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Candidate, Offer, WheelListing, WheelSources, find

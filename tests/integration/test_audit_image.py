@@ -15,7 +15,7 @@ from imagegen.core.context import Context
 from imagegen.core.data import shipped
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image.inventory import cell
+from imagegen.image.inventory import subjects as cell
 from imagegen.plan import matrix
 from imagegen.run.engine.load import _image
 from imagegen.run.engine.registry import serving
@@ -67,7 +67,7 @@ def test_an_image_is_what_its_cell_is(in_docker: Subject, sb3_maskable: Built, m
     What a bill of materials tells besides (licences, Debian's packages) is read of wheels and bases alone.
     """
     (requested,) = matrix.load([shipped("matrices")]).select("sb3-maskable")
-    expected = cell.subject(sb3_maskable.lock, requested, Context(store, settings_on(machine), Quiet()))
+    expected = cell.cell_subject(sb3_maskable.lock, requested, Context(store, settings_on(machine), Quiet()))
     assert [_known(package) for package in in_docker.packages] == [_known(package) for package in expected.packages]
     system = replace(expected.system, debs={}, release=None)
     assert (in_docker.system, in_docker.python) == (system, expected.python)

@@ -15,10 +15,9 @@ from imagegen.core.context import Context
 from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store
 from imagegen.image import layers
-from imagegen.image.inventory import cell
+from imagegen.image.inventory import subjects as cell
 from imagegen.image.layers import LayerStack, RemoteLayers, resolve_layers
-from imagegen.image.layers.gzipped import gzipped
-from imagegen.image.layers.image import description, read_description
+from imagegen.image.layers.image import description, gzipped, read_description
 from imagegen.image.layers.plan import plan
 from imagegen.plan.lock import read
 from tests.support.small_cell import CELL, Site

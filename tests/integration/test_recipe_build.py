@@ -24,7 +24,8 @@ from imagegen.audit.contents import parents
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, images
 from imagegen.image import dockerfile as recipe
-from imagegen.image.layers import environment, support
+from imagegen.image.layers import environment
+from imagegen.image.layers import plan as support
 from imagegen.image.layers.image import labels
 from imagegen.image.layers.install import pyc_path
 from imagegen.plan import lock
@@ -110,7 +111,7 @@ def test_the_printed_command_makes_an_image_that_passes(
 
 def support_of(locked: Lock) -> set[str]:
     """The paths of the support layer, and the directories above them that no base has."""
-    files = {file.path for file in support.files(locked)}
+    files = {file.path for file in support.support_files(locked)}
     files |= {pyc_path(path, locked.python) for path in files if path.endswith(".py")}
     directories = {above for path in files for above in parents(path)}
     return (files | directories | {*support.OPEN, *support.LINKS}) - {"/opt"}

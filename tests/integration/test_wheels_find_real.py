@@ -17,7 +17,7 @@ from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu
-from imagegen.image.inventory import site
+from imagegen.image.inventory import subjects as site
 from imagegen.plan.lock.target import WheelTarget
 from imagegen.wheels.catalogue import Catalogue, KnownFile
 from imagegen.wheels.find import Candidate, Offer, WheelRequirement, find

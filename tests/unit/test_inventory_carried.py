@@ -14,8 +14,8 @@ from imagegen.core.errors import FetchError
 from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, images
-from imagegen.image.inventory import cell as cells
-from imagegen.image.inventory.cell import import_scans, known_scans
+from imagegen.image.inventory import subjects as cells
+from imagegen.image.inventory.subjects import import_scans, known_scans
 from imagegen.image.layers import scan
 from imagegen.plan.lock.model import FileConflict, Lock, LockedGpus
 from tests.support.elf_files import make_elf
@@ -33,7 +33,7 @@ def lock(store: Store, tmp_path: Path) -> Lock:
 @pytest.fixture
 def facts(lock: Lock, store: Store, settings: Settings, rootfs: Path) -> dict[str, bytes]:
     assert rootfs
-    cells.subject(lock, cell_of("13.0"), Context(store, settings, Quiet()))
+    cells.cell_subject(lock, cell_of("13.0"), Context(store, settings, Quiet()))
     return known_scans(lock, store)
 
 
@@ -46,11 +46,11 @@ def test_an_audit_on_an_empty_store_is_the_audit_with_the_wheels(
     lock: Lock, facts: dict[str, bytes], store: Store, empty: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell = cell_of("13.0", one=("one",))
-    expected = cells.subject(lock, cell, Context(store, settings, Quiet()))
+    expected = cells.cell_subject(lock, cell, Context(store, settings, Quiet()))
     import_scans(lock, empty, facts, facts.get)
-    monkeypatch.setattr("imagegen.image.inventory.cell.inputs.fetch_each", None)
-    monkeypatch.setattr("imagegen.image.inventory.cell.inputs.tree", None)
-    found = cells.subject(lock, cell, Context(empty, settings, Quiet()))
+    monkeypatch.setattr("imagegen.image.inventory.subjects.inputs.fetch_each", None)
+    monkeypatch.setattr("imagegen.image.inventory.subjects.inputs.tree", None)
+    found = cells.cell_subject(lock, cell, Context(empty, settings, Quiet()))
     assert found == expected
     report = audit(found)
     assert report == audit(expected)

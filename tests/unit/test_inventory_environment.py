@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.image.inventory.environment import Environment, all_sites, of_path, of_program
+from imagegen.image.inventory.tree import Environment, all_sites, environment_of_path, environment_of_program
 from tests.support.file_trees import Things, To, below, layered, site_of
 
 DEMO = site_of(demo={"demo.py": b""})
@@ -42,14 +42,14 @@ INSIDE = "/venv/lib/python3.11/site-packages"
 def test_what_a_program_imports_from(
     tree: Things, variables: dict[str, str], sites: tuple[str, ...], tmp_path: Path
 ) -> None:
-    found = of_path(layered(tmp_path, {**SYSTEM, **tree}), variables)
+    found = environment_of_path(layered(tmp_path, {**SYSTEM, **tree}), variables)
     assert isinstance(found, Environment) and found.sites == sites
 
 
 def test_no_program_has_no_environment(tmp_path: Path) -> None:
     tree = layered(tmp_path, {"bin/python": To("nothing"), "bin/sh": b"", "opt/bin/python": b""})
-    assert of_path(tree, {}) is None
-    assert of_program(tree, "/opt/bin/python") is None
+    assert environment_of_path(tree, {}) is None
+    assert environment_of_program(tree, "/opt/bin/python") is None
 
 
 def test_each_directory_with_distributions_is_found_once(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from imagegen.audit.model import CodeTarget
 from imagegen.core.errors import WheelError
 from imagegen.core.types import Gpu
-from imagegen.image.inventory import site
+from imagegen.image.inventory import subjects as site
 from tests.support.elf_files import make_elf, make_fatbin
 from tests.support.errors import raises
 from tests.support.wheels import make_wheel

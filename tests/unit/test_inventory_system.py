@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from imagegen.audit.model import SystemLibraries
 from imagegen.image.inventory import system
-from imagegen.image.inventory.disk import Disk
+from imagegen.image.inventory.layers import Disk
 from imagegen.image.inventory.tree import Directory, place, walk
 from tests.support.elf_files import AARCH64, make_elf
 from tests.support.file_trees import Things, To, layered, on_disk

@@ -22,8 +22,7 @@ from packaging.utils import canonicalize_name
 
 from imagegen.audit.model import File, Package, required_name
 from imagegen.audit.tags import one_python, python_of_module
-from imagegen.image.inventory.environment import Environment
-from imagegen.image.inventory.tree import FileTree, Node, Regular, join, parent, place, walk
+from imagegen.image.inventory.tree import Environment, FileTree, Node, Regular, join, parent, place, walk
 
 UNOWNED = "(unowned)"
 _MAX_TEXT = 4 << 20  # bytes of a metadata file

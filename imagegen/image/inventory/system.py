@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from imagegen.audit.model import Elf, File, InstalledDeb, OsRelease, SystemLibraries
-from imagegen.image.inventory.disk import Disk
+from imagegen.image.inventory.layers import Disk
 from imagegen.image.inventory.tree import Directory, FileTree, Regular, join, parent, place
 
 _OS_RELEASE = "/etc/os-release"

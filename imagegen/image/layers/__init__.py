@@ -1,25 +1,23 @@
 """Locked wheels -> deterministic layers -> OCI image in the store."""
 
 from imagegen.image.layers.assemble import (
+    Size,
     assemble,
     assemble_base,
     built_digest,
     compare_with_record,
     ensure_layers,
-    record_of,
-    write_image,
-)
-from imagegen.image.layers.image import Image, environment, image
-from imagegen.image.layers.layer import Layer
-from imagegen.image.layers.recorded import (
-    Size,
     keep_record,
     layer_sizes,
     package_sizes,
     record_contradictions,
+    record_of,
     recorded_image,
     shared,
+    write_image,
 )
+from imagegen.image.layers.image import Image, environment, image
+from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.sources import LayerStack, Origin, RemoteLayers, resolve_layers
 
 __all__ = [

@@ -28,7 +28,7 @@ from imagegen.core.store.cache import Cache
 from imagegen.core.store.layout import BlobWriter
 from imagegen.core.types import Digest, Size
 from imagegen.image.inputs import libpython_link
-from imagegen.image.layers import ownership, support
+from imagegen.image.layers import scan
 from imagegen.image.layers.bytecode import ByteCode, Compiler
 from imagegen.image.layers.codec import CODEC, LayerSink, TarWriter
 from imagegen.image.layers.install import (
@@ -40,9 +40,18 @@ from imagegen.image.layers.install import (
     site_packages,
     skeleton,
 )
-from imagegen.image.layers.plan import INTERPRETER, LayerPlan, bytecode_key, digest_of_json, layer_key
+from imagegen.image.layers.plan import (
+    INTERPRETER,
+    OPEN,
+    WORKDIR,
+    LayerPlan,
+    bytecode_key,
+    digest_of_json,
+    layer_key,
+    support_files,
+    support_links,
+)
 from imagegen.image.layers.scan import WheelScanner, recorded_blob
-from imagegen.image.layers.support import WORKDIR
 from imagegen.image.layers.wheel import Wheel, open_locked
 from imagegen.plan.lock.interpreters import directory
 from imagegen.plan.lock.model import Lock
@@ -86,11 +95,11 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
             with open_locked(store, locked) as wheel:
                 files = installation(wheel, lock.python)
                 # Before the layer is known: a layer in the store means that its files can be checked against others.
-                ownership.remember(store, locked, files, lock.python)
+                scan.remember(store, locked, files, lock.python)
                 scanned = recorded_blob(store, locked, lock.python)
                 watch = None if scanned else WheelScanner(store, locked, wheel, lock.python)
                 files = watch.over(files) if watch else files
-                left = ownership.left_out(lock, locked.name, (file.path for file in files))
+                left = scan.left_out(lock, locked.name, (file.path for file in files))
                 own = [file for file in files if file.path not in left and not _shared(written, file, wheel)]
                 sources = [file.path for file in own if compiles(file, lock.python)]
                 key = digest_of_json([layer_key(lock, [locked]), sources]) if len(plan.wheels) > 1 else None
@@ -157,7 +166,7 @@ def support_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler)
     """Make the layer of the files that every image has beside its stack: see `support`."""
 
     def fill(tar: TarWriter) -> None:
-        files = support.files(lock)
+        files = support_files(lock)
         for file in files:
             tar.file(file.path, len(file.content), [file.content], executable=file.executable)
         with ByteCode(compiler, store, bytecode_key(lock)) as byte_code:
@@ -165,9 +174,9 @@ def support_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler)
                 if file.path.endswith(".py"):
                     _write_byte_code(tar, byte_code.add(file.path, file.content), lock.python)
             _write_byte_code(tar, byte_code.rest(), lock.python)
-        for path in support.OPEN:
+        for path in OPEN:
             tar.directory(path, 0o1777)
-        for path, target in support.links(lock).items():
+        for path, target in support_links(lock).items():
             tar.link(path, target)
 
     return _make(store, plan.name, plan.key, fill, below=("/root",))

@@ -1,26 +1,29 @@
-"""Wheel scans: what an audit needs of a wheel's files, read while its layer is made, cached by the wheel's hash.
+"""Wheel scans: what an audit needs of a wheel's files, cached by the wheel's hash; and the owners of the files' paths.
 
-A scan depends on the wheel and on where its files go, not on the other wheels of the stack: file-conflict overrides of
-the matrix, for one, are applied by the readers of scans.
+A scan is read while the wheel's layer is made. It depends on the wheel and on where its files go, not on the other
+wheels of the stack: file-conflict overrides of the matrix, for one, are applied by the readers of scans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
 from imagegen.audit import extras, facts
 from imagegen.audit.api.scan import ApiScanner
 from imagegen.audit.collect import IN_MEMORY, Collector
+from imagegen.audit.contents import clashes
 from imagegen.audit.model import File, OptionalImport, Package
+from imagegen.core.errors import ErrorGroup, WheelError
 from imagegen.core.store import Store
-from imagegen.core.store.cache import BlobCache, StoredBlob
-from imagegen.image.layers.install import InstalledFile, installation, relative, site_packages
+from imagegen.core.store.cache import BlobCache, Cache, StoredBlob
+from imagegen.image.layers.install import InstalledFile, absolute, installation, pyc_path, relative, site_packages
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.image.layers.wheel import Wheel, open_locked
-from imagegen.plan.lock.model import LockedWheel
+from imagegen.plan.lock.model import FileConflict, Lock, LockedWheel
 
 SCANS = BlobCache("facts")
 
@@ -136,3 +139,132 @@ def scan_key(locked: LockedWheel, python: str) -> str:
     The version is part of it, because 1.0 and 1.0+cu130 can be the same bytes under two file names.
     """
     return digest_of_json([locked.file.sha256, locked.version, python, LAYER_FORMAT, facts.FACTS_FORMAT])
+
+
+# One path, two packages: the same file is fine, two different ones are an error, wherever in the image they lie.
+#
+# Overlay file systems would show whichever layer comes last, and pip whichever package was installed last: a package
+# that works by the order of installation does not work. An override of the lock (`file-conflict`, from a
+# sourced rule of the matrix) names the one that keeps its files; the others leave theirs out.
+
+Contents = Mapping[str, str]  # path -> sha256 and mode, of what a wheel installs
+_FILES = Cache("files", dict[str, str])
+_FIX = (
+    "leave one of the two out of the image, lock versions that do not overlap, or say in the matrix which of them wins "
+    "(`file_conflicts:`)"
+)
+
+
+class OwnershipErrors(ErrorGroup, WheelError):
+    """Every pair of packages that own a path with different contents."""
+
+
+def left_out(lock: Lock, distribution: str, paths: Iterable[str]) -> frozenset[str]:
+    """Return those of a distribution's paths that the lock gives to others. No other wheel need be known for it."""
+    globs = [conflict.paths for conflict in lock.file_conflicts if distribution in conflict.over]
+    return frozenset(path for path in paths if any(fnmatchcase(path, glob) for glob in globs)) if globs else frozenset()
+
+
+def losers(lock: Lock, contents: Mapping[str, Contents]) -> dict[str, frozenset[str]]:
+    """Distribution -> the paths that it must leave out, for those that have any.
+
+    `contents` are of all wheels of the lock, by distribution. Raises OwnershipErrors unless, without these paths, each
+    path of the stack has one content, and each that was left out is in the package that owns it.
+    """
+    out = {name: found for name in contents if (found := left_out(lock, name, contents[name]))}
+    kept = {
+        name: {path: identity for path, identity in table.items() if path not in out[name]} if name in out else table
+        for name, table in contents.items()
+    }
+    errors = [*_ownerless(lock.file_conflicts, out, kept), *_clashes(kept)]
+    if errors:
+        raise OwnershipErrors(list(errors))
+    return out
+
+
+def check(store: Store, lock: Lock) -> None:
+    """Raise OwnershipErrors as `losers` does. A wheel that no layer of this store was made of must be in the store."""
+    losers(lock, {wheel.name: table(store, wheel, lock.python) for wheel in lock.wheels})
+
+
+def remember(store: Store, locked: LockedWheel, files: Iterable[InstalledFile], python: str) -> Contents:
+    """Record and return what the wheel installs, so that it is opened only once."""
+    identities = {file.path: _identity(file) for file in files}
+    _FILES.put(store, _key(locked, python), identities)
+    return identities
+
+
+def table(store: Store, locked: LockedWheel, python: str) -> Contents:
+    """Return the files that the wheel installs, from the cache or from the wheel, which must then be in the store."""
+    if (found := known(store, locked, python)) is not None:
+        return found
+    with open_locked(store, locked) as wheel:
+        return remember(store, locked, installation(wheel, python), python)
+
+
+def known(store: Store, locked: LockedWheel, python: str) -> Contents | None:
+    """Return the files that the wheel installs, from the cache or from its scan; None where the store has neither."""
+    found = _FILES.get(store, _key(locked, python))
+    if found is None and (package := recorded_scan(store, locked, python)) is not None:
+        site = site_packages(python)
+        found = {absolute(path, site): _identity(file) for path, file in package.files.items()}
+        _FILES.put(store, _key(locked, python), found)
+    return found
+
+
+def _identity(file: InstalledFile | File) -> str:
+    return f"{file.sha256 or 'unhashed'} {'x' if file.executable else '-'}"
+
+
+def _clashes(contents: Mapping[str, Contents]) -> list[WheelError]:
+    """Return one error for each pair of distributions with a file conflict, with the first path as its place.
+
+    A wheel never contains byte-code of its own sources: a file in its place belongs to another distribution.
+    """
+    return [_clash(*pair, sorted(paths)) for pair, paths in sorted(clashes(contents, _byte_code).items())]
+
+
+def _byte_code(path: str) -> str:
+    """Return the byte-code's path for a source in .../lib/python3.11/...; for others a path that no
+    package installs.
+    """
+    _, _, rest = path.partition("/lib/python")
+    return pyc_path(path, rest.partition("/")[0])
+
+
+def _clash(one: str, two: str, why: str, paths: list[str]) -> WheelError:
+    more = f" (and {len(paths) - 1} more paths)" if len(paths) > 1 else ""
+    return WheelError(
+        "two packages own one file",
+        code="wheel-file-conflict",
+        where=paths[0],
+        why=f"{one} and {two}: {why}{more}",
+        fix=_FIX,
+    )
+
+
+def _ownerless(
+    file_conflicts: Iterable[FileConflict], out: Mapping[str, frozenset[str]], kept: Mapping[str, Contents]
+) -> list[WheelError]:
+    """Errors for files that are left out in favour of one that does not bring them: they would be nowhere."""
+    errors = []
+    for conflict in file_conflicts:
+        for other in conflict.over:
+            given = {path for path in out.get(other, ()) if fnmatchcase(path, conflict.paths)}
+            if lost := sorted(given - kept.get(conflict.distribution, {}).keys()):
+                why = f"{conflict.rule} gives it to {conflict.distribution}, which does not bring it; {other} does"
+                fix = "narrow the `paths` of that rule to what both bring"
+                errors.append(
+                    WheelError(
+                        "a file would be in no package",
+                        code="wheel-file-override-invalid",
+                        where=lost[0],
+                        why=why,
+                        fix=fix,
+                    )
+                )
+    return errors
+
+
+def _key(locked: LockedWheel, python: str) -> str:
+    return digest_of_json([locked.file.sha256, python, LAYER_FORMAT])

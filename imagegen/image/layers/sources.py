@@ -16,7 +16,7 @@ from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.image.inputs import bottom_key, packages_layer, tree
-from imagegen.image.layers import ownership
+from imagegen.image.layers import scan
 from imagegen.image.layers.bytecode import Compiler
 from imagegen.image.layers.layer import Layer, interpreter_layer, known, recorded, tar_layer
 from imagegen.image.layers.plan import INTERPRETER, PACKAGES, LayerPlan, digest_of_json, interpreter_layer_key, plan
@@ -67,7 +67,7 @@ def resolve_layers(lock: Lock, store: Store, remote: RemoteLayers | None = None)
         if layer := cached.get(part.key) or known(store, part.name, part.key):
             sources.append(LayerSource(part, Origin.STORE, layer))
         elif (layer := trusted.get(part.key)) and all(
-            ownership.known(store, wheel, lock.python) is not None for wheel in part.wheels
+            scan.known(store, wheel, lock.python) is not None for wheel in part.wheels
         ):
             sources.append(LayerSource(part, Origin.REMOTE, layer))
         else:

@@ -14,7 +14,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import ContainerError, EngineError
 from imagegen.core.progress import human
 from imagegen.image.layers.image import LABEL
-from imagegen.image.layers.support import ROOT
+from imagegen.image.layers.plan import ROOT
 from imagegen.incontainer.preflight import formatting, report, snapshot
 from imagegen.incontainer.preflight.model import SEVERITIES, Finding, Image
 from imagegen.incontainer.preflight.probe import probe

@@ -29,8 +29,8 @@ from imagegen.core.oci.types import (
 from imagegen.core.progress import Progress, human
 from imagegen.core.text import counted
 from imagegen.image import layers
+from imagegen.image.inventory.archive import Hashed, Plain, piped
 from imagegen.image.inventory.layers import Stream
-from imagegen.image.inventory.stream import Hashed, Plain, piped
 from imagegen.image.layers.image import LABEL
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.file import loads

@@ -18,8 +18,8 @@ from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu
 from imagegen.image import layers
+from imagegen.image.inventory.archive import Plain
 from imagegen.image.inventory.layers import Stream
-from imagegen.image.inventory.stream import Plain
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import plan
 from imagegen.plan.lock.model import Lock

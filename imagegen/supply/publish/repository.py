@@ -23,7 +23,7 @@ from imagegen.core.registry.push import BlobTotals, Moved
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
-from imagegen.image.inventory import cell
+from imagegen.image.inventory.subjects import import_scans
 from imagegen.image.layers import Image, Layer, Origin, RemoteLayers, resolve_layers
 from imagegen.image.layers.image import LayersDocument, read_description
 from imagegen.image.layers.plan import digest_of_json
@@ -309,7 +309,7 @@ def _import_scans(
         return None
 
     try:
-        cell.import_scans(lock, store, scans, fetch)
+        import_scans(lock, store, scans, fetch)
     except FetchError as error:
         progress.say(f"note: the wheels are scanned here: {error}")
 

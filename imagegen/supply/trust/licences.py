@@ -31,7 +31,7 @@ from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
-from imagegen.image.inventory.cell import known_system
+from imagegen.image.inventory.subjects import known_system
 from imagegen.image.layers import scan
 from imagegen.plan.harvest import wheel_metadata
 from imagegen.plan.lock import indexes

@@ -19,7 +19,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import BuildError, WheelError
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu, parse_requirement
-from imagegen.image.inventory import site
+from imagegen.image.inventory import subjects
 from imagegen.plan.lock.build_sources import patched_sources
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.lock.target import MACHINES
@@ -107,7 +107,7 @@ def check(path: Path, build: LockedBuild, lock: Lock, gpus: Sequence[Gpu], known
     """
     torch = next((wheel.version for wheel in lock.wheels if wheel.name == "torch"), None)
     try:
-        subject = replace(site.wheels_subject([path], tuple(gpus), torch), python=lock.python)
+        subject = replace(subjects.wheels_subject([path], tuple(gpus), torch), python=lock.python)
     except WheelError as error:
         raise BuildError(
             f"{_name(build)} gave a wheel that cannot be used",

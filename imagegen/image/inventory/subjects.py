@@ -1,0 +1,301 @@
+"""Subjects of audits: a cell's wheels and base, the packages of an environment, loose wheels; and the scans of a cell.
+
+Scans of wheels and of a base are exported and imported as bytes, by the keys under which another store keeps them. With
+them, neither an audit nor the check for file conflicts needs the wheels.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from packaging.utils import parse_wheel_filename
+
+from imagegen.audit import facts
+from imagegen.audit.check import audit
+from imagegen.audit.model import Finding, Package, Subject, SystemLibraries
+from imagegen.audit.tags import one_python
+from imagegen.core.context import Context
+from imagegen.core.errors import UsageError, WheelError
+from imagegen.core.progress import Progress, timed
+from imagegen.core.store import Store
+from imagegen.core.store.cache import BlobCache
+from imagegen.core.text import counted
+from imagegen.core.types import Gpu
+from imagegen.image import inputs, layers
+from imagegen.image.inventory import system
+from imagegen.image.inventory.distributions import installed, python_of
+from imagegen.image.inventory.layers import Disk
+from imagegen.image.inventory.tree import Environment, FileTree, environment_of_site, is_site
+from imagegen.image.layers import scan
+from imagegen.image.layers.install import absolute, installation, relative, site_packages
+from imagegen.image.layers.plan import digest_of_json
+from imagegen.image.layers.scan import scan_file
+from imagegen.image.layers.wheel import Wheel
+from imagegen.plan.lock.model import Lock, LockedWheel
+from imagegen.plan.matrix.model import Cell
+
+_AT_ONCE = 8
+
+
+def known_scans(locked: Lock, store: Store) -> dict[str, bytes]:
+    """Return the store's scans of the lock's wheels and base by key; the same scans give the same bytes on every
+    machine.
+    """
+    found = {key: cache.read(store, key) for cache, key in _keys(locked)}
+    return {key: data for key, data in sorted(found.items()) if data is not None}
+
+
+def import_scans(locked: Lock, store: Store, named: Container[str], bring: Callable[[str], bytes | None]) -> None:
+    """Import the scans of the lock's wheels and base that are in `named` and that the store lacks.
+
+    `bring` returns the scan for a key, or None; its result is trusted and stored. Its exceptions propagate, and the
+    scans imported before stay.
+    """
+    lacking = [(cache, key) for cache, key in _keys(locked) if key in named and cache.get(store, key) is None]
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="facts") as pool:
+        found = pool.map(bring, [key for _, key in lacking])
+        for (cache, key), data in zip(lacking, found, strict=True):
+            if data is not None:
+                cache.write(store, key, data)
+
+
+def _keys(locked: Lock) -> Iterator[tuple[BlobCache, str]]:
+    """Yield cache and key of every record that an audit of the cell reads."""
+    for wheel in locked.wheels:
+        yield scan.SCANS, scan.scan_key(wheel, locked.python)
+    yield SYSTEMS, system_key(locked)
+
+
+# A cell's lock as the subject of an audit: its wheels as they would be installed, on the base, for the cell's GPUs.
+#
+# What a build has seen of the wheels while it made layers of them is remembered by the store. The others are fetched
+# and read, and no layer is made.
+
+SYSTEMS = BlobCache("system")
+
+
+def cell_subject(locked: Lock, cell: Cell, context: Context) -> Subject:
+    """Return a cell as the subject of an audit. Raises FetchError, WheelError, BaseError, StoreError."""
+    known = _packages(locked, context)
+    declared = cell.declarations
+    packages: list[Package] = []
+    excused: frozenset[str] = frozenset()
+    for wheel in locked.wheels:
+        package, left_out = _without_losers(known[wheel.name], locked)
+        modules, starts = declared.imports.get(wheel.name, ()), declared.entry_points.get(wheel.name, ())
+        packages.append(replace(package, imports=modules, entry_points=starts))
+        excused |= left_out
+    return Subject(
+        name=locked.cell,
+        packages=tuple(packages),
+        system=_cell_system(locked, context),
+        python=locked.python,
+        gpus=cell.gpus,
+        driver=locked.gpu.driver if locked.gpu else None,
+        cuda=cell.cuda_version is not None,
+        excused=excused,
+        omits=declared.omits,
+    )
+
+
+def blobs(locked: Lock, store: Store) -> dict[str, str]:
+    """Return the digests of all blobs that the store keeps for the cell's audit, with a description of each."""
+    found = {
+        scan.recorded_blob(store, wheel, locked.python): f"the scan of {wheel.file.filename}" for wheel in locked.wheels
+    }
+    found[SYSTEMS.get(store, system_key(locked))] = f"the scan of base {locked.base.name}"
+    return {blob.digest: what for blob, what in found.items() if blob}
+
+
+def known_system(locked: Lock, store: Store) -> SystemLibraries | None:
+    """Return the scan of the cell's base, where the store has it."""
+    data = SYSTEMS.read(store, system_key(locked))
+    return None if data is None else facts.system(data)
+
+
+def _packages(locked: Lock, context: Context) -> dict[str, Package]:
+    """Name -> facts, of every wheel."""
+    known = {wheel.name: scan.recorded_scan(context.store, wheel, locked.python) for wheel in locked.wheels}
+    missing = tuple(wheel for wheel in locked.wheels if known[wheel.name] is None)
+    found = {name: package for name, package in known.items() if package}
+    if missing:
+        required = replace(locked, wheels=missing)
+        with closing(inputs.fetch_each(required, context)) as arrivals:
+            found |= _read(
+                arrivals, locked.python, context.store, f"reading {counted(len(missing), 'wheel')}", context.progress
+            )
+    return found
+
+
+def _read(
+    wheels: Iterable[LockedWheel], python: str, store: Store, text: str, progress: Progress
+) -> dict[str, Package]:
+    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="read")
+    try:
+        with timed(progress, text):
+            futures = {wheel.name: pool.submit(scan.scan_wheel, store, wheel, python) for wheel in wheels}
+            return {name: future.result() for name, future in futures.items()}
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _without_losers(package: Package, locked: Lock) -> tuple[Package, frozenset[str]]:
+    """The package without the files that others' take the place of, and the paths of those."""
+    site = site_packages(locked.python)
+    gone = scan.left_out(locked, package.name, (absolute(path, site) for path in package.files))
+    left_out = frozenset(relative(path, site) for path in gone)
+    kept_files = {path: file for path, file in package.files.items() if path not in left_out}
+    return (replace(package, files=kept_files) if left_out else package), left_out
+
+
+def _cell_system(locked: Lock, context: Context) -> SystemLibraries:
+    if (known := known_system(locked, context.store)) is not None:
+        return known
+    root = inputs.tree(locked.foundation, context)
+    found = system.from_directories(root, environment=layers.environment(locked), interpreter=locked.interpreter.path)
+    tree = Disk(root)
+    found = replace(found, debs=system.installed(tree), release=system.release(tree))
+    SYSTEMS.write(context.store, system_key(locked), facts.packed(found))
+    return found
+
+
+def system_key(locked: Lock) -> str:
+    searched = layers.environment(locked).get("LD_LIBRARY_PATH", "")
+    return digest_of_json([facts.FACTS_FORMAT, inputs.tree_key(locked.foundation), locked.interpreter.path, searched])
+
+
+# The subject that an installed environment is: a directory of modules, and the system that it runs on.
+
+
+def site_subject(
+    directory: Path, gpus: tuple[Gpu, ...], progress: Progress, *, variables: Mapping[str, str] | None = None
+) -> Subject:
+    """Return the packages in a directory of modules (site-packages, dist-packages) as the subject of an audit.
+
+    Its system is that of the root that it lies in: this machine's, or a mounted image's. Where no Python is found that
+    uses the directory, none is known. `variables` are the environment's in which this machine's Python runs. Raises
+    UsageError for a directory in which nothing is installed.
+    """
+    path = Path(os.path.realpath(directory))
+    root = _root(path)
+    tree = Disk(root)
+    site = "/" + str(path.relative_to(root)) if path != root else "/"
+    if not is_site(tree, site):
+        raise _nothing(directory, path)
+    environment = environment_of_site(tree, site)
+    found = installed(tree, environment)
+    describe(found.editable, progress)
+    own = variables if root == Path("/") else None
+    return Subject(
+        name=str(directory),
+        packages=found.packages,
+        system=_site_system(tree, environment, own, progress),
+        gpus=gpus,
+        python=environment.python or python_of(found.packages),
+    )
+
+
+def describe(editable: Mapping[str, str], progress: Progress) -> None:
+    """Log what an audit of these packages does not cover."""
+    for name, url in sorted(editable.items()):
+        progress.say(f"note: {name} is an editable install of {url}: its modules are not audited")
+
+
+def _root(path: Path) -> Path:
+    """Return the nearest directory above that looks like a root file tree, which identifies the system."""
+    return next((each for each in path.parents if os.path.lexists(each / "etc/os-release")), Path(path.anchor))
+
+
+def _nothing(directory: Path, path: Path) -> UsageError:
+    found = sorted(each for name in ("site", "dist") for each in path.glob(f"lib/python3*/{name}-packages"))
+    if not directory.is_dir():
+        return UsageError(f"{directory} is no directory", code="usage-no-directory")
+    why = "it holds no .dist-info"
+    return UsageError(
+        f"nothing is installed in {directory}",
+        code="usage-no-packages",
+        why=why,
+        fix=f"name {found[0]}" if found else None,
+    )
+
+
+def _site_system(
+    tree: FileTree, environment: Environment, variables: Mapping[str, str] | None, progress: Progress
+) -> SystemLibraries | None:
+    if environment.program is None:
+        progress.say(f"note: no Python uses {environment.site}: it is audited without glibc and all below")
+        return None
+    return system.of(tree, environment=variables, interpreter=environment.program)
+
+
+# The subject that wheel files are, on no system: what they would install, and what they are to run with.
+
+_READERS = 2  # wheels that are read at once
+_ANY = "3.0"  # in the few names that depend on it, for a wheel that takes any
+
+
+def wheels_subject(paths: Sequence[Path], gpus: tuple[Gpu, ...], torch: str | None) -> Subject:
+    """The wheels at `paths`, to run with a release of torch.
+
+    Raises WheelError for what no wheel should hold, UsageError for two wheels of one package.
+    """
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(_READERS) as pool:
+        packages = list(pool.map(partial(_package, scratch=Path(scratch)), paths))
+    there: dict[str, Path] = {}
+    for package, path in zip(packages, paths, strict=True):
+        if (other := there.setdefault(package.name, path)) is not path:
+            raise UsageError(
+                f"{other.name} and {path.name} are one package",
+                code="usage-duplicate-wheel",
+                why="no environment has both",
+                fix="run one for each",
+            )
+    pythons = {python for path in paths if (python := _python(path)) != _ANY}
+    return Subject(
+        name=", ".join(path.name for path in paths),
+        packages=tuple(sorted(packages, key=lambda package: package.name)),
+        python=pythons.pop() if len(pythons) == 1 else None,
+        gpus=gpus,
+        torch=torch,
+    )
+
+
+def examined(path: Path, gpus: tuple[Gpu, ...], torch: str | None) -> tuple[Finding, ...]:
+    """Return the findings about one wheel on these GPUs with this torch. Raises as `subject`."""
+    return audit(wheels_subject([path], gpus, torch)).findings
+
+
+def _package(path: Path, scratch: Path) -> Package:
+    python = _python(path)
+    try:
+        with Wheel(path, path.name) as wheel:
+            files = {relative(file.path, site_packages(python)): file for file in installation(wheel, python)}
+            looked = {name: scan_file(file, scratch) for name, file in files.items()}
+            return Package(wheel.distribution, wheel.version, looked, wheel.requires, wheel.tags)
+    except WheelError as error:
+        error.fix = (
+            "download it again, under the name that its index gives it; if it stays so, report it to its project"
+        )
+        raise
+    except OSError as error:
+        raise WheelError(
+            "the wheel cannot be read", code="wheel-unreadable", where=str(path), why=error.strerror
+        ) from error
+
+
+def _python(path: Path) -> str:
+    """Return the one Python that a wheel's file name is for, else the default; an invalid name is reported when the
+    wheel is read.
+    """
+    try:
+        tags = parse_wheel_filename(path.name)[3]
+    except ValueError:
+        return _ANY
+    return one_python(map(str, tags)) or _ANY
