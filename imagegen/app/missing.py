@@ -14,9 +14,9 @@ from packaging.specifiers import SpecifierSet
 from imagegen.core.config import Settings, mirror_name
 from imagegen.core.store import Store
 from imagegen.plan.lock import indexes
-from imagegen.plan.lock.interpreters import MIRROR, InterpreterArchive, LockedInterpreter, lock_interpreter
+from imagegen.plan.lock.foundation import MIRROR, InterpreterArchive, LockedInterpreter, lock_interpreter
+from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import LOCAL, URL, Lock, LockedBuild, LockedSdist, LockedWheel
-from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.plan.matrix.recipe import Commit
 from imagegen.wheels.catalogue import Catalogue

@@ -33,7 +33,7 @@ from imagegen.image.layers.plan import ENV, LINKS, OPEN, ROOT, WORKDIR, support_
 from imagegen.incontainer import WORKER
 from imagegen.incontainer.worker.source import PATCHED
 from imagegen.plan.lock import inputs_hash
-from imagegen.plan.lock.build_sources import fetch_sources, patched_sources
+from imagegen.plan.lock.builds import fetch_sources, patched_sources
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.plan.matrix.model import EnvVar
 from imagegen.plan.matrix.recipe import Recipe

@@ -21,8 +21,8 @@ from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image import base
 from imagegen.image.interpreter import unpack
-from imagegen.plan.lock import interpreters, sdist
-from imagegen.plan.lock.interpreters import LockedInterpreter, directory, interpreter_key, own_python
+from imagegen.plan.lock import foundation, sdist
+from imagegen.plan.lock.foundation import LockedInterpreter, directory, interpreter_key, own_python
 from imagegen.plan.lock.model import Foundation, Lock, LockedGit, LockedSdist, LockedWheel
 from imagegen.plan.lock.sdist import SdistBuilder
 from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel, mirrored, missing
@@ -127,7 +127,7 @@ def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
     lacking = [missing(part) for part in parts if not store.has(part.file.digest)]
     sources = [wheel.sdist for wheel in lock.wheels if wheel.sdist and not store.has(wheel.file.digest)]
     lacking += [_missing_commit(source) for source in sources if source.git and not store.has(source.file.digest)]
-    archive = interpreters.missing(lock.interpreter, store)
+    archive = foundation.missing(lock.interpreter, store)
     lacking += [*([archive] if archive else []), *base.missing(lock.base, store)]
     if lock.added:
         lacking += base.missing_packages(lock.added, base.key(lock.base), store)
@@ -246,7 +246,7 @@ def tree(below: Foundation, context: Context, prebuilt: base.PrebuiltBase | None
         if context.store.use(found) is None or not (found / locked.path.lstrip("/")).is_file():
             shutil.rmtree(found, ignore_errors=True)
             bottom = _bottom_tree(below, context, prebuilt)
-            interpreters.fetch(locked, context)
+            foundation.fetch(locked, context)
             with (
                 timed(context.progress, f"unpacking interpreter {locked.name}"),
                 context.store.temporary_directory("rootfs") as work,

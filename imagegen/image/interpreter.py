@@ -24,7 +24,7 @@ from imagegen.core.oci.layout import DAMAGED, Bounded, members
 from imagegen.core.store import Store
 from imagegen.core.text import unprintable
 from imagegen.image.base.unpack import ODD, UnpackTarget
-from imagegen.plan.lock.interpreters import InterpreterArchive
+from imagegen.plan.lock.foundation import InterpreterArchive
 
 _BUILT_AT = "/install"
 _PREFIX = re.compile(r"(?<![^\s'\":=!])(-[LI]|#!)?/install(?![^\s'\":/])", re.MULTILINE)

@@ -21,7 +21,7 @@ from imagegen.core.store import Store, disk
 from imagegen.core.text import counted
 from imagegen.image import base, inputs
 from imagegen.image.base.fetch import PACKAGES, listing
-from imagegen.plan.lock import fetch_sources, inputs_hash, interpreters
+from imagegen.plan.lock import fetch_sources, foundation, inputs_hash
 from imagegen.plan.lock.model import LOCAL, Lock, LockedFile, LockedWheel
 from imagegen.plan.matrix.recipe import Recipe
 
@@ -48,7 +48,7 @@ def collect(locked: Lock, recipes: Mapping[str, Recipe], context: Context) -> No
         fetch_sources(locked.builds, recipes, context)
     if _made(locked):
         inputs.fetch_parts(locked, context)
-    interpreters.fetch(locked.interpreter, context)
+    foundation.fetch(locked.interpreter, context)
     base.fetch_files(locked.base, context)
     if locked.added:
         base.fetch_packages(locked.added, context)

@@ -26,7 +26,7 @@ from imagegen.image.base import fetch
 from imagegen.image.base.build import BASES, failed, sources_file, verify, write_repository
 from imagegen.image.base.sources import AptSuite, parse_deb822
 from imagegen.plan.distributions import release
-from imagegen.plan.lock.base import LockedBase, LockedDeb
+from imagegen.plan.lock.foundation import LockedBase, LockedDeb
 from tests.support.debian_archive import deb
 from tests.support.errors import raises
 from tests.support.registry_server import packed

@@ -22,9 +22,9 @@ from imagegen.image.inputs import libpython_link, sdist_builder
 from imagegen.image.layers.plan import layer_key, plan
 from imagegen.image.layers.sources import plan_base
 from imagegen.plan import lock
-from imagegen.plan.lock import interpreters
+from imagegen.plan.lock import foundation
 from imagegen.plan.lock.file import loads
-from imagegen.plan.lock.interpreters import InterpreterArchive, LockedInterpreter, lock_interpreter, own_python
+from imagegen.plan.lock.foundation import InterpreterArchive, LockedInterpreter, lock_interpreter, own_python
 from imagegen.plan.lock.model import Foundation, Lock, LockedDeb
 from imagegen.plan.matrix.model import Interpreter, InterpreterFile
 from imagegen.supply import mirror
@@ -97,7 +97,7 @@ def sources(tmp_path: Path, data: bytes) -> Mapping[str, dict[str, str]]:
     (mirrored / "cpython-3.12.14+20260814-x.tar.gz").write_bytes(data)
     return {
         "find-links": {"PIP_FIND_LINKS": str(links)},
-        "uv's mirror": {interpreters.MIRROR: (tmp_path / "mirror").as_uri() + "/"},
+        "uv's mirror": {foundation.MIRROR: (tmp_path / "mirror").as_uri() + "/"},
     }
 
 
@@ -108,11 +108,11 @@ def test_the_archive_comes_from_any_source_that_has_it(
     data, locked = made
     assert locked.file
     store, env = Store(tmp_path / "store"), sources(tmp_path, data)[source]
-    assert interpreters.missing(locked, store)
-    interpreters.fetch(locked, Context(store, settings_of(tmp_path, **env), Quiet()))
+    assert foundation.missing(locked, store)
+    foundation.fetch(locked, Context(store, settings_of(tmp_path, **env), Quiet()))
     assert store.read(locked.file.digest) == data
-    assert interpreters.missing(locked, store) is None
-    interpreters.fetch(locked, Context(store, settings_of(tmp_path), Quiet()))  # it is there, and nothing is asked
+    assert foundation.missing(locked, store) is None
+    foundation.fetch(locked, Context(store, settings_of(tmp_path), Quiet()))  # it is there, and nothing is asked
 
 
 @pytest.mark.parametrize("source", ["find-links", "uv's mirror"])
@@ -120,7 +120,7 @@ def test_other_bytes_are_refused(tmp_path: Path, made: tuple[bytes, LockedInterp
     data, locked = made
     env = sources(tmp_path, data[:-1] + b"!")[source]
     with pytest.raises(MissingFiles) as raised:
-        interpreters.fetch(locked, Context(Store(tmp_path / "store"), settings_of(tmp_path, **env), Quiet()))
+        foundation.fetch(locked, Context(Store(tmp_path / "store"), settings_of(tmp_path, **env), Quiet()))
     (file,) = raised.value.files
     assert locked.file and (file.filename, file.sha256) == (locked.file.filename, locked.file.sha256)
     assert locked.file.url in file.fix
@@ -137,13 +137,13 @@ def test_a_mirror_of_ones_own_has_it(tmp_path: Path, made: tuple[bytes, LockedIn
     only = replace(listing, files=tuple(each for each in listing.files if each[0] == locked.file.filename))
     mirror.fill(place(str(tmp_path / "own"), "--to"), [only], Context(store, settings_of(tmp_path), Quiet()))
     other = Store(tmp_path / "other")
-    interpreters.fetch(locked, Context(other, settings_of(tmp_path, IMAGEGEN_MIRROR=str(tmp_path / "own")), Quiet()))
+    foundation.fetch(locked, Context(other, settings_of(tmp_path, IMAGEGEN_MIRROR=str(tmp_path / "own")), Quiet()))
     assert other.read(locked.file.digest) == data
 
 
 def test_a_base_brings_its_own_and_nothing_is_missing(tmp_path: Path) -> None:
-    assert interpreters.missing(LOCKED, Store(tmp_path / "store")) is None
-    interpreters.fetch(LOCKED, Context(Store(tmp_path / "store"), settings_of(tmp_path), Quiet()))
+    assert foundation.missing(LOCKED, Store(tmp_path / "store")) is None
+    foundation.fetch(LOCKED, Context(Store(tmp_path / "store"), settings_of(tmp_path), Quiet()))
 
 
 def a_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -18,8 +18,8 @@ from packaging.tags import Tag
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
 from imagegen.plan.lock import indexes, uv_interpreter
+from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.resolve import ResolveRequest, Site, resolve
-from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Base, Component, Sdist
 from tests.support.errors import raises
 from tests.support.http_server import Behaviour, Server, drip, raw, status

@@ -25,7 +25,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image import base, inputs, layers
-from imagegen.plan.lock.interpreters import InterpreterArchive, LockedInterpreter
+from imagegen.plan.lock.foundation import InterpreterArchive, LockedInterpreter
 from imagegen.plan.lock.model import Lock
 from imagegen.run.engine import Engine
 from tests.support.container_shell import Shell

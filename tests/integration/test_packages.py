@@ -19,7 +19,7 @@ from imagegen.core.store import Store
 from imagegen.core.types import EPOCH
 from imagegen.image import base
 from imagegen.plan import lock
-from imagegen.plan.lock.base import LockedPackages
+from imagegen.plan.lock.foundation import LockedPackages
 from imagegen.plan.lock.model import Record
 from imagegen.run.engine import Engine
 from tests.support.debian_archive import Archive, make_key

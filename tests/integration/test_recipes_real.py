@@ -18,7 +18,7 @@ from imagegen.core.data import shipped
 from imagegen.core.net import Client
 from imagegen.plan import matrix
 from imagegen.plan.lock import indexes
-from imagegen.plan.lock.target import WheelTarget
+from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.matrix.recipe import Recipe, SdistFile
 
 pytestmark = pytest.mark.integration

@@ -23,8 +23,8 @@ from imagegen.core.store import Store
 from imagegen.image import base, layers
 from imagegen.image import dockerfile as recipe
 from imagegen.plan import lock
-from imagegen.plan.lock.base import LockedBase
 from imagegen.plan.lock.builds import keyed
+from imagegen.plan.lock.foundation import LockedBase
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Base, Cell
 from imagegen.plan.matrix.recipe import Recipe, SdistFile

@@ -18,7 +18,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu
 from imagegen.image.inventory import subjects as site
-from imagegen.plan.lock.target import WheelTarget
+from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.wheels.catalogue import Catalogue, KnownFile
 from imagegen.wheels.find import Candidate, Offer, WheelRequirement, find
 from imagegen.wheels.resolve import candidates

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imagegen.plan.lock.interpreters import InterpreterArchive, LockedInterpreter
+from imagegen.plan.lock.foundation import InterpreterArchive, LockedInterpreter
 from imagegen.plan.matrix.model import Interpreter
 
 DEBIAN = Interpreter("debian12-3.11", "3.11", "/usr/bin/python3.11", ("debian12",))

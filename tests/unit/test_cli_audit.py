@@ -131,7 +131,7 @@ def test_warnings_are_printed_and_do_not_count(run: Run, site: Path, tmp_path: P
 def test_an_error_is_exit_code_1(run: Run, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = CodeGroup((CodeTarget("sass", 90),), 1, (100,))
     package = Package("odd", "1.0", {"odd/_C.abi3.so": File(500, elf=Elf(machine=62), code=(code,))})
-    monkeypatch.setattr(installed, "subject", lambda *_, **__: Subject("made up", (package,)))
+    monkeypatch.setattr(installed, "site_subject", lambda *_, **__: Subject("made up", (package,)))
     for options, exit_code in ((["--gpu", "H100"], 0), (["--gpu", "blackwell", "--json"], 1)):
         assert run("audit", "--site-packages", str(site), *options).code == exit_code
     lines = run("audit", "--site-packages", str(site), "--gpu", "sm_120").out.splitlines()

@@ -14,7 +14,7 @@ from imagegen.core.errors import BuildError
 from imagegen.core.git import Submodule
 from imagegen.image.inputs import contents
 from imagegen.plan.lock import dumps, inputs_hash, with_built_wheels
-from imagegen.plan.lock.builds import BUILDER, BuiltWheel, builder, closure, compiler, key_of, keyed
+from imagegen.plan.lock.builds import BUILDER, BuiltWheel, builder, compiler, key_of, keyed
 from imagegen.plan.lock.file import LockErrors, loads
 from imagegen.plan.lock.model import (
     GIT,
@@ -28,6 +28,7 @@ from imagegen.plan.lock.model import (
     LockedPatch,
     LockedWheel,
 )
+from imagegen.plan.lock.recipes import closure
 from imagegen.plan.rules import facts_of_lock
 from tests.support.errors import raises
 from tests.support.interpreters import ARCHIVE, LOCKED

@@ -18,8 +18,8 @@ from imagegen.image.base.added import verify_status
 from imagegen.image.inputs import contents
 from imagegen.image.layers import sources
 from imagegen.plan.lock import contradictions, dumps, stale
-from imagegen.plan.lock.base import LockedArchive
 from imagegen.plan.lock.file import loads
+from imagegen.plan.lock.foundation import LockedArchive
 from imagegen.plan.lock.model import LockedDeb, LockedPackages
 from imagegen.supply.compare.difference import difference
 from imagegen.supply.compare.operands import of_lock

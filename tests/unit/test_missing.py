@@ -15,7 +15,7 @@ from imagegen.core.config import Settings
 from imagegen.core.data import shipped
 from imagegen.core.store import Store
 from imagegen.plan import matrix
-from imagegen.plan.lock.interpreters import InterpreterArchive, LockedInterpreter
+from imagegen.plan.lock.foundation import InterpreterArchive, LockedInterpreter
 from imagegen.plan.lock.model import URL, Lock, LockedFile
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels import catalogue

@@ -9,7 +9,7 @@ import pytest
 
 from imagegen.audit.model import Licence
 from imagegen.core.oci.types import ImageConfig, RemoteImage
-from imagegen.plan.lock.base import LockedBase
+from imagegen.plan.lock.foundation import LockedBase
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.trust.licences import KnownLicences, data, restricted
 from tests.support.lock_samples import LOCK, wheel

@@ -20,9 +20,9 @@ from imagegen.app.nightly.search import Rejection, Unit, largest_accepted
 from imagegen.core.errors import BuildError, ErrorGroup, ImagegenError, LockError
 from imagegen.core.text import cut
 from imagegen.plan import lock
-from imagegen.plan.lock.base import LockedBase
+from imagegen.plan.lock.foundation import LockedBase
+from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import Lock
-from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Requirement, Rule
 from imagegen.plan.rules import Facts, evaluate_cell, facts_of_cell, facts_of_lock
 

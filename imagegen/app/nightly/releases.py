@@ -16,8 +16,7 @@ from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress
 from imagegen.plan.lock import indexes
-from imagegen.plan.lock.indexes import IndexLink
-from imagegen.plan.lock.target import WheelTarget
+from imagegen.plan.lock.indexes import IndexLink, WheelTarget
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.wheels.resolve.candidates import WheelSelector
 

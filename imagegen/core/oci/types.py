@@ -132,7 +132,7 @@ class ImageConfig:
 class RemoteImage:
     """One platform's image: the digest of its manifest, and the parts that the manifest and its config name.
 
-    Annotations and the order of the fields are of a lock, which holds it as the content of a base (plan/lock/base.py).
+    Annotations and the order of the fields are of a lock, which holds it as a base's content (plan/lock/foundation.py).
     """
 
     digest: Digest

@@ -17,7 +17,7 @@ from imagegen.image.base.image import require_published
 from imagegen.image.base.resolve import resolve, resolve_packages
 from imagegen.image.base.rootfs import PrebuiltBase, keep, merged_tree, rootfs
 from imagegen.image.base.unpack import verified
-from imagegen.plan.lock.base import LockedBase, LockedDeb, LockedPackages
+from imagegen.plan.lock.foundation import LockedBase, LockedDeb, LockedPackages
 
 __all__ = [
     "LockedBase",

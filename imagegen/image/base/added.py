@@ -26,7 +26,7 @@ from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image.base import fetch
 from imagegen.image.base.build import AddedPackages
-from imagegen.plan.lock.base import LockedPackages
+from imagegen.plan.lock.foundation import LockedPackages
 
 FORMAT = 1  # raise it with every change in added.py, installer.py or normalise.py that changes bytes
 _PACKAGES = Cache("packages", LayerDescriptor)

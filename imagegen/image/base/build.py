@@ -40,7 +40,7 @@ from imagegen.image.base.resolve import ARCHITECTURE, STATUS
 from imagegen.image.base.sources import AptSuite, parse_deb822, parse_lines
 from imagegen.image.base.unpack import inside, unpack
 from imagegen.plan.distributions import DebianRelease, release
-from imagegen.plan.lock.base import LockedBase
+from imagegen.plan.lock.foundation import LockedBase
 
 _PACKAGES = "/tmp/packages"  # noqa: S108 - the sandbox's own /tmp
 _POLICY = "usr/sbin/policy-rc.d"  # answers whether a service may be started (invoke-rc.d(8)): never

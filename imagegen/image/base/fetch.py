@@ -24,7 +24,7 @@ from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
 from imagegen.plan.distributions import archives
-from imagegen.plan.lock.base import LockedBase, LockedDeb, LockedPackages
+from imagegen.plan.lock.foundation import LockedBase, LockedDeb, LockedPackages
 
 _LABELS = {"Debian": "debian", "Debian-Security": "debian-security"}  # of Release files -> archive
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")

@@ -19,7 +19,7 @@ from imagegen.core.registry.reference import variable
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image.base.unpack import verify
-from imagegen.plan.lock.base import LockedBase
+from imagegen.plan.lock.foundation import LockedBase
 from imagegen.plan.matrix.model import Base
 
 _FORMAT = 1  # of how layers are unpacked

@@ -17,7 +17,7 @@ from imagegen.image.base.fetch import mirrors, roots
 from imagegen.image.base.sources import AptSuite, keys_of, read_preferences, read_sources, trusted_keys
 from imagegen.image.base.unpack import inside
 from imagegen.plan.distributions import DebianRelease, archive_at, archives, release
-from imagegen.plan.lock.base import LockedArchive, LockedBase, LockedDeb, LockedPackages
+from imagegen.plan.lock.foundation import LockedArchive, LockedBase, LockedDeb, LockedPackages
 from imagegen.plan.matrix.model import Base
 
 ARCHITECTURE = "amd64"

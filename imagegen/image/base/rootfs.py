@@ -18,7 +18,7 @@ from imagegen.core.store import Store
 from imagegen.image.base import image
 from imagegen.image.base.build import build, key, needed
 from imagegen.image.base.unpack import inside, unpack
-from imagegen.plan.lock.base import LockedBase
+from imagegen.plan.lock.foundation import LockedBase
 
 
 @dataclass(frozen=True)

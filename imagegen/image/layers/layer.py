@@ -53,7 +53,7 @@ from imagegen.image.layers.plan import (
 )
 from imagegen.image.layers.scan import WheelScanner, recorded_blob
 from imagegen.image.layers.wheel import Wheel, open_locked
-from imagegen.plan.lock.interpreters import directory
+from imagegen.plan.lock.foundation import directory
 from imagegen.plan.lock.model import Lock
 
 PrintableName = Annotated[str, Field(pattern=r"^[ -~]{1,200}\z")]

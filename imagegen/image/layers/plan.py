@@ -20,7 +20,7 @@ from imagegen.image import base
 from imagegen.image.layers.install import PREFIX, site_packages
 from imagegen.incontainer.preflight.model import Image as ImageFacts
 from imagegen.incontainer.preflight.model import image_to_json
-from imagegen.plan.lock.interpreters import interpreter_key
+from imagegen.plan.lock.foundation import interpreter_key
 from imagegen.plan.lock.model import Lock, LockedWheel
 from imagegen.plan.matrix.model import EnvVar, cuda_version
 

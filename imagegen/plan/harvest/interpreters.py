@@ -19,7 +19,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, MatrixError
 from imagegen.core.net import Client
 from imagegen.core.text import redact
-from imagegen.plan.lock.interpreters import DOWNLOADS, MIRROR
+from imagegen.plan.lock.foundation import DOWNLOADS, MIRROR
 from imagegen.plan.matrix.model import InterpreterFile
 
 FILE = "interpreters.yaml"

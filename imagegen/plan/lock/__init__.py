@@ -1,7 +1,6 @@
 """The lock: everything that decides an image's bytes, resolved."""
 
-from imagegen.plan.lock.build_sources import fetch_sources, require_unchanged
-from imagegen.plan.lock.builds import with_built_wheels
+from imagegen.plan.lock.builds import fetch_sources, require_unchanged, with_built_wheels
 from imagegen.plan.lock.file import contents_hash, dumps, inputs_hash, read, write
 from imagegen.plan.lock.freshness import contradictions, require_fresh, stale
 from imagegen.plan.lock.indexes import with_indexes

@@ -10,13 +10,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.core.errors import BuildError, LockError
-from imagegen.plan.lock.build_sources import commit_of, patches_of
-from imagegen.plan.lock.builds import BUILDER, builder
-from imagegen.plan.lock.indexes import DEFAULT
-from imagegen.plan.lock.interpreters import lock_interpreter
+from imagegen.plan.lock.builds import BUILDER, builder, commit_of, patches_of
+from imagegen.plan.lock.foundation import lock_interpreter
+from imagegen.plan.lock.indexes import DEFAULT, WheelTarget
 from imagegen.plan.lock.model import GIT, LINKS, URL, Lock, LockedBuild, LockedGit, LockedWheel, file_conflicts_among
 from imagegen.plan.lock.recipes import Compiled, architectures, environment
-from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.plan.matrix.recipe import SdistFile
 

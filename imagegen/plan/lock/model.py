@@ -16,8 +16,15 @@ from packaging.specifiers import SpecifierSet
 from pydantic import Field, Strict, model_validator
 
 from imagegen.core import types as t
-from imagegen.plan.lock.base import LockedArchive, LockedBase, LockedDeb, LockedPackages
-from imagegen.plan.lock.distribution import (
+from imagegen.plan.lock.foundation import (
+    InterpreterArchive,
+    LockedArchive,
+    LockedBase,
+    LockedDeb,
+    LockedInterpreter,
+    LockedPackages,
+)
+from imagegen.plan.lock.tables import (
     BUILT,
     GIT,
     LINKS,
@@ -29,10 +36,9 @@ from imagegen.plan.lock.distribution import (
     LockedPatch,
     LockedSdist,
     LockedWheel,
+    LockTable,
     archive_name,
 )
-from imagegen.plan.lock.interpreters import InterpreterArchive, LockedInterpreter
-from imagegen.plan.lock.tables import LockTable
 from imagegen.plan.matrix.model import EnvVar, FileConflictRule
 
 __all__ = [

@@ -19,11 +19,10 @@ from imagegen.core import data, git
 from imagegen.core.errors import BuildError, LockError
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu, parse_requirement
-from imagegen.plan.lock.base import LockedBase, LockedDeb
-from imagegen.plan.lock.builds import closure
+from imagegen.plan.lock.foundation import LockedBase, LockedDeb
+from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import LockedWheel
 from imagegen.plan.lock.resolve import Pinned
-from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Component, Requirement, Rule, Sdist, cuda_version
 from imagegen.plan.matrix.recipe import Recipe
 from imagegen.plan.rules import Fact, Facts, evaluate_on
@@ -99,6 +98,8 @@ def _plain(requirements: Iterable[str]) -> set[str]:
 #
 # Faults that show without a compiler are reported here, because a compiler takes hours to report them.
 
+# NVIDIA's wheels that make a toolkit. Those of CUDA 12 hold no nvcc: there the base is the toolkit.
+TOOLKIT = ("nvidia-cuda-cccl", "nvidia-cuda-crt", "nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-nvvm")
 _IMAGE = re.compile(r":([0-9]+\.[0-9]+)[^:/]*$")  # of a toolkit's own image: "nvidia/cuda:13.0.2-devel-ubuntu24.04"
 
 
@@ -210,6 +211,15 @@ def against(each: Compiled, cell: Cell, wheels: Iterable[LockedWheel]) -> tuple[
             what = f"{each.package} {each.version} is compiled against {name}, which {cell.id} cannot give it"
             raise BuildError(what, why=why, fix=f"add {name} to the cell, or take it out of the recipe's `against`")
     return closure(each.recipe.against, wheels)
+
+
+def closure(names: Iterable[str], wheels: Iterable[LockedWheel]) -> tuple[str, ...]:
+    """Return these wheels and all that they require, sorted; the toolkit's wheels are always among them."""
+    needed_by = {wheel.name: frozenset(wheel.via) for wheel in wheels}
+    found = {*names, *TOOLKIT} & needed_by.keys()
+    while more := {name for name, asking in needed_by.items() if not asking.isdisjoint(found)} - found:
+        found |= more
+    return tuple(sorted(found))
 
 
 def require_tools(

@@ -26,10 +26,10 @@ from imagegen.core.progress import Progress
 from imagegen.core.text import redact
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.file import LockErrors
+from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import BUILT, GIT
 from imagegen.plan.lock.recipes import Compiled, no_recipe, require_metadata
 from imagegen.plan.lock.resolve import Site
-from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Requirement
 
 T = TypeVar("T")

@@ -23,8 +23,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
 from imagegen.core.text import redact
 from imagegen.plan.lock import uv_interpreter
-from imagegen.plan.lock.indexes import DEFAULT
-from imagegen.plan.lock.target import WheelTarget
+from imagegen.plan.lock.indexes import DEFAULT, WheelTarget
 from imagegen.plan.matrix.model import Component
 
 # Of uv 0.13: "The requested version, v1.0, was published at T." or "The latest version satisfying the requirement is

@@ -1,4 +1,4 @@
-"""The tables of a lock file: dataclasses whose annotations pydantic validates on reading, and their serialization.
+"""The tables of a lock file: dataclasses that pydantic validates; those of files, wheels, sources and builds.
 
 A lock that a program makes is validated when it is written. Keys are names of fields with dashes. A field whose alias
 begins with a dot has no table of its own: its keys are in its owner's table.
@@ -6,15 +6,21 @@ begins with a dot has no table of its own: its keys are in its owner's table.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
-from pydantic import ConfigDict, model_validator
+from packaging.utils import parse_sdist_filename, parse_wheel_filename
+from packaging.version import Version
+from pydantic import AliasChoices, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
+from imagegen.core import types as t
+from imagegen.core.git import Submodule
 from imagegen.core.types import Part
+from imagegen.plan.matrix.model import GitSource
 
 
 class LockTable(Part):
@@ -79,3 +85,229 @@ def _keys(table: type) -> list[tuple[str, str, Any]]:
         if info.init is not False:
             found.append((each.name, info.alias or each.name.replace("_", "-"), default))
     return found
+
+
+# The packages of a lock as data: files, wheels, their sources, and builds from source.
+
+GIT = "git"  # in place of an index's alias: the file is made of a commit
+URL = "url"  # in place of an index's alias: the file has an address of its own
+LINKS = "find-links"  # in place of an index's alias: only places that the user names have the file
+BUILT = "wheelhouse"  # in place of an index's alias: a compiler makes the file
+LOCAL = "local"  # in place of an index's alias: the file, or the directory that it is packed of, is on the user's disk
+_SPEC = "spec.json"  # the file beside those of a build
+
+
+@dataclass(frozen=True)
+class LockedFile(LockTable):
+    """One file of a package index, identified by its hash."""
+
+    filename: Annotated[t.FileName, Field(alias="file")]
+    size: Annotated[t.Size | None, Field(default=None)]  # bytes; None: the uv.lock that names the file does not say
+    sha256: t.Sha256
+    index: t.Word  # index alias
+    path: t.UrlPath | None = None  # hint: the file's path below the index's file host, without the host
+    url: t.FileUrl | None = None  # of a direct download, as release assets are; then `index` is URL
+
+    @property
+    def digest(self) -> str:
+        """The digest of the file as a blob of the store."""
+        return f"sha256:{self.sha256}"
+
+    @property
+    def estimate(self) -> int:
+        """The size for sums and meters, 0 where it is unknown."""
+        return self.size or 0
+
+    @model_validator(mode="after")
+    def _has_one_address(self) -> LockedFile:
+        if self.size is None and self.index != URL:
+            raise ValueError(f"{self.filename} has no size, which only a file with a url may lack")
+        if (self.url is None) != (self.index != URL) or (self.url and self.path):
+            raise ValueError(f"{self.filename} has a url, then its index is {URL!r} and it has no path; or it has none")
+        address = self.url or self.path
+        if address and not t.names_file(address, self.filename):
+            raise ValueError(f"{address} is not the address of {self.filename}")
+        return self
+
+    def require_release(self, name: str, version: str) -> None:
+        """Raise ValueError where the name of the file is not of this release."""
+        if self.index in (GIT, LOCAL) and self.filename == archive_name(name, version):
+            return  # the archive of a tree has a name of its own
+        if parse_release(self.filename) != (name, Version(version)):
+            raise ValueError(f"{self.filename} is not a file of {name} {version}")
+
+
+@dataclass(frozen=True)
+class LockedGit(LockTable):
+    """A commit and its tree, which distinguish two sources of one version."""
+
+    ref: t.GitRef  # its name in the matrix
+    url: t.GitUrl
+    commit: t.GitObject
+    tree: t.GitObject
+    subdirectory: t.PathBelow = ""  # of the tree: the project that is built; "" is its root
+
+    @classmethod
+    def of(cls, source: GitSource) -> LockedGit:
+        return cls(source.name, source.url, source.commit, source.tree, source.subdirectory)
+
+
+@dataclass(frozen=True)
+class LockedSdist(LockTable):
+    """A pure-Python source distribution that becomes a wheel in a container without network.
+
+    Files have it in the table `sdist`, with name and version of the wheel again, or in the table `git`, without file
+    name and index of the archive.
+    """
+
+    git: Annotated[LockedGit | None, Field(alias=".git")] = field(default=None, kw_only=True)
+    file: Annotated[LockedFile, Field(alias=".file")]  # of a commit: the archive that imagegen packs of its tree
+    build_requires: Annotated[tuple[LockedWheel, ...], Field(alias="build")]  # complete and exact
+
+
+_inline_file = inline(required=True, file=("file", "size", "sha256", "index", "path", "url"))
+_inline_commit = inline(
+    required=True, git=("ref", "url", "commit", "tree", "subdirectory"), file=("file", "size", "sha256", "index")
+)
+
+
+@dataclass(frozen=True)
+class LockedWheel(LockTable):
+    """One distribution of the stack.
+
+    With `sdist`, `file` is the wheel that imagegen builds from it: its sha256 and size are a promise that every
+    build checks, and no index serves it.
+    """
+
+    name: t.Distribution
+    version: t.PackageVersion
+    because: t.Line | None = field(default=None, kw_only=True)  # the matrix's reason, for a requirement of the cell
+    via: tuple[t.Distribution, ...] = field(default=(), kw_only=True)  # dependent packages; () if the cell requires it
+    choice: t.Line | None = field(default=None, kw_only=True)  # why this file: of a component that needs a compiler
+    file: Annotated[LockedFile, Field(alias=".file")]
+    record_exception: t.Line | None = None  # why its RECORD is wrong, and accepted; None: it is right
+    sdist: Annotated[LockedSdist | None, Field(validation_alias=AliasChoices("sdist", "git"))] = None
+    build: Annotated[str | None, Field(init=False)] = None  # key of the source build that made it; in no lock file
+
+    @property
+    def release(self) -> str:
+        """The version; for a commit with a label of its hash, since other commits may share the version."""
+        return _release(self.version, self.sdist.git if self.sdist else None)
+
+    def finish(self, table: dict[str, Any]) -> dict[str, Any]:
+        if self.sdist is None:
+            return table
+        source = table.pop("sdist")
+        if self.sdist.git is None:
+            return table | {"sdist": {"name": self.name, "version": self.version} | source}
+        return table | {"git": {key: value for key, value in source.items() if key not in ("file", "index")}}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nest(cls, table: Any) -> Any:
+        if not isinstance(table, dict):
+            return table
+        release = {"name": table.get("name"), "version": table.get("version")}
+        sources = {}
+        if isinstance(git := table.get("git"), dict):
+            archive = {"file": archive_name(str(release["name"]), str(release["version"])), "index": GIT}
+            sources["git"] = _inline_commit(archive | git)
+        if isinstance(sdist := table.get("sdist"), dict):
+            sources["sdist"] = _inline_file({k: v for k, v in sdist.items() if (k, v) not in release.items()})
+        return _inline_file(table | sources)
+
+    @model_validator(mode="after")
+    def _is_a_wheel(self) -> LockedWheel:
+        file, source = self.file, self.sdist
+        file.require_release(self.name, self.version)
+        if not file.filename.endswith(".whl"):
+            raise ValueError(f"{file.filename} is not a wheel")
+        if (file.index == GIT) != bool(source and source.git):
+            raise ValueError(f"{file.filename} is made of a commit, then its index is {GIT}; or it is not")
+        if source:
+            source.file.require_release(self.name, self.version)
+            if not source.git and not source.file.filename.endswith(".tar.gz"):
+                raise ValueError(f"{source.file.filename} is not a source distribution (PEP 625)")
+        if file.index in (BUILT, LOCAL):
+            raise ValueError(f"{file.filename} cannot be of {file.index}: what is compiled stands in a lock as a build")
+        if self.choice is None and file.index in (URL, LINKS):
+            raise ValueError(f"{file.filename} is of no index, and no choice says why")
+        return self
+
+
+@dataclass(frozen=True)
+class LockedPatch(LockTable):
+    """A patch by its file name below wheels/ and its hash."""
+
+    filename: t.PathBelow
+    sha256: t.Sha256
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockedBuild(LockTable):
+    """A component that is compiled for this image, since no wheel fits: all that decides the wheel."""
+
+    name: t.Distribution
+    version: t.PackageVersion
+    because: t.Line | None = None  # the matrix's reason
+    via: tuple[t.Distribution, ...] = ()  # dependent packages besides
+    choice: t.Line  # why it is compiled
+    key: t.Digest  # of all that decides the wheel
+    source: Annotated[LockedFile, Field(alias=".source")]  # an sdist, or the archive that imagegen packs of a tree
+    architectures: tuple[t.Capability, ...] = ()  # ascending
+    modules: tuple[t.Module, ...] = ()  # extension modules that the wheel must hold
+    requires: tuple[t.RequirementText, ...] = ()  # what the resolution counted on; the wheel may require nothing else
+    against: tuple[t.Distribution, ...] = ()  # wheels of this lock that the build reads, complete, sorted
+    env: Mapping[t.BuildEnvName, t.Line] = field(default_factory=dict)  # the architectures among them; not the jobs
+    git: LockedGit | None = None
+    submodules: tuple[Submodule, ...] = ()
+    patches: tuple[LockedPatch, ...] = ()
+    build_requires: tuple[LockedWheel, ...] = ()  # complete and exact; no part of the image
+
+    @property
+    def release(self) -> str:
+        """Return the release, as that of LockedWheel."""
+        return _release(self.version, self.git)
+
+    _nest = inlined(required=True, source=("file", "size", "sha256", "index", "path", "url"))
+
+    @model_validator(mode="after")
+    def _is_of_a_source(self) -> LockedBuild:
+        source, git = self.source, self.git
+        source.require_release(self.name, self.version)
+        if source.index in (BUILT, LINKS, URL) or source.filename.endswith(".whl"):
+            raise ValueError(f"{source.filename} of {source.index} is not a source that a build can begin with")
+        if (git is None) != (source.index != GIT) or (self.submodules and not git) or (git and git.subdirectory):
+            raise ValueError(
+                f"{source.filename} is of a commit, then its index is {GIT}; or it has no commit and no submodules"
+            )
+        for what, names in (
+            ("against", self.against),
+            ("submodules", [each.path for each in self.submodules]),
+            ("build-requires", [each.name for each in self.build_requires]),
+        ):
+            if list(names) != sorted(set(names)):
+                raise ValueError(f"its {what} are not sorted, each once")
+        beside = [_SPEC, source.filename, *(each.file.filename for each in self.build_requires)]
+        for name in [each.filename for each in self.patches]:
+            if name in beside or "/" in name:
+                raise ValueError(f"its patch {name} has no file name of its own in the folder of the build")
+            beside.append(name)
+        return self
+
+
+def archive_name(name: str, version: str) -> str:
+    """Return the file name of the archive that is packed of a commit."""
+    return f"{name}-{version}.tar"
+
+
+def parse_release(filename: str) -> tuple[str, Version]:
+    """Return name and version in the file name of a wheel or an sdist. Raises ValueError."""
+    return parse_wheel_filename(filename)[:2] if filename.endswith(".whl") else parse_sdist_filename(filename)
+
+
+def _release(version: str, commit: LockedGit | None) -> str:
+    if commit is None:
+        return version
+    label = "." if "+" in version else "+"  # a version has one local label (PEP 440)
+    return f"{version}{label}git.{re.sub(r'[^a-z0-9]+', '.', commit.ref.lower())}"

@@ -20,11 +20,11 @@ from imagegen.core import git
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, LockError
 from imagegen.plan.lock import indexes, uv_lock
+from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import GIT, URL
 from imagegen.plan.lock.recipes import Compiled, member, pyproject, require_metadata
 from imagegen.plan.lock.resolution_inputs import Attempts
 from imagegen.plan.lock.resolve import Pinned, Remote
-from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.lock.uv_lock import GitCommit, Root, Selected, UvPackage
 from imagegen.plan.matrix.model import Cell, GitSource, Sdist
 

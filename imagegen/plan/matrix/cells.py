@@ -1,16 +1,23 @@
-"""An image's entry, its stacks and variants, for one choice of axis values: what that cell is made of."""
+"""Cells: an image's entry, stacks and variants for one choice of axis values; the loaded matrix; a cell's inputs."""
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
+from imagegen import incontainer as preflight
 from imagegen.core.errors import Location, UsageError
 from imagegen.core.text import did_you_mean
 from imagegen.core.types import Gpu
-from imagegen.plan.matrix.model import Cell, Component, Interpreter, NgcImage, PinOverride, Rule, System
-from imagegen.plan.matrix.recipe import EnvEntry, Recipe
+from imagegen.plan.matrix.model import Cell, Component, Interpreter, NgcImage, PinOverride, Requirement, Rule, System
+from imagegen.plan.matrix.recipe import Architectures, Commit, EnvEntry, LocalSource, Recipe, SdistFile
 from imagegen.plan.matrix.schema import ComponentUse, ImageEntry, OverrideEntry, PartEntry, StackEntry, VariantEntry
 
 _NAMED = 4  # cells in a message
@@ -130,3 +137,100 @@ def cell_id(image: str, axes: Mapping[str, str], defaults: Mapping[str, str]) ->
         if axis not in {"cuda", "python"} and value != defaults[axis]
     ]
     return "-".join([image, axes["cuda"], "py" + axes["python"].replace(".", ""), *others])
+
+
+# The inputs of a lock, as one hash per input, so that a stale lock can name the input that changed.
+
+
+def inputs(cell: Cell) -> Cell:
+    """The cell with its `inputs` filled in.
+
+    Descriptions and purposes stay out: they reach no lock, so a corrected typo makes none stale. Reasons of pins and
+    variables are in, because the lock repeats them. Rules are out: they judge a lock each time that it is used.
+    """
+    requirements = [_asked(each) for each in cell.requirements]
+    base = dataclasses.asdict(cell.base)
+    parts: dict[str, Any] = {
+        "axes": dict(cell.axes),
+        "preflight": preflight.digest(),
+        "gpus": [[each.name, each.capability] for each in cell.gpus],
+        "base": {**base, "packages": sorted(base["packages"]), "description": None},
+        "interpreter": _interpreter(cell),
+        "image": [cell.image, requirements, [[each.name, each.value, each.because] for each in cell.env]],
+    }
+    if cell.packages:
+        parts["packages"] = dict(cell.packages)
+    if cell.overrides:
+        parts["overrides"] = [[each.package, each.specifier] for each in cell.overrides]
+    if found := cell.from_uv_lock:
+        parts["uv.lock"] = [found.uv_lock, found.extras, found.groups, found.git and found.git.commit]
+    parts |= {f"index {alias}": index.url for alias, index in cell.indexes.items()}
+    parts |= {f"component {each.component.name}": _routed(each, cell) for each in cell.requirements}
+    parts |= {
+        f"recipe {each.component.name}": _build(recipe, each, cell)
+        for each in cell.requirements
+        if (recipe := cell.recipes.get(each.component.package))
+    }
+    required = {each.component.name for each in cell.requirements}
+    parts |= {f"sdist {each.package}": _essence(each, cell) for each in cell.sdists if each.name not in required}
+    return dataclasses.replace(cell, inputs={name: sha256(parts[name]) for name in sorted(parts)})
+
+
+def sha256(value: Any) -> str:
+    """Hex sha256 of the value as canonical JSON (sorted keys, no white space, UTF-8)."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _asked(each: Requirement) -> list[Any]:
+    git = each.git and {name: value for name, value in dataclasses.asdict(each.git).items() if value != ""}
+    requested = [each.component.name, each.pep508, each.index, each.because, git]
+    return [*requested, "from source"] if each.from_source else requested
+
+
+def _routed(each: Requirement, cell: Cell) -> list[Any]:
+    """Return what this cell's resolution depends on of a required component; releases on PyPI have no alias and no
+    label.
+    """
+    package, _, _, sdist = _essence(each.component, cell)
+    return [package, None if each.index == "pypi" else each.index, each.label, sdist]
+
+
+def _interpreter(cell: Cell) -> list[Any]:
+    each, file = cell.interpreter, cell.interpreter.files.get(cell.platform)
+    return [each.name, each.path, each.version, each.release, file and dataclasses.asdict(file)]
+
+
+def _essence(component: Component, cell: Cell) -> list[Any]:
+    """Return what this cell's resolution depends on of the component: not its entries for other CUDA versions."""
+    sdist = component.sdist and dataclasses.asdict(component.sdist)
+    return [component.package, component.index.get(cell.cuda), component.local.get(cell.cuda), sdist]
+
+
+def _build(recipe: Recipe, requirement: Requirement, cell: Cell) -> list[Any]:
+    """Return the fields of the recipe that decide the wheels of this cell: releases that it may use, its own GPUs.
+
+    Reasons, costs and the variables for jobs do not change the result.
+    """
+    allowed = SpecifierSet(requirement.specifier)
+    releases = [recipe.of(each) for each in sorted(recipe.releases) if allowed.contains(each, prereleases=True)]
+    return [
+        [
+            [version, _origin(source), each.requires, [[patch.path.name, patch.sha256] for patch in each.patches]]
+            for each in releases
+            for version, source in each.releases.items()
+        ],
+        [recipe.build_requires, recipe.against, recipe.modules, recipe.toolkit],
+        [[each.name, each.value] for each in recipe.env],
+        recipe.architectures and _names(recipe.architectures, cell),
+    ]
+
+
+def _origin(source: SdistFile | Commit | LocalSource) -> dict[str, Any]:
+    """A local path is where its user has it; its contents are the lock's to pin."""
+    return {"path": source.path.name} if isinstance(source, LocalSource) else dataclasses.asdict(source)
+
+
+def _names(architectures: Architectures, cell: Cell) -> list[Any]:
+    names = [[gpu.capability, architectures.names.get(gpu.capability)] for gpu in cell.gpus]
+    return [architectures.variable, architectures.separator, names]

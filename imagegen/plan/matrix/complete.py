@@ -14,8 +14,7 @@ from packaging.version import Version
 from imagegen.core.config import mirror_name
 from imagegen.core.errors import ErrorList, MatrixError
 from imagegen.plan.matrix import metadata
-from imagegen.plan.matrix.cells import Matrix, applies, cell_id, compose
-from imagegen.plan.matrix.hashes import inputs
+from imagegen.plan.matrix.cells import Matrix, applies, cell_id, compose, inputs
 from imagegen.plan.matrix.interpreters import Interpreters
 from imagegen.plan.matrix.metadata import PackageReleases
 from imagegen.plan.matrix.model import (
@@ -35,8 +34,7 @@ from imagegen.plan.matrix.model import (
     Sdist,
     cuda_version,
 )
-from imagegen.plan.matrix.recipe import Recipe
-from imagegen.plan.matrix.recipes import recipe
+from imagegen.plan.matrix.recipe import Recipe, recipe
 from imagegen.plan.matrix.references import Entries, PlacedEntry, check_references
 from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, ImageEntry, SdistEntry
 

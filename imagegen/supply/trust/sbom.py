@@ -13,7 +13,7 @@ from imagegen.core import registry
 from imagegen.core.git import Submodule
 from imagegen.core.text import redact
 from imagegen.plan.lock import contents_hash, inputs_hash
-from imagegen.plan.lock.base import LockedDeb
+from imagegen.plan.lock.foundation import LockedDeb
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedGit, LockedPatch, LockedWheel, title
 from imagegen.supply.trust.licences import KnownLicences, Terms, data, of_deb, of_wheel
 

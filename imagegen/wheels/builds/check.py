@@ -20,9 +20,9 @@ from imagegen.core.errors import BuildError, WheelError
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu, parse_requirement
 from imagegen.image.inventory import subjects
-from imagegen.plan.lock.build_sources import patched_sources
+from imagegen.plan.lock.builds import patched_sources
+from imagegen.plan.lock.indexes import MACHINES
 from imagegen.plan.lock.model import Lock, LockedBuild
-from imagegen.plan.lock.target import MACHINES
 from imagegen.plan.matrix import metadata
 
 _RECIPE = "correct its recipe under wheels/ and lock again"

@@ -18,8 +18,7 @@ from imagegen.core.progress import human
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu
 from imagegen.image import layers
-from imagegen.plan.lock.build_sources import fetch_sources
-from imagegen.plan.lock.builds import BuiltWheel
+from imagegen.plan.lock.builds import BuiltWheel, fetch_sources
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels import throttle, wheelhouse

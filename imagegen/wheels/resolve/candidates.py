@@ -21,11 +21,10 @@ from imagegen.core.net import Client
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.plan.lock import indexes
-from imagegen.plan.lock.indexes import IndexLink
+from imagegen.plan.lock.indexes import IndexLink, WheelTarget
 from imagegen.plan.lock.model import LINKS, URL, Lock, LockedFile, LockedWheel
 from imagegen.plan.lock.recipes import Compiled, allowed, environment
 from imagegen.plan.lock.resolution_inputs import pep508
-from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Component
 from imagegen.plan.matrix.model import Requirement as Asked
 from imagegen.plan.matrix.recipe import Commit, LocalSource, Recipe, SdistFile

@@ -10,11 +10,10 @@ from packaging.version import Version
 from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, FetchError, ImagegenError, LockError
 from imagegen.plan.lock import recipes
-from imagegen.plan.lock.build_sources import commit_of, patches_of, source_of
-from imagegen.plan.lock.builds import BUILDER, builder, keyed
+from imagegen.plan.lock.builds import BUILDER, builder, commit_of, keyed, patches_of, source_of
+from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.plan.lock.recipes import Compiled
-from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.matrix.model import Cell, Rule
 from imagegen.wheels.find import WheelRequirement
 from imagegen.wheels.resolve.candidates import COMPILED, WheelSelector, wheel_of

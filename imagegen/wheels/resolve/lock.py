@@ -17,8 +17,9 @@ from imagegen.core.errors import LockError
 from imagegen.core.progress import Progress
 from imagegen.image import base
 from imagegen.plan.lock import indexes
+from imagegen.plan.lock.foundation import lock_interpreter
 from imagegen.plan.lock.freshness import BASE
-from imagegen.plan.lock.interpreters import lock_interpreter
+from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import (
     Foundation,
     Lock,
@@ -32,7 +33,6 @@ from imagegen.plan.lock.model import (
 )
 from imagegen.plan.lock.recipes import Compiled, released
 from imagegen.plan.lock.resolution_inputs import Attempts, ResolutionInputs, default_site, gather
-from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.lock.uv_project import ProjectContents, UvProject
 from imagegen.plan.matrix.model import Cell, Requirement, Rule
 from imagegen.plan.rules import Facts, facts_of_lock, minimum_version, rule_constraints

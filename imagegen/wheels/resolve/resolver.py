@@ -16,6 +16,7 @@ from imagegen.core.progress import timed
 from imagegen.image.inputs import sdist_builder
 from imagegen.plan.lock import indexes, sdist
 from imagegen.plan.lock.file import LockErrors
+from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import (
     BUILT,
     GIT,
@@ -31,7 +32,6 @@ from imagegen.plan.lock.recipes import Compiled, no_wheel
 from imagegen.plan.lock.resolution_inputs import ResolutionInputs, default_site, pep508
 from imagegen.plan.lock.resolve import Pinned, Remote, ResolveRequest, resolve
 from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel
-from imagegen.plan.lock.target import WheelTarget
 from imagegen.plan.lock.uv_project import ProjectContents
 from imagegen.plan.matrix.model import Cell, GitSource, Requirement, Sdist
 
