@@ -87,7 +87,7 @@ FIELD = library(
     package("cv", {"1.0": (), "2.0": ["numpy>=2"], "2.1": ["numpy>=2"]}),
     package("numpy", {"1.26": (), "2.0": ()}),
     package("megatron-core", {"0.15.0": ["numpy<2"], "0.16.0": ["numpy"]}),
-    package("other", {"1.0": ["numpy<2"], "2.0": ["stranger==1.0; python_version < '3.12'"]}),
+    package("other", {"1.0": ["numpy<2"], "2.0": ["stranger==3.0; python_version < '3.12'"]}),
     package("stranger", {"2.0": ()}),
     package("tagged", {"1.0": ()}, wheels=("cp312-cp312-manylinux_2_28_x86_64",)),
 )

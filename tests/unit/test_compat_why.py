@@ -70,6 +70,35 @@ def test_a_range_is_refused_when_each_of_its_releases_is() -> None:
     assert why(vllm=">=0.12", torch="==2.9.1").answer == "compatible"
 
 
+def test_pinned_candidates_and_removed_releases_exist() -> None:
+    known = library(
+        package("engine", {"1.0": ["kernels==0.2.9rc1", "grammar==0.1.14"], "2.0": ["kernels>=0.3", "grammar"]}),
+        package("kernels", {"0.2.8": (), "0.3.0": ()}),
+        package("grammar", {"0.1.13": (), "0.1.17": ()}),
+    )
+    assert why(known=known, engine="==1.0").answer == "compatible"
+    assert why(known=known, engine="==2.0").answer == "compatible"
+    assert why(known=known, engine="==1.0", kernels="==0.3.0").answer == "incompatible"
+
+
+def test_extras_of_extras_are_followed() -> None:
+    extras = {"srt": ("torch==2.8.0; extra == 'srt'", "sglang[common]"), "common": ("numpy==2.3; extra == 'common'",)}
+    known = library(
+        package("sglang", {"0.5.2": ()}, extras=extras),
+        package("torch", {"2.8.0": ()}),
+        package("numpy", {"1.26": (), "2.3": ()}),
+    )
+    assert why(known=known, sglang="==0.5.2", numpy="==2.3").answer == "compatible"
+    assert why(known=known, sglang="==0.5.2", numpy="==1.26").answer == "incompatible"
+
+
+def test_an_error_hides_no_warning() -> None:
+    slow = rule("slow", {"torch": ""}, {"cuda": ">=12.9"}, severity="warning", kind="degrades")
+    found = why(slow, torch="==2.9.1", vllm="==0.11.0", cuda="==12.8")
+    assert [each.severity for each in found.conflicts] == ["error", "warning"]
+    assert found.kind == "pip-refuses"
+
+
 def test_a_rule_takes_part_in_a_chain() -> None:
     needs_cuda = rule("r", {"torch": ">=2.9.1"}, {"cuda": ">=12.8"})
     refused = why(needs_cuda, vllm="==0.13.0", cuda="==12.6")

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from packaging.ranges import VersionRange
 from packaging.version import Version
 
-from imagegen.plan.rules.facts import versions_in
+from imagegen.plan.rules.facts import Fact, versions_in
 from imagegen.plan.rules.solve import Literal
 
 
@@ -62,6 +62,7 @@ class Atom:
         return self.range if self.version is None else versions_in(f"=={self.version.public}")
 
 
+PYTHONS = tuple(f"3.{minor}" for minor in range(10, 15))  # what is considered where the facts name no Python
 ABSENT = Atom("not installed", absent=True)
 
 
@@ -80,6 +81,12 @@ def pieces(ranges: Iterable[VersionRange]) -> tuple[Atom, ...]:
 
 def values(texts: Iterable[str]) -> tuple[Atom, ...]:
     return tuple(Atom(text) for text in texts)
+
+
+def pythons(fact: Fact | None, candidates: Iterable[str]) -> list[Version]:
+    """Return the Pythons in question: a minor version stands for its latest patch release, an exact one for itself."""
+    minors = {Version(f"{each}.99") for each in (*PYTHONS, *candidates)}
+    return sorted(minors | ({fact.version} if fact and fact.version is not None else set()))
 
 
 def mask(atoms: Sequence[Atom], literal: Literal) -> int:

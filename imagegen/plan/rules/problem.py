@@ -18,10 +18,9 @@ from imagegen.plan.rules.facts import Fact, Facts, versions_in
 from imagegen.plan.rules.solve import Clause, Literal, clauses, literals
 from imagegen.plan.rules.statements import PLATFORMS, MetadataCache, Releases, Statement, holding
 
-PYTHONS = tuple(f"3.{minor}" for minor in range(10, 15))  # what is considered where the facts name no Python
 _SURE = "given"  # origin of what is no assumption: what CUDA versions torch is built for is known for good
+_EXACTLY = re.compile(r"==([^,*+]+)\Z")
 _EXACT = re.compile(r"==[0-9.]+\Z")
-_LATEST = ".99"  # a minor version of Python stands for its latest patch release
 _ANOTHER = "another"
 _MACHINES = {platform: machine for machine, platform in PLATFORMS.items()}
 
@@ -208,12 +207,31 @@ class Problem:
     def _of_package(self, name: str, ruled: set[VersionRange], required: set[VersionRange]) -> tuple[Atom, ...]:
         fact, known = self.facts.packages.get(name), self.releases.get(name)
         if known:
-            return (ABSENT, *atoms.points(known.versions), *self._beyond(known, required, self._asked(name)))
+            pinned = [each for each in sorted(self._pinned.get(name, ())) if each not in known.versions]
+            pinned = [each for each in pinned if each < known.versions[-1] or each.is_prerelease]
+            left = {each for each in required if not any(version in each for version in pinned)}
+            return (
+                ABSENT,
+                *atoms.points([*known.versions, *pinned]),
+                *self._beyond(known, left, self._asked(name)),
+            )
         if fact is None and self.facts.closed:
             return (ABSENT,)
         if fact and fact.version is not None and name not in self.scope.free:
             return (ABSENT, Atom(fact.text, version=fact.version))
         return (ABSENT, *atoms.pieces(_sorted(ruled | required | set(self._asked(name)))))
+
+    @cached_property
+    def _pinned(self) -> dict[str, set[Version]]:
+        """Return the exact versions that releases in question require of each package: they exist, or did.
+
+        Among them are release candidates and removed releases, of which nothing else is known.
+        """
+        found: dict[str, set[Version]] = {}
+        for said in (each for group in self.statements.values() for each in group):
+            exact = [_EXACTLY.match(choice) for choice in said.choices]
+            found.setdefault(said.name, set()).update(Version(each[1]) for each in exact if each)
+        return found
 
     def _asked(self, name: str) -> dict[VersionRange, bool]:
         """Versions that a fact may hold the package to, each with whether it is built from a commit then."""
@@ -232,7 +250,7 @@ class Problem:
     def _of_surrounding(self, name: str, ranges: set[VersionRange]) -> tuple[Atom, ...]:
         fact, candidates = self.facts.versions.get(name), self.scope.candidates.get(name, ())
         if name == "python":
-            minors = _pythons(fact, candidates)
+            minors = atoms.pythons(fact, candidates)
             outside = fact is not None and not any(each in fact.range for each in minors)
             return (
                 *atoms.points(minors),
@@ -379,11 +397,3 @@ def _where(choices: Sequence[Atom], fits: Callable[[Atom], bool]) -> int:
 def _sorted(ranges: Iterable[VersionRange]) -> list[VersionRange]:
     """Return the ranges in an order that does not depend on hashes."""
     return sorted(ranges, key=repr)
-
-
-def _pythons(fact: Fact | None, candidates: Sequence[str]) -> list[Version]:
-    """A minor version stands for its latest patch release, and an exact version for itself."""
-    minors = {Version(f"{each}{_LATEST}") for each in (*PYTHONS, *candidates)}
-    if fact and fact.version is not None:
-        return sorted(minors | {fact.version})
-    return sorted(minors)

@@ -146,12 +146,12 @@ class _Case:
 
     def _explain(self) -> Explanation:
         sure = [rule for rule in self.rules if rule.binding]
-        conflicts = self._conflicts(sure, self._clauses(sure, wheels=False))
+        conflicts, blamed = self._conflicts(sure, self._clauses(sure, wheels=False))
         doubted = not conflicts
         if doubted:
             remembered = [rule for rule in self.rules if rule.evidence == "remembered"]
-            conflicts = self._conflicts(remembered, self._clauses([*sure, *remembered], wheels=True))
-        conflicts += self._warnings(self._clauses(sure, wheels=True))
+            conflicts, _ = self._conflicts(remembered, self._clauses([*sure, *remembered], wheels=True))
+        conflicts += self._warnings([each for each in self._clauses(sure, wheels=True) if each.origin not in blamed])
         if not doubted:
             return Explanation("incompatible", tuple(conflicts))
         open_ = self.missing or any(each.severity == "suspicion" for each in conflicts)
@@ -163,25 +163,30 @@ class _Case:
         every = self.problem.clauses
         return [each for each in every if each.origin not in unwanted and (wheels or each.origin[:7] != "wheels ")]
 
-    def _conflicts(self, rules: Sequence[Rule], clauses: Sequence[Clause]) -> list[Conflict]:
-        """Yield each rule that rejects alone, then what follows from the clauses together, the smallest first."""
+    def _conflicts(self, rules: Sequence[Rule], clauses: Sequence[Clause]) -> tuple[list[Conflict], frozenset[str]]:
+        """Return the conflicts, the smallest first, and all origins that they blame, facts aside.
+
+        A conflict is a rule that rejects alone, or what follows from the clauses together.
+        """
         alone = [rule for rule in rules if rules_core(self.problem, [rule])]
         direct = {each.origin: self._needed(each) for each in clauses if self._breaks(each)}
         shown = [conflict_of_rules([rule], self.problem.facts) for rule in alone]
         shown += [conflict_of_core(self.problem, self.problem.facts, needed) for needed in direct.values()]
         done = {*direct, *(f"rule {rule.id}" for rule in alone)}
+        blamed = set(done)
         clauses = [each for each in clauses if each.origin not in done]
         for _ in range(_TRIES):
             found = self._refuted(clauses)
             said = {origin for origin in found if not origin.startswith("fact ")}
             if not said:
                 break
+            blamed |= said
             clauses = [each for each in clauses if each.origin not in said]
             made = conflict_of_core(self.problem, self.problem.facts, found)
             stated = not any(origin.startswith("rule ") for origin in said)
             if not (stated and any(set(each.facts) <= set(made.facts) for each in shown)):  # else: the same, further on
                 shown.append(made)
-        return sorted(shown, key=lambda each: len(each.rules) + len(each.facts))[:_AT_MOST]
+        return sorted(shown, key=lambda each: len(each.rules) + len(each.facts))[:_AT_MOST], frozenset(blamed)
 
     def _breaks(self, clause: Clause) -> bool:
         """Return whether the facts alone contradict what a release states."""
