@@ -77,6 +77,13 @@ MET = {
     "driver combination": "803",
     "RuntimeError: DataLoader worker (pid 71) is killed by signal: Bus error. It is possible that dataloader's workers "
     "are out of shared memory.": "shared memory",
+    "RuntimeError: Rank 0 scheduler died during initialization (exit code: 127). If exit code is -9 (SIGKILL), a "
+    "common cause is the OS OOM killer. Run `dmesg -T | grep -i oom` to check.": "LD_PRELOAD",
+    "/opt/venv/bin/python: error while loading shared libraries: libcudart.so.13: cannot open shared object file: No "
+    "such file or directory": "LD_PRELOAD",
+    '  File "/opt/venv/lib/python3.12/site-packages/vllm/lora/model_manager.py", line 798, in '
+    "_create_merged_loras_inplace\n    first_lora: LoRALayerWeights = next(iter(lora_model.loras.values()))\nStopIteration":
+        "without tensors",
     "double free or corruption (!prev)\nAborted (core dumped)": "aborted",
     "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEab": "another torch",
     "ImportError: cannot import name 'ReleaseMemoryOccupationReqInput' from 'sglang.srt.managers.tokenizer_manager'":

@@ -172,6 +172,8 @@ def test_nvcc_from_wheels_lies_where_compilers_look_for_it() -> None:
         f"{home}/lib64": "lib",
         f"{home}/lib/libcudart.so": "libcudart.so.13",
     }
+    saver = replace(CUDA, wheels=(*named, replace(wheel, name="torch-memory-saver")))
+    assert support.support_links(saver)["/usr/lib/x86_64-linux-gnu/libcudart.so.13"] == f"{home}/lib/libcudart.so.13"
     assert support.support_links(replace(CUDA, wheels=tuple(named[1:]))) == dict(support.LINKS)  # no compiler
     assert support.support_links(CUDA) == dict(support.LINKS)
 

@@ -89,6 +89,21 @@ def test_a_missing_symbol_is_reported_in_the_loaders_words(site: Path) -> None:
     assert reason.endswith("undefined symbol: nobody_has")
 
 
+@pytest.mark.parametrize("found", [True, False])
+def test_what_programs_start_with_finds_its_libraries_by_itself(
+    site: Path, monkeypatch: pytest.MonkeyPatch, found: bool
+) -> None:
+    """SGLang's scheduler has torch-memory-saver's file in LD_PRELOAD, which torch has not loaded libcudart for."""
+    runtime = library(site / "nvidia" / "libcudart.so.99")
+    library(site / "hook_mode_preload_cu99.abi3.so", NOTHING, runtime)
+    library(site / "hook_mode_preload_cu98.abi3.so", NOTHING, "libcudart.so.98")
+    if found:
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(runtime.parent))
+        check(site)
+    else:
+        assert set(wrong(site)) == {"hook_mode_preload_cu99.abi3.so"}
+
+
 def test_a_death_while_loading_has_a_name_and_last_words_and_does_not_hide_the_rest(site: Path) -> None:
     dies = "#include <stdio.h>\n#include <stdlib.h>\n__attribute__((constructor)) static void f(void) {"
     library(site / "abort.so", dies + 'fputs("what(): std::bad_alloc\\n", stderr); abort(); }')

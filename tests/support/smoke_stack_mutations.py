@@ -245,6 +245,50 @@ def flashinfer() -> tuple[ModuleType, list[Mutation]]:
     ]
 
 
+def apex() -> tuple[ModuleType, list[Mutation]]:
+    """On a GPU, in an image with apex."""
+    import torch  # noqa: F401  # the extensions find its libraries loaded
+
+    # isort: split
+    import scaled_upper_triang_masked_softmax_cuda as softmax
+    from apex import optimizers
+    from apex.normalization import fused_layer_norm as norms
+    from smoke.checks import apex as check
+
+    def unweighted(original: Callable[..., Any], rows: Any, weight: Any, *rest: Any) -> Any:
+        return original(rows, weight * 0 + 1, *rest)
+
+    return check, [
+        Mutation("none", (), lambda _: None),
+        Mutation("norm without weight", ("RMS norm",), changed(norms, "fused_rms_norm_affine", unweighted)),
+        Mutation("softmax without scale", ("causal softmax",), changed(softmax, "forward", lambda f, x, _: f(x, 1.0))),
+        Mutation("gradient lost", ("accumulated weight gradient",), lost_gradient),
+        Mutation("optimizer idle", ("FusedAdam",), changed(optimizers.FusedAdam, "step", lambda *_: None)),
+    ]
+
+
+def lost_gradient(patch: Patch) -> None:
+    import fused_weight_gradient_mlp_cuda as extension
+
+    patch.set(extension, "wgrad_gemm_accum_fp32", lambda *_: None)
+
+
+def transformer_engine() -> tuple[ModuleType, list[Mutation]]:
+    """On a GPU, in an image with TransformerEngine."""
+    from smoke.checks import transformer_engine as check
+    from transformer_engine import pytorch as te
+
+    def scaled(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        return original(*arguments, **options) * 1.05
+
+    return check, [
+        Mutation("none", (), lambda _: None),
+        Mutation("linear off by 5 %", ("linear",), changed(te.Linear, "forward", scaled)),
+        Mutation("attention off by 5 %", ("causal attention",), changed(te.DotProductAttention, "forward", scaled)),
+        Mutation("FP8 without inputs", ("linear in FP8",), changed(check, "in_fp8", lambda _, __, x: x[:, :96] * 1.0)),
+    ]
+
+
 def copy_of(home: str, without: str) -> str:
     """A folder of links to everything in a folder, two levels down, but one of them."""
     place = Path(tempfile.mkdtemp())
@@ -265,7 +309,7 @@ def without_path(original: Callable[..., Any], argv: list[str]) -> Any:
         os.environ["PATH"] = path
 
 
-CHECKS = {f.__name__: f for f in (rollout, verl, megatron, toolkit, triton, flashinfer)}
+CHECKS = {f.__name__: f for f in (rollout, verl, megatron, toolkit, triton, flashinfer, apex, transformer_engine)}
 
 if __name__ == "__main__":
     main(sys.argv[1], CHECKS)

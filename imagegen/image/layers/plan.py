@@ -36,6 +36,11 @@ LINKS: Mapping[str, str] = {"/root/.cache": f"{HOME}/.cache"}
 # of which carry CUDA's major version as their own.
 LINKED = {"nvidia-cublas": ("cublas", "cublasLt"), "nvidia-cuda-nvrtc": ("nvrtc",), "nvidia-cuda-runtime": ("cudart",)}
 CUDA_HOME = "/usr/local/cuda"
+# Wheel -> the library that the loader must find by itself, since programs start with a file of the wheel in LD_PRELOAD:
+# SGLang's scheduler does so with torch-memory-saver's, and ends with exit code 127 where libcudart is in site-packages
+# alone (seen 2026-11-24, verl 0.9.1 and sglang 0.5.14). NVIDIA's images have it in the loader's cache.
+PRELOADED = {"torch-memory-saver": "cudart"}
+LIBRARIES = {"linux/amd64": "/usr/lib/x86_64-linux-gnu", "linux/arm64": "/usr/lib/aarch64-linux-gnu"}
 
 _HOME_BECAUSE = (
     "One home for every user, named or not: caches of Hugging Face, Triton, vLLM and flashinfer are below it."
@@ -76,7 +81,8 @@ def support_files(lock: Lock) -> tuple[SupportFile, ...]:
 def support_links(lock: Lock) -> dict[str, str]:
     """The layer's links, path -> target.
 
-    With nvcc from NVIDIA's wheels, CUDA_HOME is where compilers look for it, with lib64 and what -lcudart finds.
+    With nvcc from NVIDIA's wheels, CUDA_HOME is where compilers look for it, with lib64 and what -lcudart finds; the
+    loader finds the libraries of PRELOADED.
     """
     wheels = {wheel.name for wheel in lock.wheels}
     cuda = cuda_version(lock.axes.get("cuda", ""))
@@ -85,8 +91,10 @@ def support_links(lock: Lock) -> dict[str, str]:
     major = cuda.partition(".")[0]
     home = f"{site_packages(lock.python)}/nvidia/cu{major}"
     libraries = [name for wheel, names in LINKED.items() if wheel in wheels for name in names]
+    preloaded = [f"lib{name}.so.{major}" for wheel, name in PRELOADED.items() if wheel in wheels]
     return {
         **LINKS,
+        **{f"{LIBRARIES[lock.axes['platform']]}/{name}": f"{home}/lib/{name}" for name in preloaded},
         CUDA_HOME: home,
         f"{home}/lib64": "lib",
         **{f"{home}/lib/lib{name}.so": f"lib{name}.so.{major}" for name in libraries},

@@ -32,7 +32,7 @@ class Bound:
 
 
 _EPYC = "24 seeds, AMD EPYC, torch 2.13.0+cpu with AVX512, AVX2 and neither"
-_H200 = "12 seeds, one GPU, driver 580.159.04, torch 2.11.0, vllm 0.24.0"
+_H200 = "12 seeds, one GPU, driver 580.159.04, torch 2.11.0, vllm 0.24.0; the same numbers with sglang 0.5.14"
 
 BOUNDS = (
     Bound("cpu", "all_reduce", "bfloat16", 0.0026, _EPYC, "2026-11-23"),

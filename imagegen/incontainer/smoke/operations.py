@@ -95,6 +95,10 @@ def _sdpa(backend: SDPBackend | None) -> Callable[..., Tensor]:
 
 
 def _flash_attn(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    import flash_attn
+
+    if flash_attn.__file__ is None:  # flash-attn-4 has the directory without flash-attn's own modules
+        raise ModuleNotFoundError("flash_attn is flash-attn 4's alone")
     from flash_attn import flash_attn_func
 
     return flash_attn_func(*(each.transpose(1, 2) for each in (query, key, value)), causal=True).transpose(1, 2)

@@ -27,6 +27,8 @@ _TRITON = frozenset({"torch", "triton"})
 _FLASHINFER = frozenset({"CUDA_HOME", "flashinfer-python", "torch"})
 _FLASH = frozenset({"flash-attn", "torch"})
 _CONV1D = frozenset({"causal-conv1d", "torch"})
+_APEX = frozenset({"apex", "torch"})
+_TE = frozenset({"torch", "transformer-engine-torch"})
 _VERL = frozenset({"torch", "verl"})
 _VLLM = frozenset({"torch", "transformers", "vllm"})
 # TransferQueue: from 0.9 on, whose configuration the check knows, verl's trainer needs it.
@@ -54,6 +56,8 @@ CHECKS = (
     Check("attention-cuda", "attention", "the same with every backend that runs here", 300, _TORCH, "cuda"),
     Check("flash-attn-cuda", "flash_attn", "flash-attn's kernels agree with a plain reference", 300, _FLASH, "cuda"),
     Check("conv1d-cuda", "conv1d", "causal-conv1d's kernels agree with torch's convolution", 300, _CONV1D, "cuda"),
+    Check("apex-cuda", "apex", "apex's compiled extensions agree with plain references", 300, _APEX, "cuda"),
+    Check("te-cuda", "transformer_engine", "TransformerEngine's modules do, also in FP8", 300, _TE, "cuda"),
     Check("gloo", "collective", "two processes reduce, gather and train in step", 300, _TORCH),
     Check("nccl", "collective", "the same on up to two GPUs", 300, _TORCH, "cuda"),
     Check("fabric-cuda", "fabric", "NCCL over all GPUs: sums, transport, bandwidth", 300, _TORCH, "cuda"),

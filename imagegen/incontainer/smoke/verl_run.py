@@ -68,6 +68,10 @@ VARIANTS = {
             "actor_rollout_ref.model.lora_rank=16",
             "actor_rollout_ref.model.lora_alpha=32",
             f"{ROLLOUT}.load_format=safetensors",  # the engine reads the frozen weights once, then takes adapters
+            # FSDP 1 does not shard over one GPU, and then verl 0.9.1 sends an adapter without tensors: vLLM's worker
+            # ends with StopIteration, and the trainer waits for ever.
+            f"{ACTOR}.strategy=fsdp2",
+            f"{ACTOR}.fsdp_config.strategy=fsdp2",
         ),
         learning_rate=5e-3,
         adapter=True,

@@ -114,6 +114,24 @@ KNOWN = (
         "2026-11-23",
     ),
     KnownMessage(
+        r"error while loading shared libraries: libcudart\.so\.\d+: cannot open"
+        r"|scheduler died during initialization \(exit code: 127\)",
+        "a program starts with a library in LD_PRELOAD (torch-memory-saver's) that needs libcudart, and the loader "
+        "does not find libcudart in site-packages",
+        "an image that links it where the loader looks (imagegen's from 0.1.0 on); elsewhere LD_LIBRARY_PATH with the "
+        "directory of libcudart: site-packages/nvidia/cu13/lib",
+        "measured with verl 0.9.1 and sglang 0.5.14 on one H200",
+        "2026-11-24",
+    ),
+    KnownMessage(
+        r"_create_merged_loras_inplace[^\0]{0,600}?StopIteration",
+        "the trainer sent vLLM a LoRA adapter without tensors, and waits for ever: verl 0.9.1 does so with FSDP 1 on "
+        "one GPU, where FSDP does not shard",
+        "actor_rollout_ref.actor.strategy=fsdp2 and actor_rollout_ref.actor.fsdp_config.strategy=fsdp2",
+        "measured with verl 0.9.1 and vllm 0.24.0 on one H200",
+        "2026-11-24",
+    ),
+    KnownMessage(
         r"model type `([\w.-]+)` but Transformers does not recognize"
         r"|configuration_auto\.py[^\0]{0,600}?KeyError: '([\w.-]+)'",
         "this transformers knows no model type {0}: the checkpoint is newer than it",

@@ -6,6 +6,8 @@ It is the loader's own answer that counts: nothing is predicted. No failure, by 
   component that the image is made for;
 - variants, distinguished by a release of CUDA or torch in their names ("_cu12", "torch24"), where another of them loads
   or the image has another torch.
+
+Files that are made for LD_PRELOAD must load when a program starts, where nothing has loaded their libraries before.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from smoke.program import Details, Findings, Spec, step
 PATIENCE = 240  # seconds for one file: its package may have to be imported first, and a cold disk is slow
 MOST_ABREAST = 8  # processes at a time: a package that is imported may take 1 GB
 LIBRARY = re.compile(r"\.so(\.\d+)*$")
+PRELOAD = re.compile(r"_preload_cu(\d+)\.")  # torch-memory-saver's, with which SGLang starts its scheduler
 ABSENT = re.compile(r"([^/\s]+): cannot open shared object file")
 UNDEFINED = re.compile(r"undefined symbol: (\w+)")
 VARIANT = re.compile(r"_?cu(?:da)?\d+|(?<=torch)\d+|(?:_\d+){2,3}(?=\.)")
@@ -53,6 +56,9 @@ def check(spec: Spec) -> Details:
             step(f"{len(linked)} files that want torch")
             importlib.import_module("torch")
             deeds += loaded(linked, image)
+        for name in preloads(image):
+            starts = loads_at_start(image.prefix / name)
+            findings.expect(name, starts, f"{describe(name, image)}: no program starts with it in LD_PRELOAD")
     missed = set(image.needed) - {deed.name for deed in deeds}
     findings.expect("all", not missed, f"{len(missed)} files were not tried")
     details = judge(deeds, image, findings)
@@ -146,6 +152,12 @@ def driver_or_stub(image: Image) -> Iterator[list[str]]:
         yield functions
 
 
+def preloads(image: Image) -> list[str]:
+    """Return the files that are made for LD_PRELOAD and for a CUDA runtime that the image has."""
+    found = [(name, PRELOAD.search(Path(name).name)) for name in image.needed]
+    return [name for name, match in found if match and f"libcudart.so.{match[1]}" in image.places]
+
+
 def loaded(names: Iterable[str], image: Image) -> Iterator[forks.Deed]:
     abreast = min(MOST_ABREAST, len(os.sched_getaffinity(0)))
     return forks.each(names, lambda name: load(name, image), abreast=abreast, patience=PATIENCE)
@@ -173,9 +185,15 @@ def _load(name: str, image: Image, before: list[str]) -> None:
 
 
 def loads_at_start(path: Path) -> bool:
-    """Return whether a file that needs static thread-local storage, such as an allocator, loads at program start."""
+    """Return whether a program starts with the file in LD_PRELOAD, beside a driver or a stub of it."""
     program = [sys.executable, "-S", "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1], 2)", str(path)]
-    return subprocess.run(program, env={**os.environ, "LD_PRELOAD": str(path)}, check=False).returncode == 0
+    needed = elf.needed(path)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [folder, os.environ.get("LD_LIBRARY_PATH", "")]
+        if stub.LIBRARY in needed and not stub.driver_here():
+            stub.write(Path(folder), {name for name in elf.dynamic(path).undefined if re.match(r"cu[A-Z]", name)})
+        environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, paths)), "LD_PRELOAD": str(path)}
+        return subprocess.run(program, env=environment, check=False).returncode == 0
 
 
 def _help(error: str, name: str, image: Image, before: list[str]) -> bool:
