@@ -82,7 +82,8 @@ MET = {
     "/opt/venv/bin/python: error while loading shared libraries: libcudart.so.13: cannot open shared object file: No "
     "such file or directory": "LD_PRELOAD",
     '  File "/opt/venv/lib/python3.12/site-packages/vllm/lora/model_manager.py", line 798, in '
-    "_create_merged_loras_inplace\n    first_lora: LoRALayerWeights = next(iter(lora_model.loras.values()))\nStopIteration":
+    "_create_merged_loras_inplace\n    first_lora: LoRALayerWeights = next(iter(lora_model.loras.values()))\n"
+    "StopIteration":
         "without tensors",
     "double free or corruption (!prev)\nAborted (core dumped)": "aborted",
     "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEab": "another torch",
