@@ -44,7 +44,8 @@ class Machine:
 def app_of(here: Machine, lock: Lock | None = None) -> App:
     """One that knows a single cell."""
     app = here.app
-    cell = SimpleNamespace(id=WITH_BUILD.cell, indexes={}, recipes={})
+    base = SimpleNamespace(glibc="2.36")
+    cell = SimpleNamespace(id=WITH_BUILD.cell, base=base, indexes={}, recipes={})
 
     def select(pattern: str) -> tuple[SimpleNamespace, ...]:
         return (cell,)

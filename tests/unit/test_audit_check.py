@@ -70,8 +70,8 @@ def test_a_gpu_is_one_that_the_whole_runs_on_where_nothing_is_an_error() -> None
     )
     report = audit(Subject("s", (fat, cubins)), list(GPUS.values()))
     assert report.passed
-    runs = {"sm_80": True, "sm_86": True, "sm_89": True, "sm_120": True, "sm_121": True}
-    assert report.gpus == dict.fromkeys(("sm_90", "sm_100", "sm_103"), False) | runs
+    runs = dict.fromkeys(("sm_80", "sm_86", "sm_87", "sm_88", "sm_89", "sm_120", "sm_121"), True)
+    assert report.gpus == dict.fromkeys(GPUS, False) | runs
     requested = audit(Subject("s", (fat,), gpus=(GPUS["sm_90"],)))
     assert requested.gpus == {"sm_90": False}
     assert next(finding.severity for finding in requested.findings) is Severity.ERROR

@@ -137,7 +137,8 @@ def test_an_error_is_exit_code_1(run: Run, site: Path, monkeypatch: pytest.Monke
     lines = run("audit", "--site-packages", str(site), "--gpu", "sm_120").out.splitlines()
     assert lines[1] == "  error    gpu-code-missing: odd/_C.abi3.so"
     assert lines[-1].endswith(
-        "1 ELF file; its GPU code runs on sm_90; not on sm_80, sm_86, sm_89, sm_100, sm_103, sm_120, sm_121"
+        "1 ELF file; its GPU code runs on sm_90; not on sm_60, sm_61, sm_62, sm_70, sm_72, sm_75, sm_80, sm_86, sm_87, "
+        "sm_88, sm_89, sm_100, sm_103, sm_110, sm_120, sm_121"
     )
 
 

@@ -52,7 +52,8 @@ def test_sources_on_this_disk_are_compared(here: Machine, tmp_path: Path, monkey
     assert caught.value.why == "1 file changed (setup.py)"
     for name in ("stale", "contradictions"):
         monkeypatch.setattr(lock, name, lambda *_: ())
-    monkeypatch.setattr(App, "require_unedited", lambda *_: None)
+    for name in ("require_unedited", "require_compatible"):
+        monkeypatch.setattr(App, name, lambda *_: None)
     monkeypatch.setattr(lock_use_case, "resolve_cell", lambda *_: pytest.fail("made anew"))
     with pytest.raises(pytest.fail.Exception, match="made anew"):
         here.run(lock_command.command, "demo", "--record", app=app)
