@@ -9,7 +9,7 @@ from imagegen.plan.lock.model import LockedBuild
 from imagegen.plan.matrix import metadata
 from imagegen.supply.compare.difference import ComparisonFacts
 from imagegen.wheels import wheelhouse
-from imagegen.wheels.builds import planning
+from imagegen.wheels.builds import environment
 from imagegen.wheels.throttle import BuildJob
 
 
@@ -24,6 +24,6 @@ def comparison_facts(session: Session) -> ComparisonFacts:
     def job(build: LockedBuild) -> BuildJob | None:
         cells = session.matrix.cells()
         recipe = next((cell.recipes[build.name] for cell in cells if build.name in cell.recipes), None)
-        return planning.work(build, recipe, session.store) if recipe else None
+        return environment.work(build, recipe, session.store) if recipe else None
 
     return ComparisonFacts(requires, job, lambda build: wheelhouse.known(session.store, build.key) is not None)

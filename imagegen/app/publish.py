@@ -45,9 +45,8 @@ from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.image.layers.sources import plan_layers, previously_built_layers
 from imagegen.plan.lock.model import Lock, Record
 from imagegen.plan.matrix.model import Cell
-from imagegen.run import smoke
+from imagegen.run import numerics, smoke
 from imagegen.run.engine import Engine
-from imagegen.run.smoke import numerics
 from imagegen.supply.publish import attachments
 from imagegen.supply.publish.attachments import (
     SmokeAttestation,

@@ -15,8 +15,8 @@ from imagegen.core.net import Client
 from imagegen.core.registry import Repository
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.run.smoke import numerics
-from imagegen.run.smoke.numerics import Fingerprint
+from imagegen.run import numerics
+from imagegen.run.numerics import Fingerprint
 from imagegen.supply.compare.operands import ImageLocation, SideSources
 from imagegen.supply.compare.verify import Attachments
 from imagegen.supply.trust import project as projects

@@ -16,7 +16,7 @@ from imagegen.cli.report_command import print_lines
 from imagegen.core.net import Client
 from imagegen.core.text import shown
 from imagegen.image import layers
-from imagegen.run.smoke.numerics import Fingerprint, recall
+from imagegen.run.numerics import Fingerprint, recall
 from imagegen.supply.compare import numerics, operands, wording
 from imagegen.supply.compare.difference import CORES, Change, Difference, Rebuild, difference
 from imagegen.supply.compare.operands import ComparedLayer, DiffOperand

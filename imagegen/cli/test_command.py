@@ -16,10 +16,9 @@ from imagegen.image.layers.image import local_tags
 from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.run import smoke
+from imagegen.run import numerics, smoke
 from imagegen.run.engine import Engine
-from imagegen.run.smoke import numerics
-from imagegen.run.smoke.run import parts
+from imagegen.run.smoke import parts
 from imagegen.supply.export.export import read_results
 from imagegen.supply.publish.attachments import SmokeRequirement, attestation_of, save_attestation
 from imagegen.wheels import builds

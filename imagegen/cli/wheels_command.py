@@ -24,7 +24,7 @@ from imagegen.core.progress import human
 from imagegen.core.text import counted, did_you_mean, shown
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.plan.lock.model import Lock
-from imagegen.wheels import builds, remote_wheelhouse, wheelhouse
+from imagegen.wheels import builds, wheelhouse
 
 
 @click.group("wheels", cls=CommandGroup)
@@ -145,14 +145,14 @@ def push_wheels(app: App, *, patterns: tuple[str, ...], destination: str | None,
 
     Without --to, IMAGEGEN_WHEELHOUSE names the repository. A wheel that is there under the same key stays unchanged.
     """
-    place = remote_wheelhouse.place(app.settings, destination, "--to")
+    place = wheelhouse.place(app.settings, destination, "--to")
     if place is None:
         fix = "name a repository with --to, or with IMAGEGEN_WHEELHOUSE"
         raise UsageError("there is no wheelhouse to push to", code="usage-no-wheelhouse", fix=fix)
     wheels = list(_chosen(list(wheelhouse.every(app.store)), patterns))
     pushed: dict[str, bool] = {}
     with Client(app.settings) as client:
-        team = remote_wheelhouse.RemoteWheelhouse(place, client, app.settings)
+        team = wheelhouse.RemoteWheelhouse(place, client, app.settings)
         if wheels:
             team.reach()
         for wheel in wheels:
@@ -204,7 +204,7 @@ def pull_wheels(app: App, *, keys: tuple[str, ...], cells: tuple[str, ...], sour
 
     Without --from, IMAGEGEN_WHEELHOUSE names the repository. Exit code 1 when it lacks one that the store lacks too.
     """
-    place = remote_wheelhouse.place(app.settings, source, "--from")
+    place = wheelhouse.place(app.settings, source, "--from")
     if place is None:
         fix = "name a repository with --from, or with IMAGEGEN_WHEELHOUSE"
         raise UsageError("there is no wheelhouse to pull from", code="usage-no-wheelhouse", fix=fix)
@@ -213,7 +213,7 @@ def pull_wheels(app: App, *, keys: tuple[str, ...], cells: tuple[str, ...], sour
     wanted = dict(_of_keys(keys)) | dict(_of_cells(app, cells))
     found: dict[str, str] = {}
     with Client(app.settings) as client:
-        team = remote_wheelhouse.RemoteWheelhouse(place, client, app.settings)
+        team = wheelhouse.RemoteWheelhouse(place, client, app.settings)
         for key, named in wanted.items():
             name = " ".join(named) if named else key
             if wheelhouse.known(app.store, key):

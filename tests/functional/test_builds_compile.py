@@ -27,7 +27,7 @@ from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.engine import Engine
 from imagegen.wheels import builds, wheelhouse
-from imagegen.wheels.builds import planning
+from imagegen.wheels.builds import environment
 from imagegen.wheels.throttle import Machine
 from tests.support.errors import raises
 from tests.support.source_builds import BUILD, RECIPE, WITH_BUILD, packed
@@ -184,9 +184,9 @@ def test_a_refused_wheel_is_spared(host: BuildHost, monkeypatch: pytest.MonkeyPa
 
 def test_what_was_measured_wins_over_the_recipe(host: BuildHost) -> None:
     (build,) = host.lock.builds
-    assert planning.work(build, RECIPE, host.store).cost == RECIPE.cost
+    assert environment.work(build, RECIPE, host.store).cost == RECIPE.cost
     host.compile()
-    measured = planning.work(build, RECIPE, host.store).cost
+    measured = environment.work(build, RECIPE, host.store).cost
     assert measured is not None
     assert (measured.units, measured.memory, measured.largest) == (4, 3 * GB, 4 * GB)
     assert measured.seconds == 5.0, "a unit's CPU seconds for one architecture"
@@ -194,8 +194,8 @@ def test_what_was_measured_wins_over_the_recipe(host: BuildHost) -> None:
 
 def test_what_another_imagegen_has_remembered_is_not_guessed_at(host: BuildHost) -> None:
     (build,) = host.lock.builds
-    Cache("build-cost", dict).put(host.store, planning._key(build), {"units": 4, "minutes": 3})
-    assert planning.work(build, RECIPE, host.store).cost == RECIPE.cost
+    Cache("build-cost", dict).put(host.store, environment._key(build), {"units": 4, "minutes": 3})
+    assert environment.work(build, RECIPE, host.store).cost == RECIPE.cost
 
 
 @pytest.mark.parametrize("ending", [[event(event="failed", cause="memory", what="the kernel ended cicc")], [KILLED]])
@@ -296,11 +296,14 @@ def test_after_a_failure_the_other_build_is_let_finish(host: BuildHost) -> None:
 
 
 def test_memory_that_another_imagegen_has_planned_with_is_not_planned_again(host: BuildHost) -> None:
-    with planning.reserved(host.store, "here", 7 * GB, 2), planning.reserved(host.store, "elsewhere", 99 * GB, 64):
-        assert planning.reserved_resources(host.store, "here") == planning.Taken(7 * GB, 2)
+    with (
+        environment.reserved(host.store, "here", 7 * GB, 2),
+        environment.reserved(host.store, "elsewhere", 99 * GB, 64),
+    ):
+        assert environment.reserved_resources(host.store, "here") == environment.Taken(7 * GB, 2)
         host.compile()
     assert host.builder.throttles == [{"jobs": 2, "threads": 1}]
-    assert planning.reserved_resources(host.store, "here") == planning.Taken(0, 0)
+    assert environment.reserved_resources(host.store, "here") == environment.Taken(0, 0)
 
 
 def test_what_another_imagegen_compiles_is_waited_for_aloud(host: BuildHost) -> None:
@@ -328,7 +331,7 @@ def test_no_memory_is_used_that_another_imagegen_has_planned_with(
     available = [1 * GB, 14 * GB]  # as it is found, before and after the other has left
     monkeypatch.setattr(compiling.environment, "probe", lambda *_: Machine(4, 16 * GB, available.pop(0), limited=True))
     with ThreadPoolExecutor(1) as pool:
-        with planning.reserved(host.store, "here", 14 * GB, 2):
+        with environment.reserved(host.store, "here", 14 * GB, 2):
             second = pool.submit(host.compile)
             until(lambda: bool(host.said.lines))
             time.sleep(0.1)
@@ -341,7 +344,7 @@ def test_no_memory_is_used_that_another_imagegen_has_planned_with(
 def test_a_reservation_whose_maker_was_killed_counts_no_more(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     (store.scratch / "reserved-x").write_text(json.dumps({"place": "here", "memory": 5, "cores": 1}))
-    assert planning.reserved_resources(store, "here") == planning.Taken(0, 0)
+    assert environment.reserved_resources(store, "here") == environment.Taken(0, 0)
 
 
 def test_an_interrupted_run_stops_its_compilers(host: BuildHost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +367,7 @@ def test_an_interrupted_run_stops_its_compilers(host: BuildHost, monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         host.compile()
     assert stopped.is_set()
-    assert planning.reserved_resources(host.store, "here") == planning.Taken(0, 0)
+    assert environment.reserved_resources(host.store, "here") == environment.Taken(0, 0)
 
 
 def test_a_lock_without_builds_needs_no_wheels(tmp_path: Path) -> None:

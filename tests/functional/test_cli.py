@@ -20,7 +20,7 @@ from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules.check import Conflict, Verdict
 from imagegen.run.doctor.fabric import Host
 from imagegen.run.engine import Engine
-from imagegen.run.smoke.report import CheckResult, SmokeReport
+from imagegen.run.smoke import CheckResult, SmokeReport
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix
 
@@ -54,7 +54,7 @@ def test_the_doctor_measures_the_fabric_where_there_are_gpus_and_the_image(
         (found,) = json.loads(ended.out)
         return ended.code, {row["name"]: row["status"] for row in found["checks"]}
 
-    monkeypatch.setattr("imagegen.run.smoke.run", smoke_run)
+    monkeypatch.setattr("imagegen.run.smoke", smoke_run)
     monkeypatch.setattr("imagegen.run.doctor.fabric.gather", lambda: Host(Machine({}, place="host")))
     assert checks("hopper-vllm") == (0, {"gpus": "warning", "links": "-", "rdma": "note", "transport": "-"})
     assert checks()[0] == 0

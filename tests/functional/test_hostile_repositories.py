@@ -22,7 +22,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.plan import lock
 from imagegen.plan.lock.model import LOCAL, LockedDeb
-from imagegen.run.engine.buildx import Buildx, run_buildx
+from imagegen.run.engine.connection import Buildx, run_buildx
 from imagegen.supply.trust import documents
 from tests.support.environment import environment
 from tests.support.hostile_repository import TRAPS, Trap, fetch_lazily, give_away, look_bare, plain_git

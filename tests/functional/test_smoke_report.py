@@ -27,7 +27,7 @@ from imagegen.incontainer.smoke.table import CHECKS, applicable
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedGpus, LockedWheel
 from imagegen.plan.matrix.model import Declarations, EnvVar
 from imagegen.run import smoke
-from imagegen.run.smoke.run import GRACE, ROOT, files, judged, parse, spec
+from imagegen.run.smoke import GRACE, ROOT, files, judged, parse, spec
 from tests.support.interpreters import LOCKED
 
 FILE = LockedFile("x.whl", 1, "0" * 64, "pypi")

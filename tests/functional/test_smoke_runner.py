@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import imagegen.incontainer
-from imagegen.run.smoke import numerics
+from imagegen.run import numerics
 
 HOME = Path(imagegen.incontainer.__file__).parent
 sys.path.insert(0, str(HOME))  # as in a container, where the folder `suite` is copied to

@@ -20,8 +20,8 @@ from imagegen.core.progress import Quiet
 from imagegen.core.registry import parse
 from imagegen.core.store import Store
 from imagegen.plan.lock.builds import BuiltWheel
-from imagegen.wheels import remote_wheelhouse, wheelhouse
-from imagegen.wheels.remote_wheelhouse import RemoteWheelhouse
+from imagegen.wheels import wheelhouse
+from imagegen.wheels.wheelhouse import RemoteWheelhouse
 from tests.support.built_wheels import DATA, KEY, LOG, built
 from tests.support.errors import raises
 from tests.support.registry_server import send
@@ -145,7 +145,7 @@ def test_another_wheel_than_asked(required: tuple[str, str], registry: Writable,
     ],
 )
 def test_what_a_file_is_called(filename: str, name: str, version: str, *, same: bool) -> None:
-    assert remote_wheelhouse._called(filename, name, version) is same
+    assert wheelhouse._called(filename, name, version) is same
 
 
 Change = Callable[[dict[str, Any]], Any]
@@ -247,15 +247,15 @@ def test_places() -> None:
     def settings(**env: str) -> Settings:
         return Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull, **env})
 
-    assert remote_wheelhouse.place(settings()) is None
-    assert remote_wheelhouse.place(settings(IMAGEGEN_WHEELHOUSE="")) is None
+    assert wheelhouse.place(settings()) is None
+    assert wheelhouse.place(settings(IMAGEGEN_WHEELHOUSE="")) is None
     named = settings(IMAGEGEN_WHEELHOUSE="ghcr.io/team/wheels")
-    assert str(remote_wheelhouse.place(named)) == "ghcr.io/team/wheels"
-    assert str(remote_wheelhouse.place(named, "quay.io/a/b", "--to")) == "quay.io/a/b"
+    assert str(wheelhouse.place(named)) == "ghcr.io/team/wheels"
+    assert str(wheelhouse.place(named, "quay.io/a/b", "--to")) == "quay.io/a/b"
     wrong = (("ghcr.io/a:1", "--to"), ("", "--to"), ("UPPER/x y", None))
     for text, option in wrong:
         with raises("usage-no-repository") as caught:
-            remote_wheelhouse.place(settings(IMAGEGEN_WHEELHOUSE=text), text if option else None, option or "")
+            wheelhouse.place(settings(IMAGEGEN_WHEELHOUSE=text), text if option else None, option or "")
         assert caught.value.what.startswith(option or "IMAGEGEN_WHEELHOUSE")
         assert "registry.example.com/team/wheels" in str(caught.value)
 
@@ -263,5 +263,5 @@ def test_places() -> None:
 @given(st.text(max_size=80))
 def test_no_key_but_a_digest_becomes_a_tag(text: str) -> None:
     with raises("usage-invalid-value"):
-        remote_wheelhouse.tag(text)
-    assert remote_wheelhouse.tag(digest_of(text.encode("utf-8", "surrogatepass"))).startswith("sha256-")
+        wheelhouse.tag(text)
+    assert wheelhouse.tag(digest_of(text.encode("utf-8", "surrogatepass"))).startswith("sha256-")

@@ -21,7 +21,8 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import ContainerError, EngineError, OutputLimitError, StoreError, WheelError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.run.embedded_engine import private, processes
+from imagegen.run.embedded_engine import machine as processes
+from imagegen.run.embedded_engine import private
 from imagegen.run.engine import Engine, load
 from imagegen.run.engine.connection import SUITE
 from imagegen.run.engine.containers import LONGEST

@@ -21,7 +21,7 @@ from imagegen.core.registry import PushTarget, Repository, parse, resolve, uploa
 from imagegen.core.store import Store
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import wheelhouse
-from imagegen.wheels.remote_wheelhouse import RemoteWheelhouse
+from imagegen.wheels.wheelhouse import RemoteWheelhouse
 from tests.support.docker_registry import Hub, login, serving
 from tests.support.registry_server import CONFIG, LAYER, MANIFEST
 

@@ -9,10 +9,9 @@ import pytest
 
 from imagegen.core.progress import Quiet
 from imagegen.plan.matrix.model import Declarations
-from imagegen.run import smoke
+from imagegen.run import numerics, smoke
 from imagegen.run.engine import Engine
-from imagegen.run.smoke import numerics
-from imagegen.run.smoke.run import ROOT, files, spec
+from imagegen.run.smoke import ROOT, files, spec
 from tests.support.machines import Built
 from tests.support.smoke_programs import PROGRAMS, judge
 

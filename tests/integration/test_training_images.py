@@ -12,8 +12,7 @@ import pytest
 from imagegen.core.progress import Quiet
 from imagegen.run import smoke
 from imagegen.run.engine import Engine
-from imagegen.run.smoke.report import SmokeReport
-from imagegen.run.smoke.run import ROOT, files, spec
+from imagegen.run.smoke import ROOT, SmokeReport, files, spec
 from tests.support.container_shell import Shell
 from tests.support.machines import Built, Place, built_in
 from tests.support.smoke_programs import PROGRAMS, judge

@@ -14,7 +14,7 @@ from imagegen.image.layers import Size
 from imagegen.plan.lock.model import LockedGpus, Record, RecordedLayer
 from imagegen.plan.matrix.model import Cell, Rule
 from imagegen.plan.state import CellState
-from imagegen.run.smoke.report import CheckResult, SmokeReport
+from imagegen.run.smoke import CheckResult, SmokeReport
 from tests.support.matrix_samples import SMALL, load
 from tests.support.tiny_lock import LOCK
 

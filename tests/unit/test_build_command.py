@@ -18,8 +18,7 @@ from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import read
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run.engine import Engine
-from imagegen.run.smoke import CheckResult, SmokeReport
-from imagegen.run.smoke.run import parts
+from imagegen.run.smoke import CheckResult, SmokeReport, parts
 from imagegen.supply.publish.attachments import SmokeRequirement, find_saved
 from tests.support.environment import environment
 
@@ -44,7 +43,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
         return SmokeReport(IMAGE, LOCK.cell, tuple(CheckResult(each.name, "pass", 0.1) for each in checks))
 
     monkeypatch.setattr(Engine, "connect", connect)
-    monkeypatch.setattr("imagegen.run.smoke.run", run)
+    monkeypatch.setattr("imagegen.run.smoke", run)
     monkeypatch.setattr("imagegen.app.build.ensure_wheels", lambda _, __, lock, **___: lock)
     monkeypatch.setattr("imagegen.app.build.audit_before_image", lambda *_: None)
     monkeypatch.setattr("imagegen.image.layers.built_digest", lambda *_: IMAGE)

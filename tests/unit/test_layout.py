@@ -47,6 +47,7 @@ ORDER = [
     "run.engine",
     "run.doctor",
     "run.smoke",
+    "run.numerics",
     "wheels",
     "wheels.resolve",
     "wheels.builds",

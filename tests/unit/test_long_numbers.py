@@ -29,7 +29,7 @@ from imagegen.plan.lock.sdist import _check
 from imagegen.plan.lock.tables import parse_release
 from imagegen.plan.matrix import recipe
 from imagegen.supply.compare.difference import goes_back
-from imagegen.wheels import naming, remote_wheelhouse
+from imagegen.wheels import naming, wheelhouse
 from tests.support.matrix_samples import SMALL, load
 from tests.support.wheels import FILENAME, make_wheel
 
@@ -106,7 +106,7 @@ def test_what_is_asked_for_or_harvested_is_refused(ask: Callable[[], object], er
         (lambda: _is_of(SDIST, "demo"), False),
         (lambda: recipe._is_of(SDIST, "demo", "1"), False),
         (lambda: naming.read(WHEEL), None),
-        (lambda: remote_wheelhouse._called("demo-1-py3-none-any.whl", "demo", DIGITS), False),
+        (lambda: wheelhouse._called("demo-1-py3-none-any.whl", "demo", DIGITS), False),
         (lambda: goes_back("1", DIGITS), False),
         (lambda: _within(DIGITS, ">=1"), False),
         (lambda: size_of(DIGITS), None),

@@ -17,9 +17,8 @@ from rich.console import Console
 from imagegen.cli import numerics_table
 from imagegen.cli.report_command import print_lines
 from imagegen.core.store import Store
-from imagegen.run import smoke
-from imagegen.run.smoke import numerics
-from imagegen.run.smoke.numerics import Fingerprint, NumericResult
+from imagegen.run import numerics, smoke
+from imagegen.run.numerics import Fingerprint, NumericResult
 from imagegen.supply.compare import numerics as comparison
 
 CUDNN = ("attention", "sdpa cudnn_attention", "bfloat16")

@@ -12,8 +12,7 @@ from imagegen.core.store import Store
 from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import read
 from imagegen.plan.matrix.model import Declarations
-from imagegen.run.smoke import CheckResult, SmokeReport
-from imagegen.run.smoke.run import parts
+from imagegen.run.smoke import CheckResult, SmokeReport, parts
 from imagegen.supply.publish import attachments
 from imagegen.supply.publish.attachments import (
     SmokeAttestation,

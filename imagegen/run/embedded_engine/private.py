@@ -26,8 +26,8 @@ from imagegen.core.store import disk
 from imagegen.image.base.apt import Apt
 from imagegen.image.base.resolve import official
 from imagegen.plan.distributions import release
-from imagegen.run.embedded_engine import processes
-from imagegen.run.embedded_engine.network import Network, forwards
+from imagegen.run.embedded_engine import machine
+from imagegen.run.embedded_engine.machine import Network, forwards
 from imagegen.run.engine.connection import PACKAGES, SUITE, open_client
 
 
@@ -206,7 +206,7 @@ def _remove(places: _Places, progress: Progress) -> None:
     if places.home.exists():
         shutil.rmtree(places.home)
     left = [str(path) for path in (places.home, places.run) if path.exists()]
-    left += processes.mounts_under(places.home) + processes.cgroups(places.name)
+    left += machine.mounts_under(places.home) + machine.cgroups(places.name)
     left += record.network.traces() if record else []
     if left:
         raise EngineError(
@@ -359,16 +359,16 @@ def _stop(places: _Places, record: _Record, progress: Progress) -> None:
     with timed(progress, "stop the private engine"):
         if _answers(places):
             _empty(places)
-        processes.end_all(places.packages)
-        processes.kill_in_cgroups(places.name)
-        processes.unmount_all(places.home, places.run)
+        machine.end_all(places.packages)
+        machine.kill_in_cgroups(places.name)
+        machine.unmount_all(places.home, places.run)
         for text in record.network.down():
             progress.say(text)
-        processes.remove_cgroups(places.name)
+        machine.remove_cgroups(places.name)
         shutil.rmtree(places.run, ignore_errors=True)
         for path in () if _running_records() else map(Path, record.made):  # another engine uses the same directories
-            processes.remove_dead_sockets(path)
-            processes.remove_if_empty(path)
+            machine.remove_dead_sockets(path)
+            machine.remove_if_empty(path)
         places.state.unlink(missing_ok=True)
 
 

@@ -24,8 +24,7 @@ from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store
 from imagegen.run.embedded_engine import private
-from imagegen.run.engine.buildx import Buildx, run_buildx
-from imagegen.run.engine.connection import ENGINE_FLOOR, open_client, shortcomings
+from imagegen.run.engine.connection import ENGINE_FLOOR, Buildx, open_client, run_buildx, shortcomings
 from imagegen.run.engine.containers import Container, ContainerInfo, exec_in, explained, running, visit
 from imagegen.run.engine.load import Loading, image_digest, load, pull, tag_image
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from imagegen.core.text import counted
-from imagegen.run.smoke.numerics import Fingerprint, Key, NumericResult
+from imagegen.run.numerics import Fingerprint, Key, NumericResult
 from imagegen.supply.compare.difference import Change
 
 _SENTENCES = 3  # operations in the summary; the table has all

@@ -27,7 +27,7 @@ from imagegen.image.layers.plan import plan
 from imagegen.plan import lock as locks
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Lock, main_versions
-from imagegen.run.smoke.numerics import Fingerprint
+from imagegen.run.numerics import Fingerprint
 
 _VERSION = f"{LABEL}version."
 

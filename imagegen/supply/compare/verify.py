@@ -20,7 +20,7 @@ from imagegen.core.text import counted
 from imagegen.image.layers.image import read_description
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.model import Lock
-from imagegen.run.smoke import numerics
+from imagegen.run import numerics
 from imagegen.supply.compare import contents
 from imagegen.supply.compare.contents import ImageVerdict, ReadImage, StepResult, StepStatus, failed, passed
 from imagegen.supply.compare.operands import ImageLocation

@@ -24,7 +24,7 @@ from imagegen.incontainer.smoke.table import Check, applicable
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Declarations
 from imagegen.run import smoke
-from imagegen.run.smoke.run import files, judged, parts, read_result, spec
+from imagegen.run.smoke import files, judged, parts, read_result, spec
 from imagegen.supply.export.tree import Entry, contents, read_tree
 from imagegen.supply.publish.attachments import SmokeRequirement, programs_digest
 

@@ -18,8 +18,7 @@ from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import dumps
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Declarations
-from imagegen.run.smoke import SmokeReport
-from imagegen.run.smoke.run import files, parts, spec
+from imagegen.run.smoke import SmokeReport, files, parts, spec
 from imagegen.supply.trust import provenance, sbom
 from imagegen.supply.trust.documents import (
     AUDIT,

@@ -22,11 +22,10 @@ from imagegen.plan.lock.builds import BuiltWheel, fetch_sources
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels import throttle, wheelhouse
-from imagegen.wheels.builds import check, environment, planning
+from imagegen.wheels.builds import check, environment
 from imagegen.wheels.builds.check import require_sources
 from imagegen.wheels.builds.environment import BuildEnvironment
-from imagegen.wheels.builds.run import Stage, run
-from imagegen.wheels.builds.toolchain import stage
+from imagegen.wheels.builds.run import Stage, run, stage
 from imagegen.wheels.throttle import BuildJob, JobPlan, Machine, duration
 
 _CHUNK = 1 << 20  # bytes
@@ -123,7 +122,8 @@ def compile_all(
         base = layers.assemble_base(lock, build_environment.context)
         look = partial(environment.probe, lock, base, build_environment)
         works = {
-            name: planning.work(build, cell.recipes[name], build_environment.store) for name, build in pending.items()
+            name: environment.work(build, cell.recipes[name], build_environment.store)
+            for name, build in pending.items()
         }
         scheduler = _BuildScheduler(build_environment, works, look, look())
         scheduler.announce()  # before anything large is fetched
@@ -175,7 +175,7 @@ class _Job:
                 progress.say(f"note: {build.name} {build.version} is {remark}")
             wheel = kept(path, out, build, lock, plan, done, store, time.time())
         wheelhouse.keep(store, wheel)
-        planning.learn(build, wheel.record, store)
+        environment.learn(build, wheel.record, store)
         progress.say(sentence(wheel, plan))
 
 
@@ -202,7 +202,7 @@ class _BuildScheduler:
     def announce(self) -> None:
         """Log the plan."""
         plans = self._plans(
-            self.works, planning.reserved_resources(self.build_environment.store, self.build_environment.place)
+            self.works, environment.reserved_resources(self.build_environment.store, self.build_environment.place)
         )
         for name, plan in plans.items():
             self._log_plan(name, plan)
@@ -250,10 +250,10 @@ class _BuildScheduler:
 
     def _wait_for_others(self) -> None:
         """Wait until another imagegen process takes or releases memory or cores."""
-        before = planning.reserved_resources(self.build_environment.store, self.build_environment.place)
+        before = environment.reserved_resources(self.build_environment.store, self.build_environment.place)
         while (
             before.memory
-            and planning.reserved_resources(self.build_environment.store, self.build_environment.place) == before
+            and environment.reserved_resources(self.build_environment.store, self.build_environment.place) == before
         ):
             time.sleep(_POLL)
         self.machine = self.look()
@@ -264,21 +264,21 @@ class _BuildScheduler:
         """
         store, place = self.build_environment.store, self.build_environment.place
         with store.lock(_PLANNING):
-            taken = planning.reserved_resources(store, place)
+            taken = environment.reserved_resources(store, place)
             if not waiting or (self.running and taken.cores >= self.machine.cores):
                 return {}
             found = {}
             for name, plan in self._plans({name: self.works[name] for name in waiting}, taken).items():
                 found[name] = plan, ExitStack()
-                found[name][1].enter_context(planning.reserved(store, place, plan.memory, plan.jobs * plan.threads))
+                found[name][1].enter_context(environment.reserved(store, place, plan.memory, plan.jobs * plan.threads))
         return found
 
-    def _plans(self, works: Mapping[str, BuildJob], taken: planning.Taken) -> dict[str, JobPlan]:
+    def _plans(self, works: Mapping[str, BuildJob], taken: environment.Taken) -> dict[str, JobPlan]:
         """Return the plans of builds that fit beside the reservations; one that never fits may run alone."""
         plans = throttle.share(works, self._left(taken), taken.memory)
         return {name: plan for name, plan in plans.items() if not (plan.warning and taken.memory)}
 
-    def _left(self, taken: planning.Taken) -> Machine:
+    def _left(self, taken: environment.Taken) -> Machine:
         """The machine without the cores that are used, and with what is available now that ours have begun."""
         own = sum(plan.memory for _, plan, _ in self.running.values())
         cores, available = max(1, self.machine.cores - taken.cores), max(0, self.machine.available - own)

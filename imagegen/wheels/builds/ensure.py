@@ -16,7 +16,7 @@ from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.engine import Engine
-from imagegen.wheels import remote_wheelhouse, wheelhouse
+from imagegen.wheels import wheelhouse
 from imagegen.wheels.builds.compile import compile_all
 from imagegen.wheels.builds.environment import BuildEnvironment
 
@@ -75,15 +75,15 @@ def compile_builds(
 
 def pull_wheels(required: Sequence[LockedBuild], context: Context) -> Sequence[LockedBuild]:
     """Download the wheels that the remote wheelhouse of IMAGEGEN_WHEELHOUSE has; return the builds that it lacks."""
-    place = remote_wheelhouse.place(context.settings) if required else None
+    place = wheelhouse.place(context.settings) if required else None
     if place is None:
         return required
     with Client(context.settings) as client:
-        team = remote_wheelhouse.RemoteWheelhouse(place, client, context.settings)
+        team = wheelhouse.RemoteWheelhouse(place, client, context.settings)
         return [build for build in required if not _pull(build, team, context.store, context.progress)]
 
 
-def _pull(build: LockedBuild, team: remote_wheelhouse.RemoteWheelhouse, store: Store, progress: Progress) -> bool:
+def _pull(build: LockedBuild, team: wheelhouse.RemoteWheelhouse, store: Store, progress: Progress) -> bool:
     found = team.fetch(build.key, store, progress, required=(build.name, build.version))
     if found:
         progress.say(f"{found.filename}: from the remote wheelhouse {team}")

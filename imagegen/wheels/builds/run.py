@@ -1,4 +1,4 @@
-"""Parse buildx plain progress: worker events, log lines, and every known form of an out-of-memory failure.
+"""One source build: its toolchain, its stage on a builder, and how buildx shows its progress and want of memory.
 
 Source of the format: plain progress of buildx 0.13 and 0.29: `#12 34.5 text` is a line of step 12 after 34.5 seconds,
 and `#12 ERROR: ...` its end. BuildKit repeats the log's end behind `------`.
@@ -18,6 +18,7 @@ from imagegen.core.errors import BuildError, EngineError
 from imagegen.core.progress import human
 from imagegen.core.text import counted, cut, redact
 from imagegen.image import dockerfile as recipe
+from imagegen.image import layers
 from imagegen.image.layers import Image
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.recipe import Recipe
@@ -266,3 +267,12 @@ def _failed(build: LockedBuild, output: LogParser, error: EngineError) -> BuildE
         why=f"{said}\n{ending}" if ending else said,
         fix=_FIXES.get((failure and failure.cause) or ""),
     )
+
+
+# The image that a build starts from: the cell's own layers with the wheels that it is compiled against.
+
+
+def stage(lock: Lock, recipes: Mapping[str, Recipe], build_environment: BuildEnvironment) -> Stage:
+    """The toolchain's image, in the store, for a lock with one build. Raises as `layers.assemble`."""
+    toolchain = layers.assemble(recipe.toolchain(lock), build_environment.context)
+    return Stage(lock, recipes, toolchain)

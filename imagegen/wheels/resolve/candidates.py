@@ -28,7 +28,7 @@ from imagegen.plan.lock.resolution_inputs import pep508
 from imagegen.plan.matrix.model import Cell, Component
 from imagegen.plan.matrix.model import Requirement as Asked
 from imagegen.plan.matrix.recipe import Commit, LocalSource, Recipe, SdistFile
-from imagegen.wheels import remote_wheelhouse, wheelhouse
+from imagegen.wheels import wheelhouse
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Offer, WheelListing, WheelRequirement, WheelSources, find
 from imagegen.wheels.wheelhouse import Candidate, WheelSource
@@ -113,8 +113,8 @@ def candidate_places(
     """Return all places in their order; `index` is the listing of the component's own index."""
     # Short timeouts: a host that does not respond is one place of many.
     quick = client.impatient()
-    named = remote_wheelhouse.place(settings)
-    team = remote_wheelhouse.RemoteWheelhouse(named, client, settings) if named else None
+    named = wheelhouse.place(settings)
+    team = wheelhouse.RemoteWheelhouse(named, client, settings) if named else None
     return WheelSources(
         store=store,
         client=client,

@@ -37,8 +37,7 @@ from imagegen.plan.lock.uv_project import ProjectContents, UvProject
 from imagegen.plan.matrix.model import Cell, Requirement, Rule
 from imagegen.plan.rules import Facts, facts_of_lock, minimum_version, rule_constraints
 from imagegen.wheels.resolve.candidates import WheelSelector
-from imagegen.wheels.resolve.drafts import Drafter
-from imagegen.wheels.resolve.resolver import UV_VERSION, Resolver, rfc3339
+from imagegen.wheels.resolve.resolver import UV_VERSION, Drafter, Resolver, rfc3339
 
 
 @dataclass(frozen=True)

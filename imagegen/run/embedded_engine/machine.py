@@ -1,15 +1,21 @@
-"""The private engine's network: a bridge, three firewall rules and IP forwarding, each of which can be undone.
+"""Changes of the private engine on the machine, each of which can be undone: network, processes, mounts, cgroups.
 
 The engine is configured to leave the firewall unchanged: its own rules would clash with those of another Docker on the
-machine, and it would leave them behind, with a FORWARD policy of DROP.
+machine, and it would leave them behind, with a FORWARD policy of DROP. Source: proc(5), cgroups(7).
 """
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import json
+import os
+import signal
+import socket
 import subprocess
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,3 +133,96 @@ def _run(*command: str) -> str:
 
 def _succeeds(*command: str) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+# End what runs from a directory, and take away the mounts and cgroups that it leaves. Source: proc(5), cgroups(7).
+
+_PATIENCE = 20  # seconds between asking a process to end and ending it
+
+
+def end_all(directory: Path) -> None:
+    """End every process whose program lies in `directory`: ask first, the engine before its helpers, then kill.
+
+    Programs, not recorded ids: an id may be another process's by now.
+    """
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        for pid in _running_from(directory):
+            try:
+                os.kill(pid, sign)
+            except ProcessLookupError:
+                continue
+        deadline = time.monotonic() + _PATIENCE
+        while _running_from(directory) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def _running_from(directory: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                program = os.readlink(entry / "exe")
+            except OSError:  # it has ended, or is a kernel thread
+                continue
+            if Path(program).is_relative_to(directory):
+                found.append(int(entry.name))
+    return found
+
+
+def mounts_under(*directories: Path) -> list[str]:
+    """Mount points at or below the directories, innermost first."""
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    points = [line.split()[4].encode().decode("unicode_escape") for line in lines]
+    return [point for point in reversed(points) if any(Path(point).is_relative_to(d) for d in directories)]
+
+
+def unmount_all(*directories: Path) -> None:
+    for point in mounts_under(*directories):
+        subprocess.run(["umount", "--lazy", point], capture_output=True, check=False)
+
+
+def cgroups(name: str) -> list[str]:
+    """Control groups of that name at the top of every hierarchy, v1 or v2."""
+    root = Path("/sys/fs/cgroup")
+    return [str(path) for path in (root / name, *root.glob(f"*/{name}")) if path.is_dir()]
+
+
+def kill_in_cgroups(name: str) -> None:
+    """Kill the containers of an engine that died before it could: their programs lie in images, not in a directory."""
+    deadline = time.monotonic() + _PATIENCE
+    while (left := _members(name)) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _members(name: str) -> set[int]:
+    """Processes in control groups of that name, or below; not those of another process namespace, which have no id."""
+    found: set[int] = set()
+    for directory in (directory for top in cgroups(name) for directory, _, _ in os.walk(top)):
+        with suppress(OSError):  # it has gone
+            found |= {int(pid) for pid in Path(directory, "cgroup.procs").read_text().split()}
+    return found - {0}
+
+
+def remove_cgroups(name: str) -> None:
+    for top in cgroups(name):
+        for directory, _, _ in os.walk(top, topdown=False):
+            remove_if_empty(Path(directory))
+
+
+def remove_dead_sockets(directory: Path) -> None:
+    """Remove sockets at which nothing listens: containerd's shims leave theirs when they are killed."""
+    for path in directory.glob("*"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            if path.is_socket() and probe.connect_ex(str(path)) == errno.ECONNREFUSED:
+                path.unlink()
+
+
+def remove_if_empty(directory: Path) -> None:
+    """Remove a directory unless it has entries."""
+    try:
+        directory.rmdir()
+    except OSError:
+        return
