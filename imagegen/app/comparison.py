@@ -1,13 +1,31 @@
-"""Facts for the comparison of locks: dependencies of releases, costs of builds, wheels in the store."""
+"""Comparisons of the project: its cells, locks and trusted signers as operands, and facts about builds and packages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import cast
 
 from imagegen.app.session import Session
-from imagegen.plan.lock.model import LockedBuild
+from imagegen.core.errors import UsageError
+from imagegen.core.net import Client
+from imagegen.core.registry import Repository
+from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix import metadata
+from imagegen.plan.matrix.model import Cell
+from imagegen.run import numerics
+from imagegen.run.numerics import Fingerprint
 from imagegen.supply.compare.difference import ComparisonFacts
+from imagegen.supply.compare.operands import ImageLocation, SideSources
+from imagegen.supply.compare.verify import Attachments
+from imagegen.supply.trust import project as projects
+from imagegen.supply.trust.attach import gather
+from imagegen.supply.trust.documents import LOCK, NUMERICS, Kind
+from imagegen.supply.trust.keys import Trust
+from imagegen.supply.trust.project import Project
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.builds import environment
 from imagegen.wheels.throttle import BuildJob
@@ -27,3 +45,75 @@ def comparison_facts(session: Session) -> ComparisonFacts:
         return environment.work(build, recipe, session.store) if recipe else None
 
     return ComparisonFacts(requires, job, lambda build: wheelhouse.known(session.store, build.key) is not None)
+
+
+# Shared by the commands that compare: the project's cells, locks, costs and trusted signers.
+
+NO_SIGNER = "no signer that the project names"
+
+
+def side_sources(session: Session, client: Client) -> SideSources:
+    """Return the places in which references are resolved."""
+
+    def cell(word: str) -> str | None:
+        found = _selected(session, word)
+        if len(found) > 1:
+            raise UsageError(
+                f"{word} are several cells",
+                code="usage-several-cells",
+                fix=f"name one of them: {', '.join(each.id for each in found)}",
+            )
+        return found[0].id if found else None
+
+    def locked(name: str) -> tuple[Lock | None, Path]:
+        (found,) = session.matrix.select(name)
+        return session.find_lock(found), session.lock_path(found)
+
+    def documents(source: ImageLocation, digest: str, kind: Kind) -> list[bytes]:
+        """Return the attached documents of one kind; those that a trusted signer attests come first."""
+        documents = attachment_verifier(source, project, NO_SIGNER)(digest).result.documents
+        found = [each for each in documents if each.document.kind is kind]
+        return [each.document.content for each in sorted(found, key=lambda each: each.signer is None)]
+
+    def attached(source: ImageLocation, digest: str) -> bytes | None:
+        return next(iter(documents(source, digest, LOCK)), None)
+
+    def fingerprints(source: ImageLocation, digest: str) -> tuple[Fingerprint, ...]:
+        found: dict[str, Fingerprint] = {}
+        for content in documents(source, digest, NUMERICS):
+            with suppress(ValueError, RecursionError):  # `verify` reports it
+                for each in numerics.attached(json.loads(content), digest):
+                    found.setdefault(each.device, each)
+        return tuple(found.values())
+
+    project = projects.load(session.project)
+    everywhere = (session.project, session.settings, session.store, client)
+    return SideSources(*everywhere, cell, locked, partial(known_names, session), attached, fingerprints)
+
+
+def known_names(session: Session) -> list[str]:
+    """Return the names of images and cells."""
+    return [*session.matrix.defaults, *(cell.id for cell in session.matrix.cells())]
+
+
+def attachment_verifier(source: ImageLocation, project: Project, no_signer: str) -> Callable[[str], Attachments]:
+    """Return a function that reads and verifies an image's attachments; `no_signer` is the message without a trusted
+    signer.
+    """
+    trust = Trust(project)
+    repository = cast("Repository", source)  # a layout answers as one
+
+    def verify_attachments(digest: str) -> Attachments:
+        there = gather(repository, digest, trust)
+        return Attachments(repository.referrers(digest), repository.artifact, there, trust.anybody, no_signer)
+
+    return verify_attachments
+
+
+def _selected(session: Session, word: str) -> Sequence[Cell]:
+    if set(word) & set(":/@") or not word:
+        return ()
+    try:
+        return session.matrix.select(word)
+    except UsageError:
+        return ()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from imagegen.app.states import StateName
 from imagegen.core.text import counted
 from imagegen.plan.matrix.metadata import PackageReleases
 from imagegen.plan.matrix.model import Cell, Rule
 from imagegen.plan.rules import CellAnswer, MetadataCache, cell_answers
-from imagegen.plan.state import StateName
 
 _NAMED = 5  # versions that one line names
 _STATES: dict[str, StateName] = {"compatible": "no known conflict", "incompatible": "conflict", "unknown": "unknown"}

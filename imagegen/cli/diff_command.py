@@ -8,11 +8,10 @@ from typing import Any
 
 import click
 
-from imagegen.app.comparison import comparison_facts
-from imagegen.cli import numerics_table
+from imagegen.app.comparison import comparison_facts, side_sources
 from imagegen.cli.app import App, Table, json_option, pass_app
-from imagegen.cli.comparing import side_sources
 from imagegen.cli.report_command import print_lines
+from imagegen.cli.test_command import changed_numerics
 from imagegen.core.net import Client
 from imagegen.core.text import shown
 from imagegen.image import layers
@@ -47,7 +46,7 @@ def command(app: App, *, before: str, after: str, as_json: bool) -> None:
         click.echo(shown(f"{side.name}: {_described(side)}"))
     print_lines(app.out, _lines(found))
     if results:
-        print_lines(app.out, numerics_table.changed(results))
+        print_lines(app.out, changed_numerics(results))
 
 
 def _fingerprints(app: App, side: DiffOperand) -> tuple[Fingerprint, ...]:

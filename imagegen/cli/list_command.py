@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from imagegen.cli import states
+from imagegen.app import states
 from imagegen.cli.app import App, Table, json_option, pass_app
 from imagegen.core.errors import LockError
 from imagegen.core.store import images

@@ -10,12 +10,12 @@ from typing import Any
 import click
 from rich.text import Text
 
-from imagegen.cli import states
+from imagegen.app import states
+from imagegen.app.states import CellState, StateName
 from imagegen.cli.app import App, Table, pass_app
 from imagegen.core.text import shown
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules import CellAnswer, cell_answers
-from imagegen.plan.state import CellState, StateName
 
 _RULES: dict[StateName, tuple[str, str]] = {  # what rules and metadata say, and its colour
     "tested": ("no conflict", "green"),

@@ -11,11 +11,10 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from imagegen.app import site
+from imagegen.app import site, states
 from imagegen.app.audit import audit_report
 from imagegen.app.comparison import comparison_facts
 from imagegen.app.nightly import changes
-from imagegen.cli import states
 from imagegen.cli.app import App, Table, json_option, pass_app
 from imagegen.core import data
 from imagegen.core.errors import FetchError, LockError, PublishError, UsageError

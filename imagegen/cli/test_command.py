@@ -1,16 +1,17 @@
-"""imagegen test: the smoke checks alone, or numerical measurements alone."""
+"""imagegen test: the smoke checks alone, or numerical measurements alone; and tables of numerical results."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
-from imagegen.cli import numerics_table
-from imagegen.cli.app import App, json_option, pass_app
+from imagegen.cli.app import App, Table, json_option, pass_app
 from imagegen.cli.report_command import check_writable, print_lines, print_report
 from imagegen.core.errors import EngineError, SmokeError, UsageError
+from imagegen.core.text import shown
 from imagegen.image import layers
 from imagegen.image.layers.image import local_tags
 from imagegen.incontainer.smoke.table import applicable
@@ -18,7 +19,8 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import numerics, smoke
 from imagegen.run.engine import Engine
-from imagegen.run.smoke import parts
+from imagegen.run.smoke import SmokeReport, parts
+from imagegen.supply.compare.numerics import Numerics, size
 from imagegen.supply.export.export import read_results
 from imagegen.supply.publish.attachments import SmokeRequirement, attestation_of, save_attestation
 from imagegen.wheels import builds
@@ -64,7 +66,7 @@ def command(
         app.json(report.as_dict())
     else:
         print_report(app.out, report)
-        print_lines(app.out, numerics_table.measured(report))
+        print_lines(app.out, measured_numerics(report))
     if not report.passed:
         raise SmokeError(f"smoke checks failed for {chosen.id}", code="smoke-failed")
 
@@ -98,3 +100,78 @@ def _read(
     if report.passed and not names:
         save_attestation(app.store, attestation_of(report, required, lock))
     return image, report
+
+
+# Tables of numerical results: of one image, and of the difference between two.
+
+
+def measured_numerics(report: SmokeReport) -> Iterator[str | Table]:
+    """Yield the lines and tables of a report of the numerics checks, whose details a container wrote."""
+    for result in report.results:
+        details = result.details
+        if rows := _rows(details.get("operations")):
+            yield f"\n{result.check}: {shown(_device(details))}"
+            yield _operations(rows)
+        if rows := _rows(details.get("pairs")):
+            yield "\nimplementations against each other"
+            yield _pairs(rows)
+        for name, reason in sorted(_fields(details.get("not_run")).items()):
+            yield f"  not run: {shown(f'{name}: {reason}')}"
+
+
+def _rows(value: Any) -> list[dict[str, Any]]:
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _device(details: Mapping[str, Any]) -> str:
+    device, versions = _fields(details.get("device")), _fields(details.get("versions"))
+    driver = f", driver {device['driver']}" if device.get("driver") else ""
+    return f"{device.get('name')}{driver}; " + ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _operations(rows: list[dict[str, Any]]) -> Table:
+    table = Table("operation", "implementation", "dtype", "largest", "mean", "relative", "bound", "", wraps=("",))
+    for row in rows:
+        remarks = [
+            text
+            for key, text in (("repeatable", "not repeatable"), ("batch_invariant", "depends on the batch"))
+            if row.get(key) is False
+        ]
+        table.add_row(
+            shown(str(row.get("operation"))), shown(str(row.get("implementation"))), shown(str(row.get("dtype"))),
+            *(_number(row.get(key)) for key in ("largest_absolute", "mean_absolute", "largest_relative", "bound")),
+            ", ".join(remarks),
+        )  # fmt: skip
+    return table
+
+
+def _pairs(rows: list[dict[str, Any]]) -> Table:
+    table = Table("operation", "dtype", "one", "other", "largest", "mean", "relative", "bound")
+    for row in rows:
+        table.add_row(
+            *(shown(str(row.get(key))) for key in ("operation", "dtype", "one", "other")),
+            *(_number(row.get(key)) for key in ("largest_absolute", "mean_absolute", "largest_relative", "bound")),
+        )
+    return table
+
+
+def _number(value: Any) -> str:
+    return f"{value:.1e}" if isinstance(value, (int, float)) else "-"
+
+
+def changed_numerics(found: Numerics) -> Iterator[str | Table]:
+    """Yield the lines and tables of a comparison."""
+    for each in found.compared:
+        yield f"\nnumerical results on {shown(each.device)}: {each.equal} equal, {len(each.changes)} changed"
+        table = Table("operation", "implementation", "dtype", "size", "why", wraps=("size", "why"), show_header=False)
+        for change in each.changes:
+            causes = [f"{cause.name} {cause.before or 'none'} -> {cause.after or 'none'}" for cause in change.causes]
+            remarks = [*causes, *([] if change.repeatable else ["not repeatable"])]
+            names = (shown(text) for text in (f"  {change.operation}", change.implementation, change.dtype))
+            table.add_row(*names, size(change), shown(", ".join(remarks)))
+        if each.changes:
+            yield table

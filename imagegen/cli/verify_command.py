@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from imagegen.app.comparison import NO_SIGNER, attachment_verifier, known_names
 from imagegen.cli.app import App, json_option, pass_app
-from imagegen.cli.comparing import NO_SIGNER, attachment_verifier, known_names
 from imagegen.core import registry
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from imagegen.cli import states
+from imagegen.app import states
+from imagegen.app.states import MEANINGS, CellState, StateName, cell_state
 from imagegen.cli.app import App, pass_app
 from imagegen.core.errors import UsageError
 from imagegen.core.text import shown
@@ -26,7 +27,6 @@ from imagegen.plan.rules import (
 )
 from imagegen.plan.rules.check import Answer, kind_in_words
 from imagegen.plan.rules.why import model_type_rules, model_type_summary, split_model_types
-from imagegen.plan.state import MEANINGS, CellState, StateName, cell_state
 
 _NAMES: dict[Answer, StateName] = {
     "compatible": "no known conflict",

@@ -54,7 +54,7 @@ def test_the_doctor_measures_the_fabric_where_there_are_gpus_and_the_image(
         (found,) = json.loads(ended.out)
         return ended.code, {row["name"]: row["status"] for row in found["checks"]}
 
-    monkeypatch.setattr("imagegen.run.smoke", smoke_run)
+    monkeypatch.setattr("imagegen.run.smoke.run", smoke_run)
     monkeypatch.setattr("imagegen.run.doctor.fabric.gather", lambda: Host(Machine({}, place="host")))
     assert checks("hopper-vllm") == (0, {"gpus": "warning", "links": "-", "rdma": "note", "transport": "-"})
     assert checks()[0] == 0

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.cli import build_command, parallel_builds
+from imagegen.cli import build_command
 from imagegen.cli.app import App
-from imagegen.cli.parallel_builds import BuildProcesses, BuildResult, parallel_count, run_builds
+from imagegen.cli.build_command import BuildProcesses, BuildResult, parallel_count, run_builds
 from imagegen.core.errors import LockError
 from tests.support.environment import environment
 
@@ -39,7 +39,7 @@ print(json.dumps([{"cell": cell, "digest": "sha256:1", "tags": sys.argv[6:], "re
 
 @pytest.fixture(autouse=True)
 def child(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel_builds, "_PROGRAM", (sys.executable, "-c", CHILD))
+    monkeypatch.setattr(build_command, "_PROGRAM", (sys.executable, "-c", CHILD))
 
 
 def ended(cell: str) -> BuildResult:
@@ -128,7 +128,7 @@ def test_it_goes_on_when_one_fails_and_ends_with_its_exit_code(app: App) -> None
 
 
 def test_a_table_has_a_row_for_each_cell(app: App, capsys: pytest.CaptureFixture[str]) -> None:
-    parallel_builds.build(app, app.matrix.select("*"), (), as_json=False)
+    build_command.build(app, app.matrix.select("*"), (), as_json=False)
     rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
     assert rows == [
         ["cell", "result"],

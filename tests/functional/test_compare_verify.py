@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from imagegen.cli import comparing
+from imagegen.app import comparison
 from imagegen.core.net import NotFoundError, UnavailableError, UnreachableError
 from imagegen.core.oci.types import INDEX_TYPE, MANIFEST_TYPE
 from imagegen.core.store import images
@@ -362,7 +362,7 @@ def test_a_layout_is_looked_at_like_a_registry(world: World, tmp_path: Path) -> 
 
 def test_diff_reads_the_lock_that_is_attached(world: World, tmp_path: Path) -> None:
     def attached(source: operands.ImageLocation, digest: str) -> bytes | None:
-        said = comparing.attachment_verifier(source, world.project, comparing.NO_SIGNER)(digest).result
+        said = comparison.attachment_verifier(source, world.project, comparison.NO_SIGNER)(digest).result
         return next((each.document.content for each in said.documents if each.document.kind is LOCK), None)
 
     no_signer = (lambda _: None, lambda _: (None, tmp_path / "none.toml"), tuple)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from imagegen.app import site
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
-from imagegen.app.site import history, pages
+from imagegen.app.site import pages, view
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
 from tests.support.errors import raises
@@ -145,7 +145,7 @@ def test_a_lock_of_another_form_is_said_to_be_one(committed: Commit, tmp_path: P
 
 
 def test_the_page_shows_the_newest_steps(committed: Commit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "LONGEST", 1)
+    monkeypatch.setattr(view, "LONGEST", 1)
     committed(LOCK, "2026-11-21")
     committed(NEXT, "2026-11-28")
     found = site.history_of(path(tmp_path), NEXT, lambda *_: ["moved"], (), os.environ)

@@ -7,13 +7,13 @@ from typing import Any
 
 from imagegen.app import site
 from imagegen.app.site import History, LockChange
+from imagegen.app.states import CellState
 from imagegen.audit.model import Finding, Severity
 from imagegen.audit.report import AuditReport
 from imagegen.core.types import Gpu
 from imagegen.image.layers import Size
 from imagegen.plan.lock.model import LockedGpus, Record, RecordedLayer
 from imagegen.plan.matrix.model import Cell, Rule
-from imagegen.plan.state import CellState
 from imagegen.run.smoke import CheckResult, SmokeReport
 from tests.support.matrix_samples import SMALL, load
 from tests.support.tiny_lock import LOCK

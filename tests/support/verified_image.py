@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from imagegen.app import comparison
 from imagegen.audit.report import AuditReport
-from imagegen.cli import comparing
 from imagegen.core.config import Settings
 from imagegen.core.net import Client
 from imagegen.core.oci.types import ZSTD_TYPE
@@ -72,7 +72,7 @@ class World:
     def verify(self, reference: str | None = None, *, keys: bool = True, layers: bool = True) -> ImageVerdict:
         text = reference or self.published.reference
         source, requested = operands.located(text, self.store, self.client, self.settings)
-        said = comparing.attachment_verifier(source, self.project if keys else Project(), comparing.NO_SIGNER)
+        said = comparison.attachment_verifier(source, self.project if keys else Project(), comparison.NO_SIGNER)
         return verify(text, source, requested, said, Quiet(), lambda: None, layers=layers).verdict
 
     def wrong(self, reference: str | None = None, *, keys: bool = True) -> set[str]:

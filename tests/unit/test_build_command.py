@@ -43,7 +43,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
         return SmokeReport(IMAGE, LOCK.cell, tuple(CheckResult(each.name, "pass", 0.1) for each in checks))
 
     monkeypatch.setattr(Engine, "connect", connect)
-    monkeypatch.setattr("imagegen.run.smoke", run)
+    monkeypatch.setattr("imagegen.run.smoke.run", run)
     monkeypatch.setattr("imagegen.app.build.ensure_wheels", lambda _, __, lock, **___: lock)
     monkeypatch.setattr("imagegen.app.build.audit_before_image", lambda *_: None)
     monkeypatch.setattr("imagegen.image.layers.built_digest", lambda *_: IMAGE)

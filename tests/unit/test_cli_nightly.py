@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imagegen.app.nightly import changes, update
+from imagegen.app.nightly import changes, run
 from imagegen.app.nightly.propose import Proposal
 from imagegen.cli import nightly_command
 from imagegen.cli.app import App
@@ -62,7 +62,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
             raise FetchError("an index does not answer", fix="try again")
         return replace(project.toys[cell.id].propose(app.find_lock(cell)), as_of=time)
 
-    monkeypatch.setattr(update, "propose_cell", propose)
+    monkeypatch.setattr(run, "propose_cell", propose)
     return project
 
 
@@ -146,7 +146,7 @@ def test_a_cell_without_a_lock_is_skipped(project: Project) -> None:
 def test_an_unusable_key_is_reported_before_anything_is_resolved(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(update, "propose_cell", lambda *_: pytest.fail("it was resolved"))
+    monkeypatch.setattr(run, "propose_cell", lambda *_: pytest.fail("it was resolved"))
     untrusted, locked = project.root / "stranger.key", project.root / "locked.key"
     plain = serialization.NoEncryption(), serialization.BestAvailableEncryption(b"another")
     for path, encryption in zip((untrusted, locked), plain, strict=True):
@@ -187,5 +187,5 @@ def test_published_is_what_all_tags_of_the_run_stand_for(
         reference=lambda image: image,
         repository=lambda *_: SimpleNamespace(resolve_tag=lambda tag: digests[standing[tag]]),
     )
-    found = update.is_published(publisher, project.toys["a"].cell, made)  # type: ignore[arg-type]
+    found = run.is_published(publisher, project.toys["a"].cell, made)  # type: ignore[arg-type]
     assert found is answer

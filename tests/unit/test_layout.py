@@ -34,7 +34,6 @@ ORDER = [
     "plan.rules",
     "plan.distributions",
     "plan.lock",
-    "plan.state",
     "plan.harvest",
     "image.base",
     "image.interpreter",

@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 import pytest
 
+from imagegen.app.states import MEANINGS, cell_state
 from imagegen.cli.commands import cli
 from imagegen.core.data import shipped
 from imagegen.plan import matrix
 from imagegen.plan.matrix import metadata
 from imagegen.plan.rules import CellAnswer, MetadataCache, cell_answers
-from imagegen.plan.state import MEANINGS, cell_state
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.shipped_locks import NAMES, shipped_lock
 

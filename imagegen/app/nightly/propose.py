@@ -15,8 +15,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagegen.app.nightly.releases import NewerRelease
-from imagegen.app.nightly.search import Rejection, Unit, largest_accepted
+from imagegen.app.nightly.search import NewerRelease, Rejection, Unit, largest_accepted
 from imagegen.core.errors import BuildError, ErrorGroup, ImagegenError, LockError
 from imagegen.core.text import cut
 from imagegen.plan import lock

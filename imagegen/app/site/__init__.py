@@ -1,8 +1,7 @@
 """The matrix and its images as static pages."""
 
-from imagegen.app.site.history import History, LockChange, history_of
 from imagegen.app.site.pages import render, replace_report, require_own
-from imagegen.app.site.view import CellReport, SiteReport, Smoke, href
+from imagegen.app.site.view import CellReport, History, LockChange, SiteReport, Smoke, history_of, href
 
 __all__ = [
     "CellReport",

@@ -19,12 +19,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from imagegen.app.site import view
 from imagegen.app.site.view import SiteReport
+from imagegen.app.states import MEANINGS
 from imagegen.core.data import shipped
 from imagegen.core.errors import StoreError
 from imagegen.core.progress import human
 from imagegen.core.store import disk
 from imagegen.core.text import counted, shown
-from imagegen.plan.state import MEANINGS
 
 SECTIONS = {
     "run": "How to run it",

@@ -1,0 +1,248 @@
+"""The state of a cell, in one word and a reason, the same in all outputs; and what a build of it lacks here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from packaging.specifiers import SpecifierSet
+
+from imagegen.app.session import Session
+from imagegen.core.config import Settings, mirror_name
+from imagegen.core.errors import LockError
+from imagegen.core.store import Store
+from imagegen.core.text import counted
+from imagegen.image import layers
+from imagegen.plan import lock
+from imagegen.plan.lock import indexes
+from imagegen.plan.lock.foundation import MIRROR, InterpreterArchive, LockedInterpreter, lock_interpreter
+from imagegen.plan.lock.indexes import WheelTarget
+from imagegen.plan.lock.model import LOCAL, URL, Lock, LockedBuild, LockedSdist, LockedWheel
+from imagegen.plan.matrix.model import Cell, Requirement
+from imagegen.plan.matrix.recipe import Commit
+from imagegen.plan.rules import CellAnswer, evaluate_cell, facts_of_lock
+from imagegen.supply.publish.attachments import SmokeAttestation, SmokeRequirement, find_saved
+from imagegen.wheels import builds
+from imagegen.wheels.catalogue import Catalogue
+
+StateName = Literal["tested", "locked", "no known conflict", "conflict", "unknown"]
+
+MEANINGS: dict[StateName, str] = {
+    "tested": "The smoke tests passed in exactly the image that the lock gives.",
+    "locked": "Every version and file is pinned; no passed smoke test of the image is recorded here.",
+    "no known conflict": "Rules and package metadata accept it; whether it resolves shows when it is locked.",
+    "conflict": "Rules or package metadata reject it.",
+    "unknown": "Rules and package metadata do not decide it.",
+}
+
+
+@dataclass(frozen=True)
+class CellState:
+    name: StateName
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}" if self.reason else self.name
+
+
+def cell_state(
+    answer: CellAnswer,
+    lock: Lock | LockError | None = None,
+    tests: Mapping[str, int] | None = None,
+) -> CellState:
+    """Return the state of a cell.
+
+    `answer` is the answer of rules and metadata. `lock` is the cell's lock, or why a build refuses it.
+    `tests` counts the smoke checks of a report that passed in the image of this lock, by status.
+    """
+    if answer.answer == "incompatible":
+        return CellState("conflict", answer.reason)
+    if isinstance(lock, Lock):
+        return CellState("locked") if tests is None else CellState("tested", _skipped(tests))
+    reason = " ".join(filter(None, (answer.reason, lock.what if lock else "")))
+    return CellState("unknown" if answer.answer == "unknown" else "no known conflict", reason)
+
+
+def _skipped(tests: Mapping[str, int]) -> str:
+    skipped = tests.get("skip")
+    return f"{skipped} of {counted(sum(tests.values()), 'smoke check')} were skipped." if skipped else ""
+
+
+# Find what a build of a cell needs and this machine cannot get: neither from the store nor from a configured source.
+#
+# No host is asked. The default package index and Debian's archive count as reachable; any other host does only where
+# the environment names a mirror of it, a find-links directory has the file, or the store has it already.
+
+_SERVED = {indexes.DEFAULT, LOCAL}  # the default index; a path that the user names
+
+
+def missing_of_lock(lock: Lock, store: Store, settings: Settings) -> tuple[str, ...]:
+    """Return the addresses of all that a build of `lock` lacks here, each once, in the order of the build."""
+    if settings.mirror:  # which has all that locks name
+        return ()
+    return tuple(dict.fromkeys(_Here(store, settings).of_lock(lock)))
+
+
+def missing_of_cell(cell: Cell, store: Store, settings: Settings, wheels: Catalogue) -> tuple[str, ...]:
+    """Return the addresses of everything that locking and building `cell` lack here, as far as its matrix names them.
+
+    `wheels` is the catalogue of compiled wheels, for components that nothing in the cell can compile.
+    """
+    return tuple(dict.fromkeys(_Here(store, settings).of_cell(cell, wheels)))
+
+
+class _Here:
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.store, self.settings = store, settings
+
+    def of_lock(self, lock: Lock) -> Iterator[str]:
+        base = lock.base
+        if base.image and base.content and not all(self.store.has(each.digest) for each in base.content.layers):
+            yield from self._image(base.image)
+        yield from self._interpreter(lock.interpreter)
+        for wheel in lock.wheels:
+            yield from self._wheel(wheel)
+        for build in lock.builds:
+            yield from self._build(build)
+
+    def of_cell(self, cell: Cell, wheels: Catalogue) -> Iterator[str]:
+        if cell.base.image:
+            yield from self._image(cell.base.image)
+        yield from self._interpreter(lock_interpreter(cell.interpreter, cell.platform, ()))
+        target = WheelTarget.of(cell.platform, cell.base, cell.python)
+        for each in cell.requirements:
+            yield from self._requirement(each, cell, target, wheels)
+
+    def _requirement(self, each: Requirement, cell: Cell, target: WheelTarget, wheels: Catalogue) -> Iterator[str]:
+        package = each.component.package
+        if each.git:
+            yield from self._repository(each.git.url)
+        elif recipe := cell.recipes.get(package):
+            commits = [source for source in recipe.releases.values() if isinstance(source, Commit)]
+            if recipe.architectures and not any(variable.name == "CUDA_HOME" for variable in cell.env):
+                allowed = SpecifierSet(each.specifier, prereleases=True)
+                known = [one.url for one in wheels.releases if one.package == package and one.version in allowed]
+                yield _root(known[0]) if known else f"a wheel of {package}"  # nvcc is not there to compile one
+            elif len(commits) == len(recipe.releases):
+                yield from (address for each in commits for address in self._repository(each.url))
+        elif not self._is_served(each.index) and not self._replaced(each, target):
+            yield cell.indexes[each.index].url or f"index {each.index}"
+
+    def _replaced(self, each: Requirement, target: WheelTarget) -> bool:
+        """Return whether find-links directories can replace the index of an exact version."""
+        version = each.specifier.removeprefix("==")
+        if each.label is None or version == each.specifier or "*" in version:
+            return False
+        return indexes.stand_in(self.settings, each.component.package, f"{version}+{each.label}", target) is not None
+
+    def _image(self, image: str) -> Iterator[str]:
+        if mirror_name(image.partition("/")[0]) not in self.settings.registry_mirrors:
+            yield image
+
+    def _interpreter(self, locked: LockedInterpreter) -> Iterator[str]:
+        file = locked.file
+        if file and MIRROR not in self.settings.env and not self._has(file):
+            yield file.url
+
+    def _wheel(self, wheel: LockedWheel) -> Iterator[str]:
+        if self.store.has(wheel.file.digest):
+            return
+        if wheel.sdist:
+            yield from self._source(wheel.sdist)
+        elif not self._is_served(wheel.file.index) and not self._linked(wheel.file.filename):
+            yield wheel.file.url or f"index {wheel.file.index}: {wheel.file.filename}"
+
+    def _source(self, sdist: LockedSdist | LockedBuild) -> Iterator[str]:
+        file = sdist.source if isinstance(sdist, LockedBuild) else sdist.file
+        if sdist.git and not self.store.has(file.digest):
+            yield from self._repository(sdist.git.url)
+
+    def _build(self, build: LockedBuild) -> Iterator[str]:
+        yield from self._source(build)
+        if not self.store.has(build.source.digest):
+            yield from (found for each in build.submodules for found in self._repository(each.url))
+
+    def _repository(self, url: str) -> Iterator[str]:
+        named = mirror_name(urlsplit(url).hostname or "") in self.settings.git_mirrors
+        if not named and not self.settings.git_mirror:
+            yield url
+
+    def _is_served(self, index: str) -> bool:
+        return index in _SERVED or (index != URL and index in self.settings.index_urls)
+
+    def _has(self, file: InterpreterArchive) -> bool:
+        return self.store.has(file.digest) or self._linked(file.filename)
+
+    def _linked(self, filename: str) -> bool:
+        directories = filter(None, map(indexes.local_directory, self.settings.find_links))
+        return any((directory / filename).exists() for directory in directories)
+
+
+def _root(url: str) -> str:
+    """Return the part of a pattern of addresses before its first placeholder, up to a slash."""
+    return url.partition("{")[0].rpartition("/")[0]
+
+
+# The states of cells as commands show them: from the matrix, the project's locks and the store.
+
+
+def read_lock(session: Session, cell: Cell) -> Lock | LockError | None:
+    """Return the cell's lock; the error where it cannot be read, since one broken lock must not hide other cells."""
+    try:
+        return session.find_lock(cell)
+    except LockError as error:
+        session.progress.say(str(error))
+        return LockError(f"its lock cannot be read: {error.what}", code="lock-malformed")
+
+
+def state(session: Session, cell: Cell, answer: CellAnswer, locked: Lock | LockError | None) -> CellState:
+    """Return the state of `cell`; `locked` is what `read_lock` returned. A lock counts that a build accepts."""
+    if not isinstance(locked, Lock):
+        return cell_state(answer, locked)
+    try:
+        lock.require_fresh(locked, cell, str(session.lock_path(cell)))
+        session.require_unedited(locked, cell)
+    except LockError as error:
+        return cell_state(answer, error)
+    verdict = evaluate_cell(session.matrix.rules, cell, facts_of_lock(locked, cell.base.glibc))
+    if verdict.answer == "incompatible":
+        errors = (conflict.rules for conflict in verdict.conflicts if conflict.severity == "error")
+        reasons = (rule.because for rules in errors for rule in rules)
+        return cell_state(CellAnswer("incompatible", " ".join(reasons)))
+    found = smoke_attestation(session, cell, builds.with_local_wheels(locked, session.store)[0])
+    return cell_state(answer, locked, found.report["counts"] if found else None)
+
+
+def lock_state(session: Session, cell: Cell, found: Lock | LockError | None) -> str:
+    """Return one word for the result of `read_lock`: "no", "broken", "stale", "edited", "yes", or "recorded"."""
+    if not isinstance(found, Lock):
+        return "broken" if found else "no"
+    if lock.stale(found, cell):
+        return "stale"
+    try:
+        if lock.contradictions(found, cell):
+            return "edited"
+        session.require_unedited(found, cell)
+    except LockError:
+        return "edited"
+    return "recorded" if found.record else "yes"
+
+
+def missing_here(session: Session, cell: Cell, state: CellState, locked: Lock | LockError | None) -> tuple[str, ...]:
+    """Return the addresses that building the cell needs beside the default index and Debian, and that are not here.
+
+    A lock counts that a build accepts; without one, what the matrix names counts.
+    """
+    if state.name in ("locked", "tested") and isinstance(locked, Lock):
+        return missing_of_lock(locked, session.store, session.settings)
+    return missing_of_cell(cell, session.store, session.settings, session.wheel_catalogue)
+
+
+def smoke_attestation(session: Session, cell: Cell, locked: Lock) -> SmokeAttestation | None:
+    """Return this store's passed smoke report for the image of the lock, one with a GPU before one without."""
+    digest = layers.built_digest(locked, session.store) or (locked.record.digest if locked.record else None)
+    if digest is None:
+        return None
+    return find_saved(session.store, SmokeRequirement.of(digest, locked, cell.declarations, require_gpu=False))
