@@ -192,7 +192,7 @@ def _refused(member: tarfile.TarInfo, why: str) -> BaseError:
 # The difference of two file trees as one layer: a normalised tar that depends on nothing but the files.
 #
 # Added and changed entries stand in it with their owners, modes and extended attributes, removed ones as whiteouts;
-# state of this machine and caches (normalise.py), and what engines mount, are no part of it. Source: OCI image-spec
+# state of this machine and caches, and what engines mount, are no part of it. Source: OCI image-spec
 # v1.1, layer.md (change types, hard links, whiteouts).
 
 _MOUNTED = ("dev", "proc", "run", "sys", "tmp")  # at the top: an engine's, or empty in every container

@@ -43,7 +43,7 @@ SBOM = Kind("sbom", "application/vnd.cyclonedx+json", "https://cyclonedx.org/bom
 PROVENANCE = Kind("provenance", "application/vnd.imagegen.provenance.v1+json", "https://slsa.dev/provenance/v1")
 SMOKE = Kind("smoke", "application/vnd.imagegen.smoke.v1+json", "https://in-toto.io/attestation/test-result/v0.1")
 AUDIT = Kind("audit", "application/vnd.imagegen.audit.v1+json", f"{_TYPES}/audit/v1")
-# The results of `imagegen test --numerics`, one for each device (smoke/numerics.py).
+# The results of `imagegen test --numerics`, one for each device (run/numerics.py).
 NUMERICS = Kind("numerics", "application/vnd.imagegen.numerics.v1+json", f"{_TYPES}/numerics/v1")
 
 KINDS = {kind.name: kind for kind in (LOCK, LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT, NUMERICS)}
