@@ -16,11 +16,12 @@ from typing import TypeVar
 
 from imagegen.core.data import shipped
 from imagegen.plan import matrix
-from imagegen.plan.matrix import metadata
+from imagegen.plan.matrix import metadata, scans
 from imagegen.plan.rules import (
     CellAnswer,
     MetadataCache,
     PlatformChoices,
+    ScanCache,
     Vocabulary,
     cell_answers,
     check_rules,
@@ -40,12 +41,16 @@ def timed(times: dict[str, list[float]], name: str, work: Callable[[], T]) -> T:
     return result
 
 
+def scanned(directories: list[Path]) -> ScanCache:
+    return ScanCache(lambda package: scans.load(directories, package))
+
+
 def once(directories: list[Path], times: dict[str, list[float]]) -> dict[str, CellAnswer]:
     loaded = timed(times, "read the matrix", lambda: matrix.load(directories))
     timed(times, "check the rules against each other", lambda: check_rules(loaded))
-    library = MetadataCache(lambda package: metadata.load(directories, package))
+    library = MetadataCache(lambda package: metadata.load(directories, package), scanned(directories))
     rows = timed(times, "judge the whole grid", lambda: cell_answers(loaded.all_cells, loaded.rules, library))
-    fresh = MetadataCache(lambda package: metadata.load(directories, package))
+    fresh = MetadataCache(lambda package: metadata.load(directories, package), scanned(directories))
     vocabulary = Vocabulary.of(loaded, metadata.names(directories))
     question = parse_question(ASKED, [], loaded, vocabulary)
     timed(times, "why, for one combination", lambda: explain(question, loaded.rules, fresh))

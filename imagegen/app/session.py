@@ -20,9 +20,18 @@ from imagegen.image import base, layers
 from imagegen.plan import lock, matrix
 from imagegen.plan.lock.builds import keyed
 from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix import metadata
-from imagegen.plan.matrix.model import Cell
-from imagegen.plan.rules import Conflict, Facts, MetadataCache, check_rules, evaluate_cell, facts_of_lock, nearest_cell
+from imagegen.plan.matrix import metadata, scans
+from imagegen.plan.matrix.model import Cell, Rule
+from imagegen.plan.rules import (
+    Conflict,
+    Facts,
+    MetadataCache,
+    ScanCache,
+    check_rules,
+    evaluate_cell,
+    facts_of_lock,
+    nearest_cell,
+)
 from imagegen.wheels import catalogue, resolve
 from imagegen.wheels.catalogue import Catalogue
 
@@ -75,8 +84,9 @@ class Session:
 
     @cached_property
     def metadata(self) -> MetadataCache:
-        """The harvested package metadata."""
-        return MetadataCache(lambda package: metadata.load(self.matrix_directories, package))
+        """The harvested package metadata, and the scans of wheels."""
+        scanned = ScanCache(lambda package: scans.load(self.matrix_directories, package))
+        return MetadataCache(lambda package: metadata.load(self.matrix_directories, package), scanned)
 
     @cached_property
     def wheel_catalogue(self) -> Catalogue:
@@ -148,13 +158,17 @@ class Session:
 
     def require_compatible(self, cell: Cell, facts: Facts) -> None:
         """Raise IncompatibleError when a rule rejects the cell; keep warnings for `print_warnings`."""
-        verdict = evaluate_cell(self.matrix.rules, cell, facts)
+        verdict = evaluate_cell(self.rules_about(facts), cell, facts)
         self._warnings[cell.id] = verdict.conflicts
         if verdict.answer == "incompatible":
             text = "\n".join(map(str, self._warnings.pop(cell.id)))
             near = nearest_cell(self.matrix.rules, cell, self.matrix.cells())
             fix = f"the nearest cell that no rule refuses is {near.id}" if near else None
             raise IncompatibleError(f"{cell.id} cannot work", code="incompatible", why=text, fix=fix)
+
+    def rules_about(self, facts: Facts) -> tuple[Rule, ...]:
+        """Return the rules of the matrix, and those of wheel scans about the releases that the facts name."""
+        return (*self.matrix.rules, *self.metadata.scans.rules_of(facts))
 
     def print_warnings(self, *, explain: bool) -> None:
         """Print the warnings of rules about the judged cells: in full, or one line per cell."""

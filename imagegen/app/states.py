@@ -206,7 +206,8 @@ def state(session: Session, cell: Cell, answer: CellAnswer, locked: Lock | LockE
         session.require_unedited(locked, cell)
     except LockError as error:
         return cell_state(answer, error)
-    verdict = evaluate_cell(session.matrix.rules, cell, facts_of_lock(locked, cell.base.glibc))
+    facts = facts_of_lock(locked, cell.base.glibc)
+    verdict = evaluate_cell(session.rules_about(facts), cell, facts)
     if verdict.answer == "incompatible":
         errors = (conflict.rules for conflict in verdict.conflicts if conflict.severity == "error")
         reasons = (rule.because for rules in errors for rule in rules)

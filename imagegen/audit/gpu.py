@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 from imagegen.audit.capability import Isa, arch, compiled_by, driver_floor, isa_needed, runs
 from imagegen.audit.catalogue import data, is_module
 from imagegen.audit.elf import CUDA
-from imagegen.audit.model import CodeGroup, CodeTarget, File, Finding, Package, Severity, Subject, few
+from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Finding, Package, Severity, Subject, few
 from imagegen.audit.tags import for_another_python
 from imagegen.core.text import counted
 from imagegen.core.types import Gpu
@@ -111,7 +111,7 @@ class _Judge:
         }
         self.builds: dict[tuple[str, str], list[str]] = defaultdict(list)
         for path in self.libraries:
-            self.builds[_build_of(path)].append(path)
+            self.builds[build_of(path)].append(path)
 
     def findings(self) -> Iterator[Finding]:
         yield from self._missing()
@@ -189,7 +189,7 @@ class _Judge:
         some, most = _Notes(), _Notes()
         for path in self.libraries:
             gpus = self._where(path, lambda use: use.usable > 0 and use.nothing > 0)
-            scarce = [gpu for gpu in gpus if self.uses[path][gpu.name].usable < self.uses[path][gpu.name].count * _FEW]
+            scarce = [gpu for gpu in gpus if is_useless(self.uses[path][gpu.name])]
             for notes, there in ((most, scarce), (some, [gpu for gpu in gpus if gpu not in scarce])):
                 nothing = ", ".join(str(self.uses[path][gpu.name].nothing) for gpu in there)
                 notes.add(
@@ -202,7 +202,7 @@ class _Judge:
 
     def _where(self, path: str, required: Callable[[Use], bool]) -> list[Gpu]:
         """Return the GPUs on which the library is as `required`, except those where another build of it does better."""
-        others = [self.uses[other] for other in self.builds[_build_of(path)] if other != path]
+        others = [self.uses[other] for other in self.builds[build_of(path)] if other != path]
         return [
             gpu
             for gpu in self.gpus
@@ -211,19 +211,31 @@ class _Judge:
         ]
 
     def _is_loaded(self, path: str, file: File) -> bool:
-        """Return whether importing a module, or loading an operator library of torch, or of another library loads
-        it.
-        """
-        name = path.rpartition("/")[2]
-        elf = file.elf
-        if elf is None:
-            return False
-        module = _MODULE.search(name) or is_module(elf.exported)
-        for_torch = any(_TORCH.match(each) for each in elf.needed)
-        return bool(module or for_torch) or not self.needed.isdisjoint({name, elf.soname or name})
+        return file.elf is not None and is_loaded(path, file.elf, self.needed)
 
     def _newest(self, path: str, gpus: Iterable[Gpu]) -> Isa:
         return max(self.uses[path][gpu.name].isa or (0, 0) for gpu in gpus)
+
+
+def is_loaded(path: str, elf: Elf, needed: Collection[str]) -> bool:
+    """Return whether importing a module, or loading an operator library of torch, or of another library loads it.
+
+    `needed` are the names of libraries that others link to.
+    """
+    name = path.rpartition("/")[2]
+    module = _MODULE.search(name) or is_module(elf.exported)
+    for_torch = any(_TORCH.match(each) for each in elf.needed)
+    return bool(module or for_torch) or name in needed or (elf.soname or name) in needed
+
+
+def is_essential(path: str) -> bool:
+    """Return whether a package does not work on a GPU for which its library at the path has no code."""
+    return _rule("essential", path) is not None
+
+
+def is_useless(use: Use) -> bool:
+    """Return whether too little of a library runs on a GPU for it to be of use there."""
+    return use.usable < use.count * _FEW
 
 
 def use(code: Iterable[CodeGroup], gpu: Gpu, driver_isa: Isa | None) -> Use:
@@ -304,7 +316,7 @@ def _is_library(path: str, file: File) -> bool:
     return file.elf is not None and file.elf.machine != CUDA and _rule("hidden", path) is None
 
 
-def _build_of(path: str) -> tuple[str, str]:
+def build_of(path: str) -> tuple[str, str]:
     """Return the common part of the paths of one module's builds: sm90/ops.abi3.so, sm100/ops.abi3.so; ops_cu12.so."""
     place = PurePosixPath(path)
     folder = place.parent.parent if _VARIANT.fullmatch(place.parent.name) else place.parent

@@ -50,6 +50,13 @@ _NAMED = 5  # versions that one line names
 @click.option(
     "--verdicts", is_flag=True, help="Print as Markdown what changed, and which cells have another verdict for it."
 )
+@click.option(
+    "--scan",
+    "scanning",
+    is_flag=True,
+    help="Instead: read the wheels of releases of COMPONENTS, and write matrices/scans/<package>.json.",
+)
+@click.option("--dry-run", is_flag=True, help="With --scan: print the wheels and their bytes, and download none.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: for each package its file, and what changed.")
 @pass_app
 def command(
@@ -60,22 +67,25 @@ def command(
     torch_exports: str | None,
     release: str | None,
     models: bool,
+    scanning: bool,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Read the metadata of COMPONENTS from the package index, and write matrices/metadata/<package>.json.
 
     Without COMPONENTS: of all packages with such a file. A file changes only when the metadata does; its `since` (the
-    oldest version that is kept) and `extras` may be edited.
+    oldest version that is kept) and `extras` may be edited. With --scan, one wheel of each release is downloaded, read
+    as `imagegen audit` reads it, and dropped; a release that has a scan of that wheel is skipped.
     """
     alone = {"--torch-exports": torch_exports, "--interpreters": release, "--models": models or None}
     given = [option for option, value in alone.items() if value is not None]
     if verdicts and as_json:
         raise UsageError("--verdicts and --json both print the result", code="usage-option-conflict")
-    if given and (components or verdicts or len(given) > 1):
-        others = ", ".join([*given[1:], *components, *(["--verdicts"] if verdicts else [])])
-        raise UsageError(
-            f"{given[0]} must be used alone", code="usage-option-conflict", why=f"{others} would not be harvested"
-        )
+    more = {"--verdicts": verdicts, "--scan": scanning, "--dry-run": dry_run}
+    _require_alone(given, [*components, *(option for option, chosen in more.items() if chosen)])
+    if scanning or dry_run:
+        _scan_wheels(app, components, scanning=scanning, verdicts=verdicts, dry_run=dry_run, as_json=as_json)
+        return
     if torch_exports is not None:
         _add_torch(app, torch_exports, as_json=as_json)
         return
@@ -100,6 +110,30 @@ def command(
             click.echo(summary.render(summary.compare(before, harvested, cells, rules, load)), nl=False)
         if as_json:
             app.json(sorted(results, key=lambda each: str(each["package"])))
+
+
+def _require_alone(given: Sequence[str], others: Sequence[str]) -> None:
+    """Raise UsageError where options that are given must be used alone, and are not."""
+    if given and (others or len(given) > 1):
+        why = f"{', '.join([*given[1:], *others])} would not be harvested"
+        raise UsageError(f"{given[0]} must be used alone", code="usage-option-conflict", why=why)
+
+
+def _scan_wheels(
+    app: App, components: Sequence[str], *, scanning: bool, verdicts: bool, dry_run: bool, as_json: bool
+) -> None:
+    if not scanning:
+        fix = "`imagegen harvest --scan --dry-run`"
+        raise UsageError("--dry-run is for --scan", code="usage-option-conflict", fix=fix)
+    if verdicts:
+        raise UsageError("--verdicts is not for --scan", code="usage-option-conflict")
+    from imagegen.cli.harvest_scans import scan_wheels  # late: it brings the readers of wheels
+    from imagegen.plan.matrix import scans
+
+    every = app.matrix.components.values()
+    packages = {_package(every, name) for name in components} or set(scans.names(app.matrix_directories))
+    settings = lock.with_indexes(app.settings, _indexes(app))
+    scan_wheels(app, sorted(packages), settings, dry_run=dry_run, as_json=as_json)
 
 
 def _add_torch(app: App, requested: str, *, as_json: bool) -> None:

@@ -23,19 +23,20 @@ class Offer:
     python: str = ">=3.10"
     yanked: str | None = None
     metadata_sha256: str | None = None
+    sha256: str = "0" * 64
 
     def anchor(self) -> str:
         said = {"data-requires-python": self.python, "data-upload-time": self.uploaded}
         said |= {"data-yanked": self.yanked} if self.yanked is not None else {}
         said |= {"data-core-metadata": f"sha256={self.metadata_sha256}"} if self.metadata_sha256 else {}
         attributes = " ".join(f'{key}="{html.escape(value)}"' for key, value in said.items())
-        return f'<a href="/files/{self.filename}#sha256={"0" * 64}" {attributes}>{self.filename}</a><br/>'
+        return f'<a href="/files/{self.filename}#sha256={self.sha256}" {attributes}>{self.filename}</a><br/>'
 
     def table(self) -> dict[str, object]:
         table: dict[str, object] = {
             "filename": self.filename,
             "url": f"/files/{self.filename}",
-            "hashes": {"sha256": "0" * 64},
+            "hashes": {"sha256": self.sha256},
             "requires-python": self.python,
             "upload-time": self.uploaded,
             "yanked": False if self.yanked is None else self.yanked or True,

@@ -27,10 +27,15 @@ def test_why_says_no_with_reason_source_date_and_what_works(run: Run) -> None:
     ended = run("why", *ASKED)
     assert (ended.code, ended.err) == (1, "")
     verdict, *reasons, ways = ended.out.split("\n\n")
-    assert verdict == f"conflict (pip refuses): {', '.join(ASKED)}"
-    assert [each.splitlines()[0] for each in reasons] == ["1. error (pip refuses): torch 2.9.1, vllm 0.11.0"]
-    assert "vllm 0.11.0 requires torch==2.8.0. [pypi:vllm-0.11.0:torch]" in reasons[0]
-    assert "source: PyPI metadata of vllm 0.11.0 (documented, 20" in reasons[0]
+    assert verdict == f"conflict (breaks): {', '.join(ASKED)}"
+    assert [each.splitlines()[0] for each in reasons] == [
+        "1. error (breaks): torch 2.9.1, vllm 0.11.0",
+        "2. error (pip refuses): torch 2.9.1, vllm 0.11.0",
+    ]
+    assert "[scan:vllm-0.11.0:torch]" in reasons[0]
+    assert "source: read from vllm-0.11.0-cp38-abi3-manylinux1_x86_64.whl on PyPI, sha256 3861c75f" in reasons[0]
+    assert "vllm 0.11.0 requires torch==2.8.0. [pypi:vllm-0.11.0:torch]" in reasons[1]
+    assert "source: PyPI metadata of vllm 0.11.0 (documented, 20" in reasons[1]
     first, offered, *_ = ways.splitlines()
     assert first == "Try:"
     assert offered.startswith("  torch==2.8.0: imagegen why torch==2.8.0 vllm==0.11.0")
@@ -117,7 +122,7 @@ def test_a_cuda_that_is_not_known_is_refused_where_that_is_proven(run: Run) -> N
 def test_a_cell_on_another_cuda_is_judged_as_its_wheels_are(run: Run) -> None:
     """PyPI's vllm 0.24 needs libcudart.so.13."""
     answer, rules, _ = verdict(run, "blackwell-vllm", "--set", "cuda=12.8")
-    assert (answer, rules[0]) == ("incompatible", "vllm-pypi-cu13")
+    assert (answer, rules[0]) == ("incompatible", "scan:vllm-0.24.0:cuda")
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,9 @@ def _rule(found: PlacedEntry, known: _Known) -> Iterator[MatrixError]:
     yield from _names(found, "component", _list(found.written, "same"), known, "same")
 
 
+_ASKED = ("linux/amd64", "linux/arm64")  # platforms that queries name, whether the matrix has them or not
+
+
 class _Known:
     """The names that entries define, each kind collected once: many entries name one of many."""
 
@@ -211,7 +214,7 @@ def _names(found: PlacedEntry, kind: str, names: list[Any], known: _Known, *insi
 
 
 def _conditions(found: PlacedEntry, side: str, known: _Known) -> Iterator[MatrixError]:
-    closed = {"base": known.names["bases"], "platform": known.values("platform")}
+    closed = {"base": known.names["bases"], "platform": {*known.values("platform"), *_ASKED}}
     for name, value in _mapping(found.written, side).items():
         if name in closed:
             yield from known.missing(found, f"{name} value", value, closed[name], side, name)

@@ -6,6 +6,7 @@ from imagegen.plan.rules.evaluate import evaluate, evaluate_cell, evaluate_on, m
 from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, facts_of_lock, rules_in_context
 from imagegen.plan.rules.grid import CellAnswer, cell_answers
 from imagegen.plan.rules.question import Question, parse_question
+from imagegen.plan.rules.scans import ScanCache
 from imagegen.plan.rules.statements import MetadataCache
 from imagegen.plan.rules.suggestions import PlatformChoices, Suggestion, nearest_cell, suggest
 from imagegen.plan.rules.vocabulary import Vocabulary
@@ -20,6 +21,7 @@ __all__ = [
     "MetadataCache",
     "PlatformChoices",
     "Question",
+    "ScanCache",
     "Suggestion",
     "Verdict",
     "Vocabulary",

@@ -32,7 +32,7 @@ class Fact:
     range: VersionRange
     local: str | None = None
     version: Version | None = None  # where only one is possible
-    built: bool = False  # from a commit: what a release of that version states of itself does not count
+    built: bool = False  # from sources: what the wheel of a release of that version states or holds does not count
 
     @classmethod
     def exactly(cls, text: str) -> Fact:
@@ -150,6 +150,8 @@ class LockLike(Protocol):
     @property
     def packages(self) -> Iterable[_Package]: ...
     @property
+    def builds(self) -> Iterable[_Named]: ...
+    @property
     def env(self) -> Iterable[_Variable]: ...
 
 
@@ -158,7 +160,8 @@ def facts_of_lock(lock: LockLike, glibc: str | None = None) -> Facts:
 
     That is of the base's own libc6; `glibc` is for bases that do not list their packages.
     """
-    packages = {each.name: Fact.exactly(each.release) for each in lock.packages}
+    built = {each.name for each in lock.builds}
+    packages = {each.name: replace(Fact.exactly(each.release), built=each.name in built) for each in lock.packages}
     glibc = next((deb.version.partition("-")[0] for deb in lock.debs if deb.name == "libc6"), glibc)
     env = {each.name: each.value for each in lock.env}
     return _facts(packages, lock.axes, lock.base.name, glibc, env, closed=True)

@@ -130,10 +130,11 @@ class Problem:
             name = pending.pop(0)
             seen.add(name)
             found = library.of(name)
+            fact = self.facts.packages.get(name)
+            self.rules |= library.scan_rules(name, fact, self.machine, free=name in self.scope.free)
             if found is None:
                 continue
             self.releases[name] = found
-            fact = self.facts.packages.get(name)
             among = 0 if fact and fact.built else found.within(None if name in self.scope.free else fact)
             for each in found.statements(among, self.machine, self.scope.extras.get(name, frozenset())):
                 self.statements.setdefault(each.origin, []).append(each)

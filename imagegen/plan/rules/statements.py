@@ -16,6 +16,7 @@ from imagegen.core.types import parse_requirement
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, holds
 from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules.facts import Fact
+from imagegen.plan.rules.scans import ONLY_ON_PYPI, ScanCache
 
 PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}  # machine in tags -> OCI's name
 _INDEXES = {"pypi": "PyPI"}  # as users call them
@@ -127,11 +128,12 @@ class Releases:
 
 
 class MetadataCache:
-    """Packages by name, each read when it is first requested."""
+    """Packages by name, each read when it is first requested; `scans` are those of their wheels."""
 
-    def __init__(self, load: Callable[[str], PackageReleases | None]) -> None:
+    def __init__(self, load: Callable[[str], PackageReleases | None], scans: ScanCache | None = None) -> None:
         self._load = load
         self._known: dict[str, Releases | None] = {}
+        self.scans = scans or ScanCache(lambda _: None)
 
     def of(self, name: str) -> Releases | None:
         """Return the package's statements; None if nothing is known of the package."""
@@ -139,6 +141,20 @@ class MetadataCache:
             found = self._load(name)
             self._known[name] = Releases(found) if found and found.releases else None
         return self._known[name]
+
+    def scan_rules(self, name: str, fact: Fact | None, machine: str, *, free: bool) -> dict[str, Rule]:
+        """Return by id the rules that scans give, of the releases that the fact about a package admits.
+
+        Where it is `free`, all are admitted. Only wheels for x86_64 are scanned. What is compiled from sources has no
+        rules, and a package without a fact has some only if no other build of it is known than PyPI's.
+        """
+        scans, known = self.scans.of(name), self.of(name)
+        unknown = fact.built if fact else name not in ONLY_ON_PYPI
+        if scans is None or machine != "x86_64" or unknown:
+            return {}
+        versions = known.versions if known else map(Version, scans.releases)
+        admitted = [str(each) for each in versions if free or fact is None or each in fact.range]
+        return {rule.id: rule for rule in self.scans.rules(name, admitted)}
 
 
 def _of(package: str, release: ReleaseMetadata, machine: str, extras: frozenset[str]) -> Iterator[Said]:

@@ -129,7 +129,9 @@ class _Search:
 
     def _on(self, facts: Facts) -> State:
         """Return the state that holds whatever changes: rules, statements, and those of this GPU."""
-        lasting = [clause for clause in self.problem.clauses if not clause.origin.startswith(("fact ", "known "))]
+        warnings = {f"rule {rule.id}" for rule in self.problem.rules.values() if rule.severity == "warning"}
+        every = (clause for clause in self.problem.clauses if clause.origin not in warnings)
+        lasting = [clause for clause in every if not clause.origin.startswith(("fact ", "known "))]
         lasting += self.problem.known_clauses({})
         if "gpu" in facts.versions:
             lasting += self.problem.clauses_of({"gpu": self.problem.admitted("gpu", facts.versions["gpu"])})

@@ -134,7 +134,7 @@ class _Case:
 
     def __init__(self, rules: Sequence[Rule], facts: Facts, library: MetadataCache, question: Question) -> None:
         self.problem = Problem(rules, facts, library, FreeNames(extras=question.extras))
-        self.rules = rules
+        self.rules = tuple(self.problem.rules.values())  # these, and those that wheel scans give
         self.known = self.problem.masks_of(facts)
         self.missing = list(gaps(self.problem, library))
 

@@ -160,17 +160,6 @@ CASES = {
         stack(transformer_engine="2.16.1", transformer_engine_cu13="2.16.1", transformer_engine_torch="2.16.1"),
         stack(transformer_engine="2.18.0", transformer_engine_torch="2.16.0"),
     ),
-    # the audited core libraries: transformer-engine-cu12 links CUDA 12's cuBLAS, -cu13 CUDA 13's
-    "te-cu12": case(
-        stack("13.0", transformer_engine="2.16.1", transformer_engine_cu12="2.16.1"),
-        stack("13.0", transformer_engine="2.16.1", transformer_engine_cu13="2.16.1"),
-        stack("12.8", transformer_engine="2.16.1", transformer_engine_cu12="2.16.1"),
-    ),
-    "te-cu13": case(
-        stack("12.8", transformer_engine="2.16.1", transformer_engine_cu13="2.16.1"),
-        stack("12.8", transformer_engine="2.16.1", transformer_engine_cu12="2.16.1"),
-        stack("13.0", transformer_engine="2.16.1", transformer_engine_cu13="2.16.1"),
-    ),
     # its installation guide: CUDA 12.1+, cuDNN 9.3+; torch 2.6 for CUDA 12.4 pins cuDNN 9.1.0.70
     "te-cuda": case(
         stack("11.8", transformer_engine="2.2.0"),

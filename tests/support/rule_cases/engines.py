@@ -7,28 +7,6 @@ from tests.support.rule_cases import case, stack
 BLACKWELL = {"TORCH_CUDA_ARCH_LIST": "10.0 10.3 12.0 12.1"}
 
 CASES = {
-    # pytorch#142064: torch 2.6.0+cu126 has the new ABI; vllm 0.8.5 misses nine symbols there, none on PyPI's 2.6.0
-    "vllm-085-abi": case(
-        stack("12.6", torch="2.6.0+cu126", vllm="0.8.5.post1"),
-        stack("12.4", torch="2.6.0", vllm="0.8.5.post1"),
-        stack("12.6", torch="2.7.0", vllm="0.8.5.post1"),
-        stack("12.6", torch="2.6.0+cu126", vllm="0.9.2"),
-    ),
-    # vllm#31018: 0.13.0 with a torch for CUDA 13: "ImportError: libcudart.so.12"
-    "vllm-pypi-cu12": case(
-        stack("13.0", vllm="0.13.0"),
-        stack("12.8", vllm="0.13.0"),
-        stack("13.0", vllm="0.13.0+cu130"),
-        stack("13.0", vllm="0.20.0"),
-    ),
-    # vllm#52300: "ImportError: libcudart.so.13" with torch 2.11.0+cu126; pie#327: so on any CUDA 12 since 0.20.0;
-    # prime-rl takes the cu129 wheel of 0.26.0
-    "vllm-pypi-cu13": case(
-        stack("12.6", vllm="0.23.0"),
-        stack("13.0", vllm="0.23.0"),
-        stack("12.8", vllm="0.26.0+cu129"),
-        stack("12.8", vllm="0.19.0"),
-    ),
     # vLLM's installation guide: CPU has wheels of its own, +cpu on GitHub; PyPI's are for CUDA
     "vllm-pypi-cpu": case(
         stack("cpu", vllm="0.24.0"),
@@ -39,25 +17,6 @@ CASES = {
         stack("13.0", vllm="0.26.0+cu129"),
         stack("12.8", vllm="0.26.0+cu129"),
         stack("13.0", vllm="0.26.0"),
-    ),
-    # measured: 0.9.2 to 0.11.2 need GLIBC_2.29 under a manylinux1 tag; 0.8.5 needs 2.14
-    "vllm-glibc-2.29": case(
-        stack("12.6", glibc="2.28", vllm="0.9.2"),
-        stack("12.6", glibc="2.31", vllm="0.9.2"),
-        stack("12.4", glibc="2.28", vllm="0.8.5"),
-    ),
-    # fatbins of vllm 0.8.5: sm_70 to sm_90a and no PTX that is newer than compute_52; 0.9.2 has 100a and 120a
-    "vllm-before-blackwell": case(
-        stack("12.8", gpu="12.0", vllm="0.8.5"),
-        stack("12.8", gpu="12.0", vllm="0.9.2"),
-        stack("12.8", gpu="9.0", vllm="0.8.5"),
-    ),
-    # vllm#18995: 0.9.0 on a 5090; vllm#19794 adds 12.0 to the release after 0.9.1
-    "vllm-0.9-rtx-blackwell": case(
-        stack("12.8", gpu="12.0", vllm="0.9.1"),
-        stack("12.8", gpu="12.0", vllm="0.9.2"),
-        stack("12.8", gpu="10.0", vllm="0.9.1"),
-        stack("12.8", gpu="12.0", vllm="0.9.1+cu128"),
     ),
     # vllm#26592, of 2025-10-10: "The CUDA 12.9.1 wheels in the vllm index are missing sm100 and sm120 support"
     "vllm-cu129-blackwell": case(
@@ -176,38 +135,5 @@ CASES = {
         stack("12.8", gpu="10.0", sgl_kernel="0.2.7"),
         stack("12.8", gpu="10.0", sgl_kernel="0.3.14.post1"),
         stack("12.8", gpu="9.0", sgl_kernel="0.2.7"),
-    ),
-    "sgl-kernel-b300": case(
-        stack("12.9", gpu="10.3", sgl_kernel="0.3.21"),
-        stack("12.9", gpu="10.0", sgl_kernel="0.3.21"),
-        stack("12.9", gpu="10.3", sgl_kernel="0.3.21+cu130"),
-    ),
-    "sglang-kernel-b300": case(
-        stack("12.9", gpu="10.3", sglang_kernel="0.4.1"),
-        stack("13.0", gpu="10.3", sglang_kernel="0.4.2"),
-        stack("12.9", gpu="10.0", sglang_kernel="0.4.1"),
-        stack("12.9", gpu="10.3", sglang_kernel="0.4.1+cu130"),
-    ),
-    # MEDS_EIC_AR#163: PyPI's has images "only up to sm_120a", the +cu130 builds of SGLang's index have sm_121a;
-    # fatbins: 120a alone, in 0.4.6.post1 too
-    "sgl-kernel-gb10": case(
-        (stack("12.9", gpu="12.1", sgl_kernel="0.3.21"), stack("12.9", gpu="12.1", sgl_kernel="0.3.9.post1")),
-        stack("12.9", gpu="12.0", sgl_kernel="0.3.21"),
-        stack("12.9", gpu="12.1", sgl_kernel="0.3.21+cu130"),
-    ),
-    "sglang-kernel-gb10": case(
-        stack("13.0", gpu="12.1", sglang_kernel="0.4.6.post1"),
-        stack("13.0", gpu="12.0", sglang_kernel="0.4.6.post1"),
-        stack("13.0", gpu="12.1", sglang_kernel="0.4.10"),
-        stack("13.0", gpu="12.1", sglang_kernel="0.4.4+cu130"),
-    ),
-    # sglang-omni#620: 0.3.21 on a machine with CUDA 13 alone: "libnvrtc.so.12 / libcudart.so.12 not found"
-    "sgl-kernel-cu12": case(
-        (
-            stack("13.0", torch="2.9.1+cu130", sgl_kernel="0.3.21"),
-            stack("13.0", torch="2.9.1+cu130", sgl_kernel="0.3.18.post2"),  # sglang 0.5.6 beside a torch for CUDA 13
-        ),
-        stack("13.0", torch="2.9.1+cu130", sgl_kernel="0.3.21+cu130"),
-        stack("12.8", torch="2.9.1", sgl_kernel="0.3.21"),
     ),
 }

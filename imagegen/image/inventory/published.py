@@ -1,0 +1,163 @@
+"""The wheels of releases on an index as packages of an audit: each is downloaded, read once, and dropped.
+
+Almost all bytes of such wheels are libraries, which must be decompressed whole to be read, so that ranges of the file
+would save nothing. A wheel that is fetched whole is verified by the sha256 that the index gives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from imagegen.audit.model import Package
+from imagegen.core.context import Context
+from imagegen.core.errors import ErrorGroup, FetchError, ImagegenError, WheelError
+from imagegen.core.net import Client
+from imagegen.core.progress import Meter
+from imagegen.image.layers.install import installation, relative, site_packages
+from imagegen.image.layers.scan import scan_file
+from imagegen.image.layers.wheel import Wheel
+from imagegen.plan.harvest import scans
+from imagegen.plan.harvest.scans import PYTHON, ReleasedWheel
+from imagegen.plan.lock import indexes
+from imagegen.plan.matrix.scans import PackageScans, WheelScan
+
+_AT_ONCE = 2  # wheels that are read; each takes a core and, on the disk, its size
+_HEADS = 8  # requests at once for sizes
+
+
+class ScanErrors(ErrorGroup, FetchError):
+    """All wheels that could not be scanned."""
+
+
+@dataclass(frozen=True)
+class RequiredScans:
+    """The wheels of a package that are to be read, with their sizes in bytes; `known` are its earlier scans."""
+
+    known: PackageScans
+    releases: int  # that the index has since the day that `known` names
+    wheels: tuple[tuple[ReleasedWheel, int], ...]
+
+    @property
+    def size(self) -> int:
+        return sum(size for _, size in self.wheels)
+
+
+def required(known: PackageScans, client: Client, context: Context) -> RequiredScans:
+    """Return what a scan of the package would read: releases without a scan, and those whose wheel is another one.
+
+    Raises FetchError.
+    """
+    url = indexes.url_of(known.index, context.settings)
+    if url is None:
+        fix = f"{indexes.variable(known.index)} gives it one"
+        raise FetchError(f"no address is known for the index {known.index}", code="fetch-no-index", fix=fix)
+    found = scans.wheels(known.name, known.since, indexes.project(client, url, known.name))
+    if not found:
+        why = f"there is none since {known.since} for x86-64 Linux"
+        raise FetchError(f"{known.name} has no wheel to scan on the index", code="fetch-no-release", why=why)
+    read = {each.version: each.sha256 for each in known.releases.values()}
+    new = [each for each in found if read.get(each.version) != each.sha256]
+    with ThreadPoolExecutor(_HEADS) as pool:
+        sizes = pool.map(lambda each: client.size(each.link.url), new)
+        return RequiredScans(known, len(found), tuple(zip(new, sizes, strict=True)))
+
+
+def scan(
+    requested: Sequence[RequiredScans],
+    client: Client,
+    context: Context,
+    today: str,
+    keep: Callable[[PackageScans], None],
+) -> None:
+    """Scan the wheels and give each package to `keep` after each of its wheels, so that an interruption loses little.
+
+    All wheels are tried; failures are raised at the end, as ScanErrors.
+    """
+    errors: list[ImagegenError] = []
+    known = {each.known.name: each.known for each in requested}
+    pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="scan")
+    try:
+        tasks = {
+            pool.submit(_scan, name, wheel, size, client, context, today): name
+            for name, wheel, size in _wheels(requested)
+        }
+        for future in as_completed(tasks):
+            name = tasks[future]
+            try:
+                known[name] = known[name].with_scans([future.result()])
+            except (FetchError, WheelError) as error:
+                errors.append(error)
+            else:
+                keep(known[name])
+    finally:
+        client.close()
+        pool.shutdown(cancel_futures=True)
+    if errors:
+        raise ScanErrors(sorted(errors, key=str))
+
+
+def _wheels(requested: Sequence[RequiredScans]) -> Iterator[tuple[str, ReleasedWheel, int]]:
+    for each in requested:
+        for wheel, size in each.wheels:
+            yield each.known.name, wheel, size
+
+
+def _scan(name: str, wheel: ReleasedWheel, size: int, client: Client, context: Context, today: str) -> WheelScan:
+    return scans.scan(wheel, read(name, wheel, size, client, context), size, today)
+
+
+def read(name: str, wheel: ReleasedWheel, size: int, client: Client, context: Context) -> Package:
+    """Download a wheel of `size` bytes and return the scan of its libraries; nothing of it stays.
+
+    Raises FetchError where it cannot be fetched or is not what the index says, WheelError for an invalid one,
+    StoreError when the disk is full.
+    """
+    store, filename = context.store, wheel.link.filename
+    with (
+        store.explained(),
+        context.progress.meter(filename, size) as meter,
+        tempfile.NamedTemporaryFile(dir=store.scratch) as file,
+    ):
+        sink = _Sink(file, meter)
+        client.stream(wheel.link.url, sink, size=size)
+        file.flush()
+        if sink.sha256 != wheel.sha256:
+            why = f"the index promises sha256 {wheel.sha256}, and it has {sink.sha256}"
+            raise FetchError(f"{filename} is not the expected file", code="fetch-digest-mismatch", why=why)
+        with Wheel(Path(file.name), filename) as opened:
+            return _package(name, opened, store.scratch)
+
+
+def _package(name: str, wheel: Wheel, scratch: Path) -> Package:
+    site = site_packages(PYTHON)
+    found = {relative(file.path, site): scan_file(file, scratch) for file in installation(wheel, PYTHON)}
+    unreadable = {path: file.unreadable for path, file in found.items() if file.unreadable}
+    if unreadable:  # what cannot be read might be what matters
+        path, why = next(iter(unreadable.items()))
+        raise WheelError("a library cannot be read", where=f"{wheel.filename}: {path}", why=why)
+    return Package(name, wheel.version, found, requires=wheel.requires, tags=wheel.tags)
+
+
+class _Sink:
+    """A file that a wheel is written to, which hashes it."""
+
+    def __init__(self, file: IO[bytes], meter: Meter) -> None:
+        self._file, self._meter = file, meter
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes, /) -> None:
+        self._file.write(data)
+        self._hash.update(data)
+        self._meter.advance(len(data))
+        self.size += len(data)
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()

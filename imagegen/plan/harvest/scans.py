@@ -1,0 +1,226 @@
+"""Wheel scans of releases: which wheel of each release is read, what is kept of it, and the audit's verdict on that."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal
+
+from packaging.tags import Tag
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from imagegen.audit import gpu, torch_exports, torch_rule
+from imagegen.audit.catalogue import cuda_major, is_standard
+from imagegen.audit.gpu import is_essential, is_loaded
+from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, required_name
+from imagegen.audit.tags import for_another_python
+from imagegen.audit.torch_rule import has_new_string, has_old_string
+from imagegen.audit.torch_user import X86_64, user
+from imagegen.core.errors import FetchError
+from imagegen.core.types import Gpu
+from imagegen.plan.lock.indexes import IndexLink
+from imagegen.plan.matrix.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
+
+SINCE = "2024-07-01"  # the oldest releases that stacks of the field still hold
+PYTHON = "3.12"  # modules for other interpreters are left out
+_ENOUGH = 0.5  # of an essential library's containers, where all that run are PTX: models need more than a part of them
+_PYTHONS = ("3.12", "3.11", "3.10", "3.9", "3.8", "3.13", "3.14")  # a wheel for the first of these is read
+_TAG = re.compile(r"(cp|py)3(\d*)")
+_TARGET = re.compile(r"(sm|compute)_(\d{2,3})([af]?)(?:@(\d+)\.(\d+))?")
+_VARIANTS: Mapping[str, Literal["", "a", "f"]] = {"": "", "a": "a", "f": "f"}
+
+
+@dataclass(frozen=True)
+class ReleasedWheel:
+    """The wheel of a release that is read for it."""
+
+    version: str  # canonical
+    link: IndexLink
+    sha256: str
+
+
+def wheels(package: str, since: str, links: Iterable[IndexLink]) -> list[ReleasedWheel]:
+    """Return one wheel for x86-64 Linux of each final release since a day ("2024-07-01"), the oldest release first.
+
+    It is one that CPython 3.12 takes, else one for the nearest older CPython. Raises FetchError where the index does
+    not give its sha256, or no upload times.
+    """
+    found: dict[Version, tuple[int, IndexLink]] = {}
+    for link in links:
+        try:
+            name, version, _, tags = parse_wheel_filename(link.filename)
+        except ValueError:
+            continue
+        rank = min((rank for tag in tags if (rank := _rank(tag)) is not None), default=None)
+        if name != package or rank is None or version.is_prerelease or link.yanked:
+            continue
+        if link.uploaded is None:
+            why = "the index does not say when its files were uploaded"
+            raise FetchError(f"{package} cannot be scanned", code="fetch-no-upload-times", why=why)
+        if str(link.uploaded) >= since and (version not in found or (rank, link.filename) < _place(found[version])):
+            found[version] = rank, link
+    return [_wheel(version, found[version][1]) for version in sorted(found)]
+
+
+def _place(found: tuple[int, IndexLink]) -> tuple[int, str]:
+    return found[0], found[1].filename
+
+
+def _wheel(version: Version, link: IndexLink) -> ReleasedWheel:
+    if link.sha256 is None:
+        raise FetchError(f"the index does not give the sha256 of {link.filename}", code="fetch-no-digest")
+    return ReleasedWheel(str(version), link, link.sha256)
+
+
+def _rank(tag: Tag) -> int | None:
+    """Return the place of a wheel's tag among those that may be read, the best is 0; None for others."""
+    found = _TAG.fullmatch(tag.interpreter)
+    linux = tag.platform.endswith("_x86_64") and tag.platform.startswith(("manylinux", "linux"))
+    threaded = tag.abi.startswith("cp") and tag.abi.endswith("t")
+    if not found or not linux or threaded:
+        return None
+    if tag.abi == "abi3" or found[1] == "py":
+        return 0 if int(found[2] or 0) <= int(PYTHON.partition(".")[2]) else None
+    python = f"3.{found[2]}"
+    return _PYTHONS.index(python) if python in _PYTHONS else None
+
+
+def condense(package: Package) -> tuple[ScannedLibrary, ...]:
+    """Return what is kept of a wheel's files, by path: libraries that Python or torch load, or that hold GPU code."""
+    files = {
+        path: (file, file.elf)
+        for path, file in sorted(package.files.items())
+        if file.elf and file.elf.machine == X86_64 and not file.elf.program and not for_another_python(path, PYTHON)
+    }
+    own = {posixpath.basename(path) for path in files} | {elf.soname for _, elf in files.values()}
+    needed = {name for _, elf in files.values() for name in elf.needed}
+    uses = user(package, PYTHON)
+    symbols = uses.required if uses else {}
+    found = []
+    for path, (file, elf) in files.items():
+        loaded = is_loaded(path, elf, needed)
+        if loaded or file.code or is_essential(path):
+            found.append(
+                ScannedLibrary(
+                    path=path,
+                    loaded=loaded,
+                    needed=tuple(sorted(name for name in elf.needed if name not in own and not is_standard(name))),
+                    symbols=tuple(sorted(symbols.get(path, ()))),
+                    code=tuple(sorted((_texts(group), group.count) for group in file.code)),
+                    glibc=_newest(elf, "GLIBC_"),
+                    libstdcxx=_newest(elf, "GLIBCXX_"),
+                )
+            )
+    return tuple(found)
+
+
+def _texts(group: CodeGroup) -> tuple[str, ...]:
+    return tuple(sorted(map(_text, group.targets)))
+
+
+def _text(target: CodeTarget) -> str:
+    kind = "sm" if target.kind == "sass" else "compute"
+    return f"{kind}_{target.arch}{target.variant}" + (f"@{target.isa[0]}.{target.isa[1]}" if target.isa else "")
+
+
+def _newest(elf: Elf, family: str) -> str:
+    nodes = {node for nodes in elf.requires.values() for node in nodes}
+    versions = {node.removeprefix(family) for node in nodes if re.fullmatch(rf"{family}\d+(\.\d+)*", node)}
+    return max(versions, key=Version, default="")
+
+
+def judge(package: str, libraries: Iterable[ScannedLibrary]) -> WheelVerdict:
+    """Return the audit's verdict on a wheel of a package, from what is kept of it."""
+    found = tuple(libraries)
+    used = [each for each in found if each.loaded or is_essential(each.path)]
+    fit = torch_rule.fits(_package(package, found), PYTHON)
+    symbols = [symbol for each in found for symbol in each.symbols]
+    lacks, compiles = _on_gpus([each for each in found if is_essential(each.path)])
+    return WheelVerdict(
+        glibc=max((_oldest(group) for group in _builds(used)), key=_version, default=""),
+        cuda=_majors(used),
+        torch=fit.minors if fit else (),
+        later=bool(fit and torch_exports.minor(torch_exports.shipped().releases[-1]) in fit.minors),
+        strings="new" if any(map(has_new_string, symbols)) else "old" if any(map(has_old_string, symbols)) else "",
+        lacks=lacks,
+        compiles=compiles,
+    )
+
+
+def judged(scans: PackageScans) -> PackageScans:
+    """Return the scans with the verdicts of today's audit."""
+    again = (replace(each, verdict=judge(scans.name, each.libraries)) for each in scans.releases.values())
+    return scans.with_scans(again)
+
+
+def scan(wheel: ReleasedWheel, package: Package, size: int, today: str) -> WheelScan:
+    """Return the scan of a wheel of `size` bytes; `package` has its files."""
+    libraries = condense(package)
+    verdict = judge(package.name, libraries)
+    return WheelScan(wheel.version, wheel.link.filename, wheel.sha256, size, today, libraries, verdict)
+
+
+def _builds(libraries: Iterable[ScannedLibrary]) -> Iterator[list[ScannedLibrary]]:
+    """Yield the libraries that are builds of one: of these, a process loads one."""
+    groups: dict[object, list[ScannedLibrary]] = {}
+    for each in libraries:
+        groups.setdefault(gpu.build_of(each.path), []).append(each)
+    yield from groups.values()
+
+
+def _oldest(group: Iterable[ScannedLibrary]) -> str:
+    """Return the glibc with which some build loads."""
+    return min((each.glibc for each in group), key=_version)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split("."))) if text else ()
+
+
+def _majors(libraries: Iterable[ScannedLibrary]) -> tuple[int, ...]:
+    """Return the major versions of CUDA that libraries need; several where there are builds for each."""
+    return tuple(sorted({major[1] for each in libraries for name in each.needed if (major := cuda_major(name))}))
+
+
+def _on_gpus(essential: Iterable[ScannedLibrary]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return capability -> a library that has no code for it, and capability -> PTX ISA that must be compiled."""
+    groups = [[(each.path, _groups(each)) for each in group if each.code] for group in _builds(essential)]
+    lacks: dict[str, str] = {}
+    compiles: dict[str, str] = {}
+    for capability in CAPABILITIES:
+        here = Gpu(capability, capability, "", ())
+        for group in filter(None, groups):
+            uses = {path: gpu.use(code, here, None) for path, code in group}
+            path, best = max(uses.items(), key=lambda each: (each[1].native, each[1].usable))
+            if gpu.is_useless(best) or (not best.native and best.usable < best.count * _ENOUGH):
+                lacks.setdefault(capability, path)
+            elif not best.native and best.isa:
+                isa = f"{best.isa[0]}.{best.isa[1]}"
+                compiles[capability] = max(compiles.get(capability, ""), isa, key=_version)
+    return lacks, {each: isa for each, isa in compiles.items() if each not in lacks}
+
+
+def _package(name: str, libraries: Iterable[ScannedLibrary]) -> Package:
+    files = {
+        each.path: File(0, elf=Elf(X86_64, needed=each.needed, undefined=frozenset(each.symbols))) for each in libraries
+    }
+    return Package(required_name(name), "", files)
+
+
+def _groups(library: ScannedLibrary) -> tuple[CodeGroup, ...]:
+    return tuple(
+        CodeGroup(tuple(sorted(map(_target, targets))), count, (0,) * len(targets)) for targets, count in library.code
+    )
+
+
+@cache
+def _target(text: str) -> CodeTarget:
+    found = _TARGET.fullmatch(text)
+    if not found:
+        raise ValueError(f'"{text}" is no target of GPU code')
+    isa = (int(found[4]), int(found[5])) if found[4] else None
+    return CodeTarget("sass" if found[1] == "sm" else "ptx", int(found[2]), _VARIANTS[found[3]], isa)

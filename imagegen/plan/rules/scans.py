@@ -1,0 +1,249 @@
+"""Rules that follow from wheel scans: what the unlabelled wheel of a release on PyPI needs, and what it lacks.
+
+A rule is about releases that follow each other and whose wheels say the same. It speaks of wheels for x86-64 without a
+local version label: other builds of the same release are other files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from imagegen.core.text import counted
+from imagegen.plan.matrix.model import Rule
+from imagegen.plan.matrix.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
+from imagegen.plan.rules.facts import Facts
+
+PREFIX = "scan:"  # of the ids of these rules
+PLATFORM = "linux/amd64"  # for which wheels are scanned
+# The build of torch 2.6 for CUDA 12.6 alone has the new C++ ABI. Source: https://github.com/pytorch/pytorch/issues/142064
+_FLIPPED, _FLIPPED_CUDA = "2.6", "12.6"
+# Of these no builds are known beside PyPI's: their wheels have no label, whatever brings them.
+ONLY_ON_PYPI = frozenset({"bitsandbytes", "transformer-engine-cu12", "transformer-engine-cu13"})
+_OPTIONAL = frozenset({"torchao"})  # goes on without its compiled kernels: imagegen/audit/data/torch.yaml, "go-on"
+_SYMBOL = "ImportError: undefined symbol"
+_KERNEL = "CUDA error: no kernel image is available for execution on the device"
+_PTX = "CUDA error: the provided PTX was compiled with an unsupported toolchain"
+
+
+@dataclass(frozen=True)
+class _Demand:
+    """A demand of wheels without their package: the sides of a rule, and its words."""
+
+    about: str  # the last part of the rule's id
+    when: tuple[tuple[str, str], ...]
+    then: tuple[tuple[str, str], ...]
+    conflict: tuple[tuple[str, str], ...]
+    because: str  # the predicate of a sentence about the package and its releases
+    message: str  # the error that users see
+    fix: str
+
+
+class ScanCache:
+    """Scans by package, each read when it is first requested."""
+
+    def __init__(self, load: Callable[[str], PackageScans | None]) -> None:
+        self._load = load
+        self._known: dict[str, PackageScans | None] = {}
+        self._rules: dict[tuple[str, tuple[str, ...]], tuple[Rule, ...]] = {}
+
+    def of(self, package: str) -> PackageScans | None:
+        if package not in self._known:
+            self._known[package] = self._load(package)
+        return self._known[package]
+
+    def rules(self, package: str, releases: Sequence[str] | None = None) -> tuple[Rule, ...]:
+        """Return the rules about these releases, the oldest first; without any, about all that were scanned."""
+        found = self.of(package)
+        if found is None:
+            return ()
+        key = package, tuple(found.releases if releases is None else releases)
+        if key not in self._rules:
+            self._rules[key] = tuple(_rules(found, key[1]))
+        return self._rules[key]
+
+    def rules_of(self, facts: Facts) -> Iterator[Rule]:
+        """Yield the rules about packages of which the facts name one release that was not compiled from sources."""
+        for name, fact in facts.packages.items():
+            if fact.version and not fact.built and facts.names.get("platform") == PLATFORM:
+                yield from self.rules(name, [fact.version.public])
+
+
+def _rules(scans: PackageScans, releases: Iterable[str]) -> Iterator[Rule]:
+    """Yield the rules about each run of releases that demand the same; releases without a scan end a run."""
+    runs: dict[_Demand, list[WheelScan]] = {}
+    for version in releases:
+        scan = scans.releases.get(version)
+        demands = tuple(_demands(scan)) if scan else ()
+        for demand in [each for each in runs if each not in demands]:
+            yield _rule(scans, demand, runs.pop(demand))
+        for demand in demands:
+            if scan:
+                runs.setdefault(demand, []).append(scan)
+    for demand, run in runs.items():
+        yield _rule(scans, demand, run)
+
+
+def _rule(scans: PackageScans, demand: _Demand, run: Sequence[WheelScan]) -> Rule:
+    first, last = run[0], run[-1]
+    span = first.version if first is last else f"{first.version} to {last.version}"
+    exact = f"=={first.version}" if first is last else f">={first.version},<={last.version}"
+    others = "" if first is last else f", and {counted(len(run) - 1, 'more wheel')} up to {last.version}"
+    return Rule(
+        id=f"{PREFIX}{scans.name}-{first.version}:{demand.about}",
+        when={scans.name: exact if scans.name in ONLY_ON_PYPI else f"{exact} +", **dict(demand.when)},
+        then=dict(demand.then),
+        conflict=dict(demand.conflict),
+        because=f"{scans.name} {span} {demand.because}.",
+        source=f"read from {first.filename} on PyPI, sha256 {first.sha256}{others}",
+        date=max(each.read for each in run),
+        severity="warning" if scans.name in _OPTIONAL else "error",
+        evidence="measured",
+        kind="degrades" if scans.name in _OPTIONAL else "breaks",
+        message=demand.message,
+        fix=f"{demand.fix}, or another release or build of {scans.name}.",
+    )
+
+
+def _demands(scan: WheelScan) -> Iterator[_Demand]:
+    verdict = scan.verdict
+    yield from _of_cuda(verdict, scan.libraries)
+    yield from _of_glibc(verdict)
+    yield from _of_torch(verdict)
+    yield from _of_gpus(verdict, scan.libraries)
+    yield from _of_drivers(verdict)
+
+
+def _of_cuda(verdict: WheelVerdict, libraries: Iterable[ScannedLibrary]) -> Iterator[_Demand]:
+    if not verdict.cuda:
+        return
+    oldest, newest = verdict.cuda[0], verdict.cuda[-1]
+    range_ = f"=={newest}.*" if oldest == newest else f">={oldest},<{newest + 1}"
+    names = sorted({name for each in libraries for name in each.needed if _is_of_cuda(name)})
+    majors = " or ".join(map(str, verdict.cuda))
+    because = f"is compiled for CUDA {majors}: its wheel on PyPI needs {', '.join(names) or 'its libraries'}"
+    message = f"ImportError: {names[0]}: cannot open shared object file: No such file or directory" if names else ""
+    fix = f"Use a stack of CUDA {majors}"
+    # Whether a stack without CUDA can do without these libraries is the package's own business.
+    yield _Demand("cuda", (("cuda", ">=1"),), (("cuda", range_),), (), because, message, fix)
+
+
+def _is_of_cuda(name: str) -> bool:
+    return name.startswith(("libcudart.so.", "libcublas.so.", "libnvrtc.so."))
+
+
+def _of_glibc(verdict: WheelVerdict) -> Iterator[_Demand]:
+    if verdict.glibc:
+        because = f"has libraries in its wheel on PyPI that need GLIBC_{verdict.glibc}"
+        message = f"ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_{verdict.glibc}' not found"
+        fix = f"Choose a base with glibc {verdict.glibc} or newer"
+        yield _Demand("glibc", (), (("glibc", f">={verdict.glibc}"),), (), because, message, fix)
+
+
+def _of_torch(verdict: WheelVerdict) -> Iterator[_Demand]:
+    if not verdict.torch:  # built for a torch that the audit does not know
+        return
+    first = verdict.torch[0]
+    if verdict.later:
+        because, fix = f"needs symbols that torch has from {first} on", f"Use torch {first} or newer"
+    else:
+        minors = _spoken(verdict.torch)
+        because = f"is compiled for torch {minors}: every other minor lacks symbols that its libraries need"
+        fix = f"Use torch {minors}"
+    yield _Demand("torch", (), (("torch", _range(verdict)),), (), because, _SYMBOL, fix)
+    if verdict.strings == "old" and _FLIPPED in verdict.torch:
+        because = (
+            f"is compiled for the old C++ ABI; of torch {_FLIPPED}, the builds for CUDA {_FLIPPED_CUDA} and newer have "
+            "the new one, and symbols with strings are missing"
+        )
+        fix = f"Take torch {_FLIPPED}.0 as PyPI has it, for CUDA 12.4"
+        when, conflict = (("cuda", f">={_FLIPPED_CUDA}"),), (("torch", f"=={_FLIPPED}.*"),)
+        yield _Demand("c++-abi", when, (), conflict, because, _SYMBOL, fix)
+
+
+def _range(verdict: WheelVerdict) -> str:
+    """Return the minors as a specifier; a minor between the first and the last that lacks symbols is left out."""
+    first, last = verdict.torch[0], verdict.torch[-1]
+    if first == last and not verdict.later:
+        return f"=={first}.*"
+    gaps = [f"!={minor}.*" for minor in _between(first, last) if minor not in verdict.torch]
+    return ",".join([f">={first}", *([] if verdict.later else [f"<{_after(last)}"]), *gaps])
+
+
+def _between(first: str, last: str) -> list[str]:
+    major, _, start = first.partition(".")
+    return [f"{major}.{number}" for number in range(int(start) + 1, int(last.partition(".")[2]))]
+
+
+def _after(minor: str) -> str:
+    major, _, second = minor.partition(".")
+    return f"{major}.{int(second) + 1}"
+
+
+def _spoken(minors: Sequence[str]) -> str:
+    return minors[0] if len(minors) == 1 else f"{', '.join(minors[:-1])} or {minors[-1]}"
+
+
+def _of_gpus(verdict: WheelVerdict, libraries: Iterable[ScannedLibrary]) -> Iterator[_Demand]:
+    code = {each.path: _targets(each) for each in libraries}
+    for run in _gpu_runs(verdict.lacks):
+        path = verdict.lacks[run[0]]
+        holds = ", ".join(code.get(path, ())) or "nothing"
+        because = (
+            f"has no code for compute capability {_span(run)}, nor PTX that would do: {path} in its wheel is for "
+            f"{holds}"
+        )
+        conflict = (("gpu", _gpu_range(run)),)
+        yield _Demand(f"gpu-{run[0]}", (), (), conflict, because, _KERNEL, "Use a GPU that it has code for")
+
+
+def _of_drivers(verdict: WheelVerdict) -> Iterator[_Demand]:
+    for run in _gpu_runs(verdict.compiles):
+        floors = [floor for capability in run if (floor := _driver(verdict.compiles[capability]))]
+        if len(floors) == len(run):
+            cuda, driver = min(floors, key=lambda floor: int(floor[1]))
+            because = (
+                f"has for compute capability {_span(run)} only PTX of CUDA {cuda}, which a driver older than {driver} "
+                "refuses to compile"
+            )
+            when, then = (("gpu", _gpu_range(run)),), (("driver", f">={driver}"),)
+            fix = f"Update the NVIDIA driver to {driver} or newer"
+            yield _Demand(f"driver-{run[0]}", when, then, (), because, _PTX, fix)
+
+
+@cache
+def _driver(isa: str) -> tuple[str, str] | None:
+    """Return the CUDA version of a PTX ISA, and the branch of drivers that comes with it."""
+    from imagegen.audit.capability import driver_floor  # late: few questions need the audit's data
+
+    major, _, minor = isa.partition(".")
+    floor = driver_floor((int(major), int(minor)))
+    return (floor[0], floor[1].partition(".")[0]) if floor else None
+
+
+def _gpu_runs(values: Mapping[str, str]) -> Iterator[list[str]]:
+    """Yield capabilities that follow each other among those on which wheels are judged."""
+    run: list[str] = []
+    for capability in CAPABILITIES:
+        if capability in values:
+            run.append(capability)
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _gpu_range(run: Sequence[str]) -> str:
+    return f"=={run[0]}" if len(run) == 1 else f">={run[0]},<={run[-1]}"
+
+
+def _span(run: Sequence[str]) -> str:
+    return run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}"
+
+
+def _targets(library: ScannedLibrary) -> list[str]:
+    """Return the targets of a library: machine code, then PTX, each by number."""
+    found = {target.partition("@")[0] for targets, _ in library.code for target in targets}
+    return sorted(found, key=lambda each: (not each.startswith("sm_"), len(each.rstrip("af")), each))
