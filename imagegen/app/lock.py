@@ -68,7 +68,7 @@ def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: L
         cell,
         previous,
         options,
-        session.matrix.rules,
+        session.rules,
         wheel_selector(session, cell),
         session.context_for(cell),
     )

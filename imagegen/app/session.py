@@ -32,6 +32,7 @@ from imagegen.plan.rules import (
     facts_of_lock,
     nearest_cell,
 )
+from imagegen.plan.rules.api import api_rules
 from imagegen.wheels import catalogue, resolve
 from imagegen.wheels.catalogue import Catalogue
 
@@ -81,6 +82,13 @@ class Session:
             raise
         check_rules(loaded)
         return loaded
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules of the matrix, and those on names that its packages share, as far as these can reject."""
+        packages = {each.package for each in self.matrix.components.values()}
+        shared = api_rules(self.matrix_directories, packages)
+        return (*self.matrix.rules, *(rule for rule in shared if rule.binding))
 
     @cached_property
     def metadata(self) -> MetadataCache:
@@ -162,13 +170,13 @@ class Session:
         self._warnings[cell.id] = verdict.conflicts
         if verdict.answer == "incompatible":
             text = "\n".join(map(str, self._warnings.pop(cell.id)))
-            near = nearest_cell(self.matrix.rules, cell, self.matrix.cells())
+            near = nearest_cell(self.rules, cell, self.matrix.cells())
             fix = f"the nearest cell that no rule refuses is {near.id}" if near else None
             raise IncompatibleError(f"{cell.id} cannot work", code="incompatible", why=text, fix=fix)
 
     def rules_about(self, facts: Facts) -> tuple[Rule, ...]:
-        """Return the rules of the matrix, and those of wheel scans about the releases that the facts name."""
-        return (*self.matrix.rules, *self.metadata.scans.rules_of(facts))
+        """Return `rules`, and those of wheel scans about the releases that the facts name."""
+        return (*self.rules, *self.metadata.scans.rules_of(facts))
 
     def print_warnings(self, *, explain: bool) -> None:
         """Print the warnings of rules about the judged cells: in full, or one line per cell."""

@@ -22,6 +22,7 @@ from imagegen.core.text import counted
 from imagegen.plan import lock, matrix
 from imagegen.plan.harvest import harvest
 from imagegen.plan.lock.indexes import DEFAULT
+from imagegen.plan.matrix import api as shared_names
 from imagegen.plan.matrix import interpreters as model_table
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.interpreters import PACKAGES
@@ -48,6 +49,11 @@ _NAMED = 5  # versions that one line names
     "--models", is_flag=True, help="Instead: write matrices/models.json, the first releases with each model type."
 )
 @click.option(
+    "--api",
+    is_flag=True,
+    help="Instead: write matrices/api/<package>.json for COMPONENTS, the names that they import of other packages.",
+)
+@click.option(
     "--verdicts", is_flag=True, help="Print as Markdown what changed, and which cells have another verdict for it."
 )
 @click.option(
@@ -69,6 +75,7 @@ def command(
     models: bool,
     scanning: bool,
     dry_run: bool,
+    api: bool,
     as_json: bool,
 ) -> None:
     """Read the metadata of COMPONENTS from the package index, and write matrices/metadata/<package>.json.
@@ -81,7 +88,13 @@ def command(
     given = [option for option, value in alone.items() if value is not None]
     if verdicts and as_json:
         raise UsageError("--verdicts and --json both print the result", code="usage-option-conflict")
-    more = {"--verdicts": verdicts, "--scan": scanning, "--dry-run": dry_run}
+    more = {"--verdicts": verdicts, "--scan": scanning, "--dry-run": dry_run, "--api": api}
+    if api:
+        _require_alone(
+            ["--api"], [*given, *(option for option, chosen in more.items() if chosen and option != "--api")]
+        )
+        _write_api(app, components, as_json=as_json)
+        return
     _require_alone(given, [*components, *(option for option, chosen in more.items() if chosen)])
     if scanning or dry_run:
         _scan_wheels(app, components, scanning=scanning, verdicts=verdicts, dry_run=dry_run, as_json=as_json)
@@ -176,6 +189,33 @@ def _write_models(app: App, *, as_json: bool) -> None:
     app.progress.say(f"{counted(len(found.first), 'model type')}, {'written' if changed else 'nothing new'} ({path})")
     if as_json:
         app.json({"path": str(path), "written": changed, "models": len(found.first)})
+
+
+def _write_api(app: App, requested: Sequence[str], *, as_json: bool) -> None:
+    from imagegen.audit.api.scan import starts
+    from imagegen.plan.harvest import api  # late, as above
+
+    packages = [_package(app.matrix.components.values(), name) for name in requested]
+    packages = packages or shared_names.names(app.matrix_directories)
+    if unknown := [name for name in packages if not starts(name)]:
+        raise UsageError(
+            f"{', '.join(unknown)}: not known which modules of it normal use imports",
+            code="usage-invalid-value",
+            fix="name packages under `users:` in imagegen/audit/data/api.yaml",
+        )
+    settings = lock.with_indexes(app.settings, _indexes(app))
+    results = []
+    for found in api.read(packages, settings, str(dt.datetime.now(dt.UTC).date()), app.progress.say):
+        before = shared_names.load(app.matrix_directories, found.package)
+        path = shared_names.path_of(app.project / "matrices", found.package)
+        changed = before is None or replace(found, read="") != replace(before, read="")
+        if changed:
+            data.write(path, shared_names.dumps(found))
+        news = "written" if changed else "nothing new"
+        app.progress.say(f"{found.package}: {counted(len(found.names), 'shared name')}, {news} ({path})")
+        results.append({"package": found.package, "path": str(path), "written": changed, "names": len(found.names)})
+    if as_json:
+        app.json(results)
 
 
 def _packages(app: App, requested: Sequence[str]) -> list[str]:

@@ -24,7 +24,7 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
     built = images.images(app.store)
     cells = app.matrix.select(pattern) if pattern else tuple(app.matrix.select(name)[0] for name in app.matrix.defaults)
     locks = {cell.id: states.read_lock(app, cell) for cell in cells}
-    answers = cell_answers(cells, app.matrix.rules, app.metadata)
+    answers = cell_answers(cells, app.rules, app.metadata)
     found = {cell.id: states.state(app, cell, answers[cell.id], locks[cell.id]) for cell in cells}
     if as_json:
         app.json(

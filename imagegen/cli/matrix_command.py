@@ -46,7 +46,7 @@ def command(app: App, *, pattern: str, as_json: bool, github: bool) -> None:
         _print_github(app, app.matrix.select(pattern))
         return
     cells = app.matrix.select(pattern)
-    evaluated = cell_answers(cells, app.matrix.rules, app.metadata)
+    evaluated = cell_answers(cells, app.rules, app.metadata)
     answers = [_answer(app, cell, evaluated[cell.id]) for cell in cells]
     if as_json:
         app.json([_as_dict(answer) for answer in answers])

@@ -93,7 +93,7 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     read = {cell.id: states.read_lock(app, cell) for cell in app.matrix.cells()}
     locks = {name: each for name, each in read.items() if isinstance(each, Lock)}
     chosen = [cell for cell in cells if cell.id in locks]
-    answers = cell_answers(cells, app.matrix.rules, app.metadata)
+    answers = cell_answers(cells, app.rules, app.metadata)
     report = site.SiteReport(
         cells=tuple(cells),
         states={cell.id: states.state(app, cell, answers[cell.id], read[cell.id]) for cell in cells},

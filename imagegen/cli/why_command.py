@@ -25,6 +25,7 @@ from imagegen.plan.rules import (
     parse_question,
     suggest,
 )
+from imagegen.plan.rules.api import api_rules
 from imagegen.plan.rules.check import Answer, kind_in_words
 from imagegen.plan.rules.why import model_type_rules, model_type_summary, split_model_types
 
@@ -59,7 +60,8 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
         return 0 if model in table.first else 2
     vocabulary = Vocabulary.of(app.matrix, metadata.names(app.matrix_directories))
     question = parse_question(words, sets, app.matrix, vocabulary)
-    rules = [*app.matrix.rules, *model_type_rules(table, model)]
+    shared = api_rules(app.matrix_directories, question.facts.packages)
+    rules = [*app.matrix.rules, *model_type_rules(table, model), *shared]
     explanation = explain(question, rules, app.metadata, app.matrix.pin_overrides)
     if model and model not in table.first:
         answer: Answer = "unknown" if explanation.answer == "compatible" else explanation.answer

@@ -121,12 +121,15 @@ def test_a_lazy_module_defines_the_names_that_it_lists_and_those_of_modules_belo
 import sys
 _import_structure = {"utils": ["helper"], "models.auto": ["AutoModel"]}
 sys.modules[__name__] = _LazyModule(__name__, globals()["__file__"], define_import_structure(_import_structure))
+setattr(sys.modules[__name__], f"{__name__}.moved", 1)
 """,
         "library/models/new.py": b"class NewModel: pass",
-        "library/models/auto.py": b"",
+        "library/models/auto.py": b"def deepspeed(): pass",
     }
     api = Api(exports(sources))
-    assert [api.missing(f"library.{name}") for name in ("helper", "AutoModel", "NewModel")] == [None] * 3
+    assert [api.missing(f"library.{name}") for name in ("helper", "AutoModel", "NewModel", "moved")] == [None] * 4
+    assert api.missing("library.deepspeed") is None
+    assert api.missing("library.deepspeed.Config", 2) == "library.deepspeed"
     assert api.missing("library.OldModel") == "library.OldModel"
 
 

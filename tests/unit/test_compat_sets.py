@@ -217,11 +217,6 @@ BROKEN: dict[str, tuple[Facts, tuple[str, ...]]] = {
         stack("13.0", python="3.12", torch="2.13.0", vllm="0.31.0", megatron_core="0.19.2", mbridge="0.15.1"),
         ("mbridge-megatron-core",),
     ),
-    # verl 0.6.1 admits any vllm without its extra, and imports what 0.12.0 does not have
-    "verl 0.6.1 with vllm 0.12.0": (
-        stack("12.8", python="3.12", torch="2.9.0", vllm="0.12.0", verl="0.6.1", numpy="1.26.4"),
-        ("verl-vllm-worker",),
-    ),
     # verl[vllm,mcore]==0.8.0 resolved to vllm 0.11.0 and the newest transformers, which nothing forbade
     "verl 0.8.0's extra": (
         stack("12.8", python="3.12", torch="2.8.0", vllm="0.11.0", verl="0.8.0", transformers="5.23.0"),

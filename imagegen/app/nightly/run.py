@@ -191,7 +191,7 @@ def propose_cell(session: Session, as_of: str, bases: dict[str, LockedBase], cel
     def resolve(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
         same_base = bool(before and previous and previous.base == before.base)
         options = LockOptions(packages=tuple(upgraded), as_of=as_of, bounds=bounds, trust_previous_wheels=same_base)
-        return lock_cell(cell, previous, options, session.matrix.rules, chooser, context)
+        return lock_cell(cell, previous, options, session.rules, chooser, context)
 
     def current_base() -> LockedBase:
         name = cell.base.name
@@ -200,7 +200,7 @@ def propose_cell(session: Session, as_of: str, bases: dict[str, LockedBase], cel
         return bases[name]
 
     releases = ReleaseIndex(as_of, context.settings, chooser, context.progress)
-    return propose(cell, before, as_of, session.matrix.rules, resolve, current_base, releases.of)
+    return propose(cell, before, as_of, session.rules, resolve, current_base, releases.of)
 
 
 def is_published(publisher: Publisher, cell: Cell, lock: Lock) -> bool:

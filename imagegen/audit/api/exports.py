@@ -156,10 +156,12 @@ def _is_lazy(tree: ast.Module) -> bool:
 
 
 def _texts(tree: ast.AST) -> Iterator[str]:
-    """Yield the texts that can be names; of "a.b", also both parts."""
+    """Yield the texts that are names; also of ".name", as in the relative name of a module that has moved."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from (part for part in node.value.split(".") if _NAME.fullmatch(part))
+            text = node.value.removeprefix(".")
+            if _NAME.fullmatch(text):
+                yield text
 
 
 def _computes(tree: ast.Module, source: bytes, *, lazy: bool) -> bool:
@@ -172,7 +174,7 @@ def _computes(tree: ast.Module, source: bytes, *, lazy: bool) -> bool:
     reads = {id(node.value) for node in ast.walk(tree) if _is_read(node)}
     return any(
         (_calls(node, "globals") and id(node) not in reads)
-        or (_calls(node, "setattr") and node.args and _is_in_modules(node.args[0]))
+        or (_calls(node, "setattr") and node.args and _is_in_modules(node.args[0]) and not lazy)
         or (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and _is_in_modules(node) and not lazy)
         for node in ast.walk(tree)
     )

@@ -27,7 +27,9 @@ class Api:
         for length, part in enumerate(parts, 2):
             child = f"{module}.{part}"
             if child not in self.modules or (length > modules and part in self.modules[module].names):
-                return None if self._defines(module, part, set()) else child
+                found = self.modules[module]
+                exists = part in found.names or found.open or (length > modules and self._defines(module, part, set()))
+                return None if exists else child
             module = child
         return None
 

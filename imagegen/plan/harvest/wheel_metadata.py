@@ -7,7 +7,8 @@ import hashlib
 import io
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -87,14 +88,22 @@ def _from_archive(client: Client, link: IndexLink) -> bytes:
 
 def members(client: Client, link: IndexLink, names: Sequence[str]) -> list[bytes]:
     """Return those of the named files that the wheel behind `link` has, by ranges. Raises FetchError."""
+    with archive(client, link) as opened:
+        return [bounded(opened, opened.getinfo(name)) for name in names if name in opened.namelist()]
+
+
+@contextmanager
+def archive(client: Client, link: IndexLink) -> Iterator[zipfile.ZipFile]:
+    """Open the wheel behind `link`, of which what is read is fetched by ranges. Raises FetchError."""
     try:
-        with zipfile.ZipFile(_Remote(client, link.url)) as archive:
-            return [_bounded(archive, archive.getinfo(name)) for name in names if name in archive.namelist()]
+        with zipfile.ZipFile(_Remote(client, link.url)) as opened:
+            yield opened
     except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
         raise FetchError(f"{link.filename} cannot be read in parts", code="fetch-no-ranges", why=str(error)) from error
 
 
-def _bounded(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+def bounded(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    """Return the bytes of a member. Raises BadZipFile for one that is too long, or not compressed as in wheels."""
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise zipfile.BadZipFile(f"its {member.filename} is compressed in a way that wheels do not use")
     with archive.open(member) as file:

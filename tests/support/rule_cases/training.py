@@ -70,29 +70,11 @@ CASES = {
         stack(megatron_core="0.16.1", transformer_engine="2.12.0"),  # its own uv.lock, and verl 0.7.1's image
         stack(megatron_core="0.18.0", transformer_engine="2.16.1"),
     ),
-    # read: verl 0.5.0 and 0.6.1 import vllm.worker.worker_base, 0.7.1 does not; vllm 0.11.0 has it, 0.11.1 does not
-    "verl-vllm-worker": case(
-        stack("12.4", verl="0.5.0", vllm="0.11.1+cu124"),
-        stack("12.8", verl="0.6.1", vllm="0.11.0"),
-        stack("12.8", verl="0.7.1", vllm="0.12.0"),
-    ),
-    # verl PR 3687: first imports of 0.6 that go with vllm 0.11.0; verl v0.5.0 itself, read
-    "verl-0.5-vllm-0.11": case(
-        stack("12.8", verl="0.5.0", vllm="0.11.0"),
-        stack("12.8", verl="0.6.1", vllm="0.11.0"),
-        stack("12.4", verl="0.5.0", vllm="0.8.5"),
-    ),
     # the extras: 0.4.1 vllm <=0.8.5; 0.6.1 0.8.5 to 0.11.0; 0.8.0 0.8.5 to 0.12.0
     "verl-0.4-vllm": case(
         stack("12.8", verl="0.4.1", vllm="0.9.2"),
         stack("12.4", verl="0.4.1", vllm="0.8.5.post1"),
         stack("12.8", verl="0.5.0", vllm="0.9.2"),
-    ),
-    "verl-0.6-vllm": case(
-        (stack("12.8", verl="0.6.0", vllm="0.9.1"), stack("12.8", verl="0.7.0", vllm="0.9.1")),
-        stack("12.8", verl="0.6.1", vllm="0.9.2"),
-        stack("12.4", verl="0.5.0", vllm="0.8.4"),
-        stack("12.8", verl="0.7.1", vllm="0.9.1"),
     ),
     "verl-0.7-vllm": case(
         stack("12.9", verl="0.7.1", vllm="0.18.0"),
@@ -117,22 +99,10 @@ CASES = {
         stack("12.6", verl="0.3.0.post1", vllm="0.9.2"),
         stack("12.8", verl="0.6.1", vllm="0.11.0"),
     ),
-    # read: sglang 0.4.9.post4's tokenizer_manager has the name, 0.5.2's does not; verl 0.6 ships with 0.5.2
-    "verl-sglang-memory-requests": case(
-        stack("12.8", verl="0.4.1", sglang="0.5.2"),
-        stack("12.4", verl="0.4.1", sglang="0.4.6.post5"),
-        stack("12.8", verl="0.6.1", sglang="0.5.2"),
-    ),
-    # read: assert version.parse(sglang.__version__) >= version.parse("0.5.5")
-    "verl-0.9-sglang": case(
-        stack("12.8", verl="0.9.1", sglang="0.5.2"),
-        stack("13.0", verl="0.9.1", sglang="0.5.14"),
-        stack("12.8", verl="0.6.1", sglang="0.5.2"),
-    ),
-    # transformers#45278: "cannot import name 'AutoModelForVision2Seq'" with 5.5.0; verl 0.6 ships 4.55.4 to 4.56.1
+    # transformers#45278: "cannot import name 'AutoModelForVision2Seq'" with 5.5.0
     "verl-transformers5": case(
-        stack(verl="0.6.1", transformers="5.5.0"),
-        stack(verl="0.6.1", transformers="4.56.1"),
+        stack(verl="0.5.0", transformers="5.5.0"),
+        stack(verl="0.5.0", transformers="4.56.1"),
         stack(verl="0.7.1", transformers="5.5.0"),
     ),
     "verl-python": case(

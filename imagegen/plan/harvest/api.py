@@ -1,0 +1,226 @@
+"""Harvest the names that releases of packages require of others, and which releases of those have them.
+
+Wheels are read in parts: of the requiring package all Python sources, of the other ones the modules in question. No
+code of theirs runs.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import zipfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from imagegen.audit.api import Api, Module, RequiredName
+from imagegen.audit.api.exports import OPEN, listed, module, with_namespaces
+from imagegen.audit.api.requirements import required, tops_of
+from imagegen.audit.api.scan import providers, starts
+from imagegen.audit.api.source import LONGEST, is_package, module_name
+from imagegen.audit.api.uses import NameUse, uses
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError
+from imagegen.core.net import Client
+from imagegen.plan.harvest import wheel_metadata
+from imagegen.plan.lock import indexes
+from imagegen.plan.lock.indexes import DEFAULT, IndexLink
+from imagegen.plan.matrix.api import PackageNames, SharedName, spans
+
+SINCE = dt.date(2024, 7, 1)  # releases before that are not read
+_THREADS = 6  # wheels at once
+_PLATFORM = re.compile(r"any|(?:many)?linux.*_x86_64")
+_INSTALLED = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")  # what installers move to site-packages
+
+_Lacking = Mapping[tuple[str, int], str]  # (name, modules) -> the first part of it that a release does not define
+_Member = tuple[str, int, int]  # path, CRC-32 and size: of equal ones, one is read
+
+
+@dataclass
+class _Readers:
+    """The client and threads that read wheels, and what was read before, by file."""
+
+    client: Client
+    pool: ThreadPoolExecutor
+    modules: dict[_Member, Module] = field(default_factory=dict)
+    listed: dict[_Member, Module] = field(default_factory=dict)
+    uses: dict[_Member, list[NameUse]] = field(default_factory=dict)
+
+
+def read(packages: Sequence[str], settings: Settings, today: str, say: Callable[[str], None]) -> list[PackageNames]:
+    """Return the names that each of the packages shares with others. Raises FetchError."""
+    url = indexes.url_of(DEFAULT, settings)
+    if url is None:
+        raise FetchError(f"no address is known for the index {DEFAULT}", code="fetch-no-index")
+    with Client(settings) as client, ThreadPoolExecutor(_THREADS) as pool:
+        readers = _Readers(client, pool)
+        tops = {top for name in packages for top in starts(name)}
+        others = {name: top for name, top in providers().items() if top in tops}
+        links = {name: _wheels(indexes.project(client, url, name)) for name in (*packages, *others)}
+        needed: dict[str, dict[str, tuple[RequiredName, ...]]] = {}
+        for name in packages:
+            say(f"reading {len(links[name])} wheels of {name}")
+            each_release = pool.map(partial(_required, readers, name), links[name].values())
+            needed[name] = dict(zip(links[name], each_release, strict=True))
+        lacking: dict[str, dict[str, _Lacking]] = {}
+        for name, top in others.items():
+            names = {
+                (each.name, each.modules)
+                for releases in needed.values()
+                for required_names in releases.values()
+                for each in required_names
+                if each.name.partition(".")[0] == top
+            }
+            if names:
+                say(f"reading {len(links[name])} wheels of {name} in parts")
+                read_one = partial(_lacking, readers, top=top, names=names)
+                lacking[name] = dict(zip(links[name], pool.map(read_one, links[name].values()), strict=True))
+    found = []
+    for name in packages:
+        own = {each: releases for each, releases in lacking.items() if others[each] in starts(name)}
+        wheels = {each: {version: link.sha256 or "" for version, link in links[each].items()} for each in (name, *own)}
+        found.append(PackageNames(name, today, wheels, tuple(sorted(shared(needed[name], own)))))
+    return found
+
+
+def _wheels(links: Iterable[IndexLink]) -> dict[str, IndexLink]:
+    """Return a wheel for each release since 2024-07 that is neither yanked nor a pre-release, the oldest first."""
+    found: dict[Version, IndexLink] = {}
+    for link in links:
+        try:
+            _, version, _, tags = parse_wheel_filename(link.filename)
+        except ValueError:
+            continue
+        if link.yanked or version.is_prerelease or (link.uploaded and link.uploaded < SINCE):
+            continue
+        if any(_PLATFORM.fullmatch(tag.platform) for tag in tags):
+            found.setdefault(version, link)
+    return {str(version): found[version] for version in sorted(found)}
+
+
+def _required(readers: _Readers, package: str, link: IndexLink) -> tuple[RequiredName, ...]:
+    with wheel_metadata.archive(readers.client, link) as archive:
+        members = {_INSTALLED.sub("", info.filename): info for info in archive.infolist()}
+        files = {path: info for path, info in members.items() if path.endswith(".py") and info.file_size <= LONGEST}
+        tops = tops_of(files, starts(package))
+        used: list[NameUse] = []
+        for path, info in files.items():
+            key = (path, info.CRC, info.file_size)
+            if key not in readers.uses:
+                readers.uses[key] = uses(path, wheel_metadata.bounded(archive, info), tops)
+            used += readers.uses[key]
+    return required(files, used, starts(package))
+
+
+def _lacking(readers: _Readers, link: IndexLink, *, top: str, names: Collection[tuple[str, int]]) -> _Lacking:
+    """Return those of the names that a release of a provider does not define."""
+    with wheel_metadata.archive(readers.client, link) as archive:
+        api = Api(_modules(readers, archive, top, {name for name, _ in names}))
+    return {(name, modules): part for name, modules in names if (part := api.missing(name, modules))}
+
+
+def _modules(readers: _Readers, archive: zipfile.ZipFile, top: str, names: Iterable[str]) -> dict[str, Module]:
+    """Return the modules of a wheel: names of those that `names` lead to, nothing of the others."""
+    members: dict[str, zipfile.ZipInfo] = {}
+    for info in archive.infolist():
+        name = module_name(_INSTALLED.sub("", info.filename))
+        if name and name.partition(".")[0] == top:
+            members[name] = info
+    found: dict[str, Module] = {}
+    pending = [name for text in names for name in _prefixes(text)]
+    while pending:
+        name = pending.pop()
+        if name in found or name not in members:
+            continue
+        found[name] = _module(readers, archive, members[name], name)
+        pending += found[name].stars
+    for package in [name for name, each in found.items() if each.below]:
+        for name, info in members.items():
+            if name.startswith(f"{package}.") and name not in found:
+                found[name] = _listed(readers, archive, info)
+    return with_namespaces({name: found.get(name, Module()) for name in members})
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    parts = name.split(".")
+    yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+
+
+def _module(readers: _Readers, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Module:
+    if not info.filename.endswith(".py") or info.file_size > LONGEST:
+        return OPEN
+    key = (info.filename, info.CRC, info.file_size)
+    if key not in readers.modules:
+        readers.modules[key] = module(wheel_metadata.bounded(archive, info), name, package=is_package(info.filename))
+    return readers.modules[key]
+
+
+def _listed(readers: _Readers, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Module:
+    if not info.filename.endswith(".py") or info.file_size > LONGEST:
+        return OPEN
+    key = (info.filename, info.CRC, info.file_size)
+    if key not in readers.listed:
+        readers.listed[key] = Module(listed(wheel_metadata.bounded(archive, info)))
+    return readers.listed[key]
+
+
+# From the names of each release to spans of releases.
+
+
+def shared(
+    required: Mapping[str, Sequence[RequiredName]], lacking: Mapping[str, Mapping[str, _Lacking]]
+) -> Iterator[SharedName]:
+    """Yield the names that some releases of a package require and some releases of a provider lack.
+
+    Args:
+        required: release of the package -> its names, the oldest first.
+        lacking: provider -> its release -> the names that this does not define, the oldest first.
+    """
+    for provider, releases in lacking.items():
+        parts = _parts(releases)
+        uses: dict[
+            tuple[str, bool, bool], dict[str, RequiredName]
+        ] = {}  # (missing part, module, certain) -> by release
+        for version, names in required.items():
+            for each in sorted(names, key=lambda name: not name.certain):
+                for part in parts.get((each.name, each.modules), ()):
+                    key = (part, part.count(".") < each.modules)
+                    if version not in uses.get((*key, True), {}):
+                        uses.setdefault((*key, each.certain), {}).setdefault(version, each)
+        lacked = _lacked(releases)
+        for (part, is_module, certain), by_release in uses.items():
+            if len(lacked[part]) == len(releases):  # so it is made in a way that sources do not show
+                continue
+            newest = list(by_release.values())[-1]
+            yield SharedName(
+                provider,
+                part,
+                is_module,
+                newest.path,
+                newest.line,
+                certain,
+                spans(by_release, list(required), open_ended=False),
+                spans(lacked[part], list(releases), open_ended=True),
+            )
+
+
+def _parts(releases: Mapping[str, _Lacking]) -> dict[tuple[str, int], set[str]]:
+    """Return for each name the parts of it that some release does not define."""
+    found: dict[tuple[str, int], set[str]] = {}
+    for lacking in releases.values():
+        for name, part in lacking.items():
+            found.setdefault(name, set()).add(part)
+    return found
+
+
+def _lacked(releases: Mapping[str, _Lacking]) -> dict[str, set[str]]:
+    """Return for each missing part the releases that lack it, or what stands before it."""
+    missing = {version: set(lacking.values()) for version, lacking in releases.items()}
+    return {
+        part: {version for version, found in missing.items() if not found.isdisjoint(_prefixes(part))}
+        for part in set[str]().union(*missing.values())
+    }

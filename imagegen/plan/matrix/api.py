@@ -1,0 +1,136 @@
+"""matrices/api/<package>.json: names that releases of a package require of others, and the releases that lack them.
+
+`imagegen harvest --api` writes these files. A name that every release of the other package has, among those that were
+read, is not in them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+from pydantic import TypeAdapter, ValidationError
+
+from imagegen.core import data
+from imagegen.core.errors import Location, MatrixError
+
+FOLDER = "api"  # below a directory of matrices
+
+
+@dataclass(frozen=True, order=True)
+class SharedName:
+    """A name that some releases of a package require, and that some releases of another one lack.
+
+    Releases are PEP 440 specifiers, each for one span of them.
+    """
+
+    provider: str  # "sglang"
+    name: str  # "sglang.srt.managers.io_struct.ContinueGenerationReqInput"
+    module: bool  # an import statement needs a module of this name
+    path: str  # of the file that requires it, in the newest of these releases
+    line: int
+    certain: bool  # normal use imports that file, and the statement is at module level there
+    required_by: tuple[str, ...]
+    lacked_by: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PackageNames:
+    """The names that a package shares with others. `wheels` maps package -> release -> sha256 of the wheel read."""
+
+    package: str
+    read: str  # the day of that, ISO 8601
+    wheels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    names: tuple[SharedName, ...] = ()
+
+
+_FILE = TypeAdapter(PackageNames)
+
+
+def load(directories: Sequence[Path], package: str) -> PackageNames | None:
+    """Return the names of a package from the last directory that has them; None where none has.
+
+    Raises MatrixError for a file that cannot be read.
+    """
+    for directory in reversed(directories):
+        path = path_of(directory, package)
+        try:
+            return parse(data.read(path, data.project_directory(directory)))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            raise MatrixError(
+                "the file cannot be read", code="matrix-unreadable", where=Location(path), why=str(error)
+            ) from error
+    return None
+
+
+def parse(raw: bytes) -> PackageNames:
+    """Raises ValueError for anything that `dumps` does not write."""
+    try:
+        found = _FILE.validate_json(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{' > '.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}") from error
+    for each in found.names:
+        for specifier in (*each.required_by, *each.lacked_by):
+            SpecifierSet(specifier)
+    return found
+
+
+def dumps(names: PackageNames) -> bytes:
+    """The file of a package: one line for each wheel and name, so that changes are readable."""
+    wheels = {
+        package: {version: found[version] for version in sorted(found, key=Version)}
+        for package, found in sorted(names.wheels.items())
+    }
+    lines = [f'  "package": {json.dumps(names.package)}', f'  "read": {json.dumps(names.read)}']
+    tables = (
+        f"    {json.dumps(package)}: "
+        + _block("{}", (f"      {json.dumps(version)}: {json.dumps(sha256)}" for version, sha256 in found.items()), 4)
+        for package, found in wheels.items()
+    )
+    lines.append(f'  "wheels": {_block("{}", tables, 2)}')
+    lines.append(f'  "names": {_block("[]", (f"    {json.dumps(asdict(each))}" for each in sorted(names.names)), 2)}')
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def _block(brackets: str, items: Iterable[str], indent: int) -> str:
+    found = ",\n".join(items)
+    return f"{brackets[0]}\n{found}\n{' ' * indent}{brackets[1]}" if found else brackets
+
+
+def names(directories: Iterable[Path]) -> list[str]:
+    """Return the packages that have a file, sorted."""
+    return sorted({path.stem for directory in directories for path in (directory / FOLDER).glob("[!.]*.json")})
+
+
+def path_of(directory: Path, package: str) -> Path:
+    return directory / FOLDER / f"{package}.json"
+
+
+def spans(chosen: Iterable[str], known: Sequence[str], *, open_ended: bool) -> tuple[str, ...]:
+    """Return releases as specifiers, one for each span of the `known` ones (oldest first) that are all chosen.
+
+    With `open_ended`, a span from the oldest or to the newest known release goes on there, and ends before the next
+    known release; else it is bounded by its first and last release.
+    """
+    positions = {version: place for place, version in enumerate(known)}
+    runs: list[list[int]] = []
+    for place in sorted(positions[version] for version in chosen):
+        if runs and place == runs[-1][1] + 1:
+            runs[-1][1] = place
+        else:
+            runs.append([place, place])
+    return tuple(_specifier(first, last, known, open_ended=open_ended) for first, last in runs)
+
+
+def _specifier(first: int, last: int, known: Sequence[str], *, open_ended: bool) -> str:
+    if open_ended:
+        lower = [f">={known[first]}"] if first else []
+        return ",".join([*lower, *([f"<{known[last + 1]}"] if last + 1 < len(known) else [])])
+    return f"=={known[first]}" if first == last else f">={known[first]},<={known[last]}"

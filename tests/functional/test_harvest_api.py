@@ -1,0 +1,117 @@
+"""imagegen harvest --api: names that packages share, read by ranges from the wheels of an index."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from imagegen.cli.commands import cli
+from imagegen.core.config import Settings
+from imagegen.core.errors import FetchError, UsageError
+from imagegen.plan.harvest import api as harvested
+from imagegen.plan.matrix import api
+from imagegen.plan.matrix.api import SharedName
+from tests.support.package_index import Index, Offer
+
+ROLLOUT = "trl/trainer/grpo_trainer.py"
+SERVE = "trl/scripts/vllm_serve.py"
+WHEELS = {
+    ("trl", "0.25.0"): {
+        "trl/__init__.py": b"",
+        "trl/trainer/__init__.py": b"",
+        ROLLOUT: b"if is_vllm_available():\n    from vllm.params import Guided, LLM\n",
+    },
+    ("trl", "0.27.0"): {
+        "trl-0.27.0.data/purelib/trl/__init__.py": b"",
+        f"trl-0.27.0.data/purelib/{ROLLOUT}": b"""
+try:
+    from vllm.params import Guided
+except ImportError:
+    pass
+def new():
+    from transformers import New
+""",
+        f"trl-0.27.0.data/purelib/{SERVE}": b"def main():\n    from vllm.server import run\n",
+    },
+    ("vllm", "0.11.0"): {
+        "vllm/__init__.py": b"",
+        "vllm/params.py": b"from .names import *",
+        "vllm/names.py": b"Guided = LLM = 1",
+    },
+    ("vllm", "0.12.0"): {
+        "vllm/__init__.py": b"",
+        "vllm/params.py": b"class LLM: pass",
+        "vllm/server.py": b"def run(): pass",
+    },
+    ("transformers", "5.0.0"): {
+        "transformers/__init__.py": b"sys.modules[__name__] = _LazyModule(define_import_structure('models'))",
+        "transformers/models/new.py": b"class New: pass",
+    },
+    ("transformers", "4.57.0"): {"transformers/__init__.py": b"", "transformers/old.so": b"\x7fELF"},
+}
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    index = Index()
+    offers: dict[str, list[Offer]] = {}
+    for (name, version), members in WHEELS.items():
+        filename = f"{name}-{version}-py3-none-any.whl"
+        index.wheel(filename, zipped(members))
+        offers.setdefault(name, []).append(Offer(filename))
+    for name, lines in offers.items():
+        index.page(name, *lines)
+    yield index
+    index.close()
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, content in members.items():
+            wheel.writestr(name, content)
+    return data.getvalue()
+
+
+def test_names_are_compared_release_by_release(index: Index, tmp_path: Path) -> None:
+    settings = Settings.from_environment({"HOME": str(tmp_path), "PIP_INDEX_URL": index.url})
+    (found,) = harvested.read(["trl"], settings, "2026-11-24", lambda _: None)
+    assert found.names == (
+        SharedName("transformers", "transformers.New", False, ROLLOUT, 7, False, ("==0.27.0",), ("<5.0.0",)),
+        SharedName("vllm", "vllm.params.Guided", False, ROLLOUT, 2, True, ("==0.25.0",), (">=0.12.0",)),
+        SharedName("vllm", "vllm.server", True, SERVE, 2, False, ("==0.27.0",), ("<0.12.0",)),
+    )
+    assert {name: list(wheels) for name, wheels in found.wheels.items()} == {
+        "trl": ["0.25.0", "0.27.0"],
+        "transformers": ["4.57.0", "5.0.0"],
+        "vllm": ["0.11.0", "0.12.0"],
+    }
+
+
+def test_a_wheel_that_is_none_is_an_error(index: Index, tmp_path: Path) -> None:
+    index.wheel("vllm-0.12.0-py3-none-any.whl", b"no archive")
+    settings = Settings.from_environment({"HOME": str(tmp_path), "PIP_INDEX_URL": index.url})
+    with pytest.raises(FetchError):
+        harvested.read(["trl"], settings, "", lambda _: None)
+
+
+def test_the_command_writes_a_file_once(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", index.url)
+    command = ["--project", str(tmp_path), "harvest", "--api", "trl", "--json"]
+    ended = [CliRunner().invoke(cli, command, standalone_mode=False) for _ in range(2)]
+    assert ['"written": true' in each.output for each in ended] == [True, False]
+    found = api.load([tmp_path / "matrices"], "trl")
+    assert found
+    assert (len(found.names), found.read) == (3, str(dt.datetime.now(dt.UTC).date()))
+
+
+@pytest.mark.parametrize("options", [["numpy"], ["--models"], ["--verdicts"]])
+def test_the_command_needs_packages_that_import_others_and_no_other_kind(tmp_path: Path, options: list[str]) -> None:
+    command = ["--project", str(tmp_path), "harvest", "--api", *options]
+    assert isinstance(CliRunner().invoke(cli, command, standalone_mode=False).exception, UsageError)
