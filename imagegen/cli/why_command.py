@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import click
 from imagegen.app import states
 from imagegen.app.states import MEANINGS, CellState, StateName, cell_state
 from imagegen.cli.app import App, pass_app
+from imagegen.core.context import Context
 from imagegen.core.errors import UsageError
 from imagegen.core.text import shown
 from imagegen.plan.matrix import interpreters, metadata
@@ -22,6 +24,7 @@ from imagegen.plan.rules import (
     Question,
     Vocabulary,
     explain,
+    missing_metadata,
     parse_question,
     suggest,
 )
@@ -50,7 +53,8 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
 
     Name versions (torch==2.9.1 'vllm>=0.11,<0.13'), the environment (gpu==sm_120, H100, cuda==12.8, cu128,
     py312, driver==580, base==ubuntu22.04, aarch64) and the model type of a checkpoint's config.json (model==qwen3);
-    anything else is free. Or name a cell. An unknown name makes the answer "unknown" unless the rest conflicts.
+    anything else is free. Or name a cell. An unknown name makes the answer "unknown" unless the rest conflicts;
+    the package index is asked for names and releases that are not known here, unless UV_OFFLINE is set.
     """
     table = interpreters.load(app.matrix_directories)
     model, words, sets = _model(words, sets)
@@ -58,8 +62,7 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     if model and not words:
         app.json({model: table.first.get(model)}) if as_json else click.echo(shown(about))
         return 0 if model in table.first else 2
-    vocabulary = Vocabulary.of(app.matrix, metadata.names(app.matrix_directories))
-    question = parse_question(words, sets, app.matrix, vocabulary)
+    question = _question(app, words, sets)
     shared = api_rules(app.matrix_directories, question.facts.packages)
     rules = [*app.matrix.rules, *model_type_rules(table, model), *shared]
     explanation = explain(question, rules, app.metadata, app.matrix.pin_overrides)
@@ -77,6 +80,24 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     if explanation.answer == "incompatible" or (state and state.name == "conflict"):
         return 1
     return 2 if explanation.answer == "unknown" else 0
+
+
+def _question(app: App, words: Sequence[str], sets: Sequence[str]) -> Question:
+    """Return the question; the index is asked for the packages and releases that are not known here."""
+    names = metadata.names(app.matrix_directories)
+    question = parse_question(words, sets, app.matrix, Vocabulary.of(app.matrix, names))
+    if missing := missing_metadata(question, app.metadata):
+        from imagegen.plan.harvest import on_demand  # late: it brings the network
+
+        found = on_demand.look_up(missing, Context(app.store, app.settings, app.progress), today())
+        for package in found.values():
+            app.metadata.add(package)
+        question = parse_question(words, sets, app.matrix, Vocabulary.of(app.matrix, [*names, *found]))
+    return question
+
+
+def today() -> str:
+    return str(dt.datetime.now(dt.UTC).date())
 
 
 def _state(app: App, question: Question, explanation: Explanation) -> CellState | None:

@@ -29,5 +29,6 @@ def guard(monkeypatch: pytest.MonkeyPatch) -> Generator[Guard, None, None]:
     """The guard, whose list of what it saw is empty when a test ends."""
     GUARD.seen.clear()
     monkeypatch.setattr(time, "sleep", GUARD.sleep)
+    monkeypatch.setenv("UV_OFFLINE", "1")  # `why` asks no index
     yield GUARD
     assert not GUARD.seen

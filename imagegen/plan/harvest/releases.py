@@ -80,6 +80,17 @@ def read(
     return PackageReleases(requested.name, requested.index, today, requested.since, requested.extras, ordered)
 
 
+def newest(package: str, links: Iterable[IndexLink], within: SpecifierSet, at_most: int) -> list[IndexLink]:
+    """Return the links of the newest releases that the specifier admits; pre-releases only if there is nothing else."""
+    found = {
+        version: files
+        for version, files in _by_version(package, links).items()
+        if within.contains(version, prereleases=True)
+    }
+    final = [version for version in found if not version.is_prerelease] or list(found)
+    return [link for version in sorted(final, reverse=True)[:at_most] for link in found[version].links]
+
+
 def _by_version(package: str, links: Iterable[IndexLink]) -> dict[Version, _Found]:
     found: dict[Version, _Found] = {}
     for link in links:

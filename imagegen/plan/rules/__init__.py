@@ -5,7 +5,7 @@ from imagegen.plan.rules.check import Conflict, Verdict, check_rules
 from imagegen.plan.rules.evaluate import evaluate, evaluate_cell, evaluate_on, minimum_version, rule_constraints
 from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, facts_of_lock, rules_in_context
 from imagegen.plan.rules.grid import CellAnswer, cell_answers
-from imagegen.plan.rules.question import Question, parse_question
+from imagegen.plan.rules.question import Question, missing_metadata, parse_question
 from imagegen.plan.rules.scans import ScanCache
 from imagegen.plan.rules.statements import MetadataCache
 from imagegen.plan.rules.suggestions import PlatformChoices, Suggestion, nearest_cell, suggest
@@ -34,6 +34,7 @@ __all__ = [
     "facts_of_cell",
     "facts_of_lock",
     "minimum_version",
+    "missing_metadata",
     "nearest_cell",
     "parse_question",
     "rule_constraints",

@@ -7,12 +7,15 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from packaging.utils import canonicalize_name, is_normalized_name
+
 from imagegen.core.errors import UsageError
 from imagegen.core.types import Gpu, parse_specifier
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import ENV, NO_CUDA, NO_GLIBC, Cell, NgcImage, is_surrounding
 from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell
 from imagegen.plan.rules.gpu_names import is_variant, plain
+from imagegen.plan.rules.statements import MetadataCache
 from imagegen.plan.rules.vocabulary import WSL, UnknownName, UnknownNameError, Vocabulary, cuda_of, python_of
 
 _WORD = re.compile(
@@ -74,6 +77,23 @@ def parse_question(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vo
     if cell is None and not requester.requested:
         raise UsageError("nothing is asked", code="usage-nothing-named", fix=f"name a cell, or versions: `{_EXAMPLE}`")
     return requester.about(cell)
+
+
+def missing_metadata(question: Question, library: MetadataCache) -> dict[str, str]:
+    """Return normalised package -> specifier for those of the question of which an index may know more.
+
+    These are names that are not known and resemble no known name, and pins of a harvested package to other releases.
+    """
+    found: dict[str, str] = {}
+    for each in question.unknown:
+        name = canonicalize_name(each.name)
+        if each.kind == "component" and not each.suggestion and is_normalized_name(name):
+            found[name] = question.requested.get(each.name, "")
+    for package, fact in question.facts.packages.items():
+        known, specifier = library.of(package), question.requested.get(package)
+        if known and specifier and not fact.built and not known.within(fact):
+            found[package] = specifier.partition("+")[0]
+    return found
 
 
 def _cell(words: Sequence[str], matrix: Matrix) -> tuple[Cell | None, list[str]]:

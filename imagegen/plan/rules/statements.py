@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from packaging.markers import Marker
@@ -134,6 +134,15 @@ class MetadataCache:
         self._load = load
         self._known: dict[str, Releases | None] = {}
         self.scans = scans or ScanCache(lambda _: None)
+
+    def add(self, package: PackageReleases) -> None:
+        """Add releases that were read on demand; those that are known stay as they are."""
+        known = self.of(package.name)
+        if known:
+            merged = {**package.releases, **known.package.releases}
+            newest_first = sorted(merged, key=Version, reverse=True)
+            package = replace(known.package, releases={version: merged[version] for version in newest_first})
+        self._known[package.name] = Releases(package)
 
     def of(self, name: str) -> Releases | None:
         """Return the package's statements; None if nothing is known of the package."""

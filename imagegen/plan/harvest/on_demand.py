@@ -1,0 +1,95 @@
+"""Metadata of a package that is not shipped, read from the index while a question waits, and kept for the day.
+
+Few releases are read, with short timeouts; an index that does not answer leaves the package unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from packaging.specifiers import SpecifierSet
+
+from imagegen.core.config import Settings
+from imagegen.core.context import Context
+from imagegen.core.errors import FetchError, ImagegenError, MatrixError
+from imagegen.core.net import Client, NotFoundError
+from imagegen.core.oci.types import digest_of
+from imagegen.core.store.cache import Cache
+from imagegen.plan.harvest import releases, wheel_metadata
+from imagegen.plan.lock import indexes
+from imagegen.plan.lock.indexes import DEFAULT, IndexLink
+from imagegen.plan.matrix import metadata
+from imagegen.plan.matrix.metadata import PackageReleases
+
+OFFLINE = "UV_OFFLINE"  # uv's variable: no index is asked
+_SECONDS = 3.0  # for all packages of a question
+_AT_MOST = 10  # releases of one package, the newest that its specifier admits
+_PACKAGES = 8  # of one question
+_MISSING = ""  # the record of a package that the index does not have
+_CACHE = Cache("metadata", str)
+
+
+def look_up(requested: Mapping[str, str], context: Context, today: str) -> dict[str, PackageReleases]:
+    """Return the packages of `requested` (normalised name -> PEP 440 specifier) that the index has.
+
+    A package is absent from the result if the index does not have it, or does not answer in time. `today` is a date,
+    "2026-11-24": a record counts for one day.
+    """
+    if context.settings.env.get(OFFLINE, "").lower() in {"1", "true", "yes", "on"}:
+        return {}
+    url = indexes.url_of(DEFAULT, context.settings)
+    keys = {name: _key(url, name, text, today) for name, text in list(requested.items())[:_PACKAGES]}
+    known = {name: found for name, key in keys.items() if (found := _CACHE.get(context.store, key)) is not None}
+    if url and (missing := [name for name in keys if name not in known]):
+        context.progress.say(f"asking {DEFAULT} for {', '.join(missing)}")
+        for name, found in _fetch({name: requested[name] for name in missing}, url, context.settings, today).items():
+            known[name] = found
+            _keep(context, keys[name], found)
+    return {name: metadata.parse(text.encode(), name=name) for name, text in known.items() if text != _MISSING}
+
+
+def _key(url: str | None, name: str, specifier: str, today: str) -> str:
+    return digest_of(json.dumps([url, name, specifier, today]).encode())
+
+
+def _keep(context: Context, key: str, found: str) -> None:
+    try:
+        _CACHE.put(context.store, key, found)
+    except ImagegenError as error:
+        context.progress.say(f"not kept for later: {error.what}")
+
+
+def _fetch(requested: Mapping[str, str], url: str, settings: Settings, today: str) -> dict[str, str]:
+    """Return name -> the file of its metadata; a package whose reading failed is absent."""
+    deadline = time.monotonic() + _SECONDS
+    with Client(settings, attempts=1, timeout=(_SECONDS / 2, _SECONDS / 2), patience=_SECONDS) as client:
+        pool = ThreadPoolExecutor(len(requested), thread_name_prefix="on-demand")
+        try:
+            jobs = {
+                name: pool.submit(_read, name, text, client, url, today, deadline) for name, text in requested.items()
+            }
+            return {name: found for name, job in jobs.items() if (found := job.result()) is not None}
+        finally:
+            client.close()
+            pool.shutdown(cancel_futures=True)
+
+
+def _read(name: str, specifier: str, client: Client, url: str, today: str, deadline: float) -> str | None:
+    def fetch(link: IndexLink, version: str) -> wheel_metadata.Metadata:
+        if time.monotonic() > deadline:
+            raise FetchError(f"{name} took too long", code="fetch-too-slow")
+        return wheel_metadata.fetch(client, link, name, version)
+
+    package = PackageReleases(name, DEFAULT, None, None, (), {})
+    try:
+        links = releases.newest(name, indexes.project(client, url, name), SpecifierSet(specifier), _AT_MOST)
+        found = metadata.dumps(releases.read(package, links, fetch, today)).decode() if links else _MISSING
+        metadata.parse(found.encode(), name=name) if links else None
+    except NotFoundError:
+        return _MISSING
+    except (FetchError, MatrixError):
+        return None
+    return found

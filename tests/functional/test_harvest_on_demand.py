@@ -1,0 +1,98 @@
+"""Metadata that `imagegen why` reads from an index while a question waits."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagegen.core.config import Settings
+from imagegen.core.context import Context
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.plan.harvest import on_demand
+from tests.support.command_line import Run
+from tests.support.package_index import Index, Offer, metadata
+
+TODAY = "2026-11-24"
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    index = Index()
+    yield index
+    index.close()
+
+
+def context(index: Index, tmp_path: Path, **env: str) -> Context:
+    settings = Settings.from_environment({"HOME": str(tmp_path), "PIP_INDEX_URL": index.url, **env})
+    return Context(Store(tmp_path / "store"), settings, Quiet())
+
+
+def offer(index: Index, package: str, *versions: str, requires: str = "torch==2.8.0") -> None:
+    for version in versions:
+        index.beside(f"{package}-{version}-py3-none-any.whl", metadata(package, version, requires))
+    index.page(package, *(Offer(f"{package}-{version}-py3-none-any.whl") for version in versions))
+
+
+def test_the_newest_releases_that_the_question_admits_are_read_once_a_day(index: Index, tmp_path: Path) -> None:
+    offer(index, "pack", *(f"1.{minor}" for minor in range(20)), "2.0rc1", "2.0")
+    here = context(index, tmp_path)
+    found = on_demand.look_up({"pack": "<2.0", "none": ""}, here, TODAY)
+    assert list(found) == ["pack"]
+    assert list(found["pack"].releases) == [f"1.{minor}" for minor in range(19, 9, -1)]
+    assert found["pack"].releases["1.19"].requires == ("torch==2.8.0",)
+    before = len(index.requested)
+    assert on_demand.look_up({"pack": "<2.0", "none": ""}, here, TODAY) == found
+    assert len(index.requested) == before
+    on_demand.look_up({"pack": "<2.0"}, here, "2026-11-25")
+    assert len(index.requested) > before
+
+
+def test_a_pre_release_that_is_pinned_is_read(index: Index, tmp_path: Path) -> None:
+    offer(index, "pack", "1.0", "2.0rc1")
+    found = on_demand.look_up({"pack": "==2.0rc1"}, context(index, tmp_path), TODAY)
+    assert list(found["pack"].releases) == ["2.0rc1"]
+
+
+def test_no_index_is_asked_offline(index: Index, tmp_path: Path) -> None:
+    offer(index, "pack", "1.0")
+    assert on_demand.look_up({"pack": ""}, context(index, tmp_path, UV_OFFLINE="1"), TODAY) == {}
+    assert not index.requested
+
+
+def test_an_index_that_cannot_be_reached_or_lies_leaves_the_package_unknown(index: Index, tmp_path: Path) -> None:
+    index.page("pack", Offer("pack-1.0-py3-none-any.whl"))
+    index.beside("pack-1.0-py3-none-any.whl", b"Name: other\nVersion: 1.0\n")
+    here = context(index, tmp_path)
+    assert on_demand.look_up({"pack": ""}, here, TODAY) == {}
+    index.close()
+    start = time.monotonic()
+    assert on_demand.look_up({"pack": "", "more": ""}, here, TODAY) == {}
+    assert time.monotonic() - start < 8
+
+
+def test_why_answers_about_a_package_that_is_not_shipped(
+    run: Run, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
+    offer(index, "unheard", "1.0")
+    ended = run("why", "unheard==1.0", "torch==2.9.1", "--json")
+    found = json.loads(ended.out)
+    assert (ended.code, found["verdict"], found["unknown_names"]) == (1, "incompatible", [])
+    assert run("why", "unheard==1.0", "torch==2.8.0").code == 0
+    assert run("why", "unheard==2.0", "torch==2.8.0").code == 2
+    assert run("why", "troch==2.0").code == 2
+    assert not [path for _, path, _ in index.requested if "troch" in path]  # it resembles torch
+
+
+def test_a_release_that_came_after_the_shipped_metadata_is_read(
+    run: Run, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
+    offer(index, "peft", "99.0")
+    assert run("why", "peft==99.0", "torch==2.9.1").code == 1
+    assert run("why", "peft==99.0", "torch==2.8.0").code == 0
