@@ -16,7 +16,6 @@ from imagegen.core.errors import IncompatibleError, LockError, MatrixError, Matr
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.text import counted
-from imagegen.image import base, layers
 from imagegen.plan import lock, matrix
 from imagegen.plan.lock.builds import keyed
 from imagegen.plan.lock.model import Lock
@@ -33,7 +32,7 @@ from imagegen.plan.rules import (
     nearest_cell,
 )
 from imagegen.plan.rules.api import api_rules
-from imagegen.wheels import catalogue, resolve
+from imagegen.wheels import catalogue
 from imagegen.wheels.catalogue import Catalogue
 
 _SHIPPED = ("matrices", "wheels")
@@ -132,6 +131,9 @@ class Session:
 
         The lock is neither stale nor does it contradict its cell.
         """
+        from imagegen.image import layers  # late, here and below: a question about no cell needs neither
+        from imagegen.wheels import resolve
+
         wrong: list[str] = []
         if found.gpu != resolve.gpus_of(cell, self.matrix.rules, facts_of_lock(found, cell.base.glibc)):
             wrong.append("gpu.driver")
@@ -150,6 +152,8 @@ class Session:
 
     def scratch_lock(self, cell: Cell, locked: Lock, error: PackagesGoneError) -> Lock:
         """Return the lock with today's Debian packages, and write it beside the store, not into the project."""
+        from imagegen.image import base
+
         moved = replace(locked, base=base.resolve(cell.base, self.settings, self.progress), record=None)
         fresh = replace(
             moved, builds=tuple(keyed(build, moved) for build in moved.builds)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagegen.app import states
-from imagegen.app.states import MEANINGS, CellState, StateName, cell_state
 from imagegen.cli.app import App, pass_app
 from imagegen.core.context import Context
 from imagegen.core.errors import UsageError
@@ -31,6 +29,9 @@ from imagegen.plan.rules import (
 from imagegen.plan.rules.api import api_rules
 from imagegen.plan.rules.check import Answer, kind_in_words
 from imagegen.plan.rules.why import model_type_rules, model_type_summary, split_model_types
+
+if TYPE_CHECKING:
+    from imagegen.app.states import CellState, StateName
 
 _NAMES: dict[Answer, StateName] = {
     "compatible": "no known conflict",
@@ -105,6 +106,8 @@ def _state(app: App, question: Question, explanation: Explanation) -> CellState 
     cell = question.cell
     if cell is None or "base" in question.requested:
         return None
+    from imagegen.app import states  # late: it brings locks, builds and attestations
+
     reasons = explanation.unknown
     if explanation.answer == "incompatible" or not reasons:
         worst = "error" if explanation.answer == "incompatible" else "suspicion"
@@ -112,7 +115,7 @@ def _state(app: App, question: Question, explanation: Explanation) -> CellState 
         reasons = tuple(rule.because for rules in found for rule in rules)
     answer = CellAnswer(explanation.answer, " ".join(reasons))
     if question.requested:
-        return cell_state(answer)
+        return states.cell_state(answer)
     return states.state(app, cell, answer, states.read_lock(app, cell))
 
 
@@ -199,6 +202,8 @@ def _verdict(question: Question, explanation: Explanation, state: CellState | No
     requested = ", ".join(f"{name}{specifier}" for name, specifier in question.requested.items())
     about = f"{question.cell.id}{f' with {requested}' if requested else ''}" if question.cell else requested
     if state and explanation.answer == "compatible":
+        from imagegen.app.states import MEANINGS  # late, as above
+
         return f"{state.name}: {about}\n  {state.reason or MEANINGS[state.name]}"
     if explanation.overridden_by:
         return f"pip refuses, overridden by {', '.join(explanation.overridden_by)}: {about}"
