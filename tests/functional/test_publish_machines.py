@@ -30,7 +30,7 @@ from imagegen.image.inventory import subjects as cell
 from imagegen.image.layers import bytecode, scan
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
 from imagegen.run import smoke
-from imagegen.supply.trust.attach import attached
+from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.keys import Trust
 from imagegen.supply.trust.project import FILE
 from tests.support.environment import environment
@@ -171,7 +171,7 @@ class Machine:
         publisher = Publisher(cast("App", self.app), f"{self.team.registry.host}/acme/rl", PublishOptions())
         with Client(self.app.settings) as client:
             place = publisher.repository(client, publisher.reference("demo"))
-            found = attached(place.reader, digest, Trust(publisher.project))
+            found = gather(place.reader, digest, Trust(publisher.project)).documents
         assert len({each.document.kind for each in found}) == len(found), "each once"
         return {each.document.kind.name: each.signer for each in found}
 

@@ -122,9 +122,7 @@ def test_what_is_attached_is_found_and_trusted() -> None:
     assert {each.document for each in found.documents} == {LOCKED, MADE, BOM}
     assert said(found) == {"lock": "release", "layers": "release", "sbom": "release"}
     assert (found.signers, found.faults, found.untrusted) == (("release",), (), 0)
-    assert attach.attached(registry, IMAGE.digest, TRUST) == found.documents
-    assert attach.signed(registry, IMAGE.digest, TRUST) == "release"
-    assert attach.signed(registry, OTHER.digest, TRUST) is None
+    assert gathered(registry, image=OTHER).signers == ()
     assert registry.looked == [len(registry.artifacts)]
     annotations = {each.artifact_type: dict(each.annotations) for each, _ in registry.artifacts.values()}
     assert annotations[LOCK.media_type] == {"source": "https://github.com/acme/images"}

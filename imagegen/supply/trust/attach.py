@@ -115,16 +115,6 @@ def gather(repository: ReferrerSource, digest: str, trust: Trust) -> Verificatio
     return VerificationResult(tuple(documents), tuple(signers), tuple(faults), found.untrusted)
 
 
-def attached(repository: ReferrerSource, digest: str, trust: Trust) -> tuple[Attached, ...]:
-    """Return the documents that are attached to the image, each with its trusted signer. Raises FetchError."""
-    return gather(repository, digest, trust).documents
-
-
-def signed(repository: ReferrerSource, digest: str, trust: Trust) -> str | None:
-    """Return the trusted signer of the image, or None. Raises FetchError."""
-    return next(iter(gather(repository, digest, trust).signers), None)
-
-
 def _look(repository: ReferrerSource, digest: str, trust: Trust) -> _Found:
     found = _Found([], [], [])
     listed = [each for each in repository.referrers(digest) if each.artifact_type in (*_BY_TYPE, BUNDLE, *_UNTOLD)]
