@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import random
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,7 +20,6 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image.layers import Image, Layer, image
-from imagegen.image.layers import image as gzipping
 from imagegen.image.layers.codec import LayerSink
 from imagegen.image.layers.image import description, gzipped, read_description
 from tests.support.errors import raises
@@ -32,7 +32,7 @@ LOCK = lock_of()
 @pytest.fixture(autouse=True, scope="module")
 def _small_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gzipping, "GZIP_BLOCK", BLOCK)
+        patch.setattr(sys.modules[gzipped.__module__], "GZIP_BLOCK", BLOCK)
         yield
 
 
@@ -113,7 +113,7 @@ def test_what_was_compressed_once_is_remembered(store: Store, monkeypatch: pytes
     before = built(store, LARGE)
     first = gzipped(LOCK, before, store, Quiet())
     with monkeypatch.context() as patch:
-        patch.setattr(gzipping, "_compress", None)
+        patch.setattr(sys.modules[gzipped.__module__], "_compress", None)
         assert gzipped(LOCK, before, store, Quiet()) == first
         store.path(before.layers[0].digest).unlink()
         assert gzipped(LOCK, before, store, Quiet()) == first, "the zstd blob is not needed any more"

@@ -13,8 +13,7 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError, LockError
 from imagegen.core.progress import Quiet
-from imagegen.image import inputs
-from imagegen.image.inputs import contents
+from imagegen.image.inputs import contents, fetch
 from imagegen.plan.lock import contradictions, dumps, indexes, read, stale, write
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Lock, LockedGit
@@ -131,13 +130,13 @@ def test_another_machine_makes_the_same_wheel_from_the_lock(workspace: Wider) ->
     assert wheel.sdist
     for file in (wheel.file, wheel.sdist.file):
         workspace.store.path(file.digest).unlink()
-    inputs(lock, Context(workspace.store, settings, Quiet()))
+    fetch(lock, Context(workspace.store, settings, Quiet()))
     assert workspace.store.intact(wheel.file.digest, wheel.file.size)
     for file in (wheel.file, wheel.sdist.file):
         workspace.store.path(file.digest).unlink()
     workspace.server.close()
     with raises("fetch-files-missing") as caught:
-        inputs(lock, Context(workspace.store, settings, Quiet()))
+        fetch(lock, Context(workspace.store, settings, Quiet()))
     assert "IMAGEGEN_GIT_127_0_0_1" in str(caught.value)
 
 
@@ -149,7 +148,7 @@ def test_an_archive_that_the_lock_does_not_name_is_no_source(workspace: Wider) -
     workspace.store.path(wheel.file.digest).unlink()
     settings = Settings.from_environment(workspace.env)
     with raises("not-reproducible-archive"):
-        inputs(replace(lock, wheels=(replace(wheel, sdist=forged),)), Context(workspace.store, settings, Quiet()))
+        fetch(replace(lock, wheels=(replace(wheel, sdist=forged),)), Context(workspace.store, settings, Quiet()))
 
 
 @pytest.mark.fault(

@@ -21,8 +21,7 @@ from imagegen.core.context import Context
 from imagegen.core.net import Client, Page, UnreachableError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image import inputs
-from imagegen.image.inputs import complete, fetch_each
+from imagegen.image.inputs import complete, fetch, fetch_each
 from imagegen.plan.lock import indexes, with_indexes
 from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedSdist, LockedWheel
 from imagegen.plan.matrix.model import Index
@@ -120,7 +119,7 @@ def test_all_wheels_arrive_and_those_in_the_store_first(host: Host, store: Store
 
 def test_nothing_is_asked_when_the_store_has_all(host: Host, store: Store, tmp_path: Path) -> None:
     store.write(content("a"))
-    inputs(lock_of(wheel("a")), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
+    fetch(lock_of(wheel("a")), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
     assert host.paths == []
 
 
@@ -135,7 +134,7 @@ def test_a_wheel_damaged_in_the_store_is_fetched_again(host: Host, store: Store,
     path = store.path(store.write(content("a")))
     path.chmod(0o644)
     path.write_bytes(content("b"))
-    inputs(lock_of(each), Context(Store(store.root), settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
+    fetch(lock_of(each), Context(Store(store.root), settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
     assert path.read_bytes() == content("a")
 
 
@@ -143,14 +142,14 @@ def test_hints_spare_the_pages(host: Host, store: Store, tmp_path: Path) -> None
     wheels = [wheel(name, path=f"files/{name}/{name}-1.0%2Bcpu-py3-none-any.whl") for name in ("a", "b", "c", "d")]
     for each in wheels:
         host.offer(each, content(each.name), below=f"files/{each.name}")
-    inputs(lock_of(*wheels), Context(store, settings_of(tmp_path, f"{host.url}/simple/"), Quiet()))
+    fetch(lock_of(*wheels), Context(store, settings_of(tmp_path, f"{host.url}/simple/"), Quiet()))
     assert sum(path.startswith("/simple") for path in host.paths) == 1
 
 
 def test_a_wrong_hint_costs_only_the_page(host: Host, store: Store, tmp_path: Path) -> None:
     each = wheel("a", path="moved/away/a-1.0.whl")
     host.offer(each, content("a"), below="files")
-    inputs(lock_of(each), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
+    fetch(lock_of(each), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
     assert store.has(f"sha256:{each.file.sha256}")
 
 
@@ -161,7 +160,7 @@ def test_find_links_serve_without_the_index(kind: str, host: Host, store: Store,
     links.mkdir()
     (links / each.file.filename).write_bytes(content("a"))
     place = {"directory": str(links), "file url": links.as_uri(), "page": f"{host.url}/links/"}[kind]
-    inputs(lock_of(each), Context(store, settings_of(tmp_path, "http://127.0.0.1:1/simple", place), Quiet()))
+    fetch(lock_of(each), Context(store, settings_of(tmp_path, "http://127.0.0.1:1/simple", place), Quiet()))
     assert store.read(f"sha256:{each.file.sha256}") == content("a")
 
 
@@ -170,7 +169,7 @@ def test_another_file_of_that_name_is_passed_over(host: Host, store: Store, tmp_
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / each.file.filename).write_bytes(b"evil" * 500)
     host.offer(each, content("a"), below="files", hashed=False)
-    inputs(lock_of(each), Context(store, settings_of(tmp_path, f"{host.url}/simple", str(tmp_path / "links")), Quiet()))
+    fetch(lock_of(each), Context(store, settings_of(tmp_path, f"{host.url}/simple", str(tmp_path / "links")), Quiet()))
     assert store.read(f"sha256:{each.file.sha256}") == content("a")
 
 
@@ -178,7 +177,7 @@ def test_extra_indexes_serve_by_hash(host: Host, store: Store, tmp_path: Path) -
     each = wheel("a")
     host.offer(each, content("a"), below="files")
     settings = settings_of(tmp_path, "http://127.0.0.1:1/simple", extra=f"{host.url}/simple/")
-    inputs(lock_of(each), Context(store, settings, Quiet()))
+    fetch(lock_of(each), Context(store, settings, Quiet()))
     assert store.has(f"sha256:{each.file.sha256}")
 
 
@@ -188,9 +187,9 @@ def test_an_alias_is_served_from_where_matrix_or_user_say(host: Host, store: Sto
     host.offer(each, content("a"), below="files")
     settings = settings_of(tmp_path, "http://127.0.0.1:1/simple")
     with raises("fetch-files-missing"):
-        inputs(lock_of(each), Context(store, settings, Quiet()))
+        fetch(lock_of(each), Context(store, settings, Quiet()))
     matrix = {"pytorch-cpu": Index("pytorch-cpu", f"{host.url}/simple", "")}
-    inputs(lock_of(each), Context(store, with_indexes(settings, matrix), Quiet()))
+    fetch(lock_of(each), Context(store, with_indexes(settings, matrix), Quiet()))
     overridden = replace(settings, index_urls={"pytorch-cpu": "http://127.0.0.1:2"})
     assert with_indexes(overridden, matrix).index_urls["pytorch-cpu"] == "http://127.0.0.1:2"
 
@@ -216,7 +215,7 @@ def test_everything_missing_is_reported_at_once_with_every_source(host: Host, st
     "Offline", "wheels, an sdist, its build requirements and Debian packages are missing", "one error has all"
 )
 def test_one_error_names_all_that_a_store_lacks(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[inputs.__module__], "Client", partial(Client, attempts=2, backoff=0.01))
+    monkeypatch.setattr(sys.modules[fetch.__module__], "Client", partial(Client, attempts=2, backoff=0.01))
     built, backend, plain = wheel("built"), wheel("backend"), wheel("plain")
     source = LockedFile("built-1.0.tar.gz", 10, "a" * 64, "pypi")
     built = replace(built, sdist=LockedSdist(source, (backend,)))
@@ -224,7 +223,7 @@ def test_one_error_names_all_that_a_store_lacks(store: Store, tmp_path: Path, mo
     deb = LockedDeb("libc6", "2.36", "amd64", 10, "b" * 64, "debian", "pool/main/g/glibc/libc6_2.36_amd64.deb")
     lock = replace(lock, base=replace(lock.base, debs=(deb,)))
     with raises("fetch-files-missing") as caught:
-        inputs(lock, Context(store, settings_of(tmp_path, "http://127.0.0.1:1/simple"), Quiet()))
+        fetch(lock, Context(store, settings_of(tmp_path, "http://127.0.0.1:1/simple"), Quiet()))
     said = str(complete(caught.value, lock, store))
     assert said.startswith("4 files of the lock cannot be had")
     for name in (source.filename, backend.file.filename, plain.file.filename, "libc6_2.36_amd64.deb"):
@@ -244,7 +243,7 @@ def test_an_index_out_of_reach_is_asked_once(store: Store, tmp_path: Path, monke
     monkeypatch.setattr(Client, "page", page)
     wheels = [wheel(name, path=f"files/{name}.whl") for name in ("a", "b", "c", "d", "e", "f", "g", "h")]
     with raises("fetch-files-missing"):
-        inputs(lock_of(*wheels), Context(store, settings_of(tmp_path, "http://127.0.0.1:1/simple"), Quiet()))
+        fetch(lock_of(*wheels), Context(store, settings_of(tmp_path, "http://127.0.0.1:1/simple"), Quiet()))
     assert len(requested) == 1
 
 
@@ -276,7 +275,7 @@ def test_a_broken_page_is_named(body: bytes, host: Host, store: Store, tmp_path:
     page.parent.mkdir(parents=True)
     page.write_bytes(body)
     with raises("fetch-files-missing") as caught:
-        inputs(lock_of(wheel("a")), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
+        fetch(lock_of(wheel("a")), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
     assert f"{host.url}/simple/a/" in str(caught.value)
     assert "\x1a" not in str(caught.value)
 
@@ -292,7 +291,7 @@ def test_a_page_that_would_take_days_to_parse(rubbish: bytes, host: Host, store:
     host.offer(each, content("a"), below="files")
     with (tmp_path / "host" / "simple" / "a" / "index.html").open("ab") as page:
         page.write(rubbish * 1_000_000)
-    inputs(lock_of(each), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
+    fetch(lock_of(each), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
     assert store.has(each.file.digest)
 
 
@@ -301,7 +300,7 @@ def test_a_page_with_too_many_links(page: bytes, host: Host, store: Store, tmp_p
     (tmp_path / "host" / "simple" / "a").mkdir(parents=True)
     (tmp_path / "host" / "simple" / "a" / "index.html").write_bytes(page)
     with raises("fetch-files-missing"):
-        inputs(lock_of(wheel("a")), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
+        fetch(lock_of(wheel("a")), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
 
 
 @pytest.mark.fault("Network", "an index names files so long that their names or tags keep parsers busy", "left out")
@@ -326,7 +325,7 @@ def test_a_page_in_odd_but_legal_html_is_read(host: Host, store: Store, tmp_path
     link = f"<A data-requires-python='>=3.7,<4'\n HREF='{quote(each.file.filename)}#sha256={each.file.sha256}'>x"
     page = f"<!DOCTYPE html><base href='/files/'>{link}"
     (tmp_path / "host" / "simple" / "a" / "index.html").write_text(page)
-    inputs(lock_of(each), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
+    fetch(lock_of(each), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
 
 
 @pytest.mark.fault(
@@ -347,11 +346,11 @@ def test_hostile_links(host: Host, store: Store, tmp_path: Path) -> None:
     page.write_text("".join(f'<a href="{href}">{each.file.filename}</a>' for href in hrefs))
     settings = settings_of(tmp_path, f"{host.url}/simple")
     with raises("fetch-files-missing") as caught:
-        inputs(lock_of(each), Context(store, settings, Quiet()))
+        fetch(lock_of(each), Context(store, settings, Quiet()))
     assert "hidden" not in str(caught.value)
     assert not store.has(each.file.digest)
     host.offer(each, content("a"), below="files")
-    inputs(lock_of(each), Context(store, settings, Quiet()))
+    fetch(lock_of(each), Context(store, settings, Quiet()))
     assert store.read(each.file.digest) == content("a")
 
 
@@ -362,5 +361,5 @@ def test_a_json_index_is_read(host: Host, store: Store, tmp_path: Path) -> None:
     file: dict[str, object] = {"filename": each.file.filename, "url": f"/files/{quote(each.file.filename)}"}
     file["hashes"] = {"sha256": each.file.sha256}
     page.write_text(json.dumps({"meta": {"api-version": "1.0"}, "name": "a", "files": [file]}))
-    inputs(lock_of(each), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
+    fetch(lock_of(each), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
     assert store.has(f"sha256:{each.file.sha256}")

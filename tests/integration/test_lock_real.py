@@ -15,7 +15,7 @@ from imagegen.core.data import shipped
 from imagegen.core.errors import SandboxError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image import inputs
+from imagegen.image.inputs import fetch
 from imagegen.plan import matrix
 from imagegen.plan.lock import contradictions, dumps, fetch_sources, read, sdist, with_indexes, write
 from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
@@ -74,7 +74,7 @@ def test_a_real_stack_with_an_sdist(cell: Cell, settings: Settings, debian: Debi
     assert relock(cell, lock, settings, debian.store) is lock
 
     # Another machine, whose store holds the base alone, makes the same wheel from the sdist.
-    inputs(lock, Context(debian.store, settings, Quiet()))
+    fetch(lock, Context(debian.store, settings, Quiet()))
     contents = {wheel.name: debian.store.read(f"sha256:{wheel.file.sha256}") for wheel in lock.wheels}
     runtime = next(wheel for wheel in lock.wheels if wheel.sdist)
     assert runtime.sdist
@@ -82,7 +82,7 @@ def test_a_real_stack_with_an_sdist(cell: Cell, settings: Settings, debian: Debi
     for file in [*parts, *(wheel.file for wheel in lock.wheels)]:
         debian.store.path(f"sha256:{file.sha256}").unlink(missing_ok=True)
     shutil.rmtree(debian.store.root / "records" / "sdist")
-    inputs(lock, Context(debian.store, settings, Quiet()))
+    fetch(lock, Context(debian.store, settings, Quiet()))
     assert {wheel.name: debian.store.read(f"sha256:{wheel.file.sha256}") for wheel in lock.wheels} == contents
 
     # Its backend sees what the lock gives it and nothing else.
