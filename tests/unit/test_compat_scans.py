@@ -140,6 +140,19 @@ def test_a_package_that_goes_on_without_its_kernels_only_warns() -> None:
     assert {(rule.severity, rule.kind) for rule in found} == {("warning", "degrades")}
 
 
+def test_a_package_that_few_load_only_warns_of_another_cuda() -> None:
+    verdict = WheelVerdict(cuda=(12,), torch=("2.8",))
+    found = cache(scans(scan("1.0", verdict, CUDART, name="torchcodec"), name="torchcodec")).rules("torchcodec")
+    assert {rule.id.rpartition(":")[2]: rule.severity for rule in found} == {"cuda": "warning", "torch": "error"}
+
+
+def test_modules_for_several_torches_bind_a_package_to_none() -> None:
+    name = "mooncake-transfer-engine"
+    verdict = WheelVerdict(cuda=(12,), torch=("2.8",), strings="new")
+    found = cache(scans(scan("1.0", verdict, CUDART, name=name), name=name)).rules(name)
+    assert [rule.id.rpartition(":")[2] for rule in found] == ["cuda"]
+
+
 def test_what_was_compiled_from_sources_is_not_the_wheel() -> None:
     found = cache(scans(scan("1.0", WheelVerdict(glibc="2.34"))))
     built = replace(Fact.exactly("1.0"), built=True)

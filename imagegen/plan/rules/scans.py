@@ -21,7 +21,11 @@ PLATFORM = "linux/amd64"  # for which wheels are scanned
 _FLIPPED, _FLIPPED_CUDA = "2.6", "12.6"
 # Of these no builds are known beside PyPI's: their wheels have no label, whatever brings them.
 ONLY_ON_PYPI = frozenset({"bitsandbytes", "transformer-engine-cu12", "transformer-engine-cu13"})
-_OPTIONAL = frozenset({"torchao"})  # goes on without its compiled kernels: imagegen/audit/data/torch.yaml, "go-on"
+# Stacks go on without the libraries of these, for all demands or for some. torchao: imagegen/audit/data/torch.yaml,
+# "go-on". torchcodec: prime-rl 0.8.0 ships PyPI's 0.15.0, for CUDA 13, beside torch 2.11.0+cu128.
+_OPTIONAL: Mapping[str, frozenset[str] | None] = {"torchao": None, "torchcodec": frozenset({"cuda"})}
+# Demands that do not follow: mooncake has a build of its module `ep` for each torch, and does without it.
+_UNFOUNDED = {"mooncake-transfer-engine": frozenset({"torch", "c++-abi"})}
 _SYMBOL = "ImportError: undefined symbol"
 _KERNEL = "CUDA error: no kernel image is available for execution on the device"
 _PTX = "CUDA error: the provided PTX was compiled with an unsupported toolchain"
@@ -75,7 +79,8 @@ def _rules(scans: PackageScans, releases: Iterable[str]) -> Iterator[Rule]:
     runs: dict[_Demand, list[WheelScan]] = {}
     for version in releases:
         scan = scans.releases.get(version)
-        demands = tuple(_demands(scan)) if scan else ()
+        unfounded = _UNFOUNDED.get(scans.name, frozenset())
+        demands = tuple(each for each in _demands(scan) if each.about not in unfounded) if scan else ()
         for demand in [each for each in runs if each not in demands]:
             yield _rule(scans, demand, runs.pop(demand))
         for demand in demands:
@@ -89,6 +94,7 @@ def _rule(scans: PackageScans, demand: _Demand, run: Sequence[WheelScan]) -> Rul
     first, last = run[0], run[-1]
     span = first.version if first is last else f"{first.version} to {last.version}"
     exact = f"=={first.version}" if first is last else f">={first.version},<={last.version}"
+    warns = scans.name in _OPTIONAL and demand.about in (_OPTIONAL[scans.name] or {demand.about})
     others = "" if first is last else f", and {counted(len(run) - 1, 'more wheel')} up to {last.version}"
     return Rule(
         id=f"{PREFIX}{scans.name}-{first.version}:{demand.about}",
@@ -98,9 +104,9 @@ def _rule(scans: PackageScans, demand: _Demand, run: Sequence[WheelScan]) -> Rul
         because=f"{scans.name} {span} {demand.because}.",
         source=f"read from {first.filename} on PyPI, sha256 {first.sha256}{others}",
         date=max(each.read for each in run),
-        severity="warning" if scans.name in _OPTIONAL else "error",
+        severity="warning" if warns else "error",
         evidence="measured",
-        kind="degrades" if scans.name in _OPTIONAL else "breaks",
+        kind="degrades" if warns else "breaks",
         message=demand.message,
         fix=f"{demand.fix}, or another release or build of {scans.name}.",
     )
