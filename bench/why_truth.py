@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import shlex
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -139,8 +141,14 @@ def load(name: str) -> list[Case]:
     ]
 
 
+@cache
+def store() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="why-truth-")  # for packages that `why` asks the index about
+
+
 def new_app() -> App:
-    return App({"NO_COLOR": "1"}, Path(__file__).parent)  # a project without matrices of its own
+    env = {**os.environ, "NO_COLOR": "1", "XDG_CACHE_HOME": store().name}
+    return App(env, Path(__file__).parent)  # a project without matrices of its own
 
 
 def ask(words: Sequence[str], app: App) -> Answer:
