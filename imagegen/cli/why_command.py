@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -135,12 +136,22 @@ def _ways(
 ) -> Sequence[_Way]:
     """Return the nearest combinations that rules and metadata accept; none where they accept what is asked about.
 
-    `spoken` is the question with the model type, as the commands repeat it.
+    Each is asked again, so that none is offered whose answer is unknown. `spoken` is the question with the model type,
+    as the commands repeat it.
     """
     if explanation.answer == "compatible":
         return []
     near = suggest(question, rules, app.metadata, PlatformChoices.of(app.matrix))
-    return [(dict(each.changes), spoken.command(each.changes)) for each in near]
+    if not near:
+        return []
+    vocabulary = Vocabulary.of(app.matrix, [*metadata.names(app.matrix_directories), *question.facts.packages])
+
+    def works(changes: Mapping[str, str]) -> bool:
+        words = [word for word in shlex.split(question.command(changes))[2:] if word != "--set"]
+        again = parse_question(words, [], app.matrix, vocabulary)
+        return explain(again, rules, app.metadata).rest == "compatible"
+
+    return [(dict(each.changes), spoken.command(each.changes)) for each in near if works(each.changes)]
 
 
 def _as_dict(

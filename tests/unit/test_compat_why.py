@@ -92,6 +92,20 @@ def test_extras_of_extras_are_followed() -> None:
     assert why(known=known, sglang="==0.5.2", numpy="==1.26").answer == "incompatible"
 
 
+def test_proposals_avoid_what_warnings_forbid_and_candidates() -> None:
+    known = library(
+        package("torch", {"2.8.0": (), "2.9.0": (), "2.9.1": (), "2.10.0rc1": ()}),
+        package("vllm", {"0.13.0": ["torch!=2.8.0"]}),
+    )
+    slow = rule("slow", {"torch": "==2.9.0"}, {"vllm": "<0.13"}, severity="warning")
+    asked = question(torch="==2.8.0", vllm="==0.13.0")
+    (near,) = suggest(asked, [slow], known, PlatformChoices())
+    assert near.changes == {"torch": "==2.9.1"}
+    everywhere = rule("everywhere", {"vllm": ""}, {"torch": "<2"}, severity="warning")
+    (near,) = suggest(asked, [slow, everywhere], known, PlatformChoices())
+    assert near.changes == {"torch": "==2.9.0"}  # nothing is without a warning
+
+
 def test_an_error_hides_no_warning() -> None:
     slow = rule("slow", {"torch": ""}, {"cuda": ">=12.9"}, severity="warning", kind="degrades")
     found = why(slow, torch="==2.9.1", vllm="==0.11.0", cuda="==12.8")

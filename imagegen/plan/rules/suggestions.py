@@ -90,15 +90,19 @@ def suggest(
 ) -> tuple[Suggestion, ...]:
     """Return at most `at_most` combinations that work, sorted; none contains the changes of another.
 
-    Rules with evidence "remembered" are obeyed too, so that no suggestion has a suspected conflict.
+    Rules that only warn and those with evidence "remembered" are obeyed too, so that no suggestion has a warning or a
+    suspected conflict; only where nothing else works, warnings are not.
     """
     accepts = question.cell.accepts if question.cell else ()
     rules = rules_in_context(rules, question.facts, accepts)
-    obeyed = [rule for rule in rules if rule.binding or rule.evidence == "remembered"]
     try:
-        return tuple(sorted(_Search(question, obeyed, library, surroundings).run(at_most), key=_order)[:at_most])
+        for avoids_warnings in (True, False):
+            search = _Search(question, rules, library, surroundings, avoids_warnings=avoids_warnings)
+            if found := search.run(at_most):
+                return tuple(sorted(found, key=_order)[:at_most])
     except GaveUpError:
-        return ()
+        pass
+    return ()
 
 
 def _order(near: Suggestion) -> tuple[int, int, str]:
@@ -109,10 +113,17 @@ class _Search:
     """A problem in which everything that may change is open, and for each GPU what is possible on it."""
 
     def __init__(
-        self, question: Question, rules: Sequence[Rule], library: MetadataCache, surroundings: PlatformChoices
+        self,
+        question: Question,
+        rules: Sequence[Rule],
+        library: MetadataCache,
+        surroundings: PlatformChoices,
+        *,
+        avoids_warnings: bool,
     ) -> None:
         self.question = question
         self.surroundings = surroundings
+        self.avoids_warnings = avoids_warnings
         facts = question.facts
         self.costs = dict.fromkeys((name for name in facts.packages if library.of(name)), 1)
         self.costs |= {name: _COST[name] for name in ("cuda", "python") if name in facts.versions}
@@ -129,8 +140,11 @@ class _Search:
 
     def _on(self, facts: Facts) -> State:
         """Return the state that holds whatever changes: rules, statements, and those of this GPU."""
-        warnings = {f"rule {rule.id}" for rule in self.problem.rules.values() if rule.severity == "warning"}
-        every = (clause for clause in self.problem.clauses if clause.origin not in warnings)
+        warn = (rule for rule in self.problem.rules.values() if rule.severity == "warning")
+        ignored = (
+            set() if self.avoids_warnings else {f"rule {rule.id}" for rule in warn if rule.evidence != "remembered"}
+        )
+        every = (clause for clause in self.problem.clauses if clause.origin not in ignored)
         lasting = [clause for clause in every if not clause.origin.startswith(("fact ", "known "))]
         lasting += self.problem.known_clauses({})
         if "gpu" in facts.versions:
@@ -259,7 +273,8 @@ class _Search:
         unlabelled = {f"{name}+": problem.masks_of(released).get(f"{name}+", 0)} if fact.built else {}
         masks = {key: mask for key, mask in unlabelled.items() if mask}
         for place, release in enumerate(known.all):
-            if (fact.built or not requested >> place & 1) and not release.yanked:
+            unfit = release.yanked or known.versions[place].is_prerelease
+            if (fact.built or not requested >> place & 1) and not unfit:
                 away = _away(place, inside, len(known.all))
                 yield _Choice(away, f"=={release.version}{label}", {name: 2 << place, **masks})
 
