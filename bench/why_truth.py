@@ -47,7 +47,7 @@ BAD = {
     "G": "glibc",
     "W": "silent fallback",
 }
-_TOLD = 4  # reasons of a wrong answer that the page lists
+_LISTED = 4  # reasons of a wrong answer that the page lists
 SECONDS = 0.5  # that one question may take
 
 
@@ -85,8 +85,8 @@ class Answer:
         texts: dict[int, list[str]] = {}
         for each in self.said.get("conflicts", []):
             facts = " ".join(f"{name} {text}" for name, text in each["components"].items())
-            told = [each["severity"], facts, each["rule"], each["reason"], each.get("message") or "", each["fix"]]
-            texts.setdefault(each["conflict"], []).append(" ".join(told))
+            columns = [each["severity"], facts, each["rule"], each["reason"], each.get("message") or "", each["fix"]]
+            texts.setdefault(each["conflict"], []).append(" ".join(columns))
         return [" ".join(parts) for parts in texts.values()]
 
     @property
@@ -253,9 +253,10 @@ def goals(results: Sequence[Result]) -> Iterator[str]:
     yield "| --- | --- | --- | --- |"
     yield goal("shipped sets refused", count(good, "wrong"), len(good), most=0)
     yield goal("shipped sets answered right", count(good, "right"), len(good), least=0.9)
-    told = [each.answer.said for each in good if each.outcome == "right" and each.answer.code == 1]
-    yield f"| of these, as a pin that pip refuses and an override ignores | {len(told)} | | |"
-    yield f"| of these, with a project that does so | {sum(bool(each.get('overridden_by')) for each in told)} | | |"
+    overridden = [each.answer.said for each in good if each.outcome == "right" and each.answer.code == 1]
+    yield f"| of these, as a pin that pip refuses and an override ignores | {len(overridden)} | | |"
+    named = sum(bool(each.get("overridden_by")) for each in overridden)
+    yield f"| of these, with a project that does so | {named} | | |"
     yield goal("broken sets called compatible", count(bad, "wrong") + count(bad, "half"), len(bad), most=0)
     yield goal("broken sets refused", len(refused), len(bad), least=0.85)
     yield goal("of these, with the thread's reason", sum(each.is_named for each in refused), len(refused), least=0.8)
@@ -298,8 +299,8 @@ def listed(results: Iterable[Result]) -> Iterator[str]:
             expected = f" Expected: {case.because}" if case.broken else ""
             yield f"- {mark}: `{case.ask}`: {answered(each.answer)}{expected}"
         elif case.broken and not each.is_named:
-            told = answered(each.answer)
-            yield f"- {mark}: refused for another reason than the thread's: {told} Expected: {case.because}"
+            answer = answered(each.answer)
+            yield f"- {mark}: refused for another reason than the thread's: {answer} Expected: {case.because}"
         for proposal in each.proposals:
             if proposal.fault:
                 changes = " ".join(f"{name}{version}" for name, version in proposal.changes.items())
@@ -309,9 +310,9 @@ def listed(results: Iterable[Result]) -> Iterator[str]:
 def answered(answer: Answer) -> str:
     if answer.error:
         return f"no answer: {answer.error.splitlines()[0]}."
-    told = [f"{each['rule']} ({each['severity']})" for each in answer.said.get("conflicts", [])]
-    told += answer.said.get("unknown", [])
-    return f"answered {answer.said.get('verdict')}{': ' if told else ''}{'; '.join(told[:_TOLD])}."
+    reasons = [f"{each['rule']} ({each['severity']})" for each in answer.said.get("conflicts", [])]
+    reasons += answer.said.get("unknown", [])
+    return f"answered {answer.said.get('verdict')}{': ' if reasons else ''}{'; '.join(reasons[:_LISTED])}."
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -14,7 +14,6 @@ from packaging.version import Version
 
 from imagegen.app import verdicts as summary
 from imagegen.cli.app import App, pass_app
-from imagegen.core import data
 from imagegen.core.context import Context
 from imagegen.core.data import shipped
 from imagegen.core.errors import UsageError
@@ -23,8 +22,8 @@ from imagegen.plan import lock, matrix
 from imagegen.plan.harvest import harvest
 from imagegen.plan.lock.indexes import DEFAULT
 from imagegen.plan.matrix import api as shared_names
+from imagegen.plan.matrix import harvested, metadata
 from imagegen.plan.matrix import interpreters as model_table
-from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.interpreters import PACKAGES
 from imagegen.plan.matrix.metadata import PackageReleases
 from imagegen.plan.matrix.model import Component, Index
@@ -185,7 +184,7 @@ def _write_models(app: App, *, as_json: bool) -> None:
     path = app.project / "matrices" / model_table.FILE
     changed = replace(found, read="") != replace(model_table.load(app.matrix_directories), read="")
     if changed:
-        data.write(path, model_table.dumps(found))
+        harvested.write(path, model_table.dumps(found))
     app.progress.say(f"{counted(len(found.first), 'model type')}, {'written' if changed else 'nothing new'} ({path})")
     if as_json:
         app.json({"path": str(path), "written": changed, "models": len(found.first)})
@@ -210,7 +209,7 @@ def _write_api(app: App, requested: Sequence[str], *, as_json: bool) -> None:
         path = shared_names.path_of(app.project / "matrices", found.package)
         changed = before is None or replace(found, read="") != replace(before, read="")
         if changed:
-            data.write(path, shared_names.dumps(found))
+            harvested.write(path, shared_names.dumps(found))
         news = "written" if changed else "nothing new"
         app.progress.say(f"{found.package}: {counted(len(found.names), 'shared name')}, {news} ({path})")
         results.append({"package": found.package, "path": str(path), "written": changed, "names": len(found.names)})

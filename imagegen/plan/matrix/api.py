@@ -15,8 +15,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from pydantic import TypeAdapter, ValidationError
 
-from imagegen.core import data
 from imagegen.core.errors import Location, MatrixError
+from imagegen.plan.matrix import harvested
 
 FOLDER = "api"  # below a directory of matrices
 
@@ -56,17 +56,14 @@ def load(directories: Sequence[Path], package: str) -> PackageNames | None:
 
     Raises MatrixError for a file that cannot be read.
     """
-    for directory in reversed(directories):
-        path = path_of(directory, package)
-        try:
-            return parse(data.read(path, data.project_directory(directory)))
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError) as error:
-            raise MatrixError(
-                "the file cannot be read", code="matrix-unreadable", where=Location(path), why=str(error)
-            ) from error
-    return None
+    if (found := harvested.read(directories, f"{FOLDER}/{package}.json")) is None:
+        return None
+    try:
+        return parse(found[1])
+    except ValueError as error:
+        raise MatrixError(
+            "the file cannot be read", code="matrix-unreadable", where=Location(found[0]), why=str(error)
+        ) from error
 
 
 def parse(raw: bytes) -> PackageNames:
@@ -106,7 +103,7 @@ def _block(brackets: str, items: Iterable[str], indent: int) -> str:
 
 def names(directories: Iterable[Path]) -> list[str]:
     """Return the packages that have a file, sorted."""
-    return sorted({path.stem for directory in directories for path in (directory / FOLDER).glob("[!.]*.json")})
+    return harvested.packages(directories, FOLDER)
 
 
 def path_of(directory: Path, package: str) -> Path:

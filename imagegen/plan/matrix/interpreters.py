@@ -14,8 +14,8 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from imagegen.core import data
 from imagegen.core.errors import ErrorList, Location, MatrixError
+from imagegen.plan.matrix import harvested
 from imagegen.plan.matrix.model import Interpreter
 from imagegen.plan.matrix.references import PlacedEntry
 
@@ -38,17 +38,14 @@ def load(directories: Sequence[Path]) -> Models:
 
     Raises MatrixError for a file that cannot be read.
     """
-    for directory in reversed(directories):
-        path = directory / FILE
-        try:
-            return parse(data.read(path, data.project_directory(directory)))
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError) as error:
-            raise MatrixError(
-                "the file cannot be read", code="matrix-unreadable", where=Location(path), why=str(error)
-            ) from error
-    return Models("")
+    if (found := harvested.read(directories, FILE)) is None:
+        return Models("")
+    try:
+        return parse(found[1])
+    except ValueError as error:
+        raise MatrixError(
+            "the file cannot be read", code="matrix-unreadable", where=Location(found[0]), why=str(error)
+        ) from error
 
 
 def parse(raw: bytes) -> Models:

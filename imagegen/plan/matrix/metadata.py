@@ -24,6 +24,7 @@ from imagegen.core import data
 from imagegen.core import types as t
 from imagegen.core.errors import Location, MatrixError
 from imagegen.core.types import Strict
+from imagegen.plan.matrix import harvested
 
 FOLDER = "metadata"  # below a directory of matrices
 _LONGEST_TAG = 255  # characters, as of a file's name: the tags of a name are the product of its parts
@@ -88,23 +89,13 @@ def load(directories: Sequence[Path], package: str) -> PackageReleases | None:
 
     Raises MatrixError for a file that cannot be read.
     """
-    for directory in reversed(directories):
-        path = path_of(directory, package)
-        try:
-            raw = data.read(path, data.project_directory(directory))
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise MatrixError(
-                "the file cannot be read", code="matrix-unreadable", where=Location(path), why=error.strerror
-            ) from error
-        return parse(raw, path, package)
-    return None
+    found = harvested.read(directories, f"{FOLDER}/{package}.json")
+    return parse(found[1], found[0], package) if found else None
 
 
 def names(directories: Iterable[Path]) -> list[str]:
     """The packages that have a file, sorted."""
-    return sorted({path.stem for directory in directories for path in (directory / FOLDER).glob("[!.]*.json")})
+    return harvested.packages(directories, FOLDER)
 
 
 def pinned_prereleases(packages: Iterable[PackageReleases]) -> dict[str, frozenset[Version]]:
@@ -142,12 +133,7 @@ def dumps(package: PackageReleases) -> bytes:
 
 def write(package: PackageReleases, path: Path) -> None:
     """Replace the file at once, or leave it as it was. Raises MatrixError when it cannot be written."""
-    try:
-        data.write(path, dumps(package))
-    except OSError as error:
-        raise MatrixError(
-            "the file cannot be written", code="matrix-unwritable", where=Location(path), why=error.strerror
-        ) from error
+    harvested.write(path, dumps(package))
 
 
 def _table(release: ReleaseMetadata) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from imagegen.core import data
 from imagegen.core import types as t
 from imagegen.core.errors import Location, MatrixError
 from imagegen.core.types import Strict
+from imagegen.plan.matrix import harvested
 
 FOLDER = "scans"  # below a directory of matrices
 # Compute capabilities of NVIDIA's GPUs since Maxwell on which a wheel is judged. Those of Jetson and Thor are not among
@@ -92,23 +93,13 @@ def load(directories: Sequence[Path], package: str) -> PackageScans | None:
 
     Raises MatrixError for a file that cannot be read.
     """
-    for directory in reversed(directories):
-        path = path_of(directory, package)
-        try:
-            raw = data.read(path, data.project_directory(directory))
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise MatrixError(
-                "the file cannot be read", code="matrix-unreadable", where=Location(path), why=error.strerror
-            ) from error
-        return parse(raw, path, package)
-    return None
+    found = harvested.read(directories, f"{FOLDER}/{package}.json")
+    return parse(found[1], found[0], package) if found else None
 
 
 def names(directories: Iterable[Path]) -> list[str]:
     """The packages that have a file, sorted."""
-    return sorted({path.stem for directory in directories for path in (directory / FOLDER).glob("[!.]*.json")})
+    return harvested.packages(directories, FOLDER)
 
 
 def path_of(directory: Path, package: str) -> Path:
@@ -117,12 +108,7 @@ def path_of(directory: Path, package: str) -> Path:
 
 def write(scans: PackageScans, path: Path) -> None:
     """Replace the file at once, or leave it as it was. Raises MatrixError when it cannot be written."""
-    try:
-        data.write(path, dumps(scans))
-    except OSError as error:
-        raise MatrixError(
-            "the file cannot be written", code="matrix-unwritable", where=Location(path), why=error.strerror
-        ) from error
+    harvested.write(path, dumps(scans))
 
 
 # Writing.

@@ -1,0 +1,42 @@
+"""Files of harvested data (metadata, scans, API names, model types) below the directories of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from imagegen.core import data
+from imagegen.core.errors import Location, MatrixError
+
+
+def read(directories: Sequence[Path], name: str) -> tuple[Path, bytes] | None:
+    """Return path and content of the file in the last of the directories that has it; None where none has.
+
+    Raises MatrixError for a file that cannot be read.
+    """
+    for directory in reversed(directories):
+        path = directory / name
+        try:
+            return path, data.read(path, data.project_directory(directory))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise MatrixError(
+                "the file cannot be read", code="matrix-unreadable", where=Location(path), why=error.strerror
+            ) from error
+    return None
+
+
+def write(path: Path, content: bytes) -> None:
+    """Replace the file at once, or leave it as it was. Raises MatrixError when it cannot be written."""
+    try:
+        data.write(path, content)
+    except OSError as error:
+        raise MatrixError(
+            "the file cannot be written", code="matrix-unwritable", where=Location(path), why=error.strerror
+        ) from error
+
+
+def packages(directories: Iterable[Path], folder: str) -> list[str]:
+    """Return the packages that have a file in the folder, sorted."""
+    return sorted({path.stem for directory in directories for path in (directory / folder).glob("[!.]*.json")})
