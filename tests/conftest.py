@@ -61,10 +61,10 @@ def _turn(item: pytest.Item) -> int:
     """
     file = item.path
     if file.parent.name != "integration":
-        return 6 if file.parent.name == "unit" else 5
+        return 5 if file.parent.name == "unit" else 4
     if file.name == "test_engine.py":
         return 0
-    return {"cpu-grpo": 1, "engine": 2, "sb3-maskable": 3}.get(_group(file) or "", 4)
+    return {"images": 1, "engine": 3}.get(_group(file) or "", 2)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
@@ -83,14 +83,10 @@ class _Scheduling(LoadScopeScheduling):
 def _group(file: Path) -> str | None:
     """Return the name of the group of files that share an expensive fixture, or what only one may change at a time."""
     text = file.read_text(encoding="utf-8")
-    if re.search(r"sb3_maskable(: |\")", text):  # tests that build it, and move its tags in the engine
-        return "sb3-maskable"
-    if file.name == "test_engine.py" or "cpu_grpo: " in text:
-        return "cpu-grpo"
-    if "programs: " in text:
-        return None  # its engines are its own
-    if re.search(r"\b(engine: Engine|shell: )", text):
-        return "engine"  # names in the engine, the cache of its builds
+    if file.name == "test_engine.py" or re.search(r"\b(machine: Place|(cpu_grpo|sb3_maskable): )", text):
+        return "images"  # a large image is built once
+    if re.search(r"\b(engine: Engine|(programs|shell): )", text):
+        return "engine"  # names in the engine, the cache of its builds, networks
     return "verifiers" if "verifiers: " in text else None  # 20 MB, fetched once
 
 

@@ -6,8 +6,7 @@ import fcntl
 import os
 import pickle
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -58,23 +57,19 @@ def engine(settings: Settings, shared: Path) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
-def tools(settings: Settings, shared: Path) -> Path:
-    """Return the directory in which Debian's busybox and docker-registry are unpacked, once for all test processes."""
-    with _alone(shared / "tools.lock"):
-        private.unpack(SUITE, ["busybox-static", "docker-registry"], shared / "tools", settings, Quiet())
-    return shared / "tools"
+def busybox(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A static program that is a whole image's worth of tools, from Debian."""
+    target: Path = tmp_path_factory.mktemp("busybox") / "root"
+    private.unpack(SUITE, ["busybox-static"], target, settings, Quiet())
+    return (target / "usr/bin/busybox").read_bytes()
 
 
 @pytest.fixture(scope="session")
-def busybox(tools: Path) -> bytes:
-    """A static program that is a whole image's worth of tools."""
-    return (tools / "usr/bin/busybox").read_bytes()
-
-
-@pytest.fixture(scope="session")
-def docker_registry(tools: Path) -> Path:
-    """Return the directory that has docker-registry as usr/bin/docker-registry."""
-    return tools
+def docker_registry(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory in which Debian's docker-registry is unpacked."""
+    target: Path = tmp_path_factory.mktemp("docker-registry") / "root"
+    private.unpack(SUITE, ["docker-registry"], target, settings, Quiet())
+    return target
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +81,8 @@ def verifiers(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="session")
 def debian(settings: Settings, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Debian:
     """A base of today's packages, which the first test process builds, and of which each has a copy in hard links."""
-    with _alone(shared / "debian.lock"):
+    with (shared / "debian.lock").open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
         record = shared / "debian.pickle"
         if not record.exists():
             found = _debian(Store(shared / "debian"), settings)
@@ -106,13 +102,9 @@ def _debian(store: Store, settings: Settings) -> Debian:
 
 
 @pytest.fixture(scope="session")
-def site(debian: Debian, shared: Path) -> Site:
-    """A small cell, all its files on this machine, and the digest of its image; the first test process builds it."""
-    with _alone(shared / "site.lock"):
-        record = shared / "site.pickle"
-        if not record.exists():
-            record.write_bytes(pickle.dumps(site_of(shared / "site", debian)))
-    return replace(pickle.loads(record.read_bytes()), warm=debian.store.root)
+def site(debian: Debian, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A small cell, all its files on this machine, and what it gives."""
+    return site_of(tmp_path_factory.mktemp("site"), debian)
 
 
 @pytest.fixture(scope="session")
@@ -120,14 +112,6 @@ def machine(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A machine with an empty store; its images go into the session's engine."""
     host = engine.private.docker_host if engine.private else os.environ.get("DOCKER_HOST")
     return Place(tmp_path_factory.mktemp("machine"), host)
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Let one of the test processes at a time into this block."""
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -140,8 +124,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def sb3_maskable(machine: Place, cpu_grpo: Built, shared: Path) -> Built:
-    """The smaller image, built after the larger one, with which it shares most layers."""
+def sb3_maskable(machine: Place, shared: Path) -> Built:
     return built_in(machine, "sb3-maskable", shared / "sb3-maskable")
 
 

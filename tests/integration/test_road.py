@@ -14,7 +14,6 @@ from imagegen.image.layers.codec import CODEC
 from imagegen.plan import lock
 from imagegen.run.engine import Engine
 from tests.support.machines import Built, Place, committed, digest_of, relocked
-from tests.support.smoke_programs import break_check
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +46,7 @@ def test_two_images_share_base_and_common_layers(built: Built, cpu_grpo: Built, 
     assert layers(built.digest)[:4] == layers(cpu_grpo.digest)[:4]  # base, venv, torch, numpy
 
 
-@pytest.mark.slow  # test_offline does it with a small image
+@pytest.mark.slow  # with all files in the store, test_offline does it
 @pytest.mark.parametrize("image", ["sb3_maskable", "cpu_grpo"])
 def test_another_machine_gives_the_same_digest(image: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     built: Built = request.getfixturevalue(image)
@@ -87,10 +86,6 @@ def test_test_reports_in_every_form(built: Built, machine: Place, tmp_path: Path
     assert checks["grpo"]["details"]["model"] == "torch"  # this image has no transformers
     assert checks["sb3"]["details"]
     assert f'failures="{len(needing_gpu)}"' in junit.read_text()
-
-
-def test_every_mutation_of_its_own_check_is_found(built: Built, engine: Engine) -> None:
-    break_check(built, "sb3", engine)
 
 
 def test_a_stale_lock_is_refused_with_the_input_that_moved(machine: Place, tmp_path: Path) -> None:
@@ -176,6 +171,26 @@ def test_a_base_that_left_the_archive_is_refused_by_name_or_relocked_loudly(
     assert relocked(done)
     assert path.read_bytes() == before
     assert digest_of(done) == json.loads((tmp_path / "image/index.json").read_text())["manifests"][0]["digest"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("build", "sb3-maskabel"), 64, "usage-unknown-cell"),
+        (("build", "nothing*"), 64, "usage-unknown-cell"),
+        (("build", IMAGE, "--output", "tar:x"), 64, "usage-invalid-value"),
+        (("build",), 64, "missing argument"),
+        (("frobnicate",), 64, "usage-unknown-command"),
+        (("lock", IMAGE, "--upgrade-package", "nonesuch"), 67, "lock-unknown-package"),
+        (("lock", IMAGE, "--as-of", "yesterday"), 67, "lock-cutoff-invalid"),
+        (("--project", "gone", "list"), 64, "does not exist"),
+    ],
+)
+def test_bad_input_gets_a_sentence(machine: Place, arguments: tuple[str, ...], code: int, said: str) -> None:
+    done = machine.run(*arguments, code=code)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
 
 
 def test_the_store_is_sound_afterwards(built: Built, machine: Place) -> None:

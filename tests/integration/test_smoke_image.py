@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,9 @@ from imagegen.core.progress import Quiet
 from imagegen.plan.matrix.model import Declarations
 from imagegen.run import numerics, smoke
 from imagegen.run.engine import Engine
+from imagegen.run.smoke import ROOT, files, spec
 from tests.support.machines import Built
-from tests.support.smoke_programs import break_check
+from tests.support.smoke_programs import PROGRAMS, judge
 
 pytestmark = pytest.mark.integration
 
@@ -64,19 +66,27 @@ def test_an_image_that_is_not_its_lock_fails(engine: Engine, cpu_grpo: Built) ->
 
 
 @pytest.mark.parametrize(
-    "check",
+    ("image", "check"),
     [
-        "grpo",
-        "checkpoint",
-        "attention",
-        "loading",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("numerics", "collective", "fabric", "trl_grpo")),
+        ("cpu_grpo", "grpo"),
+        ("cpu_grpo", "checkpoint"),
+        ("cpu_grpo", "attention"),
+        pytest.param("cpu_grpo", "numerics", marks=pytest.mark.slow),
+        pytest.param("cpu_grpo", "collective", marks=pytest.mark.slow),
+        pytest.param("cpu_grpo", "fabric", marks=pytest.mark.slow),
+        ("cpu_grpo", "loading"),
+        pytest.param("cpu_grpo", "trl_grpo", marks=pytest.mark.slow),
+        ("sb3_maskable", "sb3"),
+        pytest.param("cpu_grpo", "rollout", marks=pytest.mark.slow),
     ],
 )
-def test_every_mutation_is_found(cpu_grpo: Built, check: str, engine: Engine) -> None:
-    break_check(cpu_grpo, check, engine)
-
-
-@pytest.mark.slow
-def test_every_mutation_of_a_rollout_is_found(cpu_grpo: Built, engine: Engine) -> None:
-    break_check(cpu_grpo, "rollout", engine, program="smoke_stack_mutations")
+def test_every_mutation_is_found(image: str, check: str, engine: Engine, request: pytest.FixtureRequest) -> None:
+    built: Built = request.getfixturevalue(image)
+    suite = {**files(spec(built.lock, built.declared)), **{f"{ROOT}/{p.name}": p.read_bytes() for p in PROGRAMS}}
+    program = "smoke_stack_mutations" if check == "rollout" else "smoke_mutations"
+    with engine.container(built.ref, files=suite) as container:
+        outcome = container.exec(["env", "-C", ROOT, "python", "-m", program, check], timeout=600)
+    assert outcome.exit_code == 0, outcome.stderr.decode()
+    lines = [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith(b"{")]
+    assert len(lines) > 3
+    judge(lines)
