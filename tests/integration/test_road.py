@@ -88,17 +88,17 @@ def test_test_reports_in_every_form(built: Built, machine: Place, tmp_path: Path
     assert f'failures="{len(needing_gpu)}"' in junit.read_text()
 
 
-def test_a_stale_lock_is_refused_with_the_input_that_moved(machine: Place, tmp_path: Path) -> None:
+def test_a_lock_that_a_later_rule_rejects_is_refused(machine: Place, tmp_path: Path) -> None:
     own = replace(machine, root=tmp_path)
     (tmp_path / "matrices").mkdir()
     (tmp_path / "matrices" / "mine.yaml").write_text(
-        "rules:\n  mine:\n    when: {numpy: '>=2'}\n    then: {python: '>=3.10'}\n    because: I say so.\n"
+        "rules:\n  mine:\n    when: {numpy: '>=2'}\n    then: {python: '>=3.12'}\n    because: I say so.\n"
         "    source: me\n    date: '2026-11-20'\n    severity: error\n    evidence: measured\n"
         "    kind: breaks\n    fix: Do not.\n"
     )
-    done = own.run("build", IMAGE, "--no-test", code=67)
-    assert "these inputs moved: rules" in done.stderr
-    assert f"imagegen lock {CELL}" in done.stderr
+    done = own.run("build", IMAGE, "--no-test", code=66)
+    assert "[mine]" in done.stderr
+    assert CELL in done.stderr
 
 
 def test_a_lock_that_another_build_contradicts_is_refused(built: Built, machine: Place, tmp_path: Path) -> None:

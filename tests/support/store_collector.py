@@ -14,10 +14,10 @@ from tests.support.machines import ROOT, Debian
 COLLECTOR = """
 import sys
 from pathlib import Path
-from imagegen.core.store import Store, upkeep
+from imagegen.core.store import Store, images
 print("ready", flush=True)
 while True:
-    upkeep.collect(Store(Path(sys.argv[1])), sys.argv[2:])
+    images.collect(Store(Path(sys.argv[1])), sys.argv[2:])
 """
 
 
