@@ -46,7 +46,6 @@ from tests.support.tiny_lock import LOCK as TINY
 from tests.support.verified_image import KNOWN, NAMES, World, documents, publish, signer
 
 ORDER = (LOCK, LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT, NUMERICS)
-NAMES |= {AUDIT: "audit", NUMERICS: "numerical results"}
 DOCUMENTS = [*(NAMES[kind] for kind in ORDER if kind is not LOCK), "facts"]
 
 

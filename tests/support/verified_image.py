@@ -49,7 +49,15 @@ from imagegen.supply.trust.sbom import sbom
 from tests.support.published_image import Published, lock_document, made
 from tests.support.registry_server import StandIn, digest_of
 
-NAMES = {LOCK: "lock", LAYERS: "layers' list", SBOM: "SBOM", PROVENANCE: "provenance", SMOKE: "smoke report"}
+NAMES = {
+    LOCK: "lock",
+    LAYERS: "layers' list",
+    SBOM: "SBOM",
+    PROVENANCE: "provenance",
+    SMOKE: "smoke report",
+    AUDIT: "audit",
+    NUMERICS: "numerical results",
+}
 
 
 def signer(path: Path | None = None) -> KeySigner:
