@@ -37,14 +37,16 @@ def engine(settings: Settings, shared: Path) -> Iterator[Engine]:
     """The machine's engine, or a private one, which the last of the test processes that use it removes."""
     started = shared / "engine.started"
     with (shared / "engine.lock").open("w") as users:
-        fcntl.flock(users, fcntl.LOCK_EX)
-        try:
-            found = Engine.connect(settings)
-        except EngineError:
-            private.up(settings, Quiet())
-            started.touch()
-            found = Engine.connect(settings)
-        fcntl.flock(users, fcntl.LOCK_SH)
+        # A lock of its own for the start: a process that waited for `users` alone would wait until the others end.
+        with (shared / "engine.starting").open("w") as starting:
+            fcntl.flock(starting, fcntl.LOCK_EX)
+            fcntl.flock(users, fcntl.LOCK_SH)
+            try:
+                found = Engine.connect(settings)
+            except EngineError:
+                private.up(settings, Quiet())
+                started.touch()
+                found = Engine.connect(settings)
         try:
             with found:
                 yield found
