@@ -65,7 +65,9 @@ def sentence(wheel: BuiltWheel, plan: JobPlan) -> str:
 def _of_worker(path: Path, build: LockedBuild) -> Mapping[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {**found, **{name: found[name] for name in ("units", "seconds", "memory", "largest")}}
+        units, seconds, memory, largest = (found[name] for name in ("units", "seconds", "memory", "largest"))
+        # The worker samples twice a second, and may miss short processes, of which the kernel keeps the largest.
+        return {**found, "units": units, "seconds": seconds, "memory": max(memory, largest), "largest": largest}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BuildError(
             f"{build.name} {build.version} left no record of its build", code="source-build-no-record", why=str(error)
