@@ -269,13 +269,13 @@ def test_a_harvest_becomes_a_pull_request(checkout: Checkout) -> None:
     checkout.write("matrices/metadata/a.json", "{}")
     checkout.run("harvest.yml", "Harvest", DO_IMAGEGEN="echo '- a: 2 new; 3 cells change'; exit 1")
     assert checkout.calls == [["imagegen", "harvest", each] for each in ("--scan", "--api", "--verdicts")]
-    told = "- a: 2 new; 3 cells change\n"
-    assert (checkout.output.read_text(), checkout.summary.read_text()) == ("failed=1\n" * 3, told)
+    summary = "- a: 2 new; 3 cells change\n"
+    assert (checkout.output.read_text(), checkout.summary.read_text()) == ("failed=1\n" * 3, summary)
     name = "Open a pull request, or bring the open one up to date"
     no_pull = '[ "$(tail -n1 ../log | grep -c edit)" = 0 ]'
     checkout.run("harvest.yml", name, BASE="main", DO_GH=no_pull)
     assert [call[1:3] for call in checkout.calls] == [["auth", "setup-git"], ["pr", "edit"], ["pr", "create"]]
-    assert (checkout.here / "body.md").read_text() == told
+    assert (checkout.here / "body.md").read_text() == summary
     assert checkout.git("show", "--stat", "--format=%s", "origin/harvest").startswith("Package metadata as of 20")
     checkout.run("harvest.yml", name, BASE="main")
     assert checkout.calls == [], "nothing is new"

@@ -1,4 +1,4 @@
-"""The rules that nobody has confirmed for six months, and the field that confirms one."""
+"""Rules without a confirmation for six months, and the field that confirms one."""
 
 from __future__ import annotations
 

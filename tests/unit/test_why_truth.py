@@ -90,11 +90,11 @@ def test_a_broken_set_is_right_where_it_is_refused_and_half_right_where_a_warnin
 
 
 def test_the_reason_is_named_where_one_conflict_matches_all_patterns(truth: ModuleType) -> None:
-    told = answer(
+    answered = answer(
         truth, 1, None, {"severity": "error"}, {"severity": "error", "components": {"vllm": "0.8"}, "reason": "x"}
     )
-    assert told.gives(["torch", "abi"])
-    assert not told.gives(["vllm", "abi"])
+    assert answered.gives(["torch", "abi"])
+    assert not answered.gives(["vllm", "abi"])
 
 
 def test_a_proposal_is_wrong_where_the_source_says_it_fails_too_or_nobody_made_it(truth: ModuleType) -> None:
