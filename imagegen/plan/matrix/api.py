@@ -15,7 +15,6 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from pydantic import TypeAdapter, ValidationError
 
-from imagegen.core.errors import Location, MatrixError
 from imagegen.plan.matrix import harvested
 
 FOLDER = "api"  # below a directory of matrices
@@ -56,14 +55,7 @@ def load(directories: Sequence[Path], package: str) -> PackageNames | None:
 
     Raises MatrixError for a file that cannot be read.
     """
-    if (found := harvested.read(directories, f"{FOLDER}/{package}.json")) is None:
-        return None
-    try:
-        return parse(found[1])
-    except ValueError as error:
-        raise MatrixError(
-            "the file cannot be read", code="matrix-unreadable", where=Location(found[0]), why=str(error)
-        ) from error
+    return harvested.load(directories, f"{FOLDER}/{package}.json", lambda raw, _: parse(raw))
 
 
 def parse(raw: bytes) -> PackageNames:

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from imagegen.core import data
 from imagegen.core.errors import Location, MatrixError
 
+T = TypeVar("T")
 
-def read(directories: Sequence[Path], name: str) -> tuple[Path, bytes] | None:
-    """Return path and content of the file in the last of the directories that has it; None where none has.
 
-    Raises MatrixError for a file that cannot be read.
+def load(directories: Sequence[Path], name: str, parse: Callable[[bytes, Path], T]) -> T | None:
+    """Parse the file in the last of the directories that has it; return None where none has.
+
+    Raises MatrixError for a file that cannot be read, and for one whose content `parse` rejects with ValueError.
     """
+    if (found := _read(directories, name)) is None:
+        return None
+    path, content = found
+    try:
+        return parse(content, path)
+    except ValueError as error:
+        raise MatrixError(
+            "the file cannot be read", code="matrix-unreadable", where=Location(path), why=str(error)
+        ) from error
+
+
+def _read(directories: Sequence[Path], name: str) -> tuple[Path, bytes] | None:
     for directory in reversed(directories):
         path = directory / name
         try:

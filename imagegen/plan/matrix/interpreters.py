@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from imagegen.core.errors import ErrorList, Location, MatrixError
+from imagegen.core.errors import ErrorList, MatrixError
 from imagegen.plan.matrix import harvested
 from imagegen.plan.matrix.model import Interpreter
 from imagegen.plan.matrix.references import PlacedEntry
@@ -38,14 +38,7 @@ def load(directories: Sequence[Path]) -> Models:
 
     Raises MatrixError for a file that cannot be read.
     """
-    if (found := harvested.read(directories, FILE)) is None:
-        return Models("")
-    try:
-        return parse(found[1])
-    except ValueError as error:
-        raise MatrixError(
-            "the file cannot be read", code="matrix-unreadable", where=Location(found[0]), why=str(error)
-        ) from error
+    return harvested.load(directories, FILE, lambda raw, _: parse(raw)) or Models("")
 
 
 def parse(raw: bytes) -> Models:

@@ -89,8 +89,7 @@ def load(directories: Sequence[Path], package: str) -> PackageReleases | None:
 
     Raises MatrixError for a file that cannot be read.
     """
-    found = harvested.read(directories, f"{FOLDER}/{package}.json")
-    return parse(found[1], found[0], package) if found else None
+    return harvested.load(directories, f"{FOLDER}/{package}.json", lambda raw, path: parse(raw, path, package))
 
 
 def names(directories: Iterable[Path]) -> list[str]:
@@ -159,23 +158,15 @@ def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) 
             raise ValueError(f"it is about {found.package}")  # noqa: TRY301 - as what the parsers raise
     except json.JSONDecodeError as error:
         where = Location(path, error.lineno, error.colno)
-        raise MatrixError(
-            "this is not valid JSON", code="matrix-metadata-malformed", where=where, why=error.msg, fix=_fix(path)
-        ) from error
+        raise _malformed(where, error.msg, "this is not valid JSON") from error
     except ValidationError as error:
         first = min(error.errors(), key=lambda each: each["type"] == "missing")  # a misspelt key is two errors
         what = " > ".join(str(part) for part in first["loc"]) or "all of it"
         why = f"{what}: {first['msg'].removeprefix('Value error, ')}"
-        where = Location(path, _line(raw, first["loc"]))
-        raise MatrixError(
-            "this is not harvested metadata", code="matrix-metadata-malformed", where=where, why=why, fix=_fix(path)
-        ) from error
+        raise _malformed(Location(path, _line(raw, first["loc"])), why) from error
     except (ValueError, RecursionError) as error:  # ValueError: no UTF-8, a number that is too long, a key given twice
         why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-        where = Location(path)
-        raise MatrixError(
-            "this is not harvested metadata", code="matrix-metadata-malformed", where=where, why=why, fix=_fix(path)
-        ) from error
+        raise _malformed(Location(path), why) from error
     newest_first = sorted(found.versions, key=Version, reverse=True)
     return PackageReleases(
         name=found.package,
@@ -187,8 +178,9 @@ def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) 
     )
 
 
-def _fix(path: Path | str) -> str:
-    return f"restore it from version control, or delete it and run `imagegen harvest {Path(path).stem}`"
+def _malformed(where: Location, why: str, what: str = "this is not harvested metadata") -> MatrixError:
+    fix = f"restore it from version control, or delete it and run `imagegen harvest {Path(where.file).stem}`"
+    return MatrixError(what, code="matrix-metadata-malformed", where=where, why=why, fix=fix)
 
 
 def _line(raw: bytes, path: tuple[int | str, ...]) -> int | None:

@@ -93,8 +93,7 @@ def load(directories: Sequence[Path], package: str) -> PackageScans | None:
 
     Raises MatrixError for a file that cannot be read.
     """
-    found = harvested.read(directories, f"{FOLDER}/{package}.json")
-    return parse(found[1], found[0], package) if found else None
+    return harvested.load(directories, f"{FOLDER}/{package}.json", lambda raw, path: parse(raw, path, package))
 
 
 def names(directories: Iterable[Path]) -> list[str]:
