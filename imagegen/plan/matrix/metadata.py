@@ -158,7 +158,9 @@ def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) 
             raise ValueError(f"it is about {found.package}")  # noqa: TRY301 - as what the parsers raise
     except json.JSONDecodeError as error:
         where = Location(path, error.lineno, error.colno)
-        raise _malformed(where, error.msg, "this is not valid JSON") from error
+        raise MatrixError(
+            "this is not valid JSON", code="matrix-metadata-malformed", where=where, why=error.msg, fix=_fix(path)
+        ) from error
     except ValidationError as error:
         first = min(error.errors(), key=lambda each: each["type"] == "missing")  # a misspelt key is two errors
         what = " > ".join(str(part) for part in first["loc"]) or "all of it"
@@ -178,9 +180,18 @@ def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) 
     )
 
 
-def _malformed(where: Location, why: str, what: str = "this is not harvested metadata") -> MatrixError:
-    fix = f"restore it from version control, or delete it and run `imagegen harvest {Path(where.file).stem}`"
-    return MatrixError(what, code="matrix-metadata-malformed", where=where, why=why, fix=fix)
+def _malformed(where: Location, why: str) -> MatrixError:
+    return MatrixError(
+        "this is not harvested metadata",
+        code="matrix-metadata-malformed",
+        where=where,
+        why=why,
+        fix=_fix(where.file),
+    )
+
+
+def _fix(path: Path | str) -> str:
+    return f"restore it from version control, or delete it and run `imagegen harvest {Path(path).stem}`"
 
 
 def _line(raw: bytes, path: tuple[int | str, ...]) -> int | None:
