@@ -25,6 +25,7 @@ from imagegen.plan.rules import (
     explain,
     missing_metadata,
     parse_question,
+    replace_base_torch,
     suggest,
 )
 from imagegen.plan.rules.api import api_rules
@@ -95,7 +96,7 @@ def _question(app: App, words: Sequence[str], sets: Sequence[str]) -> Question:
         for package in found.values():
             app.metadata.add(package)
         question = parse_question(words, sets, app.matrix, Vocabulary.of(app.matrix, [*names, *found]))
-    return question
+    return replace_base_torch(question, app.metadata)
 
 
 def today() -> str:
@@ -148,7 +149,7 @@ def _ways(
 
     def works(changes: Mapping[str, str]) -> bool:
         words = [word for word in shlex.split(question.command(changes))[2:] if word != "--set"]
-        again = parse_question(words, [], app.matrix, vocabulary)
+        again = replace_base_torch(parse_question(words, [], app.matrix, vocabulary), app.metadata)
         return explain(again, rules, app.metadata).rest == "compatible"
 
     return [(dict(each.changes), spoken.command(each.changes)) for each in near if works(each.changes)]

@@ -258,9 +258,17 @@ def test_rules_that_contradict_each_other_end_every_command(run: Run, tmp_path: 
 
 
 def test_what_an_image_of_nvidia_has_is_held_against_the_packages(run: Run) -> None:
-    ended = run("why", "nvcr.io/nvidia/pytorch:25.03-py3", "vllm==0.8.5", "--json")
+    ended = run("why", "nvcr.io/nvidia/pytorch:25.03-py3", "flash-attn==2.8.3+cu12torch2.8cxx11abiTRUE", "--json")
     found = json.loads(ended.out)
     assert (ended.code, found["verdict"]) == (1, "incompatible")
     assert any("nvidia/pytorch:25.03" in each for each in found["assumed"])
-    assert {"torch", "vllm"} in [set(each["components"]) for each in found["conflicts"]]
+    assert [set(each["components"]) for each in found["conflicts"]] == [{"flash-attn", "torch"}]
     assert run("why", "nvcr.io/nvidia/pytorch:25.09-py3", "driver==570").code == 1
+    assert run("why", "nvcr.io/nvidia/pytorch:26.03-py3").code == 0  # no index has its torch, nor need any
+
+
+def test_pip_replaces_the_torch_of_an_image_where_a_package_requires_another(run: Run) -> None:
+    ended = run("why", "nvcr.io/nvidia/pytorch:25.02-py3", "vllm==0.10.1.1", "--json")
+    found = json.loads(ended.out)
+    assert (ended.code, found["conflicts"]) == (0, [])
+    assert len(found["assumed"]) == 2

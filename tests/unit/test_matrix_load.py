@@ -170,6 +170,8 @@ def test_a_fault_is_reported_with_its_place_and_remedy(tmp_path: Path, old: str,
         ('{torch: "<2.3"}', '{torch: "2.3 +cpu"}', 'when.torch: "2.3" is not a PEP 440 version specifier'),
         ('    conflict: {numpy: ">=2"}\n', "    same: [nunpy]\n", '1.yaml:4:12: there is no component "nunpy"'),
         ('    conflict: {numpy: ">=2"}\n', "    same: [torch]\n", "torch: stands on both sides"),
+        ("    because", "    unless: {nunpy: '>=2'}\n    because", '1.yaml:5:14: there is no component "nunpy"'),
+        ("    because", "    unless: {torch: '>=2'}\n    because", "torch: stands on both sides"),
         ("    because", "    same: [numpy]\n    because", "a rule has either `then` or `conflict` or `same`"),
         (
             '{torch: "<2.3"}\n    conflict: {numpy: ">=2"}',

@@ -250,10 +250,10 @@ class _Completion:
 
     def _rule(self, found: PlacedEntry) -> Rule:
         entry = found.entry
-        when, then, conflict = map(self._by_package, (entry.when, entry.then, entry.conflict))
+        when, then, conflict, unless = map(self._by_package, (entry.when, entry.then, entry.conflict, entry.unless))
         same = tuple(self._by_package(dict.fromkeys(entry.same, "")))
-        rest = entry.model_dump(exclude={"when", "then", "conflict", "same", "override"})
-        return Rule(found.name, when, then, conflict, same=same, **rest)
+        rest = entry.model_dump(exclude={"when", "then", "conflict", "same", "unless", "override"})
+        return Rule(found.name, when, then, conflict, same=same, unless=unless, **rest)
 
     def _by_package(self, side: Mapping[str, str]) -> dict[str, str]:
         return {self.components[name].package if name in self.components else name: text for name, text in side.items()}

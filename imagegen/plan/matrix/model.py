@@ -62,6 +62,8 @@ Kind = Literal["pip-refuses", "breaks", "degrades"]  # what happens to a combina
 class Rule:
     """A rule: when all of `when` holds, so does all of `then`, or not all of `conflict` does, or all of `same` agree.
 
+    Where a package of `unless` is installed, the rule does not count.
+
     Keys are package names, surroundings (NAMED and VERSIONED) or env.NAME for a variable. Values are PEP 440
     specifiers for packages and VERSIONED surroundings ("" is any version; gpu's is the compute capability, cuda's may
     also be "cpu"), for packages also "+" and a glob over the local version label (condition_parts), a glob for
@@ -83,6 +85,7 @@ class Rule:
     kind: Kind = "breaks"
     message: str = ""  # the error that users see, where it is known
     direct: bool = False  # only warns where its packages come as requirements of others
+    unless: Mapping[str, str] = field(default_factory=dict)  # package -> releases that repair what it is about
     checked: str | None = None  # ISO 8601, when it was last confirmed; None: at `date`
 
     @property
@@ -104,7 +107,7 @@ class Rule:
     @property
     def names(self) -> frozenset[str]:
         """Every package and surrounding in the rule."""
-        return frozenset({*self.when, *self.then, *self.conflict, *self.same})
+        return frozenset({*self.when, *self.then, *self.conflict, *self.same, *self.unless})
 
     @cached_property  # every cell asks every rule
     def packages(self) -> frozenset[str]:

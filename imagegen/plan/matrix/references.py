@@ -74,6 +74,8 @@ def _rule(found: PlacedEntry, known: _Known) -> Iterator[MatrixError]:
     for side in ("when", "then", "conflict"):
         yield from _conditions(found, side, known)
     yield from _names(found, "component", _list(found.written, "same"), known, "same")
+    for name in _mapping(found.written, "unless"):
+        yield from known.missing(found, "component", name, known.names["components"], "unless", name)
 
 
 _ASKED = ("linux/amd64", "linux/arm64")  # platforms that queries name, whether the matrix has them or not

@@ -291,13 +291,16 @@ class RuleEntry(NamedEntry):
     direct: bool = Field(
         default=False, description="Only warns where its packages come as requirements of others, not by name."
     )
+    unless: dict[t.Name, t.Specifier] = Field(
+        default={}, description="Components whose releases repair it where they are installed: then it does not count."
+    )
     fix: t.Text
 
     @model_validator(mode="after")
     def _one_shape(self) -> Self:
         if [bool(self.then), bool(self.conflict), bool(self.same)].count(True) != 1:
             raise ValueError("a rule has either `then` or `conflict` or `same`")
-        if both := sorted(set(self.when) & {*self.then, *self.conflict, *self.same}):
+        if both := sorted(set(self.when) & {*self.then, *self.conflict, *self.same, *self.unless}):
             raise ValueError(f"{', '.join(both)}: stands on both sides of the rule; a rule ties different things")
         components = [name for name in self.when if name not in SURROUNDINGS and not name.startswith(ENV)]
         if self.same and len(components) != 1:

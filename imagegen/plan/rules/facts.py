@@ -73,15 +73,30 @@ def facts_of_cell(cell: Cell) -> Facts:
     return _facts(packages, cell.axes, cell.base.name, cell.base.glibc, env, closed=False)
 
 
-def rules_in_context(rules: Iterable[Rule], facts: Facts, accepts: Collection[str] = ()) -> list[Rule]:
+def rules_in_context(
+    rules: Iterable[Rule], facts: Facts, accepts: Collection[str] = (), required: Collection[str] = ()
+) -> list[Rule]:
     """Return the rules with the severity that they have here: those that are accepted by id only warn, and so do direct
     ones, unless the facts ask for their packages by name. The packages of a lock are not asked for.
+
+    `required` are packages that others of the facts require: that they are named too asks for nothing. A package that
+    the facts do not name repairs nothing, and rules about what an index has say nothing of what comes from none.
     """
-    asked = frozenset() if facts.closed else facts.packages.keys()
+    asked = frozenset() if facts.closed else facts.packages.keys() - set(required)
+    built = {name for name, fact in facts.packages.items() if fact.built}
     return [
-        replace(rule, severity="warning") if rule.id in accepts or (rule.direct and rule.packages - asked) else rule
+        _in_context(rule, facts, warns=rule.id in accepts or (rule.direct and bool(rule.packages - asked)))
         for rule in rules
+        if rule.leaders or rule.kind != "pip-refuses" or built.isdisjoint(rule.then)
     ]
+
+
+def _in_context(rule: Rule, facts: Facts, *, warns: bool) -> Rule:
+    if warns:
+        rule = replace(rule, severity="warning")
+    if rule.unless.keys() - facts.packages.keys():
+        rule = replace(rule, unless={name: text for name, text in rule.unless.items() if name in facts.packages})
+    return rule
 
 
 def extras_of(cell: Cell) -> dict[str, frozenset[str]]:

@@ -16,13 +16,12 @@ from imagegen.plan.rules import atoms
 from imagegen.plan.rules.atoms import ABSENT, Atom
 from imagegen.plan.rules.facts import Fact, Facts, versions_in
 from imagegen.plan.rules.solve import Clause, Literal, clauses, literals
-from imagegen.plan.rules.statements import PLATFORMS, MetadataCache, Releases, Statement, holding
+from imagegen.plan.rules.statements import MetadataCache, Releases, Statement, holding, machine_of
 
 _SURE = "given"  # origin of what is no assumption: what CUDA versions torch is built for is known for good
 _EXACTLY = re.compile(r"==([^,*+]+)\Z")
 _EXACT = re.compile(r"==[0-9.]+\Z")
 _ANOTHER = "another"
-_MACHINES = {platform: machine for machine, platform in PLATFORMS.items()}
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Problem:
         self.facts = facts
         self.scope = scope or FreeNames()
         self.rules = {rule.id: rule for rule in rules}
-        self.machine = _MACHINES.get(facts.names.get("platform", ""), "x86_64")
+        self.machine = machine_of(facts)
         self.library = library
         self.releases: dict[str, Releases] = {}
         self.statements: dict[str, list[Statement]] = {}  # by origin

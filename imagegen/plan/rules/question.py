@@ -42,6 +42,7 @@ class Question:
     cell: Cell | None = None
     unknown: tuple[UnknownName, ...] = ()  # among `requested`; the facts do not have them, so they reject nothing
     assumed: tuple[str, ...] = field(default=(), compare=False)  # sentences on what follows from names in the query
+    image: NgcImage | None = None  # the base, where it is one of NVIDIA's
 
     @property
     def is_unknown(self) -> bool:
@@ -157,8 +158,8 @@ class _QuestionParser:
         self.gpus: tuple[Gpu, ...] = ()
         self.products: list[str] = []  # the names of `gpus` as they are typed
         self.assumed: list[str] = []
-        self.image_facts: dict[str, Fact] = {}  # of an image of NVIDIA, where the query names nothing else
-        self.image_torch: Fact | None = None
+        self.image: NgcImage | None = None
+        self.image_facts: dict[str, Fact] = {}  # of the image, where the query names nothing else
         self.extras: dict[str, frozenset[str]] = {}
         self.cards: dict[str, UnknownName] = {}  # those of the unknown names that are GPUs
         self.unknown: dict[str, UnknownName] = {}
@@ -297,24 +298,25 @@ class _QuestionParser:
             "python": replace(Fact.within(f"~={python}.0"), text=python),
             "cuda": Fact.exactly(image.cuda),
         }
-        self.image_torch = replace(Fact.requested(f"=={image.torch}"), built=True)
+        self.image = image
         self.assumed.append(
             f"base nvidia/pytorch:{image.tag}: {image.system}, Python {python}, CUDA {image.cuda}, NVIDIA's own "
-            f"torch {image.torch}, which pip replaces if a package requires another"
+            f"torch {image.torch}"
         )
 
     def about(self, cell: Cell | None) -> Question:
         """Return the question; for a cell, with its facts unless a word of the query changes them."""
         self._assume_platform()
         self.versions = {**self.image_facts, **self.versions}
-        if self.image_torch and "torch" not in self.requested:
-            self.packages = {**self.packages, "torch": self.image_torch}
+        if self.image and "torch" not in self.requested:
+            torch = replace(Fact.requested(f"=={self.image.torch}"), built=True)
+            self.packages = {**self.packages, "torch": torch}
         assumed = tuple(self.assumed)
         unknown = tuple(self.unknown[name] for name in sorted(self.unknown))
         if cell is None:
             names = {"platform": _PLATFORM} | self.names
             facts = Facts(self.packages, self.versions, names, closed=False, env=self.env or None)
-            return Question(self.requested, facts, self.gpus, self.extras, unknown=unknown, assumed=assumed)
+            return Question(self.requested, facts, self.gpus, self.extras, None, unknown, assumed, self.image)
         facts = facts_of_cell(cell)
         versions, names = {**facts.versions, **self.versions}, {**facts.names, **self.names}
         if "cuda" in self.versions:
@@ -334,7 +336,7 @@ class _QuestionParser:
         gpus = () if names.get("cuda") == NO_CUDA else gpus
         extras = {**extras_of(cell), **{name: found for name, found in self.extras.items() if found}}
         facts = Facts(packages, versions, names, closed=False, env=env)
-        return Question(self.requested, facts, gpus, extras, cell, unknown, assumed)
+        return Question(self.requested, facts, gpus, extras, cell, unknown, assumed, self.image)
 
     def _unlabelled(self, packages: Mapping[str, Fact]) -> dict[str, Fact]:
         """Another CUDA version comes with other labels; what PyPI has one build of stays that build."""

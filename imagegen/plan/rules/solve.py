@@ -1,8 +1,8 @@
 """Rules as clauses: each clause is a set of literals of which at least one must hold.
 
 `when A and B then C and D` is (not A or not B or C) and (not A or not B or D); `when A conflict C and D` is (not A or
-not C or not D). A literal about a package also holds where the package is not installed, unless it is a requirement's,
-or `then` names the package without a version.
+not C or not D); each gets the literals of `unless` too. A literal about a package also holds where the package is not
+installed, unless it is a requirement's, or of `unless`, or `then` names the package without a version.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Literal:
 
 
 def clauses(rule: Rule) -> tuple[tuple[Literal, ...], ...]:
-    unless = literals(rule.when, negated=True)
+    unless = (*literals(rule.when, negated=True), *(Literal(*each, required=True) for each in rule.unless.items()))
     if rule.conflict:
         return ((*unless, *literals(rule.conflict, negated=True)),)
     return tuple((*unless, literal) for literal in literals(rule.then, required=True))

@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import NO_CUDA, NO_GLIBC, Cell, Rule, System, cuda_version
+from imagegen.plan.rules.declared import required_by_others
 from imagegen.plan.rules.evaluate import evaluate_cell
 from imagegen.plan.rules.facts import Fact, Facts, on_each, rules_in_context
 from imagegen.plan.rules.problem import FreeNames, Problem
@@ -94,7 +95,8 @@ def suggest(
     suspected conflict; only where nothing else works, warnings are not.
     """
     accepts = question.cell.accepts if question.cell else ()
-    rules = rules_in_context(rules, question.facts, accepts)
+    required = required_by_others(question, library)
+    rules = rules_in_context(rules, question.facts, accepts, required)
     try:
         for avoids_warnings in (True, False):
             search = _Search(question, rules, library, surroundings, avoids_warnings=avoids_warnings)

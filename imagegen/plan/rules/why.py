@@ -10,6 +10,7 @@ from imagegen.core.text import nearest
 from imagegen.plan.matrix.interpreters import PACKAGES, Models
 from imagegen.plan.matrix.model import PinOverride, Rule
 from imagegen.plan.rules.check import WORST_FIRST, Answer, AnswerKind, Conflict, kind_of
+from imagegen.plan.rules.declared import required_by_others
 from imagegen.plan.rules.evaluate import (
     assumptions,
     conflict_of_core,
@@ -118,7 +119,8 @@ def explain(
     is not known here.
     """
     accepts = question.cell.accepts if question.cell else ()
-    rules = sorted(rules_in_context(rules, question.facts, accepts), key=lambda rule: rule.id)
+    required = required_by_others(question, library)
+    rules = sorted(rules_in_context(rules, question.facts, accepts, required), key=lambda rule: rule.id)
     each = [_Case(rules, facts, library, question).explain() for facts in on_each(question.gpus, question.facts)]
     answer = min((one.answer for one in each), key=WORST_FIRST.index)
     conflicts = {tuple(rule.id for rule in one.rules): one for case in each for one in case.conflicts}

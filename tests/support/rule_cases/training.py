@@ -117,10 +117,12 @@ CASES = {
         stack(ray="2.55.1", click="8.3.1"),
     ),
     # measured: trl 0.27.0 with transformers 5.9.0, 0.28.0 with 5.3.0: "No module named 'weave'"; the others train
+    # unsloth's pyproject.toml at 015bdef0d9 has 0.24.0 with 5.5.0; its wheel of 2026.4.6 has no fix_trl_vllm_ascend
     "trl-transformers-5.3": case(
-        stack(trl="0.27.0", transformers="5.9.0"),
+        (stack(trl="0.27.0", transformers="5.9.0"), stack(trl="0.24.0", transformers="5.5.0", unsloth="2026.4.6")),
         stack(trl="0.29.1", transformers="5.9.0"),
         stack(trl="0.28.0", transformers="5.2.0"),
+        stack(trl="0.24.0", transformers="5.5.0", unsloth="2026.4.7"),
     ),
     # transformers#44351: "cannot import name 'HybridCache'" with 5.2.0; azureml-assets#5002: 0.18.0 imports
     "transformers5-peft": case(
