@@ -39,11 +39,20 @@ class Conflict:
     @property
     def kind(self) -> AnswerKind:
         """Return what happens to the combination: a chain that holds a declared requirement ends where it is
-        overridden.
+        overridden. One that only brings a package that fails is none to pip.
         """
         if self.severity == "suspicion":
             return "unknown"
-        return min((rule.kind for rule in self.rules), key=_WEAKEST_FIRST.index)
+        brought = self._brought()
+        kinds = (rule.kind for rule in self.rules if not rule.then or not rule.then.keys() <= brought)
+        return min(kinds, key=_WEAKEST_FIRST.index)
+
+    def _brought(self) -> set[str]:
+        """Return the packages, named by no fact, of which a rule says that they fail, and those that require them."""
+        found = {name for rule in self.rules if rule.kind != "pip-refuses" for name in rule.leaders}
+        while more := {name for rule in self.rules if rule.then.keys() & found for name in rule.leaders} - found:
+            found |= more
+        return found - self.facts.keys()
 
     def __str__(self) -> str:
         facts = ", ".join(f"{name} {text}" for name, text in sorted(self.facts.items()))

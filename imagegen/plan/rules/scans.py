@@ -7,13 +7,13 @@ local version label: other builds of the same release are other files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from imagegen.core.text import counted
 from imagegen.plan.matrix.model import Rule
 from imagegen.plan.matrix.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
-from imagegen.plan.rules.facts import Facts
+from imagegen.plan.rules.facts import Fact, Facts, versions_in
 
 PREFIX = "scan:"  # of the ids of these rules
 PLATFORM = "linux/amd64"  # for which wheels are scanned
@@ -21,11 +21,14 @@ PLATFORM = "linux/amd64"  # for which wheels are scanned
 _FLIPPED, _FLIPPED_CUDA = "2.6", "12.6"
 # Of these no builds are known beside PyPI's: their wheels have no label, whatever brings them.
 ONLY_ON_PYPI = frozenset({"bitsandbytes", "transformer-engine-cu12", "transformer-engine-cu13"})
+# Packages that require these do not start without them: PyPI's wheel counts where a question names only the former.
+_ESSENTIAL = frozenset({"sgl-kernel", "sglang-kernel", "vllm"})
 # Stacks go on without the libraries of these, for all demands or for some. torchao: imagegen/audit/data/torch.yaml,
 # "go-on". torchcodec: prime-rl 0.8.0 ships PyPI's 0.15.0, for CUDA 13, beside torch 2.11.0+cu128.
 _OPTIONAL: Mapping[str, frozenset[str] | None] = {"torchao": None, "torchcodec": frozenset({"cuda"})}
 # Demands that do not follow: mooncake has a build of its module `ep` for each torch, and does without it.
 _UNFOUNDED = {"mooncake-transfer-engine": frozenset({"torch", "c++-abi"})}
+_UNLABELLED = " +"  # in a condition: without a local version label
 _SYMBOL = "ImportError: undefined symbol"
 _KERNEL = "CUDA error: no kernel image is available for execution on the device"
 _PTX = "CUDA error: the provided PTX was compiled with an unsupported toolchain"
@@ -67,6 +70,24 @@ class ScanCache:
             self._rules[key] = tuple(_rules(found, key[1]))
         return self._rules[key]
 
+    def rules_of_required(self, package: str, releases: Sequence[str], cuda: Fact | None) -> Iterator[Rule]:
+        """Yield the rules about a package that others require and the question does not name; none if they do without.
+
+        An installer takes PyPI's wheel. Where that is for another major version of CUDA than the stack's, another
+        build of the release may hold what it lacks.
+        """
+        scans = self.of(package) if package in _ESSENTIAL else None
+        if scans is None:
+            return
+        scanned = [each for each in releases if each in scans.releases]
+        served = [each for each in scanned if _serves(scans.releases[each].verdict, cuda)]
+        others = [each for each in scanned if each not in served]
+        for rule in self.rules(package, served):
+            yield _of_any_build(rule, package)
+        for rule in self.rules(package, others):
+            doubt = f"{rule.because.removesuffix('.')}; its build for another CUDA may differ."
+            yield replace(_of_any_build(rule, package), evidence="remembered", because=doubt)
+
     def rules_of(self, facts: Facts) -> Iterator[Rule]:
         """Yield the rules about packages of which the facts name one release that was not compiled from sources."""
         for name, fact in facts.packages.items():
@@ -98,7 +119,7 @@ def _rule(scans: PackageScans, demand: _Demand, run: Sequence[WheelScan]) -> Rul
     others = "" if first is last else f", and {counted(len(run) - 1, 'more wheel')} up to {last.version}"
     return Rule(
         id=f"{PREFIX}{scans.name}-{first.version}:{demand.about}",
-        when={scans.name: exact if scans.name in ONLY_ON_PYPI else f"{exact} +", **dict(demand.when)},
+        when={scans.name: exact if scans.name in ONLY_ON_PYPI else f"{exact}{_UNLABELLED}", **dict(demand.when)},
         then=dict(demand.then),
         conflict=dict(demand.conflict),
         because=f"{scans.name} {span} {demand.because}.",
@@ -110,6 +131,16 @@ def _rule(scans: PackageScans, demand: _Demand, run: Sequence[WheelScan]) -> Rul
         message=demand.message,
         fix=f"{demand.fix}, or another release or build of {scans.name}.",
     )
+
+
+def _of_any_build(rule: Rule, package: str) -> Rule:
+    """Return the rule without its condition that the package has no label."""
+    return replace(rule, when={**rule.when, package: rule.when[package].removesuffix(_UNLABELLED)})
+
+
+def _serves(verdict: WheelVerdict, cuda: Fact | None) -> bool:
+    majors = (versions_in(f"=={major}.*") for major in verdict.cuda)
+    return cuda is None or not verdict.cuda or any(not cuda.range.is_disjoint(each) for each in majors)
 
 
 def _demands(scan: WheelScan) -> Iterator[_Demand]:

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from imagegen.core.types import parse_requirement
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, holds
-from imagegen.plan.matrix.model import Rule
+from imagegen.plan.matrix.model import Rule, cuda_version
 from imagegen.plan.rules.facts import Fact, Facts
 from imagegen.plan.rules.scans import ONLY_ON_PYPI, ScanCache
 
@@ -152,19 +152,34 @@ class MetadataCache:
             self._known[name] = Releases(found) if found and found.releases else None
         return self._known[name]
 
-    def scan_rules(self, name: str, fact: Fact | None, machine: str, *, free: bool) -> dict[str, Rule]:
-        """Return by id the rules that scans give, of the releases that the fact about a package admits.
+    def scan_rules(self, name: str, facts: Facts, *, free: bool) -> dict[str, Rule]:
+        """Return by id the rules that scans give, of the releases of a package that the facts admit.
 
         Where it is `free`, all are admitted. Only wheels for x86_64 are scanned. What is compiled from sources has no
-        rules, and a package without a fact has some only if no other build of it is known than PyPI's.
+        rules, and a package without a fact has some only if no other build of it is known than PyPI's, or if those that
+        require it do not start without it.
         """
+        fact = facts.packages.get(name)
+        if machine_of(facts) != "x86_64" or (fact and fact.built):
+            return {}
+        if not fact and name not in ONLY_ON_PYPI:
+            known = self.of(name)
+            releases = list(map(str, known.versions)) if known else []
+            found = self.scans.rules_of_required(name, releases, _cuda(facts))
+            return {rule.id: rule for rule in found if not rule.id.endswith(":cuda")}  # the stack's CUDA has its build
         scans, known = self.scans.of(name), self.of(name)
-        unknown = fact.built if fact else name not in ONLY_ON_PYPI
-        if scans is None or machine != "x86_64" or unknown:
+        if scans is None:
             return {}
         versions = known.versions if known else map(Version, scans.releases)
         admitted = [str(each) for each in versions if free or fact is None or each in fact.range]
         return {rule.id: rule for rule in self.scans.rules(name, admitted)}
+
+
+def _cuda(facts: Facts) -> Fact | None:
+    """Return the CUDA of the stack, by itself or by the label of torch; None where neither is known."""
+    torch = facts.packages.get("torch")
+    labelled = cuda_version(torch.local) if torch and torch.local else None
+    return facts.versions.get("cuda") or (Fact.exactly(labelled) if labelled else None)
 
 
 def _of(package: str, release: ReleaseMetadata, machine: str, extras: frozenset[str]) -> Iterator[Said]:

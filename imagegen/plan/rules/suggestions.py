@@ -148,12 +148,25 @@ class _Search:
         )
         every = (clause for clause in self.problem.clauses if clause.origin not in ignored)
         lasting = [clause for clause in every if not clause.origin.startswith(("fact ", "known "))]
-        lasting += self.problem.known_clauses({})
+        lasting += [*self.problem.known_clauses({}), *self._without_removed()]
         if "gpu" in facts.versions:
             lasting += self.problem.clauses_of({"gpu": self.problem.admitted("gpu", facts.versions["gpu"])})
         state = State.of(self.problem.domains, lasting)
         self.hopeless |= state.propagate(lasting) is not None
         return state
+
+    def _without_removed(self) -> Iterator[Clause]:
+        """Yield clauses that exclude releases which others require and the index no longer has."""
+        for name, known in self.problem.releases.items():
+            among = set(known.versions)
+            removed = [
+                place
+                for place, atom in enumerate(self.problem.atoms[name])
+                if atom.version and atom.version not in among and not atom.version.is_prerelease
+            ]
+            if removed:
+                left = self.problem.domains[name] & ~sum(1 << place for place in removed)
+                yield Clause(f"known {name}", ((name, left),))
 
     def run(self, at_most: int) -> list[Suggestion]:
         found: list[Suggestion] = []
