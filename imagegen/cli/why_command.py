@@ -22,6 +22,7 @@ from imagegen.plan.rules import (
     PlatformChoices,
     Question,
     Vocabulary,
+    complete_names,
     explain,
     missing_metadata,
     parse_question,
@@ -88,7 +89,7 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
 def _question(app: App, words: Sequence[str], sets: Sequence[str]) -> Question:
     """Return the question; the index is asked for the packages and releases that are not known here."""
     names = metadata.names(app.matrix_directories)
-    question = parse_question(words, sets, app.matrix, Vocabulary.of(app.matrix, names))
+    question = complete_names(parse_question(words, sets, app.matrix, Vocabulary.of(app.matrix, names)), app.metadata)
     if missing := missing_metadata(question, app.metadata):
         from imagegen.plan.harvest import on_demand  # late: it brings the network
 
@@ -96,6 +97,7 @@ def _question(app: App, words: Sequence[str], sets: Sequence[str]) -> Question:
         for package in found.values():
             app.metadata.add(package)
         question = parse_question(words, sets, app.matrix, Vocabulary.of(app.matrix, [*names, *found]))
+        question = complete_names(question, app.metadata)
     return replace_base_torch(question, app.metadata)
 
 

@@ -267,6 +267,15 @@ def test_what_an_image_of_nvidia_has_is_held_against_the_packages(run: Run) -> N
     assert run("why", "nvcr.io/nvidia/pytorch:26.03-py3").code == 0  # no index has its torch, nor need any
 
 
+@pytest.mark.parametrize(("words", "code"), [(("cudnn", "9.1"), 1), (("cudnn", "9.16"), 0), (("nccl==2.20.5",), 1)])
+def test_a_library_of_nvidia_is_that_of_the_cuda_that_torch_is_built_for(
+    run: Run, words: tuple[str, ...], code: int
+) -> None:
+    ended = run("why", "torch==2.9.1", *words, "--json")
+    assert ended.code == code
+    assert "nvidia-cudnn-cu13" not in ended.out
+
+
 def test_pip_replaces_the_torch_of_an_image_where_a_package_requires_another(run: Run) -> None:
     ended = run("why", "nvcr.io/nvidia/pytorch:25.02-py3", "vllm==0.10.1.1", "--json")
     found = json.loads(ended.out)

@@ -2,7 +2,7 @@
 
 from imagegen.plan.rules.age import unconfirmed
 from imagegen.plan.rules.check import Conflict, Verdict, check_rules
-from imagegen.plan.rules.declared import replace_base_torch
+from imagegen.plan.rules.declared import complete_names, replace_base_torch
 from imagegen.plan.rules.evaluate import evaluate, evaluate_cell, evaluate_on, minimum_version, rule_constraints
 from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, facts_of_lock, rules_in_context
 from imagegen.plan.rules.grid import CellAnswer, cell_answers
@@ -28,6 +28,7 @@ __all__ = [
     "Vocabulary",
     "cell_answers",
     "check_rules",
+    "complete_names",
     "evaluate",
     "evaluate_cell",
     "evaluate_on",

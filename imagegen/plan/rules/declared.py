@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
+from operator import or_
+from typing import TypeVar
 
 from packaging.version import Version
 
-from imagegen.plan.matrix.model import NgcImage
+from imagegen.plan.matrix.model import NO_CUDA, NgcImage
 from imagegen.plan.rules import atoms
 from imagegen.plan.rules.evaluate import minimal_core
+from imagegen.plan.rules.facts import versions_in
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question
-from imagegen.plan.rules.statements import MetadataCache, holding, machine_of
+from imagegen.plan.rules.statements import MetadataCache, cuda_of_stack, holding, machine_of
+from imagegen.plan.rules.torch_pins import LIBRARIES, TORCH
+
+T = TypeVar("T")
 
 
 def required_by_others(question: Question, library: MetadataCache) -> frozenset[str]:
@@ -50,3 +58,38 @@ def _is_replaced(image: NgcImage, question: Question, library: MetadataCache) ->
     problem = Problem((), question.facts, library, FreeNames(extras=question.extras))
     core = minimal_core(problem, [each for each in problem.clauses if not each.origin.startswith("wheels ")])
     return core is not None and "fact torch" in core
+
+
+def complete_names(question: Question, library: MetadataCache) -> Question:
+    """Return the question with the packages of NVIDIA that it names in short ("cudnn") as those of the stack's CUDA."""
+    major = _cuda_major(question, library) if question.short else None
+    if major is None:
+        return question
+    siblings = {found: name for name, found in LIBRARIES.items()}
+    renamed = {name: siblings.get((LIBRARIES[name][0], major), name) for name in question.short}
+    renamed = {name: other for name, other in renamed.items() if other not in question.requested}
+    facts = replace(question.facts, packages=_renamed(question.facts.packages, renamed))
+    extras = _renamed(question.extras, renamed)
+    return replace(question, requested=_renamed(question.requested, renamed), facts=facts, extras=extras)
+
+
+def _renamed(known: Mapping[str, T], names: Mapping[str, str]) -> dict[str, T]:
+    return {names.get(name, name): value for name, value in known.items()}
+
+
+def _cuda_major(question: Question, library: MetadataCache) -> int | None:
+    """Return the major version of the CUDA that the question names, or that of the torch that it requires."""
+    cuda = cuda_of_stack(question.facts)
+    if cuda:
+        return next((major for major in (12, 13) if cuda.range.is_subset(versions_in(f"=={major}.*"))), None)
+    torch = library.of(TORCH)
+    if torch is None or question.facts.names.get("cuda") == NO_CUDA:
+        return None
+    left = torch.within(question.facts.packages.get(TORCH))
+    for name, fact in question.facts.packages.items():
+        known = None if fact.built else library.of(name)
+        for each in known.statements(known.within(fact), machine_of(question.facts)) if known else ():
+            if each.name == TORCH:
+                left &= reduce(or_, map(torch.fitting, each.choices))
+    newest = torch.all[left.bit_length() - 1].cuda if left else None
+    return int(newest.partition(".")[0]) if newest else None

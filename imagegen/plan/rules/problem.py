@@ -130,7 +130,7 @@ class Problem:
             seen.add(name)
             found = library.of(name)
             fact = self.facts.packages.get(name)
-            self.rules |= library.scan_rules(name, self.facts, free=name in self.scope.free)
+            self.rules |= library.rules_of(name, self.facts, free=name in self.scope.free)
             if found is None:
                 continue
             self.releases[name] = found

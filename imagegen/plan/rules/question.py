@@ -16,6 +16,7 @@ from imagegen.plan.matrix.model import ENV, NO_CUDA, NO_GLIBC, Cell, NgcImage, i
 from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell
 from imagegen.plan.rules.gpu_names import is_variant, plain
 from imagegen.plan.rules.statements import MetadataCache
+from imagegen.plan.rules.torch_pins import LIBRARIES
 from imagegen.plan.rules.vocabulary import WSL, UnknownName, UnknownNameError, Vocabulary, cuda_of, python_of
 
 _WORD = re.compile(
@@ -43,6 +44,7 @@ class Question:
     unknown: tuple[UnknownName, ...] = ()  # among `requested`; the facts do not have them, so they reject nothing
     assumed: tuple[str, ...] = field(default=(), compare=False)  # sentences on what follows from names in the query
     image: NgcImage | None = None  # the base, where it is one of NVIDIA's
+    short: frozenset[str] = frozenset()  # packages of NVIDIA that are named without the major version of their CUDA
 
     @property
     def is_unknown(self) -> bool:
@@ -163,6 +165,7 @@ class _QuestionParser:
         self.extras: dict[str, frozenset[str]] = {}
         self.cards: dict[str, UnknownName] = {}  # those of the unknown names that are GPUs
         self.unknown: dict[str, UnknownName] = {}
+        self.short: set[str] = set()
 
     def feed(self, word: str) -> None:
         name, extras, specifier = _split(word)
@@ -194,6 +197,8 @@ class _QuestionParser:
             parse_specifier(specifier)
         except ValueError as error:
             raise UsageError(str(error), code="usage-invalid-value", where=f"{package}{specifier}") from error
+        if package in LIBRARIES and plain(name) != plain(package):
+            self.short.add(package)
         self.requested[package] = specifier
         self.extras[package] = self.extras.get(package, frozenset()) | extras
         if package in self.unknown:
@@ -316,7 +321,8 @@ class _QuestionParser:
         if cell is None:
             names = {"platform": _PLATFORM} | self.names
             facts = Facts(self.packages, self.versions, names, closed=False, env=self.env or None)
-            return Question(self.requested, facts, self.gpus, self.extras, None, unknown, assumed, self.image)
+            known = (self.requested, facts, self.gpus, self.extras)
+            return Question(*known, None, unknown, assumed, self.image, frozenset(self.short))
         facts = facts_of_cell(cell)
         versions, names = {**facts.versions, **self.versions}, {**facts.names, **self.names}
         if "cuda" in self.versions:
@@ -336,7 +342,8 @@ class _QuestionParser:
         gpus = () if names.get("cuda") == NO_CUDA else gpus
         extras = {**extras_of(cell), **{name: found for name, found in self.extras.items() if found}}
         facts = Facts(packages, versions, names, closed=False, env=env)
-        return Question(self.requested, facts, gpus, extras, cell, unknown, assumed, self.image)
+        known = (self.requested, facts, gpus, extras)
+        return Question(*known, cell, unknown, assumed, self.image, frozenset(self.short))
 
     def _unlabelled(self, packages: Mapping[str, Fact]) -> dict[str, Fact]:
         """Another CUDA version comes with other labels; what PyPI has one build of stays that build."""

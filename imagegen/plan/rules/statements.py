@@ -17,6 +17,7 @@ from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, hold
 from imagegen.plan.matrix.model import Rule, cuda_version
 from imagegen.plan.rules.facts import Fact, Facts
 from imagegen.plan.rules.scans import ONLY_ON_PYPI, ScanCache
+from imagegen.plan.rules.torch_pins import TORCH, library_rules
 
 PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}  # machine in tags -> OCI's name
 _MACHINES = {platform: machine for machine, platform in PLATFORMS.items()}
@@ -152,7 +153,16 @@ class MetadataCache:
             self._known[name] = Releases(found) if found and found.releases else None
         return self._known[name]
 
-    def scan_rules(self, name: str, facts: Facts, *, free: bool) -> dict[str, Rule]:
+    def rules_of(self, name: str, facts: Facts, *, free: bool) -> dict[str, Rule]:
+        """Return by id the rules about a package that scans of its wheels give, and for torch its pins of libraries."""
+        fact, known = facts.packages.get(name), self.of(name)
+        rules = self._scan_rules(name, facts, free=free)
+        if name == TORCH and known and not (fact and fact.built):
+            pins = library_rules(known.all, facts.packages.keys(), known.package.read or "")
+            rules |= {rule.id: rule for rule in pins}
+        return rules
+
+    def _scan_rules(self, name: str, facts: Facts, *, free: bool) -> dict[str, Rule]:
         """Return by id the rules that scans give, of the releases of a package that the facts admit.
 
         Where it is `free`, all are admitted. Only wheels for x86_64 are scanned. What is compiled from sources has no
@@ -165,7 +175,7 @@ class MetadataCache:
         if not fact and name not in ONLY_ON_PYPI:
             known = self.of(name)
             releases = list(map(str, known.versions)) if known else []
-            found = self.scans.rules_of_required(name, releases, _cuda(facts))
+            found = self.scans.rules_of_required(name, releases, cuda_of_stack(facts))
             return {rule.id: rule for rule in found if not rule.id.endswith(":cuda")}  # the stack's CUDA has its build
         scans, known = self.scans.of(name), self.of(name)
         if scans is None:
@@ -175,7 +185,7 @@ class MetadataCache:
         return {rule.id: rule for rule in self.scans.rules(name, admitted)}
 
 
-def _cuda(facts: Facts) -> Fact | None:
+def cuda_of_stack(facts: Facts) -> Fact | None:
     """Return the CUDA of the stack, by itself or by the label of torch; None where neither is known."""
     torch = facts.packages.get("torch")
     labelled = cuda_version(torch.local) if torch and torch.local else None
