@@ -22,6 +22,8 @@ from imagegen.plan.rules import (
     PlatformChoices,
     Question,
     Vocabulary,
+    build_rules,
+    choose_builds,
     complete_names,
     explain,
     missing_metadata,
@@ -69,7 +71,7 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     question = _question(app, words, sets)
     shared = api_rules(app.matrix_directories, question.facts.packages)
     rules = [*app.matrix.rules, *model_type_rules(table, model), *shared]
-    explanation = explain(question, rules, app.metadata, app.matrix.pin_overrides)
+    explanation = explain(question, _with_builds(app, question, rules), app.metadata, app.matrix.pin_overrides)
     if model and model not in table.first:
         answer: Answer = "unknown" if explanation.answer == "compatible" else explanation.answer
         explanation = replace(explanation, answer=answer, unknown=(*explanation.unknown, about))
@@ -98,7 +100,16 @@ def _question(app: App, words: Sequence[str], sets: Sequence[str]) -> Question:
             app.metadata.add(package)
         question = parse_question(words, sets, app.matrix, Vocabulary.of(app.matrix, [*names, *found]))
         question = complete_names(question, app.metadata)
-    return replace_base_torch(question, app.metadata)
+    return _complete(app, question)
+
+
+def _complete(app: App, question: Question) -> Question:
+    """Return the question with the torch that it means: in place of the base's, and of which build."""
+    return choose_builds(replace_base_torch(question, app.metadata), app.metadata, app.matrix.builds)
+
+
+def _with_builds(app: App, question: Question, rules: Sequence[Rule]) -> list[Rule]:
+    return [*rules, *build_rules(question, app.metadata, app.matrix.builds)]
 
 
 def today() -> str:
@@ -144,15 +155,16 @@ def _ways(
     """
     if explanation.answer == "compatible":
         return []
-    near = suggest(question, rules, app.metadata, PlatformChoices.of(app.matrix))
+    known = _with_builds(app, question, rules)
+    near = suggest(question, known, app.metadata, PlatformChoices.of(app.matrix), app.matrix.builds)
     if not near:
         return []
     vocabulary = Vocabulary.of(app.matrix, [*metadata.names(app.matrix_directories), *question.facts.packages])
 
     def works(changes: Mapping[str, str]) -> bool:
         words = [word for word in shlex.split(question.command(changes))[2:] if word != "--set"]
-        again = replace_base_torch(parse_question(words, [], app.matrix, vocabulary), app.metadata)
-        return explain(again, rules, app.metadata).rest == "compatible"
+        again = _complete(app, parse_question(words, [], app.matrix, vocabulary))
+        return explain(again, _with_builds(app, again, rules), app.metadata).rest == "compatible"
 
     return [(dict(each.changes), spoken.command(each.changes)) for each in near if works(each.changes)]
 

@@ -26,8 +26,9 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_why_says_no_with_reason_source_date_and_what_works(run: Run) -> None:
     ended = run("why", *ASKED)
     assert (ended.code, ended.err) == (1, "")
-    verdict, *reasons, ways = ended.out.split("\n\n")
+    verdict, assumed, *reasons, ways = ended.out.split("\n\n")
     assert verdict == f"conflict (breaks): {', '.join(ASKED)}"
+    assert assumed.startswith("assumed: torch 2.9.1 (PyPI's build, CUDA 12.8)")
     assert [each.splitlines()[0] for each in reasons] == [
         "1. error (breaks): torch 2.9.1, vllm 0.11.0",
         "2. error (pip refuses): torch 2.9.1, vllm 0.11.0",
@@ -45,6 +46,7 @@ def test_why_says_no_with_reason_source_date_and_what_works(run: Run) -> None:
 def test_each_reason_is_a_block_of_its_own(run: Run, requested: tuple[str, ...]) -> None:
     verdict, *blocks, _ = run("why", *requested).out.split("\n\n")
     assert "\n" not in verdict
+    blocks = [block for block in blocks if not block.startswith("assumed: ")]
     rules = json.loads(run("why", *requested, "--json").out)["conflicts"]
     assert [int(block.partition(".")[0]) for block in blocks] == sorted({each["conflict"] for each in rules})
     for number, block in enumerate(blocks, 1):
@@ -97,12 +99,14 @@ def verdict(run: Run, *requested: str) -> tuple[str, list[str], list[dict[str, s
 
 
 def test_a_torch_without_a_build_for_the_gpu_is_refused_though_no_cuda_is_named(run: Run) -> None:
-    """The first builds for CUDA 12.8, which is the first that knows Blackwell, are torch 2.7's."""
+    """The first builds for CUDA 12.8, which is the first that knows Blackwell, are torch 2.7's, and PyPI's is 2.8's."""
     answer, rules, offered = verdict(run, "torch==2.6.0", "RTX 5090")
     assert answer == "incompatible"
-    assert {"cuda-blackwell", "torch-index-cu128"} <= set(rules)
-    assert offered == [{"torch": "==2.7.0"}]
-    assert verdict(run, "torch==2.7.0", "RTX 5090")[0] == "compatible"
+    assert {"cuda-blackwell", "build:torch-2.5.0"} <= set(rules)
+    assert offered == [{"torch": "==2.7.0+cu128"}]
+    assert verdict(run, "torch==2.7.0", "RTX 5090")[0] == "incompatible"
+    assert verdict(run, "torch==2.7.0+cu128", "RTX 5090")[0] == "compatible"
+    assert verdict(run, "torch==2.8.0", "RTX 5090")[0] == "compatible"
     assert verdict(run, "torch==2.6.0", "H100")[0] == "compatible"
     assert verdict(run, "torch==2.6.0")[0] == "compatible"
 

@@ -11,13 +11,13 @@ from imagegen.plan import matrix
 from imagegen.plan.matrix import Rule
 from imagegen.plan.rules import Facts, evaluate, evaluate_cell, facts_of_cell, rule_constraints
 from tests.support.matrix_samples import shipped_matrix
-from tests.support.rule_cases import Case, attention, cuda, engines, environment, scanned, torch, training
+from tests.support.rule_cases import Case, attention, builds, cuda, engines, environment, scanned, torch, training
 
 MATRIX = shipped_matrix()
 RULES = {rule.id: rule for rule in MATRIX.rules}
 CASES: Mapping[str, Case] = {
     name: each
-    for module in (torch, attention, engines, training, cuda, environment)
+    for module in (torch, builds, attention, engines, training, cuda, environment)
     for name, each in module.CASES.items()
 } | scanned.ARM64
 ANSWERS = {"error": "incompatible", "suspicion": "unknown", "warning": "compatible"}

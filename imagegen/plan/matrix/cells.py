@@ -16,6 +16,7 @@ from imagegen import incontainer as preflight
 from imagegen.core.errors import Location, UsageError
 from imagegen.core.text import did_you_mean
 from imagegen.core.types import Gpu
+from imagegen.plan.matrix.builds import Builds
 from imagegen.plan.matrix.model import Cell, Component, Interpreter, NgcImage, PinOverride, Requirement, Rule, System
 from imagegen.plan.matrix.recipe import Architectures, Commit, EnvEntry, LocalSource, Recipe, SdistFile
 from imagegen.plan.matrix.schema import ComponentUse, ImageEntry, OverrideEntry, PartEntry, StackEntry, VariantEntry
@@ -91,6 +92,7 @@ class Matrix:
     pin_overrides: tuple[PinOverride, ...] = ()  # by their names
     accelerators: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # maker -> globs over plain names
     ngc_images: Mapping[str, NgcImage] = field(default_factory=dict)  # of nvcr.io/nvidia/pytorch, by tag
+    builds: Builds = field(default_factory=Builds)
 
     def cells(self) -> tuple[Cell, ...]:
         return self.all_cells

@@ -14,6 +14,7 @@ from packaging.version import Version
 from imagegen.core.config import mirror_name
 from imagegen.core.errors import ErrorList, MatrixError
 from imagegen.plan.matrix import metadata
+from imagegen.plan.matrix.builds import LEADER, Builds
 from imagegen.plan.matrix.cells import Matrix, applies, cell_id, compose, inputs
 from imagegen.plan.matrix.interpreters import Interpreters
 from imagegen.plan.matrix.metadata import PackageReleases
@@ -119,7 +120,10 @@ class _Completion:
         self.components = self._components()
         self.sdists = tuple(each for each in self.components.values() if each.sdist)
         self.recipes = self._recipes(directories)
-        self.rules = tuple(self._rule(found) for found in self._sound("rules"))
+        led = sorted(each.package for each in self.components.values() if each.pypi_build and each.package != LEADER)
+        self.builds = Builds(tuple(found.entry.build(found.name) for found in self._sound("builds")), led)
+        written = [self._rule(found) for found in self._sound("rules")]
+        self.rules = tuple(sorted([*written, *self.builds.rules()], key=lambda rule: rule.id))
         self.file_conflicts = tuple(_file_conflict(found) for found in self._sound("file_conflicts"))
         self.record_exceptions = {found.entry.sha256: found.entry.because for found in self._sound("record_exceptions")}
 
@@ -154,6 +158,7 @@ class _Completion:
             ),
             self.accelerators,
             {found.name: found.entry.image(found.name) for found in self._sound("ngc_images")},
+            self.builds,
         )
 
     def _sound(self, section: str) -> list[PlacedEntry]:

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from imagegen.core import types as t
 from imagegen.core.types import Strict
+from imagegen.plan.matrix.builds import PublishedBuild
 from imagegen.plan.matrix.model import ENV, SURROUNDINGS, InterpreterFile, Kind, NgcImage, System
 from imagegen.plan.matrix.recipe import EnvEntry, NamedEntry, RecipeEntry
 
@@ -312,6 +313,22 @@ class RuleEntry(NamedEntry):
         return self
 
 
+class PublishedBuildEntry(NamedEntry):
+    """A build of some releases of a package, which its local version label tells apart from their others."""
+
+    package: t.Distribution
+    labels: list[t.LocalLabel] = Field(default=[], description="Without one: PyPI's build, which has no label.")
+    releases: t.Specifier = Field("", description="Releases of `package` that have it; without it, all.")
+    cuda: Annotated[str, t.string(r"[1-9][0-9](?:\.[0-9])?|cpu", meaning="a CUDA release or major version, or cpu")]
+    at: t.Text = Field(description="Where it is.")
+    grows: bool = Field(default=False, description="Builds are added later: a label that is not listed may exist.")
+    source: t.Text
+    date: t.Date
+
+    def build(self, name: str) -> PublishedBuild:
+        return PublishedBuild(name, **self.model_dump(exclude={"labels", "override"}), labels=tuple(self.labels))
+
+
 class PinOverrideEntry(NamedEntry):
     """A project that ships a combination in spite of a declared requirement."""
 
@@ -368,6 +385,7 @@ class MatrixFile(Strict):
     stacks: dict[t.Name, StackEntry] = {}
     images: dict[t.Name, ImageEntry] = {}
     rules: dict[t.Name, RuleEntry] = {}
+    builds: dict[t.Name, PublishedBuildEntry] = {}
     pin_overrides: dict[t.Name, PinOverrideEntry] = {}
     file_conflicts: dict[t.Name, FileConflictEntry] = {}
     record_exceptions: dict[t.Name, RecordExceptionEntry] = {}

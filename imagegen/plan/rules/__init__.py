@@ -1,6 +1,7 @@
 """Compatibility: rules, package metadata and facts -> verdict, reasons, what works instead."""
 
 from imagegen.plan.rules.age import unconfirmed
+from imagegen.plan.rules.builds import build_rules, choose_builds
 from imagegen.plan.rules.check import Conflict, Verdict, check_rules
 from imagegen.plan.rules.declared import complete_names, replace_base_torch
 from imagegen.plan.rules.evaluate import evaluate, evaluate_cell, evaluate_on, minimum_version, rule_constraints
@@ -26,8 +27,10 @@ __all__ = [
     "Suggestion",
     "Verdict",
     "Vocabulary",
+    "build_rules",
     "cell_answers",
     "check_rules",
+    "choose_builds",
     "complete_names",
     "evaluate",
     "evaluate_cell",

@@ -305,7 +305,8 @@ class Problem:
         if fact and fact.local is not None and package not in self.scope.free:
             return atoms.values([fact.local])
         known = [fact.local] if fact and fact.local is not None else []
-        labels = atoms.values(dict.fromkeys([*known, *sorted(text[1:] for text in texts), _ANOTHER]))
+        others = [*self.scope.candidates.get(f"{package}+", ()), *sorted(text[1:] for text in texts)]
+        labels = atoms.values(dict.fromkeys([*known, *others, _ANOTHER]))
         return labels if fact else (ABSENT, *labels)
 
     # --- facts ----------------------------------------------------------------------------------------------------

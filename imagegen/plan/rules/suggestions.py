@@ -8,8 +8,11 @@ from itertools import combinations
 
 from packaging.version import Version
 
+from imagegen.plan.matrix.builds import Builds
 from imagegen.plan.matrix.cells import Matrix
+from imagegen.plan.matrix.metadata import ReleaseMetadata
 from imagegen.plan.matrix.model import NO_CUDA, NO_GLIBC, Cell, Rule, System, cuda_version
+from imagegen.plan.rules.builds import unscanned_rules
 from imagegen.plan.rules.declared import required_by_others
 from imagegen.plan.rules.evaluate import evaluate_cell
 from imagegen.plan.rules.facts import Fact, Facts, on_each, rules_in_context
@@ -86,6 +89,7 @@ def suggest(
     rules: Iterable[Rule],
     library: MetadataCache,
     surroundings: PlatformChoices,
+    builds: Builds | None = None,
     *,
     at_most: int = _AT_MOST,
 ) -> tuple[Suggestion, ...]:
@@ -96,10 +100,12 @@ def suggest(
     """
     accepts = question.cell.accepts if question.cell else ()
     required = required_by_others(question, library)
+    builds = builds or Builds()
+    rules = [*rules, *unscanned_rules(question, library, builds)]
     rules = rules_in_context(rules, question.facts, accepts, required)
     try:
         for avoids_warnings in (True, False):
-            search = _Search(question, rules, library, surroundings, avoids_warnings=avoids_warnings)
+            search = _Search(question, rules, library, surroundings, builds, avoids_warnings=avoids_warnings)
             if found := search.run(at_most):
                 return tuple(sorted(found, key=_order)[:at_most])
     except GaveUpError:
@@ -120,10 +126,12 @@ class _Search:
         rules: Sequence[Rule],
         library: MetadataCache,
         surroundings: PlatformChoices,
+        builds: Builds,
         *,
         avoids_warnings: bool,
     ) -> None:
         self.question = question
+        self.builds = builds
         self.surroundings = surroundings
         self.avoids_warnings = avoids_warnings
         facts = question.facts
@@ -131,7 +139,11 @@ class _Search:
         self.costs |= {name: _COST[name] for name in ("cuda", "python") if name in facts.versions}
         if "base" in question.requested and "base" in facts.names and "glibc" not in question.requested:
             self.costs["base"] = _COST["base"]
+        # Packages of which the question is about one build, and another may be taken.
+        several = (name for name, fact in facts.packages.items() if fact.local is not None and not fact.built)
+        self.labels = {name: ("", *builds.labels(name)) for name in several if name in self.costs and builds.of(name)}
         candidates = _candidates(surroundings) | {"gpu": tuple(gpu.capability for gpu in question.gpus)}
+        candidates |= {f"{name}+": labels for name, labels in self.labels.items()}
         scope = FreeNames(frozenset({*self.costs, "glibc"}), candidates=candidates, extras=question.extras)
         self.problem = Problem(rules, facts, library, scope)
         self.masks = self.problem.masks_of(facts)
@@ -221,7 +233,7 @@ class _Search:
     def _held(self, freed: Iterable[str]) -> list[Clause]:
         """The facts that stay. A base and its glibc go together; what is changed is not left out."""
         names = set(freed) | ({"glibc"} if "base" in freed else set())
-        names |= {f"{name}+" for name in names if name in self.commits}
+        names |= {f"{name}+" for name in names if name in self.commits or name in self.labels}
         held = self.problem.clauses_of({name: mask for name, mask in self.masks.items() if name not in names})
         held += [Clause("present", ((name, ~1),)) for name in names if name in self.problem.releases]
         return [Clause(each.origin.replace("fact glibc", "fact base"), each.literals) for each in held]
@@ -283,15 +295,34 @@ class _Search:
         inside = [place for place in range(len(known.all)) if requested >> place & 1]
         if not inside:
             inside = [_among([release.version for release in known.all], fact)]
-        label = f"+{fact.local}" if fact.local and not fact.built else ""
         released = Facts({name: Fact.within("", "")}, {}, {}, closed=False)
         unlabelled = {f"{name}+": problem.masks_of(released).get(f"{name}+", 0)} if fact.built else {}
         masks = {key: mask for key, mask in unlabelled.items() if mask}
         for place, release in enumerate(known.all):
-            unfit = release.yanked or known.versions[place].is_prerelease
-            if (fact.built or not requested >> place & 1) and not unfit:
-                away = _away(place, inside, len(known.all))
+            is_requested = bool(requested >> place & 1)
+            if release.yanked or (known.versions[place].is_prerelease and not is_requested):
+                continue
+            away = _away(place, inside, len(known.all))
+            if fact.built or not (is_requested or name in self.labels):
+                label = f"+{fact.local}" if fact.local and not fact.built else ""
                 yield _Choice(away, f"=={release.version}{label}", {name: 2 << place, **masks})
+            elif name in self.labels:
+                yield from self._builds(name, place, release, away, is_requested=is_requested)
+
+    def _builds(
+        self, name: str, place: int, release: ReleaseMetadata, away: int, *, is_requested: bool
+    ) -> Iterator[_Choice]:
+        """Yield the builds of a release: of another release the one with the same label first, then PyPI's."""
+        asked = self.question.facts.packages[name].local or ""
+        labels = (label for label in self.builds.labels(name, release.version) if label != NO_CUDA or asked == NO_CUDA)
+        exist = [*([""] if release.wheels else []), *labels]
+        for label in sorted(exist, key=lambda each: (each != asked, each != "")):
+            if not (is_requested and label == asked):
+                facts = Facts({name: Fact.within("", label)}, {}, {}, closed=False)
+                mask = self.problem.of_fact(f"{name}+", facts) or 0
+                choice = f"=={release.version}{f'+{label}' if label else ''}"
+                further = 0 if is_requested or label == asked else 1
+                yield _Choice(away + further, choice, {name: 2 << place, f"{name}+": mask})
 
 
 @dataclass

@@ -15,6 +15,26 @@ CASES = {
         stack("12.1", glibc="2.35", torch="2.5.1", flash_attn="2.8.0.post2+cu12torch2.5cxx11abiFALSE"),
         stack("12.1", glibc="2.31", torch="2.5.1", flash_attn="2.8.0.post2"),
     ),
+    # not read: wheels of 2.8.0 for torch 2.7 need GLIBC_2.32, those of 2.7.4.post1 for torch 2.6 do not
+    "flash-attn-2.7-glibc-torch2.7": case(
+        stack("12.6", glibc="2.31", torch="2.7.1", flash_attn="2.7.4.post1+cu12torch2.7cxx11abiTRUE"),
+        stack("12.6", glibc="2.35", torch="2.7.1", flash_attn="2.7.4.post1+cu12torch2.7cxx11abiTRUE"),
+        stack("12.6", glibc="2.31", torch="2.7.1", flash_attn="2.7.4.post1"),
+        stack("12.6", glibc="2.31", torch="2.7.1", flash_attn="2.8.0+cu12torch2.7cxx11abiTRUE"),
+    ),
+    "flash-attn-2.7-glibc-torch2.8": case(
+        stack("12.8", glibc="2.31", torch="2.8.0", flash_attn="2.7.3+cu12torch2.8cxx11abiTRUE"),
+        stack("12.8", glibc="2.35", torch="2.8.0", flash_attn="2.7.3+cu12torch2.8cxx11abiTRUE"),
+        stack("12.8", glibc="2.31", torch="2.8.0", flash_attn="2.7.3"),
+        stack("12.8", glibc="2.31", torch="2.8.0", flash_attn="2.8.3+cu12torch2.8cxx11abiTRUE"),
+    ),
+    # flash-attention#2225: the wheel 2.8.2+cu128torch2.8 on Ubuntu 20.04; from sources, it has the system's glibc
+    "flash-attn-prebuilt-glibc": case(
+        stack("12.8", glibc="2.31", torch="2.8.0", flash_attn="2.8.2+cu128torch2.8"),
+        stack("12.8", glibc="2.35", torch="2.8.0", flash_attn="2.8.2+cu128torch2.8"),
+        stack("12.8", glibc="2.31", torch="2.8.0", flash_attn="2.8.2"),
+        stack("12.8", glibc="2.31", torch="2.8.0", flash_attn="2.8.3+cu128torch2.8"),
+    ),
     # libc10.so of torch 2.7.1: new ABI; of 2.6.0: old
     "flash-attn-abi-old": case(
         stack("12.6", torch="2.7.1", flash_attn="2.7.4.post1+cu12torch2.7cxx11abiFALSE"),
@@ -281,4 +301,13 @@ CASES = {
         stack("12.8", gpu="8.6", torch="2.8.0", torchao="0.13.0"),
         stack("12.8", gpu="9.0", torch="2.8.0", torchao="0.17.0"),
     ),
+}
+# publish.yml of 2.7.3 compiles a wheel for each of these torches; whether another minor has its symbols is not known
+CASES |= {
+    f"flash-attn-torch{minor}": case(
+        stack("12.1", torch=f"{other}.0", flash_attn=f"2.7.3+cu12torch{minor}cxx11abiFALSE"),
+        stack("12.1", torch=f"{minor}.0", flash_attn=f"2.7.3+cu12torch{minor}cxx11abiFALSE"),
+        stack("12.1", torch=f"{other}.0", flash_attn="2.7.3"),
+    )
+    for minor, other in (("2.1", "2.2"), ("2.2", "2.1"), ("2.3", "2.4"), ("2.4", "2.5"), ("2.5", "2.4"))
 }

@@ -13,10 +13,12 @@ CASES = {
         stack("13.0", vllm="0.24.0"),
         stack("cpu", vllm="0.24.0+cpu"),
     ),
-    "vllm-cu129-label": case(
-        stack("13.0", vllm="0.26.0+cu129"),
-        stack("12.8", vllm="0.26.0+cu129"),
-        stack("13.0", vllm="0.26.0"),
+    # vllm#41103: 0.20.0+cu129 on Ubuntu 20.04; 0.22.0's file has the tag manylinux_2_28
+    "vllm-cu129-glibc": case(
+        stack("12.9", glibc="2.31", vllm="0.20.0+cu129"),
+        stack("12.9", glibc="2.35", vllm="0.20.0+cu129"),
+        stack("12.9", glibc="2.31", vllm="0.22.0+cu129"),
+        stack("12.9", glibc="2.31", vllm="0.20.0+another"),
     ),
     # vllm#26592, of 2025-10-10: "The CUDA 12.9.1 wheels in the vllm index are missing sm100 and sm120 support"
     "vllm-cu129-blackwell": case(

@@ -37,6 +37,20 @@ CASES = {
         stack("12.8", gpu="7.0", torch="2.10.0+cu128"),
         stack("12.8", gpu="7.5", torch="2.11.0+cu128"),
     ),
+    # vs-playground#59: "torch 2.7.1+cu128 not support sm_70, so bump version to 2.8.0+cu128"
+    "torch-2.7-without-volta": case(
+        stack("12.8", gpu="7.0", torch="2.7.1+cu128"),
+        stack("12.8", gpu="7.0", torch="2.8.0+cu128"),
+        stack("12.6", gpu="7.0", torch="2.7.1+cu126"),
+        stack("12.8", gpu="7.5", torch="2.7.1+cu128"),
+    ),
+    # fatbins of torch 2.8.0; pytorch#182250: get_arch_list() of 2.10.0+cu128 begins at sm_70, of 2.11.0+cu126 at sm_50
+    "torch-without-pascal": case(
+        stack("12.8", gpu="6.1", torch="2.8.0+cu128"),
+        stack("12.6", gpu="6.1", torch="2.8.0+cu126"),
+        stack("12.8", gpu="7.0", torch="2.8.0+cu128"),
+        stack("12.8", gpu="6.1", torch="2.7.0+another"),
+    ),
     # fatbins of torch 2.8 to 2.15, x86_64: none has sm_110; sm_100 is there
     "torch-without-thor": case(
         stack("13.0", gpu="11.0", torch="2.13.0"),

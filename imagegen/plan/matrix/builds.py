@@ -1,0 +1,147 @@
+"""Builds of a release that a local version label tells apart: which there are, and the rules that follow from them.
+
+One build of a package decides for which CUDA release the whole stack is: torch's. The others' CUDA libraries are found
+by major version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imagegen.plan.matrix.model import NO_CUDA, Rule
+
+LEADER = "torch"  # whose build decides on the stack's CUDA release
+
+
+@dataclass(frozen=True)
+class PublishedBuild:
+    """A build of some releases of a package, which its local version label tells apart from their others."""
+
+    name: str  # "torch-cu128"
+    package: str  # normalised
+    labels: tuple[str, ...]  # "cu128"; none: PyPI's build, which has no label
+    releases: str  # PEP 440 specifier
+    cuda: str  # for which it is compiled: a release, "12.8", or its major version, "12"; "cpu" for none
+    at: str  # where it is: "PyTorch's index"
+    source: str
+    date: str  # as in Rule
+    grows: bool = False  # its publisher adds builds to a release later: a label that is not listed may exist
+
+    def has(self, version: str) -> bool:
+        """Return whether the release is one of `releases`."""
+        return Version(version) in SpecifierSet(self.releases, prereleases=True)
+
+
+@dataclass(frozen=True)
+class Builds:
+    """All builds of the matrix. `followers` have the labels of the leader's builds, as torchvision has torch's."""
+
+    entries: tuple[PublishedBuild, ...] = ()
+    followers: Sequence[str] = ()
+
+    @cached_property
+    def _by_package(self) -> Mapping[str, tuple[PublishedBuild, ...]]:
+        led = [each for each in self.entries if each.package == LEADER]
+        copies = (replace(each, package=name, releases="") for name in self.followers for each in led)
+        found: dict[str, list[PublishedBuild]] = {}
+        for each in (*self.entries, *copies):
+            found.setdefault(each.package, []).append(each)
+        return {name: tuple(builds) for name, builds in found.items()}
+
+    def family(self) -> frozenset[str]:
+        """Return the packages whose builds are for exactly one CUDA release each: the leader and its followers."""
+        return frozenset({LEADER, *self.followers}) & self._by_package.keys()
+
+    def of(self, package: str, version: str | None = None) -> tuple[PublishedBuild, ...]:
+        """Return the builds of a package, or those of one release of it."""
+        found = self._by_package.get(package, ())
+        return found if version is None else tuple(each for each in found if each.has(version))
+
+    def labels(self, package: str, version: str | None = None) -> tuple[str, ...]:
+        """Return the labels of a package's builds, those for the newest CUDA first, and builds without CUDA last."""
+        found = {label: each.cuda for each in self.of(package, version) for label in each.labels}
+        return tuple(sorted(found, key=lambda label: (_newness(found[label]), _numbers(label), label), reverse=True))
+
+    def build(self, package: str, version: str, label: str) -> PublishedBuild | None:
+        """Return the build of a release with that label ("": PyPI's), if there is one."""
+        return next((each for each in self.of(package, version) if label in (each.labels or ("",))), None)
+
+    def is_missing(self, package: str, version: str, label: str) -> bool:
+        """Return whether a release has no build with that label.
+
+        That is known of labels in the form of the package's own ("cu124" beside "cu128") and of releases of which
+        builds are known; anyone may make a build with another label.
+        """
+        known = self.labels(package, version)
+        return bool(known) and label not in known and _form(label) in {_form(each) for each in self.labels(package)}
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Return the rules of all builds, by id."""
+        found = {rule.id: rule for each in sorted(self._by_package) for rule in self._rules(each)}
+        return tuple(found[name] for name in sorted(found))
+
+    def _rules(self, package: str) -> Iterator[Rule]:
+        exact = package == LEADER
+        for each in self.of(package):
+            for label in each.labels:
+                if each.cuda == NO_CUDA or "." in each.cuda:  # of a major version alone, labels have rules of their own
+                    yield _label_rule(each, label, exact=exact)
+            if exact and each.labels and each.cuda != NO_CUDA:
+                yield _index_rule(each)
+
+
+def _newness(cuda: str) -> Version:
+    return Version("0" if cuda == NO_CUDA else cuda)
+
+
+def _numbers(label: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall("[0-9]+", label)))
+
+
+def _form(label: str) -> str:
+    return re.sub("[0-9]+", "#", label)
+
+
+def _label_rule(build: PublishedBuild, label: str, *, exact: bool) -> Rule:
+    without = build.cuda == NO_CUDA
+    if without:
+        cuda, said = NO_CUDA, "has no CUDA at all"
+    else:
+        cuda = f"=={build.cuda}" if exact else f"=={build.cuda.partition('.')[0]}.*"
+        said = f"is built for CUDA {build.cuda}, and it loads the libraries of that CUDA{'' if exact else ' major'}"
+    fix = "Choose a stack without CUDA" if without else f"Use a stack of CUDA {cuda.removeprefix('==')}"
+    return Rule(
+        id=f"{build.package}-label-{label}",
+        when={build.package: f"+{label}"},
+        then={"cuda": cuda},
+        conflict={},
+        because=f"The label +{label} says that this {build.package} {said}.",
+        source=build.source,
+        date=build.date,
+        severity="error",
+        evidence="documented",
+        kind="breaks",
+        fix=f"{fix}, or take the build of {build.package} for the CUDA that is requested.",
+    )
+
+
+def _index_rule(build: PublishedBuild) -> Rule:
+    return Rule(
+        id=f"{build.package}-index-{build.labels[0]}",
+        when={"cuda": f"=={build.cuda}"},
+        then={build.package: build.releases},
+        conflict={},
+        because=f"{build.at} has builds for CUDA {build.cuda} of {build.package} {build.releases} alone.",
+        source=build.source,
+        date=build.date,
+        severity="error",
+        evidence="documented",
+        kind="pip-refuses",
+        fix=f"Use {build.package} {build.releases} with CUDA {build.cuda}, or a build for another CUDA.",
+    )

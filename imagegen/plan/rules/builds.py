@@ -1,0 +1,182 @@
+"""The builds that a question is about: PyPI's for a version without a label, and none for a label that does not exist.
+
+PyPI has one build of each release. Where a question names a CUDA release, or a label that names one, it is about the
+builds for that CUDA, wherever they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+
+from packaging.version import Version
+
+from imagegen.plan.matrix.builds import LEADER, Builds
+from imagegen.plan.matrix.metadata import ReleaseMetadata
+from imagegen.plan.matrix.model import NO_CUDA, Rule
+from imagegen.plan.rules.question import Question
+from imagegen.plan.rules.scans import PLATFORM
+from imagegen.plan.rules.statements import MetadataCache, Releases
+
+_PIN = re.compile(r"==\s*([^,*+\s]+)(?:\+[\w.]+)?")
+_OF_TORCH, _OF_CUDA = ("torch", "c++-abi"), ("cuda", "driver")  # demands of wheel scans, by the end of their ids
+_ANY = "?*"  # glob over labels: any, but none is no label
+_CUDA_LABEL = re.compile(r"(?<![a-z])cu[1-9][0-9][0-9](?![0-9])")  # cu128; cu12 is a major version alone
+
+
+def choose_builds(question: Question, library: MetadataCache, builds: Builds) -> Question:
+    """Return the question with the builds that its versions without a label mean, and a sentence about each.
+
+    On other platforms than x86-64 a version without a label may be any build: PyPI has some without CUDA there.
+    """
+    facts = question.facts
+    packages = dict(facts.packages)
+    if facts.names.get("platform") == PLATFORM and not _names_cuda(question):
+        family = builds.family() & packages.keys()
+        for name in {LEADER} & family or family:  # the others follow the leader
+            fact = packages[name]
+            if fact.local is None and question.requested.get(name) and not fact.built:
+                packages[name] = replace(fact, local="")
+    chosen = replace(question, facts=replace(facts, packages=packages))
+    return replace(chosen, assumed=(*question.assumed, *_sentences(chosen, library, builds)))
+
+
+def build_rules(question: Question, library: MetadataCache, builds: Builds) -> tuple[Rule, ...]:
+    """Return the rules about builds in the question: PyPI's, those that are PyPI's too, those that do not exist."""
+    leader = library.of(LEADER) if builds.family() & question.facts.packages.keys() else None
+    of_pypi = _of_pypi(leader) if leader else ()
+    return (*of_pypi, *_scanned(question, library, builds), *_missing(question, library, builds))
+
+
+def _names_cuda(question: Question) -> bool:
+    facts = question.facts
+    labels = (fact.local or "" for name, fact in facts.packages.items() if name in question.requested)
+    return "cuda" in facts.versions or facts.names.get("cuda") == NO_CUDA or any(map(_CUDA_LABEL.search, labels))
+
+
+def _release(question: Question, name: str) -> str | None:
+    """Return the release that the question pins, without its label; None for a range, and for a commit."""
+    fact, found = question.facts.packages.get(name), _PIN.fullmatch(question.requested.get(name, ""))
+    return Version(found[1]).public if found and fact and not fact.built else None
+
+
+def _sentences(question: Question, library: MetadataCache, builds: Builds) -> Iterator[str]:
+    """Yield which build of the leader its version without a label means; nothing where that is not known."""
+    release, fact = _release(question, LEADER), question.facts.packages.get(LEADER)
+    if release is None or fact is None or fact.local:
+        return
+    of_pypi, cuda = _cuda_of_pypi(LEADER, release, library, builds), question.facts.versions.get("cuda")
+    named = cuda.text if cuda and fact.local is None else None
+    build = next((each for each in builds.of(LEADER, release) if each.labels and each.cuda == named), None)
+    if of_pypi and (fact.local == "" or named == of_pypi):
+        others = ", ".join(f"+{each}" for each in builds.labels(LEADER, release))
+        yield f"{LEADER} {release} (PyPI's build, CUDA {of_pypi}); other builds have a label: {others or 'none'}"
+    elif build:
+        yield f"{LEADER} {release}+{build.labels[0]} ({build.at}, CUDA {build.cuda})"
+
+
+def _cuda_of_pypi(name: str, release: str, library: MetadataCache, builds: Builds) -> str | None:
+    """Return the CUDA release of PyPI's build, as far as it is known."""
+    known = library.of(name) if name == LEADER else None
+    found = known.package.releases.get(release) if known else None
+    if found:
+        return found.cuda
+    build = builds.build(name, release, "")
+    return build.cuda if build else None
+
+
+def _of_pypi(leader: Releases) -> Iterator[Rule]:
+    """Yield a rule for each run of releases whose builds on PyPI are for the same CUDA."""
+    for (cuda, everywhere), run in groupby(leader.all, lambda each: (each.cuda, _is_everywhere(each))):
+        releases = [each.version for each in run]
+        if cuda is None:
+            continue
+        span = releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]}"
+        platform = {} if everywhere else {"platform": PLATFORM}
+        yield Rule(
+            id=f"build:{LEADER}-{releases[0]}",
+            when={LEADER: f">={releases[0]},<={releases[-1]} +", **platform},
+            then={"cuda": f"=={cuda}"},
+            conflict={},
+            because=f"PyPI's {LEADER} {span}, which has no label, is built for CUDA {cuda}.",
+            source=f"PyPI metadata of {LEADER} {span}: the CUDA runtime that it requires",
+            date=leader.package.read or "",
+            severity="error",
+            evidence="documented",
+            kind="breaks",
+            fix=f"Name the build for another CUDA by its label, or {LEADER}'s index.",
+        )
+
+
+def _scanned(question: Question, library: MetadataCache, builds: Builds) -> Iterator[Rule]:
+    """Yield the rules of wheel scans that are true of builds with a label in the question too.
+
+    Of the leader, the build for the CUDA of PyPI's is PyPI's. Of others, all builds of a release are compiled beside
+    the one torch that it requires. Source of the first:
+    https://github.com/pytorch/pytorch/blob/2f805b59/scripts/release/promote/prep_binary_for_pypi.sh, 2026-11-24
+    """
+    for name, fact in question.facts.packages.items():
+        release = _release(question, name)
+        build = builds.build(name, release, fact.local) if release and fact.local else None
+        if build is None or release is None or question.facts.names.get("platform") != PLATFORM:
+            continue
+        same = name == LEADER and build.cuda == _cuda_of_pypi(name, release, library, builds)
+        for rule in library.scans.rules(name, [release]):
+            if same or _demand(rule) in _OF_TORCH:
+                yield _labelled(rule, name, fact.local or "")
+
+
+def unscanned_rules(question: Question, library: MetadataCache, builds: Builds) -> Iterator[Rule]:
+    """Yield the rules of wheel scans as far as other builds of these releases probably break them too.
+
+    A proposal obeys them: of a build that was not scanned, only its CUDA is known to differ from PyPI's.
+    """
+    for name in question.facts.packages:
+        for rule in library.scans.rules(name) if name not in builds.family() and builds.of(name) else ():
+            if not _demand(rule).startswith(_OF_CUDA):
+                yield _labelled(rule, name, _ANY)
+
+
+def _demand(rule: Rule) -> str:
+    return rule.id.rpartition(":")[2]
+
+
+def _labelled(rule: Rule, name: str, label: str) -> Rule:
+    """Return the rule about PyPI's build of a package as one about the build with the label."""
+    when = {**rule.when, name: f"{rule.when[name]}{label}"}
+    return replace(rule, id=f"{rule.id}+{label}", when=when)
+
+
+def _is_everywhere(release: ReleaseMetadata) -> bool:
+    """Return whether the release requires CUDA on every platform of Linux; before 2.11, torch did on x86-64 alone."""
+    of_cuda = (text for text in release.requires or () if text.startswith(("nvidia-", "cuda-")))
+    return not any("platform_machine" in text for text in of_cuda)
+
+
+def _missing(question: Question, library: MetadataCache, builds: Builds) -> Iterator[Rule]:
+    """Yield a rule for each label in the question that no build of the release has."""
+    for name, fact in question.facts.packages.items():
+        release = _release(question, name)
+        if release is None or not fact.local or not builds.is_missing(name, release, fact.local):
+            continue
+        known = builds.of(name, release)
+        cuda = _cuda_of_pypi(name, release, library, builds)
+        has = [f"PyPI's (CUDA {cuda})"] if cuda else []
+        has += [f"+{label}" for label in builds.labels(name, release)]
+        grows = any(each.grows for each in known)
+        yield Rule(
+            id=f"build:{name}-{release}+{fact.local}",
+            when={name: f"=={release}"},
+            conflict={name: f"+{fact.local}"},
+            then={},
+            because=f"No build {name} {release}+{fact.local} is known; builds of {release} are {', '.join(has)}.",
+            source="; ".join(dict.fromkeys(each.source for each in known)),
+            date=max(each.date for each in known),
+            severity="error",
+            evidence="remembered" if grows else "documented",
+            kind="breaks",
+            message=f"No matching distribution found for {name}=={release}+{fact.local}",
+            fix=f"Name one of these builds{', or the address of the wheel' if grows else ''}.",
+        )

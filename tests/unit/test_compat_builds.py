@@ -1,0 +1,149 @@
+"""A version without a label means PyPI's build, unless the question names a CUDA release, or a label that does."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from imagegen.plan.matrix.builds import Builds, PublishedBuild
+from imagegen.plan.rules import MetadataCache, Question, Vocabulary, build_rules, choose_builds, parse_question, suggest
+from imagegen.plan.rules.suggestions import PlatformChoices
+from tests.support.command_line import Run
+from tests.support.matrix_samples import shipped_matrix
+from tests.support.package_metadata import library, package, question
+
+MATRIX = shipped_matrix()
+VOCABULARY = Vocabulary.of(MATRIX)
+NOTHING = MetadataCache(lambda _: None)
+
+
+def chosen(*words: str) -> Question:
+    return choose_builds(parse_question(words, [], MATRIX, VOCABULARY), NOTHING, MATRIX.builds)
+
+
+@pytest.mark.parametrize(
+    ("words", "labels"),
+    [
+        (["torch==2.11.0", "driver==570"], {"torch": ""}),
+        (["torch>=2.8"], {"torch": ""}),
+        (["torch"], {"torch": None}),  # no version is named
+        (["torch==2.11.0", "cu128"], {"torch": None}),
+        (["torch==2.11.0", "cuda==cpu"], {"torch": None}),
+        (["torch==2.11.0", "vllm==0.20.0+cu129"], {"torch": None, "vllm": "cu129"}),
+        (["torch==2.6.0", "flash-attn==2.8.3+cu12torch2.6cxx11abiTRUE"], {"torch": ""}),  # of a major version alone
+        (["torch==2.11.0", "flash-attn==2.8.3+cu128torch2.11"], {"torch": None}),
+        (["torch==2.11.0+cu128"], {"torch": "cu128"}),
+        (["torch==2.9.1", "linux/arm64"], {"torch": None}),  # PyPI's has no CUDA there
+        (["torch==2.11.0", "torchvision==0.26.0"], {"torch": "", "torchvision": None}),  # it follows torch
+        (["torchvision==0.26.0"], {"torchvision": ""}),
+        (["vllm==0.20.0"], {"vllm": ""}),
+        (["flash-attn==2.8.3"], {"flash-attn": None}),  # PyPI has its sources alone
+    ],
+)
+def test_a_question_is_about_the_builds_that_its_words_mean(words: list[str], labels: dict[str, str | None]) -> None:
+    packages = chosen(*words).facts.packages
+    assert {name: packages[name].local for name in labels} == labels
+
+
+def test_a_sentence_says_which_build_is_meant() -> None:
+    known = library(package("torch", {"2.11.0": ()}, cuda="13.0"))
+    for words, spoken in (
+        (("torch==2.11.0",), "torch 2.11.0 (PyPI's build, CUDA 13.0)"),
+        (("torch==2.11.0", "cu130"), "torch 2.11.0 (PyPI's build, CUDA 13.0)"),
+        (("torch==2.11.0", "cu128"), "torch 2.11.0+cu128 (PyTorch's index, CUDA 12.8)"),
+    ):
+        asked = parse_question(words, [], MATRIX, VOCABULARY)
+        (sentence,) = choose_builds(asked, known, MATRIX.builds).assumed
+        assert sentence.startswith(spoken)
+    for words in (("torch==2.11.0+cu128",), ("torch",), ("numpy==2.0.0",), ("torch==2.4.0", "cu130")):
+        assert not choose_builds(parse_question(words, [], MATRIX, VOCABULARY), known, MATRIX.builds).assumed
+
+
+def test_rules_about_pypis_builds_follow_from_metadata() -> None:
+    before = ["nvidia-cudnn-cu12==9; platform_machine == 'x86_64'"]
+    releases = {"2.8.0": before, "2.9.0": before, "2.11.0": ["nvidia-cudnn-cu13==9; platform_system == 'Linux'"]}
+    older, newest = package("torch", releases, cuda="12.8"), package("torch", releases, cuda="13.0")
+    made = library(replace(older, releases={**older.releases, "2.11.0": newest.releases["2.11.0"]}))
+    found = {rule.id: rule for rule in build_rules(question(torch="==2.9.0"), made, Builds((_build(),)))}
+    assert {name: (dict(rule.when), dict(rule.then)) for name, rule in found.items()} == {
+        "build:torch-2.8.0": ({"torch": ">=2.8.0,<=2.9.0 +", "platform": "linux/amd64"}, {"cuda": "==12.8"}),
+        "build:torch-2.11.0": ({"torch": ">=2.11.0,<=2.11.0 +"}, {"cuda": "==13.0"}),
+    }
+    assert not build_rules(question(numpy="==2.0"), made, Builds((_build(),)))
+
+
+def _build(*labels: str) -> PublishedBuild:
+    return PublishedBuild("torch-cu128", "torch", labels or ("cu128",), "", "12.8", "an index", "s", "2026-11-24")
+
+
+def test_a_proposal_takes_the_build_of_the_same_release_before_another_release() -> None:
+    wheels = ("cp311-cp311-manylinux_2_28_x86_64",)
+    known = library(package("torch", {"2.7.1": (), "2.8.0": ()}, cuda="12.6", wheels=wheels))
+    builds = Builds((_build(),))
+    asked = choose_builds(question(torch="==2.7.1", driver="==570"), known, builds)
+    assert asked.facts.packages["torch"].local == ""
+    of_12_8 = [*builds.rules(), *build_rules(asked, known, builds)]
+    refused = parse_question(["torch==2.7.1", "gpu==12.0"], [], MATRIX, VOCABULARY)
+    rules = [*MATRIX.rules, *of_12_8]
+    near = suggest(choose_builds(refused, known, builds), rules, known, PlatformChoices(), builds)
+    assert [dict(each.changes) for each in near] == [{"torch": "==2.7.1+cu128"}]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "rule", "offered"),
+    [
+        # modelscope/FunASR#2973: PyPI's torch 2.11.0 with driver 570
+        (["torch==2.11.0", "driver==570.86.10"], 1, "driver-cuda13", {"torch": "==2.11.0+cu129"}),
+        # vllm#14452: PyPI's torch 2.7.1 is for CUDA 12.6
+        (["torch==2.7.1", "RTX PRO 6000"], 1, "scan:torch-2.7.1:gpu-10.0", {"torch": "==2.7.1+cu128"}),
+        # flash-attention#1717
+        (
+            ["torch==2.6.0", "flash-attn==2.8.0.post2+cu12torch2.6cxx11abiTRUE"],
+            1,
+            "flash-attn-2.8-torch26",
+            {"torch": "==2.6.0+cu126"},
+        ),
+        (
+            ["vllm==0.20.0", "torch==2.11.0", "driver==570"],
+            1,
+            "driver-cuda13",
+            {"torch": "==2.11.0+cu129", "vllm": "==0.20.0+cu129"},
+        ),
+        (["torch==2.6.0+cu128"], 1, "build:torch-2.6.0+cu128", {"torch": "==2.6.0"}),
+        (["vllm==0.31.0+cu124"], 1, "build:vllm-0.31.0+cu124", {"vllm": "==0.31.0"}),
+        (
+            ["flash-attn==2.7.4.post1+cu12torch2.9cxx11abiTRUE"],
+            2,
+            "build:flash-attn-2.7.4.post1+cu12torch2.9cxx11abitrue",
+            {"flash-attn": "==2.7.4.post1+cu12torch2.7cxx11abitrue"},
+        ),
+        # PyPI's build of torch 2.8.0 is the one with the label cu128: its scan is true of both
+        (["torch==2.8.0+cu128", "GTX 1080 Ti"], 1, "torch-without-pascal", {"torch": "==2.8.0+cu126"}),
+        # vllm#13608: all builds of 0.8.5 are compiled beside torch 2.6.0 for CUDA 12.4
+        (["vllm==0.8.5+cu121", "torch==2.6.0+cu126"], 1, "scan:vllm-0.8.5:c++-abi+cu121", {"torch": "==2.6.0"}),
+    ],
+)
+def test_builds_decide_answers_and_proposals(
+    run: Run, words: list[str], code: int, rule: str, offered: dict[str, str]
+) -> None:
+    ended = run("why", *words, "--json")
+    found = json.loads(ended.out)
+    assert ended.code == code
+    assert rule in {each["rule"] for each in found["conflicts"]}
+    assert offered in [each["changes"] for each in found["nearest"]]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["torch==2.11.0", "cu128", "driver==570"],
+        ["torch==2.11.0", "vllm==0.20.0+cu129", "driver==570"],
+        ["torch==2.11.0", "driver==580"],
+        ["vllm==0.10.0", "RTX 5090"],  # the torch that it requires may be any build
+        ["torch==2.8.0+mine"],
+    ],
+)
+def test_another_build_is_meant_where_the_question_says_so(run: Run, words: list[str]) -> None:
+    assert run("why", *words).code == 0
