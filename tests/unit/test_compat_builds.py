@@ -35,7 +35,7 @@ def chosen(*words: str) -> Question:
         (["torch==2.6.0", "flash-attn==2.8.3+cu12torch2.6cxx11abiTRUE"], {"torch": ""}),  # of a major version alone
         (["torch==2.11.0", "flash-attn==2.8.3+cu128torch2.11"], {"torch": None}),
         (["torch==2.11.0+cu128"], {"torch": "cu128"}),
-        (["torch==2.9.1", "linux/arm64"], {"torch": None}),  # PyPI's has no CUDA there
+        (["torch==2.9.1", "linux/arm64"], {"torch": ""}),
         (["torch==2.11.0", "torchvision==0.26.0"], {"torch": "", "torchvision": None}),  # it follows torch
         (["torchvision==0.26.0"], {"torchvision": ""}),
         (["vllm==0.20.0"], {"vllm": ""}),
@@ -67,7 +67,8 @@ def test_rules_about_pypis_builds_follow_from_metadata() -> None:
     older, newest = package("torch", releases, cuda="12.8"), package("torch", releases, cuda="13.0")
     made = library(replace(older, releases={**older.releases, "2.11.0": newest.releases["2.11.0"]}))
     found = {rule.id: rule for rule in build_rules(question(torch="==2.9.0"), made, Builds((_build(),)))}
-    assert {name: (dict(rule.when), dict(rule.then)) for name, rule in found.items()} == {
+    assert {name: (dict(rule.when), {**rule.then, **rule.conflict}) for name, rule in found.items()} == {
+        "build:torch-2.8.0:arm64": ({"torch": ">=2.8.0,<=2.9.0 +", "platform": "linux/arm64"}, {"gpu": ">=1.0"}),
         "build:torch-2.8.0": ({"torch": ">=2.8.0,<=2.9.0 +", "platform": "linux/amd64"}, {"cuda": "==12.8"}),
         "build:torch-2.11.0": ({"torch": ">=2.11.0,<=2.11.0 +"}, {"cuda": "==13.0"}),
     }
@@ -111,6 +112,8 @@ def test_a_proposal_takes_the_build_of_the_same_release_before_another_release()
             "driver-cuda13",
             {"torch": "==2.11.0+cu129", "vllm": "==0.20.0+cu129"},
         ),
+        # up to 2.10, torch on PyPI requires CUDA's libraries on x86-64 alone
+        (["torch==2.9.1", "GH200"], 1, "build:torch-2.8.0:arm64", {"torch": "==2.9.1+cu130"}),
         (["torch==2.6.0+cu128"], 1, "build:torch-2.6.0+cu128", {"torch": "==2.6.0"}),
         (["vllm==0.31.0+cu124"], 1, "build:vllm-0.31.0+cu124", {"vllm": "==0.31.0"}),
         (
@@ -141,6 +144,8 @@ def test_builds_decide_answers_and_proposals(
         ["torch==2.11.0", "cu128", "driver==570"],
         ["torch==2.11.0", "vllm==0.20.0+cu129", "driver==570"],
         ["torch==2.11.0", "driver==580"],
+        ["torch==2.11.0", "GH200", "driver==580"],
+        ["torch==2.9.1", "linux/arm64"],
         ["vllm==0.10.0", "RTX 5090"],  # the torch that it requires may be any build
         ["torch==2.8.0+mine"],
     ],

@@ -7,7 +7,7 @@ builds for that CUDA, wherever they are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -22,18 +22,16 @@ from imagegen.plan.rules.statements import MetadataCache, Releases
 
 _PIN = re.compile(r"==\s*([^,*+\s]+)(?:\+[\w.]+)?")
 _OF_TORCH, _OF_CUDA = ("torch", "c++-abi"), ("cuda", "driver")  # demands of wheel scans, by the end of their ids
+_ARM = "linux/arm64"
 _ANY = "?*"  # glob over labels: any, but none is no label
 _CUDA_LABEL = re.compile(r"(?<![a-z])cu[1-9][0-9][0-9](?![0-9])")  # cu128; cu12 is a major version alone
 
 
 def choose_builds(question: Question, library: MetadataCache, builds: Builds) -> Question:
-    """Return the question with the builds that its versions without a label mean, and a sentence about each.
-
-    On other platforms than x86-64 a version without a label may be any build: PyPI has some without CUDA there.
-    """
+    """Return the question with the builds that its versions without a label mean, and a sentence about each."""
     facts = question.facts
     packages = dict(facts.packages)
-    if facts.names.get("platform") == PLATFORM and not _names_cuda(question):
+    if not _names_cuda(question):
         family = builds.family() & packages.keys()
         for name in {LEADER} & family or family:  # the others follow the leader
             fact = packages[name]
@@ -67,47 +65,70 @@ def _sentences(question: Question, library: MetadataCache, builds: Builds) -> It
     release, fact = _release(question, LEADER), question.facts.packages.get(LEADER)
     if release is None or fact is None or fact.local:
         return
-    of_pypi, cuda = _cuda_of_pypi(LEADER, release, library, builds), question.facts.versions.get("cuda")
+    of_pypi, cuda = _cuda_of_pypi(LEADER, release, question, library, builds), question.facts.versions.get("cuda")
     named = cuda.text if cuda and fact.local is None else None
     build = next((each for each in builds.of(LEADER, release) if each.labels and each.cuda == named), None)
     if of_pypi and (fact.local == "" or named == of_pypi):
         others = ", ".join(f"+{each}" for each in builds.labels(LEADER, release))
-        yield f"{LEADER} {release} (PyPI's build, CUDA {of_pypi}); other builds have a label: {others or 'none'}"
+        yield f"{LEADER} {release} (PyPI's build, {_spoken(of_pypi)}); other builds have a label: {others or 'none'}"
     elif build:
         yield f"{LEADER} {release}+{build.labels[0]} ({build.at}, CUDA {build.cuda})"
 
 
-def _cuda_of_pypi(name: str, release: str, library: MetadataCache, builds: Builds) -> str | None:
-    """Return the CUDA release of PyPI's build, as far as it is known."""
+def _spoken(cuda: str) -> str:
+    return "without CUDA" if cuda == NO_CUDA else f"CUDA {cuda}"
+
+
+def _cuda_of_pypi(name: str, release: str, question: Question, library: MetadataCache, builds: Builds) -> str | None:
+    """Return the CUDA release of PyPI's build for the platform of the question, as far as it is known."""
     known = library.of(name) if name == LEADER else None
     found = known.package.releases.get(release) if known else None
     if found:
-        return found.cuda
+        here = question.facts.names.get("platform") == PLATFORM or _is_everywhere(found)
+        return found.cuda if here or found.cuda is None else NO_CUDA
     build = builds.build(name, release, "")
     return build.cuda if build else None
 
 
 def _of_pypi(leader: Releases) -> Iterator[Rule]:
-    """Yield a rule for each run of releases whose builds on PyPI are for the same CUDA."""
+    """Yield the rules about each run of releases whose builds on PyPI are for the same CUDA."""
     for (cuda, everywhere), run in groupby(leader.all, lambda each: (each.cuda, _is_everywhere(each))):
         releases = [each.version for each in run]
-        if cuda is None:
-            continue
-        span = releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]}"
-        platform = {} if everywhere else {"platform": PLATFORM}
-        yield Rule(
-            id=f"build:{LEADER}-{releases[0]}",
-            when={LEADER: f">={releases[0]},<={releases[-1]} +", **platform},
-            then={"cuda": f"=={cuda}"},
-            conflict={},
-            because=f"PyPI's {LEADER} {span}, which has no label, is built for CUDA {cuda}.",
-            source=f"PyPI metadata of {LEADER} {span}: the CUDA runtime that it requires",
-            date=leader.package.read or "",
-            severity="error",
-            evidence="documented",
-            kind="breaks",
-            fix=f"Name the build for another CUDA by its label, or {LEADER}'s index.",
-        )
+        if cuda and everywhere:
+            yield _for_cuda(leader, releases, cuda)
+        elif cuda:
+            rule = _for_cuda(leader, releases, cuda)
+            yield replace(rule, when={**rule.when, "platform": PLATFORM})
+            yield _without_cuda(rule)
+
+
+def _for_cuda(leader: Releases, releases: Sequence[str], cuda: str) -> Rule:
+    span = releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]}"
+    return Rule(
+        id=f"build:{LEADER}-{releases[0]}",
+        when={LEADER: f">={releases[0]},<={releases[-1]} +"},
+        then={"cuda": f"=={cuda}"},
+        conflict={},
+        because=f"PyPI's {LEADER} {span}, which has no label, is built for CUDA {cuda}.",
+        source=f"PyPI metadata of {LEADER} {span}: the CUDA runtime that it requires",
+        date=leader.package.read or "",
+        severity="error",
+        evidence="documented",
+        kind="breaks",
+        fix=f"Name the build for another CUDA by its label, or {LEADER}'s index.",
+    )
+
+
+def _without_cuda(rule: Rule) -> Rule:
+    """Return the rule about PyPI's builds of the same releases for arm64, which require no CUDA."""
+    return replace(
+        rule,
+        id=f"{rule.id}:arm64",
+        when={**rule.when, "platform": _ARM},
+        then={},
+        conflict={"gpu": ">=1.0"},
+        because=rule.because.partition(" is built ")[0] + f" is built without CUDA for {_ARM}.",
+    )
 
 
 def _scanned(question: Question, library: MetadataCache, builds: Builds) -> Iterator[Rule]:
@@ -122,7 +143,7 @@ def _scanned(question: Question, library: MetadataCache, builds: Builds) -> Iter
         build = builds.build(name, release, fact.local) if release and fact.local else None
         if build is None or release is None or question.facts.names.get("platform") != PLATFORM:
             continue
-        same = name == LEADER and build.cuda == _cuda_of_pypi(name, release, library, builds)
+        same = name == LEADER and build.cuda == _cuda_of_pypi(name, release, question, library, builds)
         for rule in library.scans.rules(name, [release]):
             if same or _demand(rule) in _OF_TORCH:
                 yield _labelled(rule, name, fact.local or "")
@@ -162,8 +183,8 @@ def _missing(question: Question, library: MetadataCache, builds: Builds) -> Iter
         if release is None or not fact.local or not builds.is_missing(name, release, fact.local):
             continue
         known = builds.of(name, release)
-        cuda = _cuda_of_pypi(name, release, library, builds)
-        has = [f"PyPI's (CUDA {cuda})"] if cuda else []
+        cuda = _cuda_of_pypi(name, release, question, library, builds)
+        has = [f"PyPI's ({_spoken(cuda)})"] if cuda else []
         has += [f"+{label}" for label in builds.labels(name, release)]
         grows = any(each.grows for each in known)
         yield Rule(
