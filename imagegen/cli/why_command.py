@@ -59,8 +59,9 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
 
     Name versions (torch==2.9.1 'vllm>=0.11,<0.13'), the environment (gpu==sm_120, H100, cuda==12.8, cu128,
     py312, driver==580, base==ubuntu22.04, aarch64) and the model type of a checkpoint's config.json (model==qwen3);
-    anything else is free. Or name a cell. An unknown name makes the answer "unknown" unless the rest conflicts;
-    the package index is asked for names and releases that are not known here, unless UV_OFFLINE is set.
+    anything else is free. A version without a local label (2.11.0, not 2.11.0+cu128) is PyPI's build. Or name a
+    cell. An unknown name makes the answer "unknown" unless the rest conflicts; the package index is asked for names
+    and releases that are not known here, unless UV_OFFLINE is set.
     """
     table = interpreters.load(app.matrix_directories)
     model, words, sets = _model(words, sets)

@@ -28,10 +28,10 @@ class PublishedBuild:
     labels: tuple[str, ...]  # "cu128"; none: PyPI's build, which has no label
     releases: str  # PEP 440 specifier
     cuda: str  # for which it is compiled: a release, "12.8", or its major version, "12"; "cpu" for none
-    at: str  # where it is: "PyTorch's index"
+    location: str  # "PyTorch's index"
     source: str
     date: str  # as in Rule
-    grows: bool = False  # its publisher adds builds to a release later: a label that is not listed may exist
+    open_ended: bool = False  # its publisher adds builds to a release later: a label that is not listed may exist
 
     def has(self, version: str) -> bool:
         """Return whether the release is one of `releases`."""
@@ -137,7 +137,7 @@ def _index_rule(build: PublishedBuild) -> Rule:
         when={"cuda": f"=={build.cuda}"},
         then={build.package: build.releases},
         conflict={},
-        because=f"{build.at} has builds for CUDA {build.cuda} of {build.package} {build.releases} alone.",
+        because=f"{build.location} has builds for CUDA {build.cuda} of {build.package} {build.releases} alone.",
         source=build.source,
         date=build.date,
         severity="error",

@@ -320,8 +320,8 @@ class PublishedBuildEntry(NamedEntry):
     labels: list[t.LocalLabel] = Field(default=[], description="Without one: PyPI's build, which has no label.")
     releases: t.Specifier = Field("", description="Releases of `package` that have it; without it, all.")
     cuda: Annotated[str, t.string(r"[1-9][0-9](?:\.[0-9])?|cpu", meaning="a CUDA release or major version, or cpu")]
-    at: t.Text = Field(description="Where it is.")
-    grows: bool = Field(default=False, description="Builds are added later: a label that is not listed may exist.")
+    location: t.Text = Field(description="Where it is, in words.")
+    open_ended: bool = Field(default=False, description="Builds are added later: an unlisted label may exist.")
     source: t.Text
     date: t.Date
 

@@ -72,7 +72,7 @@ def _sentences(question: Question, library: MetadataCache, builds: Builds) -> It
         others = ", ".join(f"+{each}" for each in builds.labels(LEADER, release))
         yield f"{LEADER} {release} (PyPI's build, {_spoken(of_pypi)}); other builds have a label: {others or 'none'}"
     elif build:
-        yield f"{LEADER} {release}+{build.labels[0]} ({build.at}, CUDA {build.cuda})"
+        yield f"{LEADER} {release}+{build.labels[0]} ({build.location}, CUDA {build.cuda})"
 
 
 def _spoken(cuda: str) -> str:
@@ -186,7 +186,7 @@ def _missing(question: Question, library: MetadataCache, builds: Builds) -> Iter
         cuda = _cuda_of_pypi(name, release, question, library, builds)
         has = [f"PyPI's ({_spoken(cuda)})"] if cuda else []
         has += [f"+{label}" for label in builds.labels(name, release)]
-        grows = any(each.grows for each in known)
+        open_ended = any(each.open_ended for each in known)
         yield Rule(
             id=f"build:{name}-{release}+{fact.local}",
             when={name: f"=={release}"},
@@ -196,8 +196,8 @@ def _missing(question: Question, library: MetadataCache, builds: Builds) -> Iter
             source="; ".join(dict.fromkeys(each.source for each in known)),
             date=max(each.date for each in known),
             severity="error",
-            evidence="remembered" if grows else "documented",
+            evidence="remembered" if open_ended else "documented",
             kind="breaks",
             message=f"No matching distribution found for {name}=={release}+{fact.local}",
-            fix=f"Name one of these builds{', or the address of the wheel' if grows else ''}.",
+            fix=f"Name one of these builds{', or the address of the wheel' if open_ended else ''}.",
         )
