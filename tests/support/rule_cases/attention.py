@@ -37,9 +37,11 @@ CASES = {
     ),
     # libc10.so of torch 2.7.1: new ABI; of 2.6.0: old
     "flash-attn-abi-old": case(
-        stack("12.6", torch="2.7.1", flash_attn="2.7.4.post1+cu12torch2.7cxx11abiFALSE"),
-        stack("12.6", torch="2.7.1", flash_attn="2.7.4.post1+cu12torch2.7cxx11abiTRUE"),
+        stack("12.6", torch="2.7.1", flash_attn="2.7.4.post1+cu12torch2.6cxx11abiFALSE"),
+        stack("12.6", torch="2.7.1", flash_attn="2.7.4.post1+cu12torch2.6cxx11abiTRUE"),
         stack("12.4", torch="2.6.0", flash_attn="2.7.4.post1+cu12torch2.6cxx11abiFALSE"),
+        # added to the release later, and compiled beside torch 2.7: its label is not its ABI
+        stack("12.6", torch="2.7.1", flash_attn="2.7.4.post1+cu12torch2.7cxx11abiFALSE"),
         # both labels of 2.8 have torch's own ABI: SkyRL 0.2.0 locks this one, trl's image has 2.8.3 of torch 2.8
         stack("12.8", torch="2.7.1+cu128", flash_attn="2.8.0.post2+cu12torch2.7cxx11abiFALSE"),
     ),
