@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from packaging.version import Version
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.builds import Builds, PublishedBuild
 from imagegen.wheels import catalogue
-from tests.support.matrix_samples import SHIPPED, shipped_matrix
+from tests.support.matrix_samples import SHIPPED, SMALL, complaint, load, shipped_matrix
 
 MATRIX = shipped_matrix()
 BUILDS = MATRIX.builds
@@ -79,6 +80,29 @@ def test_a_label_of_a_build_is_never_missing_and_one_of_another_form_is_not_eith
     assert not builds.is_missing("torch", "2.8.0", own)
     if re.sub("[0-9]+", "#", own) != re.sub("[0-9]+", "#", other):
         assert not builds.is_missing("torch", "2.8.0", other)
+
+
+def test_a_project_adds_builds_of_its_own(tmp_path: Path) -> None:
+    own = "builds:\n  ours: {package: torch, labels: [ours], releases: '==2.13.0', cuda: '13.0', location: l, source: s"
+    found = load(tmp_path, SMALL, f'{own}, date: "2026-11-24"}}\n')
+    assert found.builds.labels("torch", "2.13.0") == ("ours",)
+    assert {rule.id for rule in found.rules} == {"torch-label-ours", "torch-index-ours"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("package: trch, cuda: '13.0'", 'there is no component "trch"'),
+        ("package: torch, cuda: '13'", ""),
+        ("package: torch, cuda: cu130", "must be a CUDA release or major version, or cpu"),
+        ("package: torch, cuda: '13.0', labels: [+cu130]", "must match"),
+        ("package: torch, cuda: '13.0', releases: new", "is not a PEP 440 version specifier"),
+    ],
+)
+def test_a_fault_in_a_build_is_reported(tmp_path: Path, fault: str, said: str) -> None:
+    text = f'builds:\n  ours: {{{fault}, location: l, source: s, date: "2026-11-24"}}\n'
+    found = complaint(tmp_path, SMALL, text)
+    assert (said in found) if said else not found
 
 
 def test_every_build_is_of_a_release_that_is_known() -> None:

@@ -46,6 +46,7 @@ def check_references(entries: Entries, errors: ErrorList[MatrixError]) -> set[tu
     """Add an error for every name in an entry that no entry defines; return the paths of the entries that use one."""
     known = _Known(entries, errors)
     checks = {"bases": _base, "components": _component, "stacks": _part, "images": _image, "rules": _rule}
+    checks["builds"] = _build
     checks |= {"recipes": _recipe, "interpreters": _interpreter}
     unresolved = set()
     for section, check in checks.items():
@@ -76,6 +77,12 @@ def _rule(found: PlacedEntry, known: _Known) -> Iterator[MatrixError]:
     yield from _names(found, "component", _list(found.written, "same"), known, "same")
     for name in _mapping(found.written, "unless"):
         yield from known.missing(found, "component", name, known.names["components"], "unless", name)
+
+
+def _build(found: PlacedEntry, known: _Known) -> Iterator[MatrixError]:
+    if isinstance(found.written, dict) and "package" in found.written:
+        name = found.written["package"]
+        yield from known.missing(found, "component", name, known.names["components"], "package", name)
 
 
 _ASKED = ("linux/amd64", "linux/arm64")  # platforms that queries name, whether the matrix has them or not
