@@ -106,11 +106,8 @@ def _recorded(session: Session, cell: Cell, locked: Lock) -> Lock:
 
 
 def _is_current(session: Session, previous: Lock, cell: Cell) -> bool:
-    if lock.stale(previous, cell) or lock.contradictions(previous, cell):
-        return False
     try:
-        session.require_unedited(previous, cell)
-        session.require_compatible(cell, facts_of_lock(previous, cell.base.glibc))
+        session.require_sound(previous, cell)
         _require_unchanged_sources(session, previous, cell)
     except (LockError, IncompatibleError):
         return False

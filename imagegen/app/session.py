@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from imagegen import __version__
-from imagegen.core import data
+from imagegen.core import compiled, data
+from imagegen.core.compiled import ResultCache
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.data import is_source_tree, shipped
-from imagegen.core.errors import IncompatibleError, LockError, MatrixError, MatrixErrors, PackagesGoneError
+from imagegen.core.errors import (
+    IncompatibleError,
+    LockError,
+    MatrixError,
+    MatrixErrors,
+    PackagesGoneError,
+    UsageError,
+)
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.text import counted
@@ -20,12 +30,16 @@ from imagegen.plan import lock, matrix
 from imagegen.plan.lock.builds import keyed
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix import metadata, scans
+from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import Cell, Rule
 from imagegen.plan.rules import (
+    CellAnswer,
     Conflict,
     Facts,
     MetadataCache,
     ScanCache,
+    Verdict,
+    cell_answers,
     check_rules,
     evaluate_cell,
     facts_of_lock,
@@ -36,6 +50,17 @@ from imagegen.wheels import catalogue
 from imagegen.wheels.catalogue import Catalogue
 
 _SHIPPED = ("matrices", "wheels")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LockCheck:
+    """The first kind of fault that a lock has, as names of inputs or fields; else the verdict of the rules on it."""
+
+    stale: tuple[str, ...] = ()
+    contradictions: tuple[str, ...] = ()  # with its cell
+    edited: tuple[str, ...] = ()
+    verdict: Verdict | None = None
 
 
 class Session:
@@ -46,6 +71,7 @@ class Session:
         self.project = project
         self.progress = progress
         self._warnings: dict[str, tuple[Conflict, ...]] = {}  # by cell
+        self._read: dict[str, tuple[Lock, str]] = {}  # by cell, its lock and the digest of the file
 
     @cached_property
     def settings(self) -> Settings:
@@ -72,7 +98,28 @@ class Session:
         return [*directories, *(each for each in own if _there(each) and each.resolve() not in theirs)]
 
     @cached_property
-    def matrix(self) -> matrix.Matrix:
+    def compiled(self) -> ResultCache:
+        """Results over files of matrices and locks that earlier runs kept."""
+        try:
+            return ResultCache(self.settings.store.parent / "compiled")
+        except UsageError:  # questions about a matrix need no settings
+            return ResultCache(None)
+
+    @cached_property
+    def _sources(self) -> str | None:
+        """The digest of all files of matrices and recipes."""
+        return compiled.digest_of_trees(self.matrix_directories)
+
+    def _compiled(self, kind: str, subject: str, compute: Callable[[], T], *inputs: str | None) -> T:
+        """Return the result of `compute`, which the files of matrices and the other inputs decide alone."""
+        project = os.path.abspath(self.project)
+        return self.compiled.of(kind, f"{project}\n{subject}", (self._sources, *inputs), compute)
+
+    @cached_property
+    def matrix(self) -> Matrix:
+        return self._compiled("matrix", "", self._load_matrix)
+
+    def _load_matrix(self) -> Matrix:
         try:
             loaded = matrix.load(self.matrix_directories)
         except MatrixErrors as error:
@@ -86,19 +133,33 @@ class Session:
     def rules(self) -> tuple[Rule, ...]:
         """The rules of the matrix, and those on names that its packages share, as far as these can reject."""
         packages = {each.package for each in self.matrix.components.values()}
-        shared = api_rules(self.matrix_directories, packages)
-        return (*self.matrix.rules, *(rule for rule in shared if rule.binding))
+        return (*self.matrix.rules, *(rule for rule in self.api_rules(packages) if rule.binding))
+
+    def api_rules(self, packages: Collection[str]) -> list[Rule]:
+        """Return the rules about names that pairs of these packages share."""
+        every = self._compiled("api-rules", "", lambda: api_rules(self.matrix_directories))
+        return [rule for rule in every if rule.packages <= set(packages)]
 
     @cached_property
     def metadata(self) -> MetadataCache:
         """The harvested package metadata, and the scans of wheels."""
-        scanned = ScanCache(lambda package: scans.load(self.matrix_directories, package))
-        return MetadataCache(lambda package: metadata.load(self.matrix_directories, package), scanned)
+        scanned = ScanCache(
+            lambda name: self._compiled("scans", name, lambda: scans.load(self.matrix_directories, name))
+        )
+        return MetadataCache(
+            lambda name: self._compiled("metadata", name, lambda: metadata.load(self.matrix_directories, name)), scanned
+        )
+
+    def cell_answers(self, cells: Sequence[Cell]) -> dict[str, CellAnswer]:
+        """Return the answers of rules and metadata for cells of the matrix, by cell id."""
+        names = ",".join(cell.id for cell in cells)
+        return self._compiled("answers", names, lambda: cell_answers(cells, self.rules, self.metadata))
 
     @cached_property
     def wheel_catalogue(self) -> Catalogue:
         """The prebuilt wheels whose addresses are known."""
-        return catalogue.load([each for each in self.matrix_directories if each.name == "wheels"])
+        directories = [each for each in self.matrix_directories if each.name == "wheels"]
+        return self._compiled("catalogue", "", lambda: catalogue.load(directories))
 
     def lock_path(self, cell: Cell) -> Path:
         """Return the path of the project's lock, else of the shipped one; of the project's where neither exists."""
@@ -112,22 +173,66 @@ class Session:
 
     def find_lock(self, cell: Cell) -> Lock | None:
         path = self.lock_path(cell)
-        return lock.read(path, data.project_directory(path.parent)) if self.has_lock(cell) else None
+        if not self.has_lock(cell):
+            return None
+        text = lock.read_text(path, data.project_directory(path.parent))
+        digest = compiled.digest_of(text)
+        found = self.compiled.of("lock", os.path.abspath(path), [digest], lambda: lock.loads(text, path))
+        self._read[cell.id] = found, digest
+        return found
+
+    def check_lock(self, found: Lock, cell: Cell) -> LockCheck:
+        """Return what is wrong with a lock. Raises LockError for a platform that wheels do not know."""
+        read, digest = self._read.get(cell.id, (None, None))
+        return self._compiled(
+            "lock-check", cell.id, lambda: self._check_lock(found, cell), digest if read is found else None
+        )
+
+    def _check_lock(self, found: Lock, cell: Cell) -> LockCheck:
+        if stale := lock.stale(found, cell):
+            return LockCheck(stale=stale)
+        if contradictions := lock.contradictions(found, cell):
+            return LockCheck(contradictions=contradictions)
+        if edited := self._edited(found, cell):
+            return LockCheck(edited=edited)
+        facts = facts_of_lock(found, cell.base.glibc)
+        return LockCheck(verdict=evaluate_cell(self.rules_about(facts), cell, facts))
 
     def fresh_lock(self, cell: Cell) -> Lock:
         """Return the cell's lock. Raises LockError or IncompatibleError when it is missing, stale or breaks a rule."""
-        found, where = self.find_lock(cell), str(self.lock_path(cell))
+        found = self.find_lock(cell)
         if found is None:
+            where = str(self.lock_path(cell))
             raise LockError(
                 f"{cell.id} has no lock", code="lock-missing", where=where, fix=f"`imagegen lock {cell.id}`"
             )
-        lock.require_fresh(found, cell, where)
-        self.require_unedited(found, cell)
-        self.require_compatible(cell, facts_of_lock(found, cell.base.glibc))
+        self.require_sound(found, cell)
         return found
 
-    def require_unedited(self, found: Lock, cell: Cell) -> None:
-        """Raise LockError where a lock contradicts rules or catalogue, or its record does not follow from the rest.
+    def require_sound(self, found: Lock, cell: Cell) -> None:
+        """Raise LockError or IncompatibleError where a lock is stale or edited, or breaks a rule."""
+        checked = self.check_lock(found, cell)
+        self.require_unedited(checked, cell)
+        if checked.verdict:
+            self._require_compatible(cell, checked.verdict)
+
+    def require_unedited(self, checked: LockCheck, cell: Cell) -> None:
+        """Raise LockError where a lock is stale or was edited."""
+        where = str(self.lock_path(cell))
+        if checked.stale or checked.contradictions:
+            raise lock.outdated(cell, checked.stale, checked.contradictions, where)
+        if checked.edited:
+            raise LockError(
+                f"the lock of {cell.id} was edited",
+                code="lock-edited",
+                where=where,
+                why=f"rules, catalogue and the rest of the lock say otherwise about {', '.join(checked.edited)}",
+                fix=f"restore it from version control, or lock again: `imagegen lock {cell.id} --record`, with "
+                "--upgrade-package NAME for a direct download",
+            )
+
+    def _edited(self, found: Lock, cell: Cell) -> tuple[str, ...]:
+        """Return the fields in which a lock contradicts rules or catalogue, or its record the rest of it.
 
         The lock is neither stale nor does it contradict its cell.
         """
@@ -139,16 +244,7 @@ class Session:
             wrong.append("gpu.driver")
         if any(wheel.file.url for wheel in found.wheels):
             wrong += resolve.uncatalogued(found, cell, self.wheel_catalogue)
-        wrong += layers.record_contradictions(found)
-        if wrong:
-            raise LockError(
-                f"the lock of {cell.id} was edited",
-                code="lock-edited",
-                where=str(self.lock_path(cell)),
-                why=f"rules, catalogue and the rest of the lock say otherwise about {', '.join(wrong)}",
-                fix=f"restore it from version control, or lock again: `imagegen lock {cell.id} --record`, with "
-                "--upgrade-package NAME for a direct download",
-            )
+        return (*wrong, *layers.record_contradictions(found))
 
     def scratch_lock(self, cell: Cell, locked: Lock, error: PackagesGoneError) -> Lock:
         """Return the lock with today's Debian packages, and write it beside the store, not into the project."""
@@ -170,7 +266,9 @@ class Session:
 
     def require_compatible(self, cell: Cell, facts: Facts) -> None:
         """Raise IncompatibleError when a rule rejects the cell; keep warnings for `print_warnings`."""
-        verdict = evaluate_cell(self.rules_about(facts), cell, facts)
+        self._require_compatible(cell, evaluate_cell(self.rules_about(facts), cell, facts))
+
+    def _require_compatible(self, cell: Cell, verdict: Verdict) -> None:
         self._warnings[cell.id] = verdict.conflicts
         if verdict.answer == "incompatible":
             text = "\n".join(map(str, self._warnings.pop(cell.id)))

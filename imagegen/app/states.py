@@ -15,14 +15,13 @@ from imagegen.core.errors import LockError
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image import layers
-from imagegen.plan import lock
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.foundation import MIRROR, InterpreterArchive, LockedInterpreter, lock_interpreter
 from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import LOCAL, URL, Lock, LockedBuild, LockedSdist, LockedWheel
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.plan.matrix.recipe import Commit
-from imagegen.plan.rules import CellAnswer, evaluate_cell, facts_of_lock
+from imagegen.plan.rules import CellAnswer
 from imagegen.supply.publish.attachments import SmokeAttestation, SmokeRequirement, find_saved
 from imagegen.wheels import builds
 from imagegen.wheels.catalogue import Catalogue
@@ -202,14 +201,12 @@ def state(session: Session, cell: Cell, answer: CellAnswer, locked: Lock | LockE
     if not isinstance(locked, Lock):
         return cell_state(answer, locked)
     try:
-        lock.require_fresh(locked, cell, str(session.lock_path(cell)))
-        session.require_unedited(locked, cell)
+        checked = session.check_lock(locked, cell)
+        session.require_unedited(checked, cell)
     except LockError as error:
         return cell_state(answer, error)
-    facts = facts_of_lock(locked, cell.base.glibc)
-    verdict = evaluate_cell(session.rules_about(facts), cell, facts)
-    if verdict.answer == "incompatible":
-        errors = (conflict.rules for conflict in verdict.conflicts if conflict.severity == "error")
+    if checked.verdict and checked.verdict.answer == "incompatible":
+        errors = (conflict.rules for conflict in checked.verdict.conflicts if conflict.severity == "error")
         reasons = (rule.because for rules in errors for rule in rules)
         return cell_state(CellAnswer("incompatible", " ".join(reasons)))
     found = smoke_attestation(session, cell, builds.with_local_wheels(locked, session.store)[0])
@@ -220,13 +217,13 @@ def lock_state(session: Session, cell: Cell, found: Lock | LockError | None) -> 
     """Return one word for the result of `read_lock`: "no", "broken", "stale", "edited", "yes", or "recorded"."""
     if not isinstance(found, Lock):
         return "broken" if found else "no"
-    if lock.stale(found, cell):
-        return "stale"
     try:
-        if lock.contradictions(found, cell):
-            return "edited"
-        session.require_unedited(found, cell)
+        checked = session.check_lock(found, cell)
     except LockError:
+        return "edited"
+    if checked.stale:
+        return "stale"
+    if checked.contradictions or checked.edited:
         return "edited"
     return "recorded" if found.record else "yes"
 

@@ -9,7 +9,6 @@ from imagegen.cli.app import App, Table, json_option, pass_app
 from imagegen.core.errors import LockError
 from imagegen.core.store import images
 from imagegen.plan.lock.model import Lock
-from imagegen.plan.rules import cell_answers
 
 
 @click.command("list")
@@ -24,7 +23,7 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
     built = images.images(app.store)
     cells = app.matrix.select(pattern) if pattern else tuple(app.matrix.select(name)[0] for name in app.matrix.defaults)
     locks = {cell.id: states.read_lock(app, cell) for cell in cells}
-    answers = cell_answers(cells, app.rules, app.metadata)
+    answers = app.cell_answers(cells)
     found = {cell.id: states.state(app, cell, answers[cell.id], locks[cell.id]) for cell in cells}
     if as_json:
         app.json(

@@ -15,7 +15,7 @@ from imagegen.app.states import CellState, StateName
 from imagegen.cli.app import App, Table, pass_app
 from imagegen.core.text import shown
 from imagegen.plan.matrix.model import Cell
-from imagegen.plan.rules import CellAnswer, cell_answers
+from imagegen.plan.rules import CellAnswer
 
 _RULES: dict[StateName, tuple[str, str]] = {  # what rules and metadata say, and its colour
     "tested": ("no conflict", "green"),
@@ -46,7 +46,7 @@ def command(app: App, *, pattern: str, as_json: bool, github: bool) -> None:
         _print_github(app, app.matrix.select(pattern))
         return
     cells = app.matrix.select(pattern)
-    evaluated = cell_answers(cells, app.rules, app.metadata)
+    evaluated = app.cell_answers(cells)
     answers = [_answer(app, cell, evaluated[cell.id]) for cell in cells]
     if as_json:
         app.json([_as_dict(answer) for answer in answers])

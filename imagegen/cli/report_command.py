@@ -24,7 +24,7 @@ from imagegen.image.layers.image import local_tags
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.plan.rules import cell_answers, unconfirmed
+from imagegen.plan.rules import unconfirmed
 from imagegen.run.smoke import SmokeReport
 from imagegen.supply.compare import wording
 from imagegen.supply.compare.difference import ComparisonFacts, difference
@@ -93,7 +93,7 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     read = {cell.id: states.read_lock(app, cell) for cell in app.matrix.cells()}
     locks = {name: each for name, each in read.items() if isinstance(each, Lock)}
     chosen = [cell for cell in cells if cell.id in locks]
-    answers = cell_answers(cells, app.rules, app.metadata)
+    answers = app.cell_answers(cells)
     report = site.SiteReport(
         cells=tuple(cells),
         states={cell.id: states.state(app, cell, answers[cell.id], read[cell.id]) for cell in cells},

@@ -31,7 +31,6 @@ from imagegen.plan.rules import (
     replace_base_torch,
     suggest,
 )
-from imagegen.plan.rules.api import api_rules
 from imagegen.plan.rules.check import Answer, kind_in_words
 from imagegen.plan.rules.why import model_type_rules, model_type_summary, split_model_types
 
@@ -70,7 +69,7 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
         app.json({model: table.first.get(model)}) if as_json else click.echo(shown(about))
         return 0 if model in table.first else 2
     question = _question(app, words, sets)
-    shared = api_rules(app.matrix_directories, question.facts.packages)
+    shared = app.api_rules(question.facts.packages)
     rules = [*app.matrix.rules, *model_type_rules(table, model), *shared]
     explanation = explain(question, _with_builds(app, question, rules), app.metadata, app.matrix.pin_overrides)
     if model and model not in table.first:

@@ -18,6 +18,7 @@ ORDER = [
     "core.types",
     "core.errors",
     "core.data",
+    "core.compiled",
     "core.config",
     "core.progress",
     "core.oci",

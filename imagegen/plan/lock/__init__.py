@@ -1,8 +1,8 @@
 """The lock: everything that decides an image's bytes, resolved."""
 
 from imagegen.plan.lock.builds import fetch_sources, require_unchanged, with_built_wheels
-from imagegen.plan.lock.file import contents_hash, dumps, inputs_hash, read, write
-from imagegen.plan.lock.freshness import contradictions, require_fresh, stale
+from imagegen.plan.lock.file import contents_hash, dumps, inputs_hash, loads, read, read_text, write
+from imagegen.plan.lock.freshness import contradictions, outdated, require_fresh, stale
 from imagegen.plan.lock.indexes import with_indexes
 
 __all__ = [
@@ -11,7 +11,10 @@ __all__ = [
     "dumps",
     "fetch_sources",
     "inputs_hash",
+    "loads",
+    "outdated",
     "read",
+    "read_text",
     "require_fresh",
     "require_unchanged",
     "stale",

@@ -37,8 +37,13 @@ class LockErrors(ErrorGroup, LockError):
 
 def read(path: Path, project: Path | None = None) -> Lock:
     """Return the lock in a file, of a project. Raises LockError, or LockErrors with each fault's line."""
+    return loads(read_text(path, project), path)
+
+
+def read_text(path: Path, project: Path | None = None) -> str:
+    """Return the text of a lock file of a project. Raises LockError where it cannot be read."""
     try:
-        text = data.read(path, project).decode()
+        return data.read(path, project).decode()
     except FileNotFoundError:
         raise LockError(
             "there is no lock", code="lock-missing", where=Location(path), fix="run `imagegen lock` first"
@@ -51,7 +56,6 @@ def read(path: Path, project: Path | None = None) -> Lock:
             why=getattr(error, "strerror", None) or "it is not UTF-8",
             fix=_RELOCK,
         ) from error
-    return loads(text, path)
 
 
 def loads(text: str, path: Path | str = "<lock>") -> Lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 from packaging.specifiers import SpecifierSet
@@ -49,19 +49,26 @@ def contradictions(lock: Lock, cell: Cell) -> tuple[str, ...]:
 
 def require_fresh(lock: Lock, cell: Cell, where: str) -> None:
     """Raise LockError for a lock at the path `where` that is stale or that an edit has changed."""
+    moved = stale(lock, cell)
+    wrong = () if moved else contradictions(lock, cell)
+    if moved or wrong:
+        raise outdated(cell, moved, wrong, where)
+
+
+def outdated(cell: Cell, moved: Sequence[str], wrong: Sequence[str], where: str) -> LockError:
+    """Return the error about a lock at the path `where`: its `stale` inputs, or else its `contradictions`."""
     fix = f"`imagegen lock {cell.id}`"
-    if moved := stale(lock, cell):
+    if moved:
         why = f"since then these inputs moved: {', '.join(moved)}"
-        raise LockError(f"the lock of {cell.id} is stale", code="lock-stale", where=where, why=why, fix=fix)
-    if wrong := contradictions(lock, cell):
-        why = f"it was edited, or is another's; the matrix says otherwise about {', '.join(wrong)}"
-        raise LockError(
-            f"the lock of {cell.id} contradicts the matrix",
-            code="lock-contradicts-matrix",
-            where=where,
-            why=why,
-            fix=fix,
-        )
+        return LockError(f"the lock of {cell.id} is stale", code="lock-stale", where=where, why=why, fix=fix)
+    why = f"it was edited, or is another's; the matrix says otherwise about {', '.join(wrong)}"
+    return LockError(
+        f"the lock of {cell.id} contradicts the matrix",
+        code="lock-contradicts-matrix",
+        where=where,
+        why=why,
+        fix=fix,
+    )
 
 
 def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:

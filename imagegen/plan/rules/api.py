@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,20 +19,19 @@ _NAMED = 2  # names that one rule names
 _Group = tuple[str, bool, str, str]  # provider, certain, releases of the package, releases of the provider
 
 
-def api_rules(directories: Sequence[Path], packages: Collection[str]) -> list[Rule]:
-    """Return the rules about pairs of these packages, from the directories of matrices. Raises MatrixError."""
-    found = (api.load(directories, each) for each in sorted(packages) if each in api.names(directories))
-    return [rule for names in found if names for rule in rules_of(names, packages)]
+def api_rules(directories: Sequence[Path]) -> list[Rule]:
+    """Return the rules about all pairs of packages, from the directories of matrices. Raises MatrixError."""
+    found = (api.load(directories, each) for each in api.names(directories))
+    return [rule for names in found if names for rule in rules_of(names)]
 
 
-def rules_of(names: PackageNames, providers: Collection[str]) -> Iterator[Rule]:
+def rules_of(names: PackageNames) -> Iterator[Rule]:
     """Yield one rule for all names that the same releases require, and the same releases of a provider lack."""
     groups: dict[_Group, list[SharedName]] = {}
     for each in names.names:
-        if each.provider in providers:
-            for required_by in each.required_by:
-                for lacked_by in each.lacked_by:
-                    groups.setdefault((each.provider, each.certain, required_by, lacked_by), []).append(each)
+        for required_by in each.required_by:
+            for lacked_by in each.lacked_by:
+                groups.setdefault((each.provider, each.certain, required_by, lacked_by), []).append(each)
     ids: Counter[str] = Counter()
     for group, found in _without_implied(groups).items():
         ids[name := f"api-{names.package}-{group[0]}-{found[0].name.rpartition('.')[2]}"] += 1

@@ -1,0 +1,144 @@
+"""Results of pure functions over files, kept in the user's cache: the matrix, parsed metadata, verdicts on cells.
+
+A result is kept under the name of its kind and subject, with the digest of everything that decides it: the bytes of
+the files (`digest_of_trees`, `digest_of`), and the code (`_code`). A file that is truncated, of other inputs, of
+another imagegen or of another user counts as absent. docs/adr/0008-compiled-results.md has the alternatives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import packaging
+
+from imagegen import __version__
+
+T = TypeVar("T")
+_PACKAGE = Path(__file__).parents[1]
+_DIGEST = 32  # bytes of sha256
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+# Classes of results besides the dataclasses of imagegen.
+_CLASSES = {("packaging.version", "Version"), ("pathlib", "PosixPath"), ("pathlib", "Path")}
+
+
+class ResultCache:
+    """Results in the files of a directory; with None, or where it cannot be written, they are computed each time."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+
+    def of(self, kind: str, subject: str, inputs: Iterable[str | None], compute: Callable[[], T]) -> T:
+        """Return the result of `compute`, which `inputs` decide alone; None among them: it is not kept.
+
+        A result consists of plain values and dataclasses of imagegen. There is one file for each kind and subject.
+        """
+        known = [each for each in (kind, subject, *inputs) if each is not None]
+        if self._directory is None or len(known) < len((kind, subject, *inputs)):
+            return compute()
+        key = digest_of(_code(), *known).encode()
+        path = self._directory / f"{kind}-{digest_of(subject)[:16]}"
+        for found in _read(path, key):
+            return found  # type: ignore[no-any-return]
+        result = compute()
+        with suppress(OSError):  # a read-only cache
+            _write(path, key, result)
+        return result
+
+
+def digest_of(*parts: str | bytes) -> str:
+    """Return the hex sha256 of the parts, each with its length."""
+    found = hashlib.sha256()
+    for part in parts:
+        raw = part.encode() if isinstance(part, str) else part
+        found.update(b"%d:" % len(raw) + raw)
+    return found.hexdigest()
+
+
+def digest_of_trees(directories: Iterable[Path]) -> str | None:
+    """Return the digest of the paths and bytes of all files below the directories.
+
+    None where something cannot be read, or is no regular file: what a link means depends on more than these files.
+    """
+    parts: list[bytes] = []
+    try:
+        for directory in directories:
+            for path in _files(os.path.abspath(directory)):
+                with open(path, "rb", buffering=0) as file:
+                    parts += (os.fsencode(path), file.readall())
+            parts.append(os.fsencode(directory))
+    except OSError:
+        return None
+    return digest_of(*parts)
+
+
+def _files(directory: str) -> Iterator[str]:
+    """Yield the regular files below a directory, sorted. Raises OSError for anything but files and directories."""
+    with os.scandir(directory) as entries:
+        for entry in sorted(entries, key=lambda each: each.name):
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(entry.path)
+            elif entry.is_file(follow_symlinks=False):
+                yield entry.path
+            else:
+                raise OSError(f"{entry.path} is no regular file")
+
+
+@cache
+def _code() -> str:
+    """Return the digest of the code: of imagegen's files by time and size, as CPython decides on its byte-code."""
+    names = sorted(os.path.join(folder, name) for folder, _, files in os.walk(_PACKAGE) for name in files)
+    stats = [os.stat(path) for path in names if path.endswith((".py", ".yaml"))]
+    files = ",".join(f"{each.st_mtime_ns}.{each.st_size}" for each in stats)
+    return digest_of(__version__, packaging.__version__, sys.version, str(_PACKAGE), files)
+
+
+class _Unpickler(pickle.Unpickler):
+    """An unpickler that makes nothing but plain values and the classes of results."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _CLASSES:
+            return super().find_class(module, name)
+        if module.startswith("imagegen.") and "." not in name:
+            found = super().find_class(module, name)
+            if isinstance(found, type) and is_dataclass(found):
+                return found
+        raise pickle.UnpicklingError(f"{module}.{name} is no class of a result")
+
+
+def _read(path: Path, key: bytes) -> Iterator[Any]:
+    """Yield the result in a file that `_write` wrote under this key, if there is one."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
+                return
+            seal, content = file.read(_DIGEST), file.read()
+        if seal == hashlib.sha256(key + content).digest():
+            yield _Unpickler(io.BytesIO(content)).load()
+    except (OSError, pickle.UnpicklingError):
+        return
+
+
+def _write(path: Path, key: bytes, result: object) -> None:
+    """Replace the file at once. Raises OSError."""
+    content = pickle.dumps(result, protocol=5)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(key + content).digest() + content)
+        os.replace(name, path)  # not synced: after a power failure the seal tells
+    finally:
+        Path(name).unlink(missing_ok=True)

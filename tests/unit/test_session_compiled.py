@@ -1,0 +1,131 @@
+"""What a session keeps between runs: the matrix, metadata, locks and verdicts; any byte that changes counts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from imagegen.app.session import Session
+from imagegen.core.data import shipped
+from imagegen.core.errors import LockError, MatrixErrors
+from imagegen.core.progress import Quiet
+from imagegen.plan import lock, matrix
+from imagegen.plan.matrix import metadata
+
+MATRIX = """\
+images:
+  small:
+    description: A small image.
+    purpose: For tests.
+    base: debian12
+    components:
+      numpy:
+        because: Tests.
+"""
+CPU = "cpu-grpo-cpu-py311"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "project" / "matrices").mkdir(parents=True)
+    (tmp_path / "project" / "matrices" / "small.yaml").write_text(MATRIX)
+    (tmp_path / "project" / "locks").mkdir()
+    return tmp_path / "project"
+
+
+def session(project: Path, **env: str) -> Session:
+    return Session({"XDG_CACHE_HOME": str(project.parent / "cache"), **env}, project, Quiet())
+
+
+def purpose(project: Path, **env: str) -> str:
+    return session(project, **env).matrix.select_one("small").purpose
+
+
+def test_a_second_run_parses_no_matrix(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = session(project).matrix
+    monkeypatch.setattr(matrix, "load", lambda _: pytest.fail("parsed again"))
+    assert session(project).matrix == first
+
+
+def test_a_changed_byte_counts_whatever_its_time_and_size(project: Path) -> None:
+    file = project / "matrices" / "small.yaml"
+    before = file.stat()
+    assert purpose(project) == "For tests."
+    file.write_text(MATRIX.replace("tests", "teams"))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (file.stat().st_size, purpose(project)) == (before.st_size, "For teams.")
+
+
+def test_an_error_of_a_matrix_comes_each_time(project: Path) -> None:
+    (project / "matrices" / "other.yaml").write_text("images: 1")
+    for _ in range(2):
+        with pytest.raises(MatrixErrors):
+            _ = session(project).matrix
+
+
+def test_a_link_out_of_the_project_is_refused_after_its_bytes_were_read(project: Path, tmp_path: Path) -> None:
+    assert purpose(project)
+    file = project / "matrices" / "small.yaml"
+    file.rename(tmp_path / "outside.yaml")
+    file.symlink_to(tmp_path / "outside.yaml")
+    with pytest.raises(MatrixErrors):
+        _ = session(project).matrix
+
+
+def test_a_session_without_a_place_for_the_cache_loads_the_matrix(project: Path) -> None:
+    assert Session({}, project, Quiet()).matrix.select("small")
+
+
+def test_a_cache_that_cannot_be_written_changes_nothing(project: Path) -> None:
+    (project.parent / "cache").write_text("a file")
+    assert purpose(project) == "For tests."
+
+
+def test_a_damaged_cache_is_made_again(project: Path) -> None:
+    assert purpose(project)
+    folder = project.parent / "cache" / "imagegen" / "compiled"
+    for file in folder.iterdir():
+        file.write_bytes(file.read_bytes()[:-1])
+    assert purpose(project) == "For tests."
+
+
+def test_metadata_and_answers_are_kept(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = session(project)
+    cells = one.matrix.select("small")
+    answers = one.cell_answers(cells)
+    known = one.metadata.of("numpy")
+    assert known
+    monkeypatch.setattr("imagegen.app.session.cell_answers", lambda *_: pytest.fail("judged again"))
+    monkeypatch.setattr(metadata, "load", lambda *_: pytest.fail("parsed again"))
+    two = session(project)
+    again = two.metadata.of("numpy")
+    assert two.cell_answers(cells) == answers
+    assert again
+    assert again.package == known.package
+
+
+def test_a_lock_is_checked_again_when_a_byte_of_it_changes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (shipped("locks") / f"{CPU}.toml").read_text()
+    path = project / "locks" / f"{CPU}.toml"
+    path.write_text(text)
+    cell = session(project).matrix.select_one(CPU)
+    sound = session(project).fresh_lock(cell)
+    with monkeypatch.context() as patch:
+        patch.setattr(lock, "loads", lambda *_: pytest.fail("parsed again"))
+        patch.setattr(lock, "stale", lambda *_: pytest.fail("checked again"))
+        assert session(project).fresh_lock(cell) == sound
+    path.write_text(text.replace('image = "cpu-grpo"', 'image = "cpu-grpx"'))
+    with pytest.raises(LockError) as caught:
+        session(project).fresh_lock(cell)
+    assert caught.value.code == "lock-contradicts-matrix"
+
+
+def test_a_lock_that_was_not_read_from_its_file_is_checked_by_itself(project: Path) -> None:
+    one = session(project)
+    cell = one.matrix.select_one(CPU)
+    found = one.fresh_lock(cell)
+    edited = lock.loads(lock.dumps(found).replace('image = "cpu-grpo"', 'image = "cpu-grpx"'))
+    assert one.check_lock(found, cell).contradictions == ()
+    assert one.check_lock(edited, cell).contradictions == ("image",)
