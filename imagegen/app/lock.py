@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagegen.app.audit import audit_before_image
 from imagegen.app.build import ensure_wheels
 from imagegen.app.session import Session
-from imagegen.core.errors import AuditError, IncompatibleError, LockError
+from imagegen.core.errors import AuditError, ErrorList, IncompatibleError, LockError
 from imagegen.image import layers
 from imagegen.plan import lock
+from imagegen.plan.lock.file import LockErrors
 from imagegen.plan.lock.model import LOCAL, Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules import facts_of_cell, facts_of_lock
@@ -28,7 +30,31 @@ class LockedImage:
     changed: bool
 
 
-def check_lock(session: Session, cell: Cell) -> LockedImage:
+def check_locks(session: Session, cells: Sequence[Cell]) -> list[LockedImage]:
+    """Return the locks of all of the cells that have one; the cells without are reported.
+
+    Raises LockError or IncompatibleError where one is stale or edited or breaks a rule, after all were checked, and
+    where none exists.
+    """
+    locked = [each for each in cells if session.has_lock(each)]
+    fresh: list[LockedImage] = []
+    errors: ErrorList[LockError | IncompatibleError] = ErrorList()
+    for cell in locked or cells[:1]:
+        try:
+            fresh.append(_checked(session, cell))
+            session.progress.say(f"{cell.id}: fresh")
+        except (LockError, IncompatibleError) as error:
+            errors.append(error)
+    if locked and len(locked) < len(cells):
+        session.progress.say(f"without a lock: {', '.join(each.id for each in cells if each not in locked)}")
+    if len(errors) > 1:
+        raise LockErrors(errors)
+    if errors:
+        raise errors[0]
+    return fresh
+
+
+def _checked(session: Session, cell: Cell) -> LockedImage:
     """Return the cell's lock. Raises LockError or IncompatibleError where it is missing, stale or edited."""
     found = session.fresh_lock(cell)
     _require_unchanged_sources(session, found, cell)
