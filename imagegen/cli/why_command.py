@@ -225,7 +225,7 @@ def _as_text(question: Question, explanation: Explanation, state: CellState | No
 
 
 def _verdict(question: Question, explanation: Explanation, state: CellState | None) -> str:
-    requested = ", ".join(f"{name}{specifier}" for name, specifier in question.requested.items())
+    requested = ", ".join(question.words())
     about = f"{question.cell.id}{f' with {requested}' if requested else ''}" if question.cell else requested
     if state and explanation.answer == "compatible":
         from imagegen.app.states import MEANINGS  # late, as above

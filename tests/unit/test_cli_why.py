@@ -280,6 +280,17 @@ def test_a_library_of_nvidia_is_that_of_the_cuda_that_torch_is_built_for(
     assert "nvidia-cudnn-cu13" not in ended.out
 
 
+def test_an_extra_is_shown_and_its_requirements_count(run: Run) -> None:
+    ended = run("why", "trl[Math_Verify,deepspeed]==1.0.0", "transformers==5.1.0", "math-verify==0.4.0", "--json")
+    assert ended.code == 1
+    needed = {(each["rule"], each["reason"].partition(" ")[0]) for each in json.loads(ended.out)["conflicts"]}
+    assert needed == {
+        ("pypi:trl-1.0.0:transformers", "trl[deepspeed]"),
+        ("pypi:trl-1.0.0:math-verify", "trl[math-verify]"),
+    }
+    assert "trl[deepspeed,math-verify]==1.0.0" in run("why", "trl[math_verify,deepspeed]==1.0.0").out
+
+
 def test_pip_replaces_the_torch_of_an_image_where_a_package_requires_another(run: Run) -> None:
     ended = run("why", "nvcr.io/nvidia/pytorch:25.02-py3", "vllm==0.10.1.1", "--json")
     found = json.loads(ended.out)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from imagegen.plan.matrix import Rule
 from imagegen.plan.matrix.scans import PackageScans, ScannedLibrary, WheelVerdict
 from imagegen.plan.rules import Fact, Facts, MetadataCache, Question, ScanCache, evaluate, explain
@@ -151,6 +153,31 @@ def test_modules_for_several_torches_bind_a_package_to_none() -> None:
     verdict = WheelVerdict(cuda=(12,), torch=("2.8",), strings="new")
     found = cache(scans(scan("1.0", verdict, CUDART, name=name), name=name)).rules(name)
     assert [rule.id.rpartition(":")[2] for rule in found] == ["cuda"]
+
+
+def bitsandbytes(version: str, *releases: str) -> tuple[Rule, ...]:
+    """Rules about bitsandbytes with a library for each release of CUDA: "128" is 12.8."""
+    libraries = [ScannedLibrary(f"bitsandbytes/libbitsandbytes_cuda{each}.so") for each in releases]
+    found = scan(version, WheelVerdict(cuda=(12, 13)), *libraries, name="bitsandbytes")
+    return cache(scans(found, name="bitsandbytes")).rules("bitsandbytes", [version])
+
+
+@pytest.mark.parametrize(
+    ("cuda", "expected"),
+    [
+        ("12.5", "incompatible"), ("12.6", "compatible"), ("12.7", "incompatible"), ("12.8", "compatible"),
+        ("12.9", "incompatible"), ("13.0", "compatible"), ("13.1", "incompatible"), ("cpu", "compatible"),
+    ],
+)  # fmt: skip
+def test_a_library_for_each_release_of_cuda_serves_no_other(cuda: str, expected: str) -> None:
+    about = facts(cuda=cuda)
+    about = replace(about, packages={"bitsandbytes": Fact.exactly("0.46.0")})
+    assert answer(bitsandbytes("0.46.0", "126", "128", "130"), about) == expected
+
+
+def test_a_release_that_takes_the_nearest_library_is_bound_to_the_major_versions() -> None:
+    (rule,) = bitsandbytes("0.50.0", "126", "128", "130")
+    assert rule.then == {"cuda": ">=12,<14"}
 
 
 def test_what_was_compiled_from_sources_is_not_the_wheel() -> None:

@@ -55,11 +55,14 @@ class Question:
 
     def command(self, changes: Mapping[str, str] | None = None) -> str:
         """The question as it can be typed, with some answers changed."""
-        said = {**self.requested, **(changes or {})}
-        words = [f"{name}{self._extras(name)}{specifier}" for name, specifier in said.items()]
+        words = self.words(changes)
         if self.cell:
             words = [self.cell.id, *(part for word in words for part in ("--set", word))]
         return shlex.join(["imagegen", "why", *words])
+
+    def words(self, changes: Mapping[str, str] | None = None) -> list[str]:
+        said = {**self.requested, **(changes or {})}
+        return [f"{name}{self._extras(name)}{specifier}" for name, specifier in said.items()]
 
     def _extras(self, name: str) -> str:
         return f"[{','.join(sorted(self.extras[name]))}]" if self.extras.get(name) else ""
@@ -357,7 +360,7 @@ def _split(word: str) -> tuple[str, frozenset[str], str]:
         raise UsageError(
             f'"{word}" is not of the form name==version', code="usage-invalid-value", fix=f"for example `{_EXAMPLE}`"
         )
-    extras = frozenset(each.strip().lower() for each in (found["extras"] or "").split(",") if each.strip())
+    extras = frozenset(canonicalize_name(each.strip()) for each in (found["extras"] or "").split(",") if each.strip())
     return found["name"], extras, (found["specifier"] or "").strip()
 
 

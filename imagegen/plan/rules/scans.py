@@ -6,9 +6,12 @@ local version label: other builds of the same release are other files.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+
+from packaging.version import Version
 
 from imagegen.core.text import counted
 from imagegen.plan.matrix.model import Rule
@@ -28,7 +31,11 @@ _ESSENTIAL = frozenset({"sgl-kernel", "sglang-kernel", "vllm"})
 _OPTIONAL: Mapping[str, frozenset[str] | None] = {"torchao": None, "torchcodec": frozenset({"cuda"})}
 # Demands that do not follow: mooncake has a build of its module `ep` for each torch, and does without it.
 _UNFOUNDED = {"mooncake-transfer-engine": frozenset({"torch", "c++-abi"})}
+# Packages with a library for each CUDA release, of which they load that for the CUDA of torch and no other: the release
+# from which they take another one too, and the path. Read in bitsandbytes/cextension.py of 0.43.2, 0.49.2 and 0.50.2.
+_BY_CUDA_RELEASE = {"bitsandbytes": (Version("0.50"), re.compile(r".*/libbitsandbytes_cuda([0-9]{2})([0-9])\.so"))}
 _UNLABELLED = " +"  # in a condition: without a local version label
+_NO_LIBRARY = "RuntimeError: Configured CUDA binary not found"
 _SYMBOL = "ImportError: undefined symbol"
 _KERNEL = "CUDA error: no kernel image is available for execution on the device"
 _PTX = "CUDA error: the provided PTX was compiled with an unsupported toolchain"
@@ -101,7 +108,7 @@ def _rules(scans: PackageScans, releases: Iterable[str]) -> Iterator[Rule]:
     for version in releases:
         scan = scans.releases.get(version)
         unfounded = _UNFOUNDED.get(scans.name, frozenset())
-        demands = tuple(each for each in _demands(scan) if each.about not in unfounded) if scan else ()
+        demands = tuple(each for each in _demands(scans.name, scan) if each.about not in unfounded) if scan else ()
         for demand in [each for each in runs if each not in demands]:
             yield _rule(scans, demand, runs.pop(demand))
         for demand in demands:
@@ -143,9 +150,13 @@ def _serves(verdict: WheelVerdict, cuda: Fact | None) -> bool:
     return cuda is None or not verdict.cuda or any(not cuda.range.is_disjoint(each) for each in majors)
 
 
-def _demands(scan: WheelScan) -> Iterator[_Demand]:
+def _demands(package: str, scan: WheelScan) -> Iterator[_Demand]:
     verdict = scan.verdict
-    yield from _of_cuda(verdict, scan.libraries)
+    until, path = _BY_CUDA_RELEASE.get(package, (None, None))
+    if until and path and Version(scan.version) < until:
+        yield from _of_cuda_releases(path, scan.libraries)
+    else:
+        yield from _of_cuda(verdict, scan.libraries)
     yield from _of_glibc(verdict)
     yield from _of_torch(verdict)
     yield from _of_gpus(verdict, scan.libraries)
@@ -164,6 +175,25 @@ def _of_cuda(verdict: WheelVerdict, libraries: Iterable[ScannedLibrary]) -> Iter
     fix = f"Use a stack of CUDA {majors}"
     # Whether a stack without CUDA can do without these libraries is the package's own business.
     yield _Demand("cuda", (("cuda", ">=1"),), (("cuda", range_),), (), because, message, fix)
+
+
+def _of_cuda_releases(path: re.Pattern[str], libraries: Iterable[ScannedLibrary]) -> Iterator[_Demand]:
+    found = filter(None, (path.fullmatch(each.path) for each in libraries))
+    releases = sorted({(int(each[1]), int(each[2])) for each in found})
+    if releases:
+        shown = ", ".join(f"{major}.{minor}" for major, minor in releases)
+        because = f"has libraries in its wheel on PyPI for CUDA {shown} alone, and loads the one of torch's CUDA"
+        then = (("cuda", _one_of(releases)),)
+        fix = "Use torch for one of these, or set BNB_CUDA_VERSION to one of the same major version"
+        yield _Demand("cuda", (("cuda", ">=1"),), then, (), because, _NO_LIBRARY, fix)
+
+
+def _one_of(releases: Sequence[tuple[int, int]]) -> str:
+    """Return the specifier of these releases of CUDA, sorted; a major version has at most ten minor ones."""
+    (first, oldest), (last, newest) = releases[0], releases[-1]
+    every = [divmod(each, 10) for each in range(first * 10 + oldest, last * 10 + newest)]
+    gaps = [f"!={major}.{minor}.*" for major, minor in every if (major, minor) not in releases]
+    return ",".join([f">={first}.{oldest}", f"<{last}.{newest + 1}", *gaps])
 
 
 def _is_of_cuda(name: str) -> bool:

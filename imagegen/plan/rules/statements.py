@@ -115,7 +115,7 @@ class Releases:
             when={name: f">={versions[0]},<={versions[-1]}" if len(versions) > 1 else f"=={versions[0]}"},
             then={statement.name: ",".join(statement.choices)},
             conflict={},
-            because=f"{name} {span} {verb} {rest}.",
+            because=f"{name}{f'[{statement.extra}]' if statement.extra else ''} {span} {verb} {rest}.",
             source=f"{index} metadata of {name} {span}",
             date=self.package.read or "",
             severity="error",
