@@ -9,6 +9,7 @@ from imagegen.cli.app import App, Table, json_option, pass_app
 from imagegen.core.errors import LockError
 from imagegen.core.store import images
 from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Cell
 
 
 @click.command("list")
@@ -32,6 +33,7 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
                     "cell": cell.id,
                     "image": cell.image,
                     "purpose": cell.purpose,
+                    "extends": cell.extends,
                     "axes": dict(cell.axes),
                     "state": found[cell.id].name,
                     "reason": found[cell.id].reason,
@@ -46,15 +48,20 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
     first = ("cell",) if pattern else ("image", "default cell")
     one = len({cell.image for cell in cells}) == 1  # image, whose purpose need not stand in every row
     if one:
-        app.out.print(f"{cells[0].image}: {cells[0].purpose}")
+        app.out.print(f"{cells[0].image}: {_purpose(cells[0])}")
     table = Table(*first, "state", "built", *(() if one else ("for",)), wraps=("state", "for"))
     for cell in cells:
         names = (cell.id,) if pattern else (cell.image, cell.id)
         row = (*names, found[cell.id].name, _built(locks[cell.id], built.get(cell.id)))
-        table.add_row(*row, *(() if one else (cell.purpose,)))
+        table.add_row(*row, *(() if one else (_purpose(cell),)))
     table.print(app.out)
     if not pattern and (more := len(app.matrix.cells()) - len(cells)):
         app.progress.say(f"{more} more cells, for other values of the axes: imagegen list 'IMAGE*'")
+
+
+def _purpose(cell: Cell) -> str:
+    """Return what the image is for; of one that extends another, first what it changes."""
+    return f"{cell.description} {cell.purpose}" if cell.extends else cell.purpose
 
 
 def _built(found: Lock | LockError | None, digest: str | None) -> str:

@@ -56,6 +56,8 @@ def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
 def _show(app: App, cell: Cell, lock: Lock) -> None:
     app.out.print(Text.assemble((cell.id, "bold"), f": {cell.description}"))
     app.out.print(cell.purpose)
+    if cell.extends:
+        app.out.print(f"extends {cell.extends}")
     app.out.print(f"base {lock.base.name}: {_base(lock)}")
     app.out.print(f"interpreter {lock.interpreter.path}: {lock.interpreter}")
     app.out.print(f"locked as of {lock.as_of} by uv {lock.uv.version}; tag {local_tags(lock)[0]}")

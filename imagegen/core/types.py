@@ -221,6 +221,9 @@ Line = Annotated[str, NoCoercion(), AfterValidator(_line)]
 Name = Annotated[str, string(r"[a-z0-9]+(?:[.-][a-z0-9]+)*", 60)]
 Word = Annotated[str, string(r"[a-z0-9][a-z0-9._-]*", None, meaning="a name of lower-case letters, digits, ., _ and -")]
 Alias = Annotated[str, string(r"[A-Za-z0-9]+(?:[ ._-][A-Za-z0-9]+)*", 60)]
+PartName = Annotated[
+    str, string(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", meaning="the name of a component, a variable or a Debian package")
+]
 AxisValue = Annotated[str, string(r"[a-z0-9]+(?:[./-][a-z0-9]+)*", 40)]
 # A rule's subject: a surrounding, a component, or env.NAME. Its condition: see plan/matrix/model.py.
 Subject = Annotated[str, string(r"[a-z0-9]+(?:[.-][a-z0-9]+)*|env\.[A-Za-z_][A-Za-z0-9_]*", 100)]

@@ -1,4 +1,4 @@
-"""Cells: an image's entry, stacks and variants for one choice of axis values; the loaded matrix; a cell's inputs."""
+"""The loaded matrix: its cells, their ids, the choice among them, and the inputs of a cell's lock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import fnmatch
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,61 +18,9 @@ from imagegen.core.text import did_you_mean
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix.builds import Builds
 from imagegen.plan.matrix.model import Cell, Component, Interpreter, NgcImage, PinOverride, Requirement, Rule, System
-from imagegen.plan.matrix.recipe import Architectures, Commit, EnvEntry, LocalSource, Recipe, SdistFile
-from imagegen.plan.matrix.schema import ComponentUse, ImageEntry, OverrideEntry, PartEntry, StackEntry, VariantEntry
+from imagegen.plan.matrix.recipe import Architectures, Commit, LocalSource, Recipe, SdistFile
 
 _NAMED = 4  # cells in a message
-
-
-@dataclass
-class Composition:
-    """Names only; plan/matrix/complete.py resolves them."""
-
-    base: str
-    gpus: list[str]
-    interpreter: str | None = None  # None: the one that base and Python give
-    components: dict[str, ComponentUse] = field(default_factory=dict)
-    env: dict[str, EnvEntry] = field(default_factory=dict)
-    packages: dict[str, str] = field(default_factory=dict)  # Debian package -> reason
-    omits: dict[str, str] = field(default_factory=dict)  # distribution -> why it is left out
-    overrides: dict[str, OverrideEntry] = field(default_factory=dict)  # by distribution
-    accepts: dict[str, str] = field(default_factory=dict)  # rule -> why it only warns
-
-
-def compose(image: ImageEntry, stacks: Sequence[StackEntry], axes: Mapping[str, str]) -> Composition:
-    """Stacks in their order, then the image, then the variants that apply, in the same order; what comes later wins."""
-    made = Composition(image.base, image.gpus, image.interpreter)
-    parts: tuple[StackEntry | ImageEntry, ...] = (*stacks, image)
-    for part in parts:
-        _add(made, part)
-    for variant in _applying(parts, axes):
-        made.base = variant.base or made.base
-        made.gpus = variant.gpus or made.gpus
-        made.interpreter = variant.interpreter or made.interpreter
-        _add(made, variant)
-        for name in variant.without:
-            made.components.pop(name, None)
-    return made
-
-
-def _add(made: Composition, part: PartEntry) -> None:
-    for name in PartEntry.model_fields:
-        getattr(made, name).update(getattr(part, name))
-
-
-def _applying(parts: Sequence[StackEntry | ImageEntry], axes: Mapping[str, str]) -> Iterator[VariantEntry]:
-    for part in parts:
-        for variant in part.variants:
-            if applies(variant.when, axes):
-                yield variant
-
-
-def applies(choice: Mapping[str, Sequence[str]], axes: Mapping[str, str]) -> bool:
-    """Return whether each axis that `choice` names has one of its values in a cell of these `axes`."""
-    return all(axes[axis] in values for axis, values in choice.items())
-
-
-# The loaded matrix: its cells, their ids, and how a user chooses among them.
 
 
 @dataclass(frozen=True)

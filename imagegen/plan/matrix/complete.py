@@ -1,4 +1,4 @@
-"""The choice of the index of a component where PyPI and its publisher's index have builds for different CUDAs."""
+"""Validated entries -> the frozen dataclasses that the rest of imagegen sees, with every reference resolved."""
 
 from __future__ import annotations
 
@@ -8,16 +8,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagegen.core.config import mirror_name
 from imagegen.core.errors import ErrorList, MatrixError
+from imagegen.core.text import did_you_mean
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.builds import LEADER, Builds
-from imagegen.plan.matrix.cells import Matrix, applies, cell_id, compose, inputs
+from imagegen.plan.matrix.cells import Matrix, cell_id, inputs
+from imagegen.plan.matrix.compose import (
+    Composition,
+    Generation,
+    ancestry,
+    applies,
+    compose,
+    cycle_error,
+    inherit,
+    removable,
+)
 from imagegen.plan.matrix.interpreters import Interpreters
-from imagegen.plan.matrix.metadata import PackageReleases
+from imagegen.plan.matrix.metadata import AmbiguousBuildError, PackageReleases, is_pypi_build
 from imagegen.plan.matrix.model import (
     NO_CUDA,
     SURROUNDINGS,
@@ -38,43 +48,6 @@ from imagegen.plan.matrix.model import (
 from imagegen.plan.matrix.recipe import Recipe, recipe
 from imagegen.plan.matrix.references import Entries, PlacedEntry, check_references
 from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, ImageEntry, SdistEntry
-
-_ANY = ">=0.dev0"  # the empty specifier would admit arbitrary strings too
-
-
-class AmbiguousBuildError(ValueError):
-    """Some releases that a specifier admits are on PyPI for the cell's CUDA, and others are not known to be."""
-
-
-def is_pypi_build(specifier: str, cuda: str, harvested: PackageReleases | None) -> bool:
-    """Return whether PyPI's releases of the `harvested` package are built for CUDA version `cuda` ("12.8").
-
-    That is so if it is so for every release that the PEP 440 `specifier` admits, by the CUDA runtime that its own
-    metadata pins. Patch releases of a harvested minor version count as harvested. Without metadata of any admitted
-    release for `cuda` the answer is False: the publisher's own index has builds for every CUDA.
-
-    Raises AmbiguousBuildError when the answer is not the same for all admitted releases.
-    """
-    releases = harvested.releases.values() if harvested else ()
-    allowed = SpecifierSet(specifier or _ANY, prereleases=True)
-    admitted = [each for each in releases if each.version in allowed and not each.yanked]
-    fitting = [each.version for each in admitted if each.cuda == cuda]
-    if not fitting:
-        return False
-    others = [each.version for each in admitted if each.cuda != cuda]
-    versions = [Version(each.version) for each in releases]
-    first, last = min(versions), max(versions)
-    known = SpecifierSet(f">={first.major}.{first.minor}.dev0,<{last.major}.{last.minor + 1}.dev0", prereleases=True)
-    if not allowed.to_range().is_subset(known.to_range()):
-        others.append("releases that are not harvested")
-    if others:
-        raise AmbiguousBuildError(
-            f"{', '.join(fitting)} are built for CUDA {cuda} on PyPI, {', '.join(others)} are not"
-        )
-    return True
-
-
-# Validated entries -> the frozen dataclasses that the rest of imagegen sees, with every reference resolved.
 
 CELL_AXES = ("cuda", "python", "platform")  # what every cell must have
 _MAX_CELLS = 10_000  # of one image; the largest of the shipped ones has 24
@@ -265,10 +238,18 @@ class _Completion:
 
     def _cells(self, found: PlacedEntry) -> list[Cell]:
         """The image's cells, its default cell first; none when something it names is missing."""
-        entry: ImageEntry = found.entry
-        parts = [found, *(self.entries["stacks"][name] for name in entry.stacks if name in self.entries["stacks"])]
-        if not (set(CELL_AXES) <= set(self.axes) and all(self._resolved(part) and part.entry for part in parts)):
+        images = self.entries["images"]
+        if error := cycle_error(found, images):
+            self.errors.append(error)
+        chain = ancestry(found, images)
+        stacks = [name for each in chain for name in each.entry.stacks]
+        if not (chain and set(CELL_AXES) <= set(self.axes) and set(stacks) <= set(self.stacks)):
             return []
+        if not all(self._resolved(each) for each in chain):
+            return []
+        if twice := {name for name in stacks if stacks.count(name) > 1} & set(found.entry.stacks):
+            self._fail(found, f"it names a stack twice, or one of an image that it extends: {min(twice)}", "stacks")
+        entry = inherit(chain)
         if not entry.gpus and set(self._offered(entry, "cuda")) != {NO_CUDA}:
             self._fail(found, "an image with CUDA says for which GPUs it is: `gpus` is missing")
         axes = sorted(self.axes)
@@ -277,14 +258,29 @@ class _Completion:
             self._fail(found, f"the image has more than {_MAX_CELLS} cells", "axes")
             return []
         choices = [dict(zip(axes, values, strict=True)) for values in itertools.product(*offered)]
-        for position, excluded in enumerate(entry.exclude):
+        for position, excluded in enumerate(found.entry.exclude):
             if not any(applies(excluded, choice) for choice in choices):
                 self._fail(found, "it excludes none of the image's cells", "exclude", position, key=False)
         choices = [each for each in choices if not any(applies(excluded, each) for excluded in entry.exclude)]
         if not choices:
             self._fail(found, "it excludes every cell of the image", "exclude")
-        cells = [self._cell(found, entry, choice) for choice in choices]
+        generations = [Generation(e.entry, tuple(self.stacks[name] for name in e.entry.stacks)) for e in chain]
+        self._check_removals(found, generations, choices)
+        cells = [self._cell(found, entry, choice, compose(generations, choice)) for choice in choices]
         return [cell for cell in cells if cell]
+
+    def _check_removals(
+        self, found: PlacedEntry, chain: Sequence[Generation], choices: Sequence[Mapping[str, str]]
+    ) -> None:
+        """Add an error for each name in the image's `without` that no cell of the image that it extends has."""
+        if not found.entry.without:
+            return
+        known = {name for choice in choices for name in removable(compose(chain[:-1], choice))}
+        for position, name in enumerate(found.entry.without):
+            if name not in known:
+                fix = did_you_mean(name, known) or f"`imagegen show {found.entry.extends}` lists what it has"
+                what = f'"{name}" removes nothing: {found.entry.extends} has no such component, variable or package'
+                self.errors.append(found.error(what, "without", position, fix=fix, key=False))
 
     def _base(self, found: PlacedEntry) -> Base:
         system = self.systems[found.entry.system]
@@ -321,8 +317,7 @@ class _Completion:
             self._metadata[package] = metadata.load(self.directories, package)
         return self._metadata[package]
 
-    def _cell(self, found: PlacedEntry, entry: ImageEntry, axes: Mapping[str, str]) -> Cell | None:
-        made = compose(entry, [self.stacks[name] for name in entry.stacks], axes)
+    def _cell(self, found: PlacedEntry, entry: ImageEntry, axes: Mapping[str, str], made: Composition) -> Cell | None:
         sound = made.base in self.bases and set(made.components) <= set(self.components)
         if not (sound and set(made.gpus) <= set(self.gpus)):
             return None  # what it names has an error of its own
@@ -356,8 +351,8 @@ class _Completion:
         draft = Cell(
             id=cell_id(found.name, axes, {name: axis.default for name, axis in self.axes.items()}),
             image=found.name,
-            description=entry.description,
-            purpose=entry.purpose,
+            description=entry.description or "",
+            purpose=entry.purpose or "",
             axes=axes,
             base=base,
             interpreter=interpreter,
@@ -383,6 +378,7 @@ class _Completion:
                 for name, each in sorted(made.overrides.items())
             ),
             accepts=dict(sorted(made.accepts.items())),
+            extends=entry.extends,
         )
         return inputs(draft)
 

@@ -254,3 +254,40 @@ def _release(version: str, table: _ReleaseTable) -> ReleaseMetadata:
         cuda=table.cuda,
         yanked=table.yanked,
     )
+
+
+# The choice between PyPI and a publisher's index, which have builds for different CUDAs.
+
+_ANY = ">=0.dev0"  # the empty specifier would admit arbitrary strings too
+
+
+class AmbiguousBuildError(ValueError):
+    """Some releases that a specifier admits are on PyPI for the cell's CUDA, and others are not known to be."""
+
+
+def is_pypi_build(specifier: str, cuda: str, harvested: PackageReleases | None) -> bool:
+    """Return whether PyPI's releases of the `harvested` package are built for CUDA version `cuda` ("12.8").
+
+    That is so if it is so for every release that the PEP 440 `specifier` admits, by the CUDA runtime that its own
+    metadata pins. Patch releases of a harvested minor version count as harvested. Without metadata of any admitted
+    release for `cuda` the answer is False: the publisher's own index has builds for every CUDA.
+
+    Raises AmbiguousBuildError when the answer is not the same for all admitted releases.
+    """
+    releases = harvested.releases.values() if harvested else ()
+    allowed = SpecifierSet(specifier or _ANY, prereleases=True)
+    admitted = [each for each in releases if each.version in allowed and not each.yanked]
+    fitting = [each.version for each in admitted if each.cuda == cuda]
+    if not fitting:
+        return False
+    others = [each.version for each in admitted if each.cuda != cuda]
+    versions = [Version(each.version) for each in releases]
+    first, last = min(versions), max(versions)
+    known = SpecifierSet(f">={first.major}.{first.minor}.dev0,<{last.major}.{last.minor + 1}.dev0", prereleases=True)
+    if not allowed.to_range().is_subset(known.to_range()):
+        others.append("releases that are not harvested")
+    if others:
+        raise AmbiguousBuildError(
+            f"{', '.join(fitting)} are built for CUDA {cuda} on PyPI, {', '.join(others)} are not"
+        )
+    return True

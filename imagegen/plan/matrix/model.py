@@ -361,6 +361,7 @@ class Cell:
     packages: Mapping[str, str] = field(default_factory=dict)  # Debian packages above the base -> reason, by name
     overrides: tuple[Override, ...] = ()  # sorted by package
     accepts: Mapping[str, str] = field(default_factory=dict)  # id of a rule that only warns here -> why
+    extends: str | None = None  # the image whose content this one takes over, where the matrix names one
 
     @property
     def declarations(self) -> Declarations:

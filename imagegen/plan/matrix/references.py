@@ -155,7 +155,21 @@ def _component(found: PlacedEntry, known: _Known) -> Iterator[MatrixError]:
         yield from known.missing(found, "component", leader, known.names["components"], "pypi_build")
 
 
+_WHOLE = "only an image that extends another one (`extends: NAME`) may leave it out"
+_EXTENDS = "name that image as `extends:`; `without:` of a variant removes for some cells"
+
+
 def _image(found: PlacedEntry, known: _Known) -> Iterator[MatrixError]:
+    written = found.written if isinstance(found.written, dict) else {}
+    if "extends" in written:
+        yield from known.missing(found, "image", written["extends"], known.names["images"], "extends")
+    elif written:
+        for key in ("description", "purpose", "base"):
+            if written.get(key) is None:
+                what = f'the key "{key}" is missing'
+                yield MatrixError(what, code="matrix-missing-key", where=found.where(), fix=_WHOLE)
+        if "without" in written:
+            yield found.error("it removes from an image that it extends, and extends none", "without", fix=_EXTENDS)
     yield from _name(found, "base", known)
     yield from _name(found, "interpreter", known)
     yield from _gpus(found, known)
