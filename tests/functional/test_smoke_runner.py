@@ -167,6 +167,54 @@ def test_the_runner_runs_what_applies_and_prints_each_line(tmp_path: Path) -> No
     assert (wrong.returncode, wrong.stderr.strip()) == (1, "no such check: attenton")
 
 
+def test_all_checks_share_a_time_limit(tmp_path: Path) -> None:
+    """A check that does not end is reported before its own limit, so that the container can be killed after it."""
+    for module in (HOME / "smoke").glob("*.py"):
+        (tmp_path / "smoke").mkdir(exist_ok=True)
+        (tmp_path / "smoke" / module.name).write_bytes(module.read_bytes())
+    (tmp_path / "smoke" / "entry.py").write_text("import sys, time; print(sys.argv[1], flush=True); time.sleep(60)")
+    (tmp_path / "spec.json").write_text(json.dumps({"versions": {}, "env": {}}))
+    argv = [sys.executable, "-m", "smoke.runner", "spec.json", "--seconds", "2", "imports", "pip-check"]
+    start = time.monotonic()
+    lines = subprocess.run(argv, cwd=tmp_path, capture_output=True, check=True).stdout.splitlines()
+    assert time.monotonic() - start < 20
+    results = [json.loads(line) for line in lines]
+    assert [(each["check"], each["status"]) for each in results] == [("imports", "fail"), ("pip-check", "fail")]
+    assert results[0]["reason"] == "still running after 2 s, at: imports"
+
+
+HANG = """\
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+sys.modules["smoke.engines"] = SimpleNamespace(ALONE={})  # the module itself needs torch
+from smoke import verl_run
+verl_run.RAY_LOGS = Path("ray")
+found = verl_run.run(Path.cwd(), [], verl_run.VARIANTS["grpo"])
+assert found.exit_code is None and found.metrics == [], found
+sys.stdout.write(found.log)
+"""
+
+
+def test_a_trainer_that_hangs_leaves_its_stacks(tmp_path: Path) -> None:
+    """Trainer and workers are stand-ins: a module of verl's name that sleeps, and files named as Ray names stderr."""
+    package = tmp_path / "verl" / "trainer"
+    package.mkdir(parents=True)
+    (package / "main_ppo.py").write_text("import time\ndef culprit():\n    time.sleep(60)\nculprit()\n")
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "worker-1.err").write_text("Traceback of another day\n")
+    (tmp_path / "ray" / "worker-2.err").write_text("noise\nFatal Python error: Aborted\nworker_culprit\n")
+    environment = {**os.environ, "PYTHONPATH": f"{HOME}:{tmp_path}", "PYTHONFAULTHANDLER": "1"}
+    environment["IMAGEGEN_CHECK_SECONDS"] = "22"
+    argv = [sys.executable, "-c", HANG]
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=environment, capture_output=True, check=False, text=True, start_new_session=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "in culprit" in done.stdout and "worker_culprit" in done.stdout
+    assert "noise" not in done.stdout and "worker-1.err" not in done.stdout
+
+
 def test_the_table_and_the_programs_are_one_set() -> None:
     assert {check.module for check in CHECKS} == {path.stem for path in PROGRAMS}
     assert len({check.name for check in CHECKS}) == len(CHECKS)

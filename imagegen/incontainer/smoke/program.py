@@ -11,6 +11,7 @@ from typing import Any
 from smoke.arch import targets
 
 Details = dict[str, Any]
+SECONDS = "IMAGEGEN_CHECK_SECONDS"  # variable of a check's process: after so many seconds the runner kills it
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,17 @@
 """Runs checks, each as a process of its own, and prints one JSON line for each as it finishes.
 
-    python -m smoke.runner SPEC [CHECK ...]
+    python -m smoke.runner SPEC [--seconds LIMIT] [CHECK ...]
 
+LIMIT is for all checks together: the one that runs then fails with the end of its log.
 What a program can do wrong is an answer too: dying from a signal is "crash" with the signal's name; no output, output
 that is not the promised JSON, and running past the time limit are "fail".
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,10 +19,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from smoke.forks import signal_name
+from smoke.program import SECONDS
 from smoke.table import CHECKS, Check, applicable
 
 ROOT = Path(__file__).resolve().parent.parent  # the folder that holds the package `smoke`
@@ -29,13 +34,20 @@ KILLED_HINT = "; the kernel may have ended it for want of memory"
 
 
 def main(arguments: Sequence[str]) -> None:
-    spec, *names = arguments
-    fields = json.loads(Path(spec).read_text(encoding="utf-8"))
-    unknown = set(names) - {check.name for check in CHECKS}
+    parser = argparse.ArgumentParser(prog="smoke.runner")
+    parser.add_argument("spec")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("checks", nargs="*")
+    given = parser.parse_intermixed_args(arguments)
+    fields = json.loads(Path(given.spec).read_text(encoding="utf-8"))
+    unknown = set(given.checks) - {check.name for check in CHECKS}
     if unknown:
         sys.exit(f"no such check: {', '.join(sorted(unknown))}")
-    for check in applicable({*fields["versions"], *fields["env"]}, names):
-        print(json.dumps(run(check, command(check, spec))), flush=True)
+    deadline = time.monotonic() + given.seconds
+    for check in applicable({*fields["versions"], *fields["env"]}, given.checks):
+        left = max(1.0, deadline - time.monotonic())
+        limited = replace(check, timeout=math.ceil(min(check.timeout, left)))
+        print(json.dumps(run(limited, command(check, given.spec))), flush=True)
 
 
 def command(check: Check, spec: str) -> list[str]:
@@ -53,7 +65,7 @@ def run(check: Check, argv: Sequence[str]) -> dict[str, Any]:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+            env={**os.environ, "PYTHONFAULTHANDLER": "1", SECONDS: str(check.timeout)},
             start_new_session=True,
         )
         try:

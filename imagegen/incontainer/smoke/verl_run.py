@@ -8,23 +8,29 @@ to what a sound stack shows. Configuration names and metrics are those of verl 0
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from smoke.program import Details, Failed, Findings, Skipped, Spec, step
+from smoke.program import SECONDS, Details, Failed, Findings, Skipped, Spec, step
 
 PROMPTS, GROUP, ANSWER = 16, 8, 16  # prompts of a batch, answers of each, tokens of an answer at most
 VOCABULARY = 320  # 256 bytes, 3 special tokens, and some that stay unused
 LOG_LINES = 80
 TIMEOUT = 1500  # seconds
+REPORT = 20  # seconds before the runner kills the check: a run that hangs is ended, and its stacks are read
+RAY_LOGS = Path("/tmp/ray/session_latest/logs")  # noqa: S108  # Ray's own default
+STACK_LINES = 400  # of all processes together
 # Of a sound run on an H200 (docs/measurements.md) the least correlation is 0.99997, the largest mean 0.0043.
 CORRELATION = 0.999  # at least, of the probabilities of the sampled tokens in rollout engine and trainer
 DIFFERENCE = 0.02  # at most, the mean of their differences
@@ -247,11 +253,14 @@ def run(root: Path, argv: Iterable[str], variant: Variant) -> Run:
         # In the check's own session, whose processes the runner ends with it.
         process = subprocess.Popen(command, cwd=root, env=environment, stdout=output, stderr=subprocess.STDOUT)
         try:
-            code: int | None = process.wait(TIMEOUT)
+            code: int | None = process.wait(min(TIMEOUT, float(os.environ.get(SECONDS, "inf")) - REPORT))
         except subprocess.TimeoutExpired:
+            dump_stacks()
             process.kill()
             code = None
     text = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:])
+    if code is None:
+        text += "\n" + worker_stacks()
     print(text, file=sys.stderr)  # now: what the run left may be in pieces, and then reading it raises
     step("what it left")
     answers = [line for path in sorted((root / "answers").glob("*.jsonl")) for line in _lines(path)]
@@ -265,6 +274,31 @@ def run(root: Path, argv: Iterable[str], variant: Variant) -> Run:
             else printable(saved / HF_FOLDER[variant.strategy]) - printable(root / "model")
         )
     return Run(code, metrics, answers, learned, text)
+
+
+def dump_stacks() -> None:
+    """End all processes of this check with SIGABRT, so that each Python process writes its stacks to stderr.
+
+    They are those of the session that the runner made for it; does nothing where this process leads no session.
+    """
+    own = os.getpid()
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError, ValueError):  # it ended meanwhile, or it is no process
+            number = int(name)
+            if number != own and os.getsid(number) == own:
+                os.kill(number, signal.SIGABRT)
+    time.sleep(5)
+
+
+def worker_stacks() -> str:
+    """Return the stacks that Ray's workers wrote as they were ended: Ray keeps their stderr in files."""
+    found = []
+    for path in sorted(RAY_LOGS.glob("worker-*.err")):
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        start = next((number for number, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
+        if start is not None:
+            found += [f"{path.name}:", *lines[start:]]
+    return "\n".join(found[:STACK_LINES])
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
