@@ -10,6 +10,7 @@ from imagegen.app.audit import audit_before_image
 from imagegen.app.build import ensure_wheels
 from imagegen.app.session import Session
 from imagegen.core.errors import AuditError, ErrorList, IncompatibleError, LockError
+from imagegen.core.text import did_you_mean
 from imagegen.image import layers
 from imagegen.plan import lock
 from imagegen.plan.lock.file import LockErrors
@@ -90,16 +91,33 @@ def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bo
 def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: LockOptions) -> Lock:
     """Resolve the cell. Raises IncompatibleError where a rule rejects the cell or the result, and as `lock_cell`."""
     session.require_compatible(cell, facts_of_cell(cell))
-    locked = resolve.lock_cell(
-        cell,
-        previous,
-        options,
-        session.rules,
-        wheel_selector(session, cell),
-        session.context_for(cell),
-    )
+    try:
+        locked = resolve.lock_cell(
+            cell,
+            previous,
+            options,
+            session.rules,
+            wheel_selector(session, cell),
+            session.context_for(cell),
+        )
+    except LockError as error:
+        raise _unknown_project(session, cell, error) or error from error
     session.require_compatible(cell, facts_of_lock(locked, cell.base.glibc))
     return locked
+
+
+def _unknown_project(session: Session, cell: Cell, error: LockError) -> LockError | None:
+    """Return the error for a component that nothing declares and that its index does not have; None for others."""
+    for each in cell.requirements:
+        name = each.component.package
+        if not each.component.declared and f"{name} was not found in the package registry" in (error.why or ""):
+            return LockError(
+                f'index {each.index} has no project "{name}"',
+                code="lock-unknown-project",
+                why=f"no `components` entry declares {name}, so that it is a package of the index",
+                fix=did_you_mean(name, session.matrix.components) or "correct the name, or give it an `index:`",
+            )
+    return None
 
 
 def wheel_selector(session: Session, cell: Cell) -> resolve.LocalWheelSelector:

@@ -233,6 +233,7 @@ def spec(lock: Lock, declared: Declarations) -> dict[str, object]:
         "imports": {name: list(modules) for name, modules in declared.imports.items()},
         "omits": dict(declared.omits),
         "overrides": dict(declared.overrides),
+        "undeclared": list(declared.undeclared),
         "modules": dict(catalogue.data("modules")),
         "gpus": _architectures(lock),
     }

@@ -218,3 +218,25 @@ def test_a_damaged_file_is_read_or_is_nothing(
     path = tmp_path_factory.mktemp("elf") / "x.so"
     path.write_bytes(content)
     assert isinstance(elf.dynamic(path), elf.Dynamic)
+
+
+def test_modules_of_an_undeclared_distribution_are_read_off_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [
+        "pkg/__init__.py",
+        "pkg/sub/__init__.py",
+        "ns/part/__init__.py",
+        "single.py",
+        "_private.py",
+        "tests/__init__.py",
+    ]
+    info = tmp_path / "odd_name-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-name\nVersion: 1.0\n")
+    (info / "RECORD").write_text("".join(f"{name},,\n" for name in [*files, "odd_name-1.0.dist-info/RECORD"]))
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert imports.modules_of("odd-name") == ["ns.part", "pkg", "single"]

@@ -222,6 +222,7 @@ def test_the_suite_travels_whole_and_alone() -> None:
         "omits": {"apex": "It is on GitHub."},
         "modules": catalogue.data("modules"),
         "overrides": {},
+        "undeclared": [],
     }
 
 

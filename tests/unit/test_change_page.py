@@ -28,3 +28,14 @@ def test_the_image_is_the_shipped_one_with_the_changes(tmp_path: Path) -> None:
     assert {name for name in after if after[name] != before.get(name, "")} == {"transformers"}
     assert {each.name: each.value for each in own.env}["WANDB_MODE"] == "disabled"
     assert (set(own.packages) - set(parent.packages), own.extends, own.base) == ({"git"}, "cpu-grpo", parent.base)
+
+
+def test_a_package_that_nothing_declares_needs_no_ceremony(tmp_path: Path) -> None:
+    own = load(tmp_path).select_one("my-eval")
+    found = {each.component.name: each for each in own.requirements if not each.component.declared}
+    assert {name: (each.pep508, each.index) for name, each in found.items()} == {
+        "math-verify": ("math-verify==0.8.0", "pypi"),
+        "pylatexenc": ("pylatexenc", "pypi"),
+    }
+    assert own.declarations.undeclared == ("math-verify", "pylatexenc")
+    assert all(each.because for each in own.requirements)

@@ -89,7 +89,14 @@ def _edit(text: str, old: str, new: str) -> str:
         ('"3.11", "3.12"', "3.10", ["0.yaml:6:37: 3.10 needs quotes", "as a float", 'write "3.10"']),
         ("images:", "image:", ['0.yaml:18:1: unknown key "image"', 'did you mean "images"?']),
         ("base: deb\n", "base: dbe\n", ['0.yaml:22:11: there is no base "dbe"', 'did you mean "deb"?']),
-        ("numpy: {because: n}", "nunpy: {because: n}", ["0.yaml:25:7: there is no component", 'did you mean "numpy"?']),
+        ("numpy: {because: n}", "numpy: {}", ['0.yaml:25:7: the key "because" is missing']),
+        (
+            "numpy: {because: n}",
+            "nunpy: {git: v1}",
+            ['0.yaml:25:15: there is no component "nunpy"', 'did you mean "numpy"?'],
+        ),
+        ("numpy: {because: n}", "num.py: {}", ['0.yaml:25:7: "num.py" is no component', "num-py"]),
+        ("  numpy: {description: n}", "  np: {description: n, package: numpy}", ['"numpy" is the component "np"']),
         ("index: {cpu: wheels-cpu}", "index: {gpu: wheels-cpu}", ["0.yaml:16:35: there is no value of the cuda axis"]),
         ("index: {cpu: wheels-cpu}", "index: {cpu: wheels}", ['0.yaml:16:40: there is no index "wheels"']),
         ('"==2.13.0"', '"=2.13"', ["0.yaml:24:24: images.small.components.torch.version:", "PEP 440"]),
@@ -192,7 +199,7 @@ def test_a_faulty_rule_is_a_load_error(tmp_path: Path, old: str, new: str, expec
 
 
 def test_all_errors_of_all_files_come_at_once_and_in_order(tmp_path: Path) -> None:
-    broken = _edit(_edit(SMALL, "system:", "sistem:"), "numpy: {because: n}", "nunpy: {because: n}")
+    broken = _edit(_edit(SMALL, "system:", "sistem:"), "numpy: {because: n}", "nunpy: {git: v1}")
     complaints = complaint(
         tmp_path, broken, _edit(RULE, "severity: error", "severity: fatal"), "images: {x: {base: dbe}}"
     )
@@ -235,7 +242,7 @@ def _repeat(head: str, entry: str) -> str:
         (_repeat("components:\n  c:\n    description: d\n    imports:\n", "    - &a{number} b\n"), 0),
         (_repeat("components:\n  c:\n    description: d\n    imports:\n", "    - {number}\n"), 0),
         (_repeat("components:\n", "  c{number}: {{description: d, override: true}}\n"), 0),
-        (large(3 * MOST, named="misspelt-"), -4),
+        (large(3 * MOST, named="not.known"), -4),
     ],
 )
 def test_faults_are_explained_up_to_a_number(tmp_path: Path, text: str, beside: int) -> None:

@@ -28,6 +28,7 @@ class Spec:
     omits: dict[str, str] = field(default_factory=dict)  # distribution that is left out on purpose -> why
     modules: dict[str, str] = field(default_factory=dict)  # distribution -> its module, where the names differ
     overrides: dict[str, str | None] = field(default_factory=dict)  # distribution -> specifier; None: it is left out
+    undeclared: list[str] = field(default_factory=list)  # distributions whose modules their files name
     check: str = ""  # the name under which the table has this run
 
 

@@ -12,7 +12,6 @@ from packaging.version import Version
 
 from imagegen.core.config import mirror_name
 from imagegen.core.errors import ErrorList, MatrixError
-from imagegen.core.text import did_you_mean
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.builds import LEADER, Builds
 from imagegen.plan.matrix.cells import Matrix, cell_id, inputs
@@ -24,7 +23,7 @@ from imagegen.plan.matrix.compose import (
     compose,
     cycle_error,
     inherit,
-    removable,
+    removal_errors,
 )
 from imagegen.plan.matrix.interpreters import Interpreters
 from imagegen.plan.matrix.metadata import AmbiguousBuildError, PackageReleases, is_pypi_build
@@ -50,6 +49,7 @@ from imagegen.plan.matrix.references import Entries, PlacedEntry, check_referenc
 from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, ImageEntry, SdistEntry
 
 CELL_AXES = ("cuda", "python", "platform")  # what every cell must have
+_UNEXPLAINED = "The image names it, and gives no reason."
 _MAX_CELLS = 10_000  # of one image; the largest of the shipped ones has 24
 _LONGEST_TAG = 115  # characters: 128 (OCI distribution-spec v1.1), less a dash and 12 digits of the inputs' hash
 SHAPES = {"python": ("3.", "3.11"), "platform": ("linux/", "linux/amd64")}  # axis -> prefix of its values, example
@@ -90,6 +90,7 @@ class _Completion:
         self.stacks = {found.name: found.entry for found in self._sound("stacks") if self._resolved(found)}
         self._check_axes()
         self.indexes = self._indexes()
+        self._owners: dict[str, str] = {}  # package -> its component
         self.components = self._components()
         self.sdists = tuple(each for each in self.components.values() if each.sdist)
         self.recipes = self._recipes(directories)
@@ -119,7 +120,7 @@ class _Completion:
             tuple(cells[each] for each in sorted(cells)),
             self.rules,
             defaults,
-            self.components,
+            {name: each for name, each in self.components.items() if each.declared},
             self.gpus,
             self.systems,
             {name: tuple(axis.values) for name, axis in self.axes.items()},
@@ -184,15 +185,14 @@ class _Completion:
 
     def _components(self) -> dict[str, Component]:
         result: dict[str, Component] = {}
-        owner: dict[str, str] = {}
         for found in self._sound("components"):
             name, entry = found.name, found.entry
             if name in SURROUNDINGS:
                 self._fail(found, f'"{name}" cannot be a component: rules call the surroundings so')
             package = entry.package or name
-            if package in owner:
-                self._fail(found, f'the package "{package}" already belongs to the component "{owner[package]}"')
-            owner[package] = name
+            if package in self._owners:
+                self._fail(found, f'the package "{package}" already belongs to the component "{self._owners[package]}"')
+            self._owners[package] = name
             if entry.compiled and (entry.git or entry.sdist):
                 key = "git" if entry.git else "sdist"
                 self._fail(found, "the sources of a compiled component stand in its recipe, under `recipes`", key)
@@ -215,6 +215,17 @@ class _Completion:
                 entry_points=tuple(entry.entry_points),
             )
         return result
+
+    def _component(self, image: PlacedEntry, name: str) -> Component | None:
+        """Return the component; an ordinary package of an index where no entry has this name; None after an error."""
+        if name not in self.components and name not in self.entries["components"]:
+            if other := self._owners.get(name):
+                if (image.path, name) not in self._ambiguous:
+                    self._ambiguous.add((image.path, name))
+                    self._fail(image, f'the package "{name}" is the component "{other}"', "components", name)
+                return None
+            self.components[name] = Component(name, name, "", (), declared=False)
+        return self.components.get(name)
 
     def _recipes(self, directories: Sequence[Path]) -> dict[str, Recipe]:
         result = {}
@@ -265,22 +276,9 @@ class _Completion:
         if not choices:
             self._fail(found, "it excludes every cell of the image", "exclude")
         generations = [Generation(e.entry, tuple(self.stacks[name] for name in e.entry.stacks)) for e in chain]
-        self._check_removals(found, generations, choices)
+        self.errors += removal_errors(found, generations, choices)
         cells = [self._cell(found, entry, choice, compose(generations, choice)) for choice in choices]
         return [cell for cell in cells if cell]
-
-    def _check_removals(
-        self, found: PlacedEntry, chain: Sequence[Generation], choices: Sequence[Mapping[str, str]]
-    ) -> None:
-        """Add an error for each name in the image's `without` that no cell of the image that it extends has."""
-        if not found.entry.without:
-            return
-        known = {name for choice in choices for name in removable(compose(chain[:-1], choice))}
-        for position, name in enumerate(found.entry.without):
-            if name not in known:
-                fix = did_you_mean(name, known) or f"`imagegen show {found.entry.extends}` lists what it has"
-                what = f'"{name}" removes nothing: {found.entry.extends} has no such component, variable or package'
-                self.errors.append(found.error(what, "without", position, fix=fix, key=False))
 
     def _base(self, found: PlacedEntry) -> Base:
         system = self.systems[found.entry.system]
@@ -318,7 +316,7 @@ class _Completion:
         return self._metadata[package]
 
     def _cell(self, found: PlacedEntry, entry: ImageEntry, axes: Mapping[str, str], made: Composition) -> Cell | None:
-        sound = made.base in self.bases and set(made.components) <= set(self.components)
+        sound = made.base in self.bases and all(self._component(found, name) for name in made.components)
         if not (sound and set(made.gpus) <= set(self.gpus)):
             return None  # what it names has an error of its own
         base, base_env = self.bases[made.base], self.entries["bases"][made.base].entry.env
@@ -337,7 +335,7 @@ class _Completion:
             Requirement(
                 replace(component, entry_points=tuple(use.entry_points)) if use.entry_points else component,
                 use.version,
-                use.because,
+                use.because or _UNEXPLAINED,
                 self._index(found, made.components, component, axes["cuda"]),
                 component.git[use.git] if use.git else None,
                 tuple(sorted(set(use.extras))),

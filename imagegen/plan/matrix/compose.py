@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from imagegen.core.errors import MatrixError
+from imagegen.core.text import did_you_mean
 from imagegen.plan.matrix.recipe import EnvEntry
 from imagegen.plan.matrix.references import PlacedEntry
 from imagegen.plan.matrix.schema import ComponentUse, ImageEntry, OverrideEntry, PartEntry, StackEntry, VariantEntry
@@ -107,6 +108,19 @@ def ancestry(found: PlacedEntry, images: Mapping[str, PlacedEntry]) -> tuple[Pla
             return ()
         chain.insert(0, images[name])
     return tuple(chain) if chain[0].entry else ()
+
+
+def removal_errors(
+    found: PlacedEntry, chain: Sequence[Generation], choices: Sequence[Mapping[str, str]]
+) -> Iterator[MatrixError]:
+    """Yield an error for each name in the image's `without` that no cell of the image that it extends has."""
+    without = found.entry.without
+    known = {name for choice in choices if without for name in removable(compose(chain[:-1], choice))}
+    for position, name in enumerate(without):
+        if name not in known:
+            what = f'"{name}" removes nothing: {found.entry.extends} has no such component, variable or package'
+            fix = did_you_mean(name, known) or f"`imagegen show {found.entry.extends}` lists what it has"
+            yield found.error(what, "without", position, fix=fix, key=False)
 
 
 def cycle_error(found: PlacedEntry, images: Mapping[str, PlacedEntry]) -> MatrixError | None:

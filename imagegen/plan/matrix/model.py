@@ -233,6 +233,7 @@ class Component:
     git: Mapping[str, GitSource] = field(default_factory=dict)  # by name
     compiled: bool = False  # its sources need a compiler
     entry_points: tuple[str, ...] = ()  # modules that users start: everything that they import must be installed
+    declared: bool = True  # False: no `components` entry has it; it is whatever package the index has by this name
 
 
 @dataclass(frozen=True)
@@ -329,6 +330,7 @@ class Declarations:
     entry_points: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # -> modules that users start
     omits: Mapping[str, str] = field(default_factory=dict)  # that an extra names and the image lacks -> why
     overrides: Mapping[str, str | None] = field(default_factory=dict)  # -> specifier; None: the image lacks it
+    undeclared: tuple[str, ...] = ()  # of no component; their modules are read off the installed files
 
 
 @dataclass(frozen=True)
@@ -371,6 +373,7 @@ class Cell:
             {each.package: each.entry_points for each in components if each.entry_points},
             self.omits,
             {each.package: each.specifier for each in self.overrides},
+            tuple(each.package for each in components if not each.declared),
         )
 
     @property

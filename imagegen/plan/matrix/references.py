@@ -85,6 +85,7 @@ def _build(found: PlacedEntry, known: _Known) -> Iterator[MatrixError]:
         yield from known.missing(found, "component", name, known.names["components"], "package", name)
 
 
+_DECLARED_ALONE = frozenset({"git", "from_source", "uv_lock", "groups"})  # keys that need a component's entry
 _ASKED = ("linux/amd64", "linux/arm64")  # platforms that queries name, whether the matrix has them or not
 
 
@@ -194,10 +195,15 @@ def _part(found: PlacedEntry, known: _Known, written: Any = None, *inside: str |
     written = found.written if written is None else written
     for name, use in _mapping(written, "components").items():
         here = (*inside, "components", name)
-        yield from known.missing(found, "component", name, known.names["components"], *here)
         yield from _name(found, "index", known, use, *here)
-        if not isinstance(use, dict) or name not in known.names["components"]:
+        if not isinstance(use, dict):
             continue
+        if name not in known.names["components"]:
+            yield from _undeclared(found, known, use, *here)
+            continue
+        if use.get("because") is None:
+            what = 'the key "because" is missing'
+            yield MatrixError(what, code="matrix-missing-key", where=found.where(*here))
         if "git" in use:
             yield from known.missing(found, f"commit of {name}", use["git"], known.commits(name), *here, "git")
         if use.get("from_source") is True and not known.is_compiled(name):
@@ -210,6 +216,17 @@ def _part(found: PlacedEntry, known: _Known, written: Any = None, *inside: str |
         yield from _name(found, "interpreter", known, variant, *here)
         yield from _names(found, "component", _list(variant, "without"), known, *here, "without")
         yield from _part(found, known, variant, *here)
+
+
+def _undeclared(found: PlacedEntry, known: _Known, use: dict[str, Any], *here: str | int) -> Iterator[MatrixError]:
+    """Yield errors for a component that no entry declares and that is not an ordinary package of an index."""
+    name = str(here[-1])
+    if "." in name:
+        fix = f"write {name.replace('.', '-')}, the normalised name (PEP 503)"
+        yield found.error(f'"{name}" is no component, and no package name', *here, fix=fix)
+    for key in _DECLARED_ALONE & use.keys():
+        fix = did_you_mean(name, known.names["components"]) or f"declare {name} under `components`"
+        yield found.error(f'there is no component "{name}", so it has no `{key}`', *here, key, fix=fix)
 
 
 def _axes(found: PlacedEntry, axes: dict[str, Any], known: _Known, *inside: str | int) -> Iterator[MatrixError]:

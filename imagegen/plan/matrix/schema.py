@@ -100,7 +100,9 @@ class ComponentUse(Strict):
     )
     groups: list[t.Distribution] = Field(default=[], description="Dependency groups of the component's `uv_lock`.")
     from_source: bool = Field(default=False, description="Compiled here by its recipe, even where a wheel would fit.")
-    because: t.Text
+    because: t.Text | None = Field(
+        default=None, description="Required, unless no `components` entry has this name: then it is a package of PyPI."
+    )
 
     @model_validator(mode="after")
     def _from_a_commit(self) -> Self:

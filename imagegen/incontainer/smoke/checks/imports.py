@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -18,6 +19,7 @@ from smoke.program import Details, Findings, Spec, step
 from smoke.table import Check
 
 PATIENCE = 600  # seconds for one process; a cold disk is slow
+STRAY = frozenset({"benchmarks", "docs", "examples", "scripts", "test", "tests"})  # installed by mistake
 ABREAST = 4  # processes at a time, each up to 1 GB
 
 
@@ -27,14 +29,15 @@ def check(spec: Spec) -> Details:
     Where there is no driver, what asks for libcuda.so.1 gets a stand-in (see smoke.stub), and the details say so.
     """
     findings = Findings()
-    modules = [name for names in spec.imports.values() for name in names]
+    imports = {**spec.imports, **{name: modules_of(name) for name in spec.undeclared}}
+    modules = [name for names in imports.values() for name in names]
     findings.expect("any", bool(modules), "the lock's components declare no modules: nothing was proven")
     extensions = {
         os.path.relpath(path, spec.prefix): path
         for package in sorted({name.partition(".")[0] for name in modules})
         for path in sorted(linked_with_driver(package, spec.prefix))
     }
-    jobs = {component: list(names) for component, names in sorted(spec.imports.items()) if names}
+    jobs = {component: list(names) for component, names in sorted(imports.items()) if names}
     # One for each: a package holds the same operators for several GPUs, and two of those abort in one process.
     jobs |= {name: [str(path)] for name, path in extensions.items()}
     with tempfile.TemporaryDirectory() as folder:
@@ -54,6 +57,24 @@ def check(spec: Spec) -> Details:
         details["stub"] = {"library": stub.LIBRARY, "functions": functions, "for": leaning}
         details["note"] = note(leaning, extensions, len(functions))
     return findings.done(details)
+
+
+def modules_of(distribution: str) -> list[str]:
+    """Return the modules of an installed distribution, read off its files: the topmost packages and modules.
+
+    Private ones (_x), and those that projects install by mistake (tests, docs), are left out.
+    """
+    suffixes = (".py", *importlib.machinery.EXTENSION_SUFFIXES)
+    files = [file.parts for file in importlib.metadata.distribution(distribution).files or ()]
+    packages = {parts[:-1] for parts in files if parts[-1] == "__init__.py" and len(parts) > 1}
+    topmost = {parts for parts in packages if not any(parts[:end] in packages for end in range(1, len(parts)))}
+    names = [parts[0] for parts in files if len(parts) == 1]
+    single = {(name.removesuffix(suffix),) for name in names for suffix in suffixes if name.endswith(suffix)}
+    return sorted(
+        ".".join(parts)
+        for parts in topmost | single
+        if all(part.isidentifier() and not part.startswith("_") for part in parts) and parts[0] not in STRAY
+    )
 
 
 def note(leaning: Sequence[str], extensions: Collection[str], functions: int) -> str:
