@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from imagegen import __version__
 from imagegen.core import compiled, data
@@ -27,8 +27,6 @@ from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.plan import lock, matrix
-from imagegen.plan.lock.builds import keyed
-from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix import metadata, scans
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import Cell, Rule
@@ -46,8 +44,10 @@ from imagegen.plan.rules import (
     nearest_cell,
 )
 from imagegen.plan.rules.api import api_rules
-from imagegen.wheels import catalogue
-from imagegen.wheels.catalogue import Catalogue
+
+if TYPE_CHECKING:
+    from imagegen.plan.lock.model import Lock
+    from imagegen.wheels.catalogue import Catalogue
 
 _SHIPPED = ("matrices", "wheels")
 T = TypeVar("T")
@@ -158,6 +158,8 @@ class Session:
     @cached_property
     def wheel_catalogue(self) -> Catalogue:
         """The prebuilt wheels whose addresses are known."""
+        from imagegen.wheels import catalogue  # late: few commands need it
+
         directories = [each for each in self.matrix_directories if each.name == "wheels"]
         return self._compiled("catalogue", "", lambda: catalogue.load(directories))
 
@@ -249,6 +251,7 @@ class Session:
     def scratch_lock(self, cell: Cell, locked: Lock, error: PackagesGoneError) -> Lock:
         """Return the lock with today's Debian packages, and write it beside the store, not into the project."""
         from imagegen.image import base
+        from imagegen.plan.lock.builds import keyed
 
         moved = replace(locked, base=base.resolve(cell.base, self.settings, self.progress), record=None)
         fresh = replace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from packaging.specifiers import SpecifierSet
@@ -13,8 +13,8 @@ from imagegen.app.session import Session
 from imagegen.core.config import Settings, mirror_name
 from imagegen.core.errors import LockError
 from imagegen.core.store import Store
+from imagegen.core.store.cache import has_results
 from imagegen.core.text import counted
-from imagegen.image import layers
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.foundation import MIRROR, InterpreterArchive, LockedInterpreter, lock_interpreter
 from imagegen.plan.lock.indexes import WheelTarget
@@ -22,9 +22,10 @@ from imagegen.plan.lock.model import LOCAL, URL, Lock, LockedBuild, LockedSdist,
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.plan.matrix.recipe import Commit
 from imagegen.plan.rules import CellAnswer
-from imagegen.supply.publish.attachments import SmokeAttestation, SmokeRequirement, find_saved
-from imagegen.wheels import builds
-from imagegen.wheels.catalogue import Catalogue
+
+if TYPE_CHECKING:
+    from imagegen.supply.publish.attachments import SmokeAttestation
+    from imagegen.wheels.catalogue import Catalogue
 
 StateName = Literal["tested", "locked", "no known conflict", "conflict", "unknown"]
 
@@ -209,8 +210,17 @@ def state(session: Session, cell: Cell, answer: CellAnswer, locked: Lock | LockE
         errors = (conflict.rules for conflict in checked.verdict.conflicts if conflict.severity == "error")
         reasons = (rule.because for rules in errors for rule in rules)
         return cell_state(CellAnswer("incompatible", " ".join(reasons)))
-    found = smoke_attestation(session, cell, builds.with_local_wheels(locked, session.store)[0])
+    found = _saved_smoke(session, cell, locked)
     return cell_state(answer, locked, found.report["counts"] if found else None)
+
+
+def _saved_smoke(session: Session, cell: Cell, locked: Lock) -> SmokeAttestation | None:
+    """Return the smoke report as `smoke_attestation`, of a lock whose compiled wheels may be in the store."""
+    if not has_results(session.store, "smoke"):
+        return None
+    from imagegen.wheels import builds  # late, here and below: it brings what compiles wheels
+
+    return smoke_attestation(session, cell, builds.with_local_wheels(locked, session.store)[0])
 
 
 def lock_state(session: Session, cell: Cell, found: Lock | LockError | None) -> str:
@@ -240,6 +250,9 @@ def missing_here(session: Session, cell: Cell, state: CellState, locked: Lock | 
 
 def smoke_attestation(session: Session, cell: Cell, locked: Lock) -> SmokeAttestation | None:
     """Return this store's passed smoke report for the image of the lock, one with a GPU before one without."""
+    from imagegen.image import layers
+    from imagegen.supply.publish.attachments import SmokeRequirement, find_saved
+
     digest = layers.built_digest(locked, session.store) or (locked.record.digest if locked.record else None)
     if digest is None:
         return None

@@ -1,6 +1,21 @@
 """Sources from git, by commit and tree, and from disk: packed by ourselves, so that equal files give equal bytes."""
 
-from imagegen.core.git.local import pack, unchanged
-from imagegen.core.git.tree import LARGEST_POINTER, PackedTree, Submodule, TreeSource, archive, is_pointer
+from typing import TYPE_CHECKING
+
+from imagegen.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from imagegen.core.git.local import pack, unchanged
+    from imagegen.core.git.submodule import Submodule
+    from imagegen.core.git.tree import LARGEST_POINTER, PackedTree, TreeSource, archive, is_pointer
 
 __all__ = ["LARGEST_POINTER", "PackedTree", "Submodule", "TreeSource", "archive", "is_pointer", "pack", "unchanged"]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "local": ("pack", "unchanged"),
+        "submodule": ("Submodule",),
+        "tree": ("LARGEST_POINTER", "PackedTree", "TreeSource", "archive", "is_pointer"),
+    },
+)

@@ -17,13 +17,14 @@ from pathlib import Path
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
 from imagegen.core.git.repository import check_ref, fetched
+from imagegen.core.git.submodule import Submodule
 from imagegen.core.net import UnreachableError
 from imagegen.core.oci.types import digest_of
 from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import unprintable
-from imagegen.core.types import EPOCH, GitObject, GitUrl, Part, PathBelow
+from imagegen.core.types import EPOCH
 
 MAX_ENTRIES = 200_000
 MAX_SIZE = 4 << 30  # bytes of all files; PyTorch's own tree has a tenth of it
@@ -157,16 +158,6 @@ LARGEST_POINTER = 1024  # bytes (Git LFS specification)
 
 
 Read = Callable[[str], bytes]  # gives a blob by its name
-
-
-@dataclass(frozen=True)
-class Submodule(Part):
-    """The submodule at `path` of a commit's tree: a commit of another repository, and its tree."""
-
-    path: PathBelow
-    url: GitUrl
-    commit: GitObject
-    tree: GitObject
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,14 @@
 """HTTP and file:// for everything that imagegen fetches: credentials, proxies, retries, resume, verification."""
 
-from imagegen.core.net.address import Page, file_path, is_file
-from imagegen.core.net.answer import DeniedError, Missing, MissingFiles, NotFoundError, UnavailableError
-from imagegen.core.net.client import ByteSink, Client
-from imagegen.core.net.exchange import UnreachableError
+from typing import TYPE_CHECKING
+
+from imagegen.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from imagegen.core.net.address import Page, file_path, is_file
+    from imagegen.core.net.answer import DeniedError, Missing, MissingFiles, NotFoundError, UnavailableError
+    from imagegen.core.net.client import ByteSink, Client
+    from imagegen.core.net.exchange import UnreachableError
 
 __all__ = [
     "ByteSink",
@@ -18,3 +23,13 @@ __all__ = [
     "file_path",
     "is_file",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "address": ("Page", "file_path", "is_file"),
+        "answer": ("DeniedError", "Missing", "MissingFiles", "NotFoundError", "UnavailableError"),
+        "client": ("ByteSink", "Client"),
+        "exchange": ("UnreachableError",),
+    },
+)

@@ -68,6 +68,12 @@ class Cache(Generic[V]):
         return digest_of(f"{self._kind}\n{key}\n".encode() + body).encode()
 
 
+def has_results(store: Store, kind: str) -> bool:
+    """Return whether the store has a record of a kind."""
+    folder = store.root / "records" / kind
+    return folder.is_dir() and next(folder.iterdir(), None) is not None
+
+
 @dataclass(frozen=True)
 class StoredBlob:
     """A blob of the store, `size` in bytes."""

@@ -1,9 +1,14 @@
 """The lock: everything that decides an image's bytes, resolved."""
 
-from imagegen.plan.lock.builds import fetch_sources, require_unchanged, with_built_wheels
-from imagegen.plan.lock.file import contents_hash, dumps, inputs_hash, loads, read, read_text, write
-from imagegen.plan.lock.freshness import contradictions, outdated, require_fresh, stale
-from imagegen.plan.lock.indexes import with_indexes
+from typing import TYPE_CHECKING
+
+from imagegen.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from imagegen.plan.lock.builds import fetch_sources, require_unchanged, with_built_wheels
+    from imagegen.plan.lock.file import contents_hash, dumps, inputs_hash, loads, read, read_text, write
+    from imagegen.plan.lock.freshness import contradictions, outdated, require_fresh, stale
+    from imagegen.plan.lock.indexes import with_indexes
 
 __all__ = [
     "contents_hash",
@@ -22,3 +27,13 @@ __all__ = [
     "with_indexes",
     "write",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "builds": ("fetch_sources", "require_unchanged", "with_built_wheels"),
+        "file": ("contents_hash", "dumps", "inputs_hash", "loads", "read", "read_text", "write"),
+        "freshness": ("contradictions", "outdated", "require_fresh", "stale"),
+        "indexes": ("with_indexes",),
+    },
+)

@@ -11,14 +11,13 @@ from urllib.parse import unquote
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from imagegen.core import net
 from imagegen.core import types as t
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
-from imagegen.core.net import Client, Missing, MissingFiles
 from imagegen.core.oci.types import RemoteImage, digest_of
 from imagegen.core.progress import Meter
-from imagegen.core.registry.layout import Mirror
 from imagegen.core.store import Store
 from imagegen.core.text import redact
 from imagegen.plan.distributions import archive_at
@@ -200,7 +199,7 @@ MIRROR = "UV_PYTHON_INSTALL_MIRROR"
 _MAX_SIZE = 1 << 30  # bytes; the largest of python-build-standalone's stripped archives has 0.05 GB
 
 
-def missing(locked: LockedInterpreter, store: Store) -> Missing | None:
+def missing(locked: LockedInterpreter, store: Store) -> net.Missing | None:
     """Return the archive as one that the store lacks; None where the store has it, or the base brings the interpreter.
 
     No network is used.
@@ -221,7 +220,7 @@ def fetch(locked: LockedInterpreter, context: Context) -> None:
     if size is not None and context.store.intact(archive.digest, size):
         return
     tried: list[str] = []
-    with Client(context.settings) as client, context.progress.meter(f"fetching {archive.filename}", 0) as meter:
+    with net.Client(context.settings) as client, context.progress.meter(f"fetching {archive.filename}", 0) as meter:
         if _take(archive, client, context.store, context.settings, meter, tried):
             return
         for url in _addresses(archive, client, context.settings, tried):
@@ -232,13 +231,15 @@ def fetch(locked: LockedInterpreter, context: Context) -> None:
                 tried.append(error.summary)
             else:
                 return
-    raise MissingFiles([_missing(archive, tried)], context.store.root)
+    raise net.MissingFiles([_missing(archive, tried)], context.store.root)
 
 
 def _take(
-    archive: InterpreterArchive, client: Client, store: Store, settings: Settings, meter: Meter, tried: list[str]
+    archive: InterpreterArchive, client: net.Client, store: Store, settings: Settings, meter: Meter, tried: list[str]
 ) -> bool:
     """Bring the archive from the user's own mirror; False, with the reason in `tried`, where that has none of it."""
+    from imagegen.core.registry.layout import Mirror  # late: a lock that is only read needs no registry
+
     mirror = Mirror.of(settings, client)
     if mirror is None:
         return False
@@ -252,7 +253,7 @@ def _take(
     return False
 
 
-def _addresses(archive: InterpreterArchive, client: Client, settings: Settings, tried: list[str]) -> Iterator[str]:
+def _addresses(archive: InterpreterArchive, client: net.Client, settings: Settings, tried: list[str]) -> Iterator[str]:
     for place in settings.find_links:
         try:
             links = indexes.find_links(client, place)
@@ -280,9 +281,9 @@ def _size(size: int, where: str) -> int:
     return size
 
 
-def _missing(archive: InterpreterArchive, tried: Sequence[str]) -> Missing:
+def _missing(archive: InterpreterArchive, tried: Sequence[str]) -> net.Missing:
     fix = (
         f"put {archive.filename} into a directory that PIP_FIND_LINKS names, set {MIRROR} to a mirror of "
         f"python-build-standalone, or reach {archive.url}"
     )
-    return Missing(archive.filename, archive.sha256, tuple(dict.fromkeys(tried)), fix)
+    return net.Missing(archive.filename, archive.sha256, tuple(dict.fromkeys(tried)), fix)

@@ -22,13 +22,15 @@ from packaging.version import Version
 
 from imagegen.core.config import Settings, mirror_name
 from imagegen.core.errors import FetchError, LockError
-from imagegen.core.net import Client, Page, file_path, is_file
+from imagegen.core.net.address import Page, file_path, is_file
 from imagegen.core.text import redact
 from imagegen.core.types import names_file, url_path
 from imagegen.plan.matrix.model import Base, Index
 
 if TYPE_CHECKING:
     import pypi_simple
+
+    from imagegen.core.net import Client
 
 MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 _OLDEST = {"x86_64": 5, "aarch64": 17}  # minor versions of glibc 2 at which manylinux begins (PEP 513, 599)

@@ -1,7 +1,21 @@
 """Matrices and recipes, the files under matrices/ and wheels/: loading, cells and their selection."""
 
-from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.load import load
-from imagegen.plan.matrix.model import Cell, Rule
+from typing import TYPE_CHECKING
+
+from imagegen.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from imagegen.plan.matrix.cells import Matrix
+    from imagegen.plan.matrix.loader import load
+    from imagegen.plan.matrix.model import Cell, Rule
 
 __all__ = ["Cell", "Matrix", "Rule", "load"]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "cells": ("Matrix",),
+        "loader": ("load",),
+        "model": ("Cell", "Rule"),
+    },
+)
