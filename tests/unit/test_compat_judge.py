@@ -203,6 +203,13 @@ def test_a_conflict_is_of_the_weakest_kind_of_its_rules(
     assert kind_of(answer, [made]) == kind  # type: ignore[arg-type]
 
 
+def test_a_conflict_that_rules_alone_make_between_packages_not_named_has_their_kind() -> None:
+    """Two rules want different releases of b where a is, and c requires a."""
+    wants = [rule("r1", {"a": ""}, {"b": ">=2"}), rule("r2", {"a": ""}, {"b": "<2"}), rule("r3", {"b": ""}, {"a": ""})]
+    made = Conflict(tuple(wants), {"c": "1.0"})
+    assert made.kind == wants[0].kind
+
+
 def test_an_answer_breaks_where_one_reason_does_and_has_no_kind_without_reasons() -> None:
     refused = Conflict((rule("pin", {"a": ""}, {"b": "<2"}, kind="pip-refuses"),), {})
     broken = Conflict((rule("symbols", {"a": ""}, {"b": "<2"}),), {})

@@ -44,8 +44,10 @@ class Conflict:
         if self.severity == "suspicion":
             return "unknown"
         brought = self._brought()
-        kinds = (rule.kind for rule in self.rules if not rule.then or not rule.then.keys() <= brought)
-        return min(kinds, key=_WEAKEST_FIRST.index)
+        counted = (
+            each for each in self.rules if each.kind != "pip-refuses" or not each.then or each.then.keys() - brought
+        )
+        return min((each.kind for each in counted), key=_WEAKEST_FIRST.index)
 
     def _brought(self) -> set[str]:
         """Return the packages, named by no fact, of which a rule says that they fail, and those that require them."""
