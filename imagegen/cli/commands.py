@@ -66,6 +66,7 @@ COMMANDS = {
     "harvest": "Update matrices/metadata from the package index.",
     "render": "Print the Dockerfile of a cell; with -o, write all files of a plain build.",
     "build": "Build a locked cell into Docker, smoke-test it, and tag it.",
+    "launch": "Print a specification that runs an image: Docker, Compose, Kubernetes, SkyPilot, Slurm.",
     "test": "Run the smoke checks of a built image.",
     "publish": "Push an image with its attestations, smoke-test it, and move its tags.",
     "nightly": "Update locks to the newest accepted versions; build, test and publish them.",

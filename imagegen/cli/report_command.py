@@ -14,6 +14,7 @@ from rich.text import Text
 from imagegen.app import site, states
 from imagegen.app.audit import audit_report
 from imagegen.app.comparison import comparison_facts
+from imagegen.app.launch import published_repository
 from imagegen.app.nightly import changes
 from imagegen.cli.app import App, Table, json_option, pass_app
 from imagegen.core import data
@@ -30,7 +31,6 @@ from imagegen.supply.compare import wording
 from imagegen.supply.compare.difference import ComparisonFacts, difference
 from imagegen.supply.compare.operands import of_lock
 from imagegen.supply.publish.plan import TagInput, tags
-from imagegen.supply.trust import project
 from imagegen.wheels import builds
 
 _COLOUR = {"pass": "green", "skip": "yellow", "fail": "red", "crash": "red"}
@@ -138,8 +138,8 @@ def _sheet(app: App, cell: Cell, locked: Lock) -> site.CellReport:
 
 
 def _remote(app: App, cell: Cell, locked: Lock) -> tuple[str, ...]:
-    to = project.load(app.project).to
-    if to is None:
+    repository = published_repository(app, cell)
+    if repository is None:
         return ()
     (default,) = app.matrix.select(cell.image)
     try:
@@ -147,7 +147,6 @@ def _remote(app: App, cell: Cell, locked: Lock) -> tuple[str, ...]:
     except PublishError as error:
         app.progress.say(str(error))
         return ()
-    repository = f"{to.rstrip('/')}/{cell.image}"
     return f"{repository}:{named.mutable[0]}", f"{repository}:{named.immutable}"
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from imagegen.app.publisher import expected_digest
+from imagegen.app.launch import known_digest
 from imagegen.cli.app import App, pass_app
 from imagegen.core import data
-from imagegen.core.errors import LockError, UsageError
+from imagegen.core.errors import UsageError
 from imagegen.supply.trust.licences import read_known_licences
 from imagegen.supply.trust.sbom import sbom
 from imagegen.wheels import builds
@@ -30,16 +30,7 @@ def command(app: App, *, cell: str, output: Path | None) -> None:
     """
     chosen = app.matrix.select_one(cell)
     lock, _ = builds.with_local_wheels(app.fresh_lock(chosen), app.store)
-    digest = expected_digest(lock, app.store, "zstd")
-    if digest is None:
-        raise LockError(
-            f"the digest of {chosen.id} is not known",
-            code="lock-no-record",
-            where=str(app.lock_path(chosen)),
-            why="the lock has no record, and the image was not built here",
-            fix=f"`imagegen lock {chosen.id} --record` or `imagegen build {chosen.id}`",
-        )
-    document = sbom(lock, digest, read_known_licences(lock, app.context_for(chosen)))
+    document = sbom(lock, known_digest(app, chosen, lock), read_known_licences(lock, app.context_for(chosen)))
     if output is None:
         click.echo(document, nl=False)
         return

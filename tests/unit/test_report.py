@@ -80,7 +80,8 @@ def test_what_is_not_known_is_said(files: dict[str, bytes]) -> None:
     assert "Not known here: the lock is in no git repository." in said
     assert "Compressednot known here" in said
     assert "imagegen build tiny-cpu-py311" in said
-    assert "docker run --rm -it imagegen/tiny:cpu-py311 bash" in said
+    assert "imagegen/tiny:cpu-py311 \\ bash" in said
+    assert "imagegen launch tiny-cpu-py311 --for compose" in said
 
 
 def test_pages_are_well_made(files: dict[str, bytes]) -> None:

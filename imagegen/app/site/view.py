@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from imagegen.app.launch import TARGETS, can_run, launch_spec, render
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.states import MEANINGS, CellState, StateName
@@ -294,15 +295,19 @@ def _rank(name: str) -> tuple[int, str]:
 
 
 def _commands(sheet: CellReport) -> tuple[tuple[str, str], ...]:
-    options = ["--gpus", "all", "--ipc=host"] if sheet.cell.gpus else []
-    run = "A shell in it, with all GPUs and the host's shared memory:" if options else "A shell in it:"
     if sheet.remote:
         texts = ("From the registry, the newest:", "Exactly the image of this page, today and later:")
         first = [(text, shlex.join(["docker", "pull", name])) for text, name in zip(texts, sheet.remote, strict=True)]
     else:
-        first = [("Build it, prove it and tag it:", shlex.join(["imagegen", "build", sheet.cell.id]))]
+        first = [("Build it, test it and tag it:", shlex.join(["imagegen", "build", sheet.cell.id]))]
     name = sheet.remote[0] if sheet.remote else sheet.tag
-    return *first, (run, shlex.join(["docker", "run", "--rm", "-it", *options, name, "bash"]))
+    spec = launch_spec(sheet.cell, sheet.lock, name, published=bool(sheet.remote))
+    others = "\n".join(
+        shlex.join(["imagegen", "launch", sheet.cell.id, "--for", target])
+        for target in TARGETS
+        if target != "docker" and can_run(spec, target)
+    )
+    return *first, ("A shell in it:", render(spec, "docker").rstrip()), ("By digest, elsewhere:", others)
 
 
 def _layers(sheet: CellReport, others: Sequence[Lock]) -> tuple[LayerView, ...]:

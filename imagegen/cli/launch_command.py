@@ -1,0 +1,44 @@
+"""imagegen launch: a specification that runs an image where containers are launched."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import click
+
+from imagegen.app import launch
+from imagegen.cli.app import App, pass_app
+from imagegen.core import data
+from imagegen.core.errors import UsageError
+
+
+@click.command("launch")
+@click.argument("cell")
+@click.option(
+    "--for",
+    "target",
+    type=click.Choice(list(launch.TARGETS)),
+    required=True,
+    help=f"The target: {'; '.join(f'{name}: {what}' for name, what in launch.TARGETS.items())}.",
+)
+@click.option("--gpus", type=click.IntRange(1, 1024), metavar="COUNT", help="GPUs of each container.")
+@click.option(
+    "-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write to FILE, not stdout."
+)
+@pass_app
+def command(app: App, *, cell: str, target: str, gpus: int | None, output: Path | None) -> None:
+    """Print a specification that runs CELL's image by digest: shared memory, locked memory, GPUs, driver, cache, user.
+
+    The image is the published one where publish.yaml names a registry, else the local one. Without --gpus, Docker
+    gives a container all GPUs, and schedulers one.
+    """
+    text = launch.render(launch.read_launch_spec(app, app.matrix.select_one(cell), gpus), target)
+    if output is None:
+        click.echo(text.encode(), nl=False)
+        return
+    try:
+        data.write(output, text.encode())
+    except OSError as error:
+        why = error.strerror or errno.errorcode.get(error.errno or 0)
+        raise UsageError(f"{output} cannot be written", code="usage-output-unwritable", why=why) from error
