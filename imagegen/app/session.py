@@ -97,6 +97,12 @@ class Session:
         own = (self.project / directory.name for directory in directories)
         return [*directories, *(each for each in own if _there(each) and each.resolve() not in theirs)]
 
+    def with_matrices(self, directory: Path) -> Session:
+        """Return a session of the same project whose matrix has the files of one more directory."""
+        other = Session(self.env, self.project, self.progress)
+        other.matrix_directories = [*self.matrix_directories, directory]
+        return other
+
     @cached_property
     def compiled(self) -> ResultCache:
         """Results over files of matrices and locks that earlier runs kept."""

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
+from imagegen.app.derive import Changes, lock_changed
 from imagegen.app.lock import LockedImage, check_locks, lock_image
 from imagegen.cli.app import App, json_option, pass_app
-from imagegen.core.errors import OptionConflictError
+from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.wheels.resolve import LockOptions
 
 
@@ -20,6 +21,11 @@ from imagegen.wheels.resolve import LockOptions
 @click.option("--upgrade-package", "packages", multiple=True, metavar="NAME", help="Upgrade one package.")
 @click.option("--upgrade-base", is_flag=True, help="Lock today's Debian packages, and change nothing else.")
 @click.option("--as-of", metavar="TIME", help="Ignore files uploaded later (RFC 3339).")
+@click.option("--set", "pins", multiple=True, metavar="NAME==VERSION", help="With --name: another version.")
+@click.option("--add", "additions", multiple=True, metavar="NAME", help="With --name: one more package.")
+@click.option("--package", "debs", multiple=True, metavar="NAME", help="With --name: one more Debian package.")
+@click.option("--drop", "removals", multiple=True, metavar="NAME", help="With --name: leave out a package or variable.")
+@click.option("--name", metavar="IMAGE", help="Write matrices/IMAGE.yaml, which extends CELL's image, and lock it.")
 @json_option("Print JSON: for each cell its lock, and whether it changed.")
 @pass_app
 def command(
@@ -32,20 +38,41 @@ def command(
     packages: tuple[str, ...],
     upgrade_base: bool,
     as_of: str | None,
+    pins: tuple[str, ...],
+    additions: tuple[str, ...],
+    debs: tuple[str, ...],
+    removals: tuple[str, ...],
+    name: str | None,
     as_json: bool,
 ) -> None:
     """Resolve CELL and write locks/<cell>.toml. Locked versions stay unless an option upgrades them.
 
     With --check, all locks of CELL are checked, and the cells without one are listed. Exit code 67 when a lock is not
     fresh, or none exists.
+
+    With --name, the lock is of a new image that extends CELL's image with the changes of --set, --add, --package and
+    --drop. Its entry is written to matrices/ together with the lock, or not at all.
     """
+    changes = Changes(pins, additions, debs, removals)
+    if changes and name is None:
+        raise UsageError(
+            "the changed image needs a name",
+            code="usage-name-missing",
+            why="a lock belongs to an entry of the matrix, and the one of CELL does not state these changes",
+            fix="add --name IMAGE: the changes are written to matrices/IMAGE.yaml",
+        )
     options = LockOptions(upgrade=upgrade, packages=packages, upgrade_base=upgrade_base, as_of=as_of)
-    if check and (record or options != LockOptions()):
+    if check and (name or record or options != LockOptions()):
         raise OptionConflictError(
             "--check changes nothing, so it takes no other option", fix="leave out --check or the others"
         )
     cells = app.matrix.select(cell)
-    results = check_locks(app, cells) if check else [lock_image(app, each, options, record=record) for each in cells]
+    if name is not None:
+        results = [lock_changed(app, app.matrix.select_one(cell), name, changes, options, record=record)]
+    elif check:
+        results = check_locks(app, cells)
+    else:
+        results = [lock_image(app, each, options, record=record) for each in cells]
     if as_json:
         app.json([_as_dict(result) for result in results])
 

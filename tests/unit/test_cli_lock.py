@@ -67,3 +67,8 @@ def test_what_will_be_compiled_is_named_with_the_next_command(here: Machine, mon
     monkeypatch.setattr(lock_use_case, "resolve_cell", lambda *_: replace(WITH_BUILD, builds=()))
     code, out, said = here.run(lock_command.command, "demo", "--json", app=app_of(here, WITH_BUILD))
     assert (json.loads(out)[0]["builds"], "to be compiled" in said) == ([], False)
+
+
+def test_changes_without_a_name_are_refused(here: Machine) -> None:
+    with raises("usage-name-missing"):
+        here.run(lock_command.command, "demo", "--add", "math-verify", app=app_of(here))

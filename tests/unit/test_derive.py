@@ -1,0 +1,117 @@
+"""`imagegen lock --name`: the entry of a changed image appears together with its lock, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from imagegen.app import derive
+from imagegen.app.derive import Changes, lock_changed
+from imagegen.app.lock import LockedImage
+from imagegen.app.session import Session
+from imagegen.core.errors import ImagegenError, LockError, UsageError
+from imagegen.core.progress import Quiet
+from imagegen.plan.matrix.model import Cell
+from imagegen.wheels.resolve import LockOptions
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project in which a lock is a file with the pins of its cell; one of `broken` fails."""
+
+    def lock_image(session: Session, cell: Cell, _: LockOptions, *, record: bool) -> LockedImage:
+        pins = [each.pep508 for each in cell.requirements]
+        if "broken" in pins:
+            raise LockError("it cannot be locked", code="lock-unresolvable")
+        path = session.lock_path(cell)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join([*pins, *cell.packages]))
+        return LockedImage(cell, path, cast("Any", None), changed=not record)
+
+    monkeypatch.setattr(derive, "lock_image", lock_image)
+    return tmp_path
+
+
+def lock(project: Path, parent: str, name: str = "my-rl", **changes: tuple[str, ...]) -> LockedImage:
+    session = Session({"XDG_CACHE_HOME": str(project / "cache")}, project, Quiet())
+    cell = session.matrix.select_one(parent)
+    return lock_changed(session, cell, name, Changes(**changes), LockOptions(), record=False)
+
+
+def files(project: Path) -> list[str]:
+    return sorted(str(path.relative_to(project)) for path in project.rglob("*") if path.suffix in {".yaml", ".toml"})
+
+
+def test_the_entry_holds_the_changes_and_nothing_else(project: Path) -> None:
+    locked = lock(
+        project,
+        "cpu-grpo",
+        pins=("transformers==5.9.0",),
+        additions=("Math_Verify", "ray[default]"),
+        packages=("ffmpeg",),
+        removals=("tensorboard",),
+    )
+    assert files(project) == ["locks/my-rl-cpu-py311.toml", "matrices/my-rl.yaml"]
+    again = Session({"XDG_CACHE_HOME": str(project / "cache")}, project, Quiet()).matrix.select_one("my-rl")
+    assert again.inputs == locked.cell.inputs
+    required = {each.component.name: each.pep508 for each in again.requirements}
+    assert {"transformers==5.9.0", "math-verify", "ray[default]"} <= set(required.values())
+    assert "tensorboard" not in required
+    assert (list(again.packages), again.extends) == (["ffmpeg"], "cpu-grpo")
+
+
+def test_a_new_version_keeps_the_extras_and_a_cell_gives_its_axes(project: Path) -> None:
+    cell = lock(project, "hopper-vllm-cu130-py312-no-megatron", pins=("verl==0.9.1",)).cell
+    assert cell.id == "my-rl-cu130-py312-no-megatron"
+    assert next(each.extras for each in cell.requirements if each.component.name == "verl")
+
+
+def test_other_changes_replace_the_entry(project: Path) -> None:
+    lock(project, "cpu-grpo", additions=("math-verify",))
+    lock(project, "cpu-grpo", additions=("pylatexenc",))
+    assert "pylatexenc" in (text := (project / "matrices/my-rl.yaml").read_text())
+    assert "math-verify" not in text
+
+
+def test_a_lock_that_fails_leaves_everything_as_it_was(project: Path) -> None:
+    with pytest.raises(LockError):
+        lock(project, "cpu-grpo", additions=("broken",))
+    assert files(project) == []
+    lock(project, "cpu-grpo", additions=("math-verify",))
+    before = {name: (project / name).read_text() for name in files(project)}
+    with pytest.raises(LockError):
+        lock(project, "cpu-grpo", additions=("broken",))
+    assert {name: (project / name).read_text() for name in files(project)} == before
+
+
+def test_an_entry_that_cannot_be_written_takes_its_lock_away(project: Path) -> None:
+    (project / "matrices").write_text("no directory")
+    with pytest.raises(ImagegenError):
+        lock(project, "cpu-grpo", additions=("math-verify",))
+    assert files(project) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "code"),
+    [
+        ("cpu-grpo", {"additions": ("math-verify",)}, "usage-name-taken"),
+        ("own", {"additions": ("math-verify",)}, "usage-name-taken"),
+        ("../x", {}, "usage-changes-invalid"),
+        ("my-rl", {"removals": ("torhc",)}, "usage-changes-invalid"),
+        ("my-rl", {"pins": ("torch",)}, "usage-changes-invalid"),
+        ("my-rl", {"additions": ("a @ https://example.org/a.whl",)}, "usage-changes-invalid"),
+        ("my-rl", {"additions": ("a b",)}, "usage-changes-invalid"),
+        ("my-rl", {"packages": ("x;y",)}, "usage-changes-invalid"),
+    ],
+)
+def test_changes_that_do_not_fit_are_refused(
+    project: Path, name: str, changes: dict[str, tuple[str, ...]], code: str
+) -> None:
+    (project / "matrices").mkdir()
+    (project / "matrices/own.yaml").write_text("images: {own: {extends: cpu-grpo}}\n")
+    with pytest.raises(UsageError) as raised:
+        lock(project, "cpu-grpo", name, **changes)
+    assert raised.value.code == code
+    assert files(project) == ["matrices/own.yaml"]
