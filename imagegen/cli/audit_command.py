@@ -25,7 +25,9 @@ from imagegen.cli.report_command import check_writable
 from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.core.text import shown
 from imagegen.core.types import Gpu
+from imagegen.plan.matrix import interpreters
 from imagegen.plan.rules import Vocabulary
+from imagegen.run import doctor
 
 Audited = tuple[Subject, LockLocation | None]  # with the file of the repository that decides what is in it
 
@@ -264,6 +266,7 @@ def wrapped(text: str, width: int, *, indent: int = 0, hang: int = 2, style: str
 @click.option("--driver", metavar="VERSION", help="The oldest NVIDIA driver that it is to run with.")
 @click.option("--torch", metavar="VERSION", help="The torch that wheels are to run with.")
 @click.option("--explain", metavar="[ID]", is_flag=False, flag_value="", help="What a finding means and what helps.")
+@click.option("--error", metavar="TEXT", help="Explain a pasted error message or traceback.")
 @click.option("--all", "everything", is_flag=True, help="Show notes, and all details.")
 @json_option()
 @click.option(
@@ -282,6 +285,7 @@ def command(
     driver: str | None,
     torch: str | None,
     explain: str | None,
+    error: str | None,
     everything: bool,
     as_json: bool,
     sarif_file: Path | None,
@@ -291,12 +295,16 @@ def command(
     The subject is a cell (its locked wheels, base, GPUs and driver), wheels, an image, or installed packages. Exit code
     1 when there is an error; warnings and notes do not count.
     """
-    if explain is not None:
-        if any((what, image, site, gpus, driver, torch, sarif_file)):
-            raise OptionConflictError(
-                "--explain says what an id means and audits nothing", fix="leave out the other arguments"
-            )
-        _explain(app, explain, as_json=as_json)
+    if explain is not None or error is not None:
+        several = explain is not None and error is not None
+        _explain_text(
+            app,
+            ctx,
+            explain,
+            error,
+            as_json=as_json,
+            alone=not (several or any((what, image, site, gpus, driver, torch, sarif_file))),
+        )
         return
     required = AuditArguments(what, _gpus(app, gpus), driver, image, site, torch)
     required.check()
@@ -334,6 +342,24 @@ def _gpus(app: App, names: tuple[str, ...]) -> tuple[Gpu, ...]:
     vocabulary = Vocabulary.of(app.matrix) if names else None
     found = {gpu.name: gpu for name in names if vocabulary for gpu in vocabulary.gpu(name)}
     return tuple(sorted(found.values(), key=lambda gpu: tuple(map(int, gpu.capability.split(".")))))
+
+
+def _explain_text(
+    app: App, ctx: click.Context, name: str | None, error: str | None, *, as_json: bool, alone: bool
+) -> None:
+    """Explain a finding's id or a pasted message. Raises OptionConflictError unless it is requested alone."""
+    if not alone:
+        what = "--explain and --error explain a text and audit nothing"
+        raise OptionConflictError(what, fix="leave out the other arguments")
+    if error is None:
+        _explain(app, name or "", as_json=as_json)
+        return
+    diagnosis = doctor.examine_log("the message", error, interpreters.load(app.matrix_directories))
+    if as_json:
+        app.json(diagnosis.as_dict())
+    else:
+        click.echo(diagnosis.text(), nl=False)
+    ctx.exit(0 if diagnosis.well else 1)
 
 
 def _explain(app: App, name: str, *, as_json: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TextIO
+
 import click
 
 from imagegen.cli.app import App, json_option, pass_app
@@ -15,6 +17,8 @@ from imagegen.run import doctor
 from imagegen.run.doctor import fabric as fabrics
 from imagegen.run.engine import Engine
 
+LONGEST_LOG = 16 << 20  # characters of a log that are read
+
 
 @click.command("doctor")
 @click.argument("cell", required=False)
@@ -22,33 +26,30 @@ from imagegen.run.engine import Engine
 @click.option(
     "--fabric", is_flag=True, help="Examine how GPUs and hosts are connected; with CELL, also run NCCL in its image."
 )
+@click.option("--log", metavar="FILE", type=click.File(errors="replace"), help="Explain a log; - is stdin.")
 @json_option()
 @click.pass_context
 @pass_app
 def command(
-    app: App, ctx: click.Context, *, cell: str | None, container: str | None, fabric: bool, as_json: bool
+    app: App,
+    ctx: click.Context,
+    *,
+    cell: str | None,
+    container: str | None,
+    fabric: bool,
+    log: TextIO | None,
+    as_json: bool,
 ) -> None:
-    """Check this host (for CELL's image, if named) or a container.
+    """Check this host (for CELL's image, if named) or a container, or explain a log.
 
     Exit code 1 when a check fails; warnings and notes do not count.
     """
-    if cell and container is not None:
-        raise OptionConflictError("a container knows its own cell", fix=f"leave out {cell}")
-    if fabric and container is not None:
-        raise OptionConflictError("--fabric examines this host", fix="leave out --container")
-    if fabric:
-        diagnoses = [_fabric(app, chosen) for chosen in (app.matrix.select(cell) if cell else [None])]
-    elif container is not None:
-        with Engine.connect(app.settings, app.progress) as engine:
-            diagnoses = [doctor.examine_container(engine, container, interpreters.load(app.matrix_directories))]
-    elif cell:
-        locks = [(chosen, app.find_lock(chosen)) for chosen in app.matrix.select(cell)]
-        diagnoses = [
-            doctor.examine_host(app.settings, doctor.facts_of(chosen, lock, app.matrix.rules), lock)
-            for chosen, lock in locks
-        ]
+    if log:
+        if cell or fabric or container is not None:
+            raise OptionConflictError("--log explains a file alone", fix="leave out the other arguments")
+        diagnoses = [doctor.examine_log(log.name, log.read(LONGEST_LOG), interpreters.load(app.matrix_directories))]
     else:
-        diagnoses = [doctor.examine_host(app.settings, Image())]
+        diagnoses = _examine(app, cell, container, fabric=fabric)
     if as_json:
         app.json([diagnosis.as_dict() for diagnosis in diagnoses])
     else:
@@ -56,6 +57,26 @@ def command(
             click.echo(diagnosis.text(), nl=False)
     if not all(diagnosis.well for diagnosis in diagnoses):
         ctx.exit(1)
+
+
+def _examine(app: App, cell: str | None, container: str | None, *, fabric: bool) -> list[doctor.Diagnosis]:
+    """Examine this host or a container. Raises OptionConflictError for options that exclude each other."""
+    if cell and container is not None:
+        raise OptionConflictError("a container knows its own cell", fix=f"leave out {cell}")
+    if fabric and container is not None:
+        raise OptionConflictError("--fabric examines this host", fix="leave out --container")
+    if fabric:
+        return [_fabric(app, chosen) for chosen in (app.matrix.select(cell) if cell else [None])]
+    if container is not None:
+        with Engine.connect(app.settings, app.progress) as engine:
+            return [doctor.examine_container(engine, container, interpreters.load(app.matrix_directories))]
+    if cell:
+        locks = [(chosen, app.find_lock(chosen)) for chosen in app.matrix.select(cell)]
+        return [
+            doctor.examine_host(app.settings, doctor.facts_of(chosen, lock, app.matrix.rules), lock)
+            for chosen, lock in locks
+        ]
+    return [doctor.examine_host(app.settings, Image())]
 
 
 def _fabric(app: App, cell: Cell | None) -> doctor.Diagnosis:

@@ -44,7 +44,7 @@ FORMS = "name a cell (`imagegen list`), wheels, --image REF or --site-packages D
             "/nonexistent/x: the report cannot be written\n  why: No such file",
         ),
         (("--explain", "unredable"), 'there is no finding "unredable"\n  fix: did you mean "unreadable"?'),
-        (("cpu-grpo", "--explain"), "--explain says what an id means and audits nothing"),
+        (("cpu-grpo", "--explain"), "--explain and --error explain a text and audit nothing"),
         (("--nonsense",), "no such option"),
     ],
 )

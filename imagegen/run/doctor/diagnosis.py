@@ -23,7 +23,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.interpreters import Models
 from imagegen.plan.matrix.model import Cell, Rule
 from imagegen.plan.rules import facts_of_cell, facts_of_lock, minimum_version
-from imagegen.run.doctor import messages
+from imagegen.run.doctor import messages, symbols
 from imagegen.run.engine import ContainerInfo, Engine, signal_name
 
 HOST = "this host"
@@ -167,6 +167,7 @@ def _engine(settings: Settings) -> tuple[Info | None, list[Finding]]:
 
 _ENDING = "it runs, or has ended well"
 _LOG = "its log has no message that is known to mean something else"
+_SYMBOLS = "it calls no symbol of torch undefined"
 
 
 def examine_container(engine: Engine, name: str, models: Models) -> Diagnosis:
@@ -193,6 +194,14 @@ def examine_container(engine: Engine, name: str, models: Models) -> Diagnosis:
     cell = visit.labels.get(f"{LABEL}cell")
     rows = (_row("ending", _ENDING, findings), _row("log", _LOG, findings), *inner)
     return Diagnosis(f"container {name}", cell, _summary(visit, cell), rows, tuple(findings), machine)
+
+
+def examine_log(where: str, log: str, models: Models) -> Diagnosis:
+    """Explain the known messages, and the undefined symbols of torch, of a log or a traceback called `where`."""
+    findings = [*symbols.explain_symbols(log), *messages.explain(log, models)]
+    rows = (_row("log", _LOG, findings), _row(symbols.NAME, _SYMBOLS, findings))
+    count = f"{len(findings)} explained" if findings else f"none of {len(messages.KNOWN)} known messages is in it"
+    return Diagnosis(where, None, count, rows, tuple(findings))
 
 
 def ending(visit: ContainerInfo) -> list[Finding]:

@@ -1,0 +1,55 @@
+"""Undefined symbols of a pasted message: the releases of torch that export them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagegen.audit.torch_exports import ExportIndex
+from imagegen.plan.matrix.interpreters import Models
+from imagegen.run.doctor import examine_log, symbols
+from imagegen.run.doctor.symbols import explain_symbols
+
+GONE, NEVER = "_ZN3c104cuda4goneEv", "_ZN3c105neverEv"
+INDEX = ExportIndex(("2.6.0", "2.7.0", "2.8.0", "2.9.0"), {GONE: 0b1011})
+IMPORT = "ImportError: /opt/venv/flash_attn_2_cuda.so: undefined symbol: "
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _mangled() -> Iterator[None]:
+    """Demangling takes a process, which unit tests may not start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(symbols, "demangle", str)
+        yield
+
+
+def test_the_releases_that_export_the_symbol_are_named() -> None:
+    (found,) = explain_symbols(f"{IMPORT}{GONE}\n{IMPORT}{GONE}", INDEX)
+    assert "2.6.0 to 2.7.0, 2.9.0" in found.text
+    assert "2.8.0" not in found.text
+    assert GONE in found.fix
+
+
+def test_a_symbol_of_no_release_is_reported_as_such() -> None:
+    (found,) = explain_symbols(IMPORT + NEVER, INDEX)
+    assert "no release of torch from 2.6.0 to 2.9.0" in found.text
+
+
+def test_symbols_of_others_are_none_of_torchs() -> None:
+    assert list(explain_symbols(f"{IMPORT}cublasLtCreate\nRuntimeError: no", INDEX)) == []
+
+
+def test_a_log_gets_symbols_and_known_messages() -> None:
+    diagnosis = examine_log("the message", f"{IMPORT}_ZN3c105ErrorC2E", Models(""))
+    assert {each.check for each in diagnosis.findings} == {"symbols", "log"}
+    assert not diagnosis.well
+    assert examine_log("the message", "all is well", Models("")).well
+
+
+@pytest.mark.parametrize("prefix", ["", IMPORT])
+@given(text=st.text())
+def test_any_text_is_explained_or_not(prefix: str, text: str) -> None:
+    list(explain_symbols(prefix + text, INDEX))
