@@ -21,6 +21,7 @@ from rich.text import Text
 
 from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layout
 from imagegen.cli.app import App, Table, json_option, pass_app
+from imagegen.cli.completion import complete_cells
 from imagegen.cli.report_command import print_report
 from imagegen.core.errors import IncompatibleError, LockError, OptionConflictError, UsageError
 from imagegen.core.text import counted
@@ -40,7 +41,7 @@ builder_option = click.option(
 
 
 @click.command("build")
-@click.argument("cell")
+@click.argument("cell", shell_complete=complete_cells)
 @click.option("--no-test", is_flag=True, help="Skip the smoke checks.")
 @click.option("--no-audit", is_flag=True, help="Skip the audit before the image is built.")
 @click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")

@@ -7,6 +7,7 @@ from typing import TextIO
 import click
 
 from imagegen.cli.app import App, json_option, pass_app
+from imagegen.cli.completion import complete_cells
 from imagegen.core.errors import EngineError, OptionConflictError
 from imagegen.image.layers.image import local_tags
 from imagegen.incontainer.preflight.model import Image
@@ -21,7 +22,7 @@ LONGEST_LOG = 16 << 20  # characters of a log that are read
 
 
 @click.command("doctor")
-@click.argument("cell", required=False)
+@click.argument("cell", required=False, shell_complete=complete_cells)
 @click.option("--container", metavar="NAME", help="Check a container, running or ended, instead of this host.")
 @click.option(
     "--fabric", is_flag=True, help="Examine how GPUs and hosts are connected; with CELL, also run NCCL in its image."

@@ -9,6 +9,7 @@ import click
 
 from imagegen.app.build import assemble_image, ensure_wheels
 from imagegen.cli.app import App, json_option, pass_app
+from imagegen.cli.completion import complete_cells
 from imagegen.core.errors import UsageError
 from imagegen.core.progress import human
 from imagegen.core.store.images import require_new
@@ -16,7 +17,7 @@ from imagegen.supply import export
 
 
 @click.command("export")
-@click.argument("cell")
+@click.argument("cell", shell_complete=complete_cells)
 @click.option(
     "-o",
     "--output",

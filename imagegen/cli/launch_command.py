@@ -9,12 +9,13 @@ import click
 
 from imagegen.app import launch
 from imagegen.cli.app import App, pass_app
+from imagegen.cli.completion import complete_cells
 from imagegen.core import data
 from imagegen.core.errors import UsageError
 
 
 @click.command("launch")
-@click.argument("cell")
+@click.argument("cell", shell_complete=complete_cells)
 @click.option(
     "--for",
     "target",

@@ -6,6 +6,7 @@ import click
 
 from imagegen.app import states
 from imagegen.cli.app import App, Table, json_option, pass_app
+from imagegen.cli.completion import complete_cells
 from imagegen.core.errors import LockError
 from imagegen.core.store import images
 from imagegen.plan.lock.model import Lock
@@ -13,7 +14,7 @@ from imagegen.plan.matrix.model import Cell
 
 
 @click.command("list")
-@click.argument("pattern", required=False)
+@click.argument("pattern", required=False, shell_complete=complete_cells)
 @json_option()
 @pass_app
 def command(app: App, *, pattern: str | None, as_json: bool) -> None:

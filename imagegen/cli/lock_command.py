@@ -9,12 +9,13 @@ import click
 from imagegen.app.derive import Changes, lock_changed
 from imagegen.app.lock import LockedImage, check_locks, lock_image
 from imagegen.cli.app import App, json_option, pass_app
+from imagegen.cli.completion import complete_cells
 from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.wheels.resolve import LockOptions
 
 
 @click.command("lock")
-@click.argument("cell")
+@click.argument("cell", shell_complete=complete_cells)
 @click.option("--check", is_flag=True, help="Only check the locks that exist; fail when one is stale.")
 @click.option("--record", is_flag=True, help="Build the layers and write their digests into the lock.")
 @click.option("--upgrade", is_flag=True, help="Take the newest versions that the matrix allows, as of now.")

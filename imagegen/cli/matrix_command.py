@@ -13,6 +13,7 @@ from rich.text import Text
 from imagegen.app import states
 from imagegen.app.states import CellState, StateName
 from imagegen.cli.app import App, Table, pass_app
+from imagegen.cli.completion import complete_cells
 from imagegen.core.text import shown
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules import CellAnswer
@@ -27,7 +28,7 @@ _RULES: dict[StateName, tuple[str, str]] = {  # what rules and metadata say, and
 
 
 @click.command("matrix")
-@click.argument("pattern", metavar="[GLOB]", default="*")
+@click.argument("pattern", metavar="[GLOB]", default="*", shell_complete=complete_cells)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--github", is_flag=True, help="Print the locked cells as matrices, in lines for $GITHUB_OUTPUT.")
 @pass_app

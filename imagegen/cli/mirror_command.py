@@ -7,6 +7,7 @@ from dataclasses import asdict
 import click
 
 from imagegen.cli.app import App, json_option, pass_app
+from imagegen.cli.completion import complete_cells
 from imagegen.core.config import MIRROR_VARIABLE
 from imagegen.core.context import Context
 from imagegen.core.progress import human
@@ -16,7 +17,7 @@ from imagegen.supply import mirror
 
 
 @click.command("mirror")
-@click.argument("cell", metavar="GLOB")
+@click.argument("cell", metavar="GLOB", shell_complete=complete_cells)
 @click.option(
     "--to",
     "destination",

@@ -16,6 +16,7 @@ from imagegen.app.nightly.run import CellOutcome, update_locks
 from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App, Table, json_option, pass_app
 from imagegen.cli.build_command import builder_option
+from imagegen.cli.completion import complete_cells
 from imagegen.cli.publish_command import key_option
 from imagegen.cli.report_command import print_report
 from imagegen.core.errors import LockError, OptionConflictError
@@ -28,7 +29,7 @@ _COLOUR = {"failed": "red", "unchanged": "yellow"}
 
 
 @click.command("nightly")
-@click.argument("pattern", metavar="[GLOB]", required=False)
+@click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=complete_cells)
 @click.option("--to", metavar="REPO", help="Publish to repositories below this one (default: publish.yaml's).")
 @click.option("--as-of", metavar="TIME", help="Ignore files uploaded later (RFC 3339; default: now).")
 @click.option("--propose-only", is_flag=True, help="Write locks and locks/CHANGES.md; build and publish nothing.")

@@ -11,6 +11,7 @@ from imagegen.app.publish import PublishedImage, plan_publish, publish_image
 from imagegen.app.publisher import KEY_VARIABLE, Publisher, PublishOptions
 from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.build_command import builder_option
+from imagegen.cli.completion import complete_cells
 from imagegen.cli.report_command import print_report
 from imagegen.core.errors import OptionConflictError
 from imagegen.plan.lock.model import Lock
@@ -27,7 +28,7 @@ key_option = click.option(
 
 
 @click.command("publish")
-@click.argument("cell")
+@click.argument("cell", shell_complete=complete_cells)
 @click.option("--to", metavar="REPO", help="Publish to repositories below this one: ghcr.io/acme/rl.")
 @click.option(
     "--dry-run", is_flag=True, help="Print what would be pushed, tagged and moved; needs no registry, no engine."

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from imagegen.cli.app import App, json_option, pass_app
+from imagegen.cli.completion import complete_cells
 from imagegen.core.errors import EngineError, OptionConflictError, PackagesGoneError
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers.image import local_tags
@@ -22,7 +23,7 @@ _ONE_JOB = (
 
 
 @click.command("render")
-@click.argument("cell")
+@click.argument("cell", shell_complete=complete_cells)
 @click.option(
     "-o",
     "--output",

@@ -17,6 +17,7 @@ from imagegen.app.comparison import comparison_facts
 from imagegen.app.launch import published_repository
 from imagegen.app.nightly import changes
 from imagegen.cli.app import App, Table, json_option, pass_app
+from imagegen.cli.completion import complete_cells
 from imagegen.core import data
 from imagegen.core.errors import FetchError, LockError, PublishError, UsageError
 from imagegen.core.text import counted, shown
@@ -71,7 +72,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 @click.command("report")
-@click.argument("pattern", metavar="[GLOB]", default="*")
+@click.argument("pattern", metavar="[GLOB]", default="*", shell_complete=complete_cells)
 @click.option(
     "-o",
     "--output",

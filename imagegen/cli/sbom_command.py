@@ -9,6 +9,7 @@ import click
 
 from imagegen.app.launch import known_digest
 from imagegen.cli.app import App, pass_app
+from imagegen.cli.completion import complete_cells
 from imagegen.core import data
 from imagegen.core.errors import UsageError
 from imagegen.supply.trust.licences import read_known_licences
@@ -17,7 +18,7 @@ from imagegen.wheels import builds
 
 
 @click.command("sbom")
-@click.argument("cell")
+@click.argument("cell", shell_complete=complete_cells)
 @click.option(
     "-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write to FILE, not stdout."
 )

@@ -10,6 +10,7 @@ import click
 from rich.text import Text
 
 from imagegen.cli.app import App, Table, json_option, pass_app
+from imagegen.cli.completion import complete_cells
 from imagegen.core.errors import LockError
 from imagegen.core.progress import human
 from imagegen.core.text import counted
@@ -24,7 +25,7 @@ _FEW = 5  # packages that need another, in a row of the table; cells in a messag
 
 
 @click.command("show")
-@click.argument("cell")
+@click.argument("cell", shell_complete=complete_cells)
 @click.option("--size", is_flag=True, help="Show sizes of layers and packages, and which images share them.")
 @json_option()
 @pass_app

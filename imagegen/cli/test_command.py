@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from imagegen.cli.app import App, Table, json_option, pass_app
+from imagegen.cli.completion import complete_cells
 from imagegen.cli.report_command import check_writable, print_lines, print_report
 from imagegen.core.errors import EngineError, SmokeError, UsageError
 from imagegen.core.text import shown
@@ -27,7 +28,7 @@ from imagegen.wheels import builds
 
 
 @click.command("test")
-@click.argument("cell")
+@click.argument("cell", shell_complete=complete_cells)
 @json_option("Print the report as JSON.")
 @click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write JUnit XML.")
 @click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")

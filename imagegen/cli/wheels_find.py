@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.cli.app import App, Table, json_option, pass_app
+from imagegen.cli.completion import complete_cells
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
 from imagegen.core.text import counted, did_you_mean, shown
@@ -29,7 +30,9 @@ from imagegen.wheels.wheelhouse import WheelSource
 
 @click.command("find")
 @click.argument("component")
-@click.option("--cell", "pattern", metavar="CELL", required=True, help="An image or a cell.")
+@click.option(
+    "--cell", "pattern", metavar="CELL", required=True, shell_complete=complete_cells, help="An image or a cell."
+)
 @json_option()
 @pass_app
 def find_wheels(app: App, *, component: str, pattern: str, as_json: bool) -> int:
