@@ -175,7 +175,8 @@ def left_out(head: bytes, size: int) -> list[FileRange]:
 
     Those are machine code in a segment of its own (one that begins with the file holds tables too), what comes long
     after the beginning of any other segment, unless it is GPU code, and what is not loaded: symbols, and what debuggers
-    read. Section table, the sections' names before it and the dynamic section are kept wherever they lie.
+    read. The headers, the section table, the sections' names before it and the dynamic section are kept wherever they
+    lie.
     """
     if len(head) < HEADER.size or head[: len(_ELF64)] != _ELF64:
         return []
@@ -186,7 +187,8 @@ def left_out(head: bytes, size: int) -> list[FileRange]:
     loaded = sorted((offset, offset + length, flags) for kind, flags, offset, length in segments if kind == _LOADED)
     needed = [(offset, offset + length) for kind, _, offset, length in segments if kind == _DYNAMIC]
     parts = [*_within(loaded), *_between(loaded, size)]
-    for start, end in [*needed, (table - _NAMES, table + section * sections)]:
+    headers = [(0, HEADER.size), (at, at + row * count)]  # a hostile file's code may begin there
+    for start, end in [*headers, *needed, (table - _NAMES, table + section * sections)]:
         parts = [piece for part in parts for piece in part.without(start, end)]
     return sorted(part for part in parts if 0 < part.start < part.end - _WORTH_SKIPPING and part.end <= size)
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from imagegen.audit import collect, sparse
@@ -93,6 +93,7 @@ def test_what_is_kept_says_what_the_file_says(tmp_path: Path, data: bytes, cuts:
     st.lists(st.integers(0, 1 << 20), max_size=6),
     st.sampled_from([200, 1000, 2000, 1 << 20]),
 )
+@example(make_elf(), [(HEADER.size + 8, 1, "<Q")], [], 1 << 20)  # its code begins inside its header
 def test_a_hostile_file_is_read_or_unreadable(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
