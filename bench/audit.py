@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from imagegen.audit.examine import HEAD, concerns, examine
+from imagegen.audit.collect import HEAD, concerns, examine
 from imagegen.audit.model import Elf, File
 from imagegen.audit.window import OnDisk
 

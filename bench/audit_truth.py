@@ -21,10 +21,10 @@ from typing import Any
 
 from audit_truth_load import DATA, TUNED
 
-from imagegen.audit import dynamic, libraries, torch_rule
+from imagegen.audit import elf, libraries, torch_rule
 from imagegen.audit.model import Elf, File, Finding, Package, Severity, Subject, SystemLibraries
 
-CHECKS = (torch_rule.check, dynamic.check, libraries.check)
+CHECKS = (torch_rule.check, elf.check, libraries.check)
 SETS = frozenset({"undefined", "exported", "provides"})
 TORCH = re.compile(r"lib(torch|c10)")
 # A library that is neither torch's nor CUDA's is the machine's to have: that it is absent says nothing of torch.

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from imagegen.audit import capability, contents, dynamic, extras, gpu, imports, libraries, torch_rule
+from imagegen.audit import contents, elf, gpu, imports, libraries, torch_rule
 from imagegen.audit import gpu as gpu_code
-from imagegen.audit.capability import arch, runs
 from imagegen.audit.elf import CUDA
+from imagegen.audit.gpu import arch, runs
 from imagegen.audit.model import CodeTarget, File, Finding, Package, Severity, Subject
 from imagegen.audit.report import AuditReport, PackageVerdict, Runs, ordered
 from imagegen.core.types import Gpu
@@ -32,7 +32,7 @@ def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[PackageVerdic
     )
     on: dict[str, dict[str, Runs]] = {package: {} for package in coded}
     whole: dict[str, bool] = {}
-    refused = [finding for finding in capability.check(subject) if _stops([finding])]
+    refused = [finding for finding in gpu_code.check_driver(subject) if _stops([finding])]
     for each in gpus if coded else ():
         said: dict[str, list[Finding]] = {}
         for finding in (*refused, *gpu_code.check(replace(subject, packages=judged, gpus=(each,)))):
@@ -117,13 +117,13 @@ def _unreadable(package: str, files: Iterable[tuple[str, File]]) -> Iterator[Fin
 
 CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     unreadable,
-    dynamic.check,
+    elf.check,
     torch_rule.check,
     gpu.check,
-    capability.check,
+    gpu_code.check_driver,
     libraries.check,
     contents.check,
-    extras.check,
+    imports.check_extras,
     imports.check,
 )
 

@@ -12,7 +12,7 @@ from typing import Any
 import zstandard
 
 from imagegen.audit.api.exports import Module
-from imagegen.audit.api.requirements import RequiredName
+from imagegen.audit.api.uses import RequiredName
 from imagegen.audit.model import (
     CodeGroup,
     CodeTarget,

@@ -1,18 +1,67 @@
-"""Names that a package requires of another one, and that the installed release of that one does not define.
+"""Imports that fail: of names that another package does not define, and of packages that are not installed.
 
 Which packages are compared, and which of their modules normal use imports, is data (data/api.yaml).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from imagegen.audit.api.missing import Api
-from imagegen.audit.api.requirements import RequiredName
-from imagegen.audit.api.scan import providers
-from imagegen.audit.model import Finding, Package, Severity, Subject, few
+from packaging.requirements import InvalidRequirement, Requirement
+
+from imagegen.audit.api.exports import OPEN, Api, Module, is_package, module, module_name, with_namespaces
+from imagegen.audit.api.uses import RequiredName, requirements
+from imagegen.audit.catalogue import data
+from imagegen.audit.model import Finding, OptionalImport, Package, Severity, Subject, few, required_name
 
 _SHOWN = 20  # lines of details
+
+
+# The exported and required names of a distribution, read while its files pass by.
+
+
+def providers() -> Mapping[str, str]:
+    """Return the distributions whose names are compared, with the top-level module of each."""
+    found: Mapping[str, str] = data("api")["providers"]
+    return found
+
+
+def starts(distribution: str) -> Mapping[str, Sequence[str]]:
+    """Return the modules that runs of a distribution import first, as `requirements` takes them; none for most."""
+    found: Mapping[str, Sequence[str]] = data("api")["users"].get(distribution, {})
+    return found
+
+
+class ApiScanner:
+    """Collects the names of a distribution. Of most, nothing is compared: it `reads` none of their files."""
+
+    def __init__(self, distribution: str) -> None:
+        self._top, self._starts = providers().get(distribution), starts(distribution)
+        self._modules: dict[str, Module] = {}
+        self._sources: dict[str, bytes] = {}
+
+    def reads(self, path: str) -> bool:
+        """Return whether the file at `path`, relative to site-packages, is to be added."""
+        return bool((self._top or self._starts) and path.endswith(".py") and module_name(path))
+
+    def add(self, path: str, source: bytes) -> None:
+        """Add a Python file. Of a provider, only its names are kept."""
+        name = module_name(path)
+        if name and name.partition(".")[0] == self._top:
+            self._modules[name] = module(source, name, package=is_package(path))
+        if self._starts:
+            self._sources[path] = source
+
+    def exports(self, paths: Sequence[str]) -> dict[str, Module]:
+        """Return the modules by name; `paths` are all files of the distribution, compiled modules among them."""
+        names = (module_name(path) for path in paths if not path.endswith(".py"))
+        compiled = {name: OPEN for name in names if name and self._top and name.partition(".")[0] == self._top}
+        return with_namespaces(self._modules | compiled)
+
+    def required_names(self) -> tuple[RequiredName, ...]:
+        """Return the required names of other distributions."""
+        return requirements(self._sources, self._starts) if self._starts else ()
 
 
 def check(subject: Subject) -> Iterator[Finding]:
@@ -46,3 +95,148 @@ def _compare(package: Package, provider: Package, required: Sequence[RequiredNam
         evidence = f"functions use {len(uncertain)} {names} that {provider} does not define"
         details = few(uncertain, _SHOWN)
         yield Finding(Severity.WARNING, "api-missing", str(package), None, evidence, details)
+
+
+# Imports of distributions that only an extra of the importing package names, and that are not installed.
+#
+# Such an import often stands inside a function: the package is then imported without a fault, and fails when it is
+# used. Sources: PEP 508 for requirements and their markers; The Python Language Reference, "The import statement".
+
+# Extras for work on the package itself. What they name is imported by its tests, not by what users run.
+_FOR_DEVELOPERS = re.compile(r"(?:.*[-_.])?(?:ci|dev|develop|doc|docs|lint|test|testing|tests|typing)(?:[-_.].*)?")
+_IMPORT = re.compile(rb"[ \t]*(?:import[ \t]+([\w.]+(?:[ \t]*,[ \t]*[\w.]+)*)|from[ \t]+(\w[\w.]*)[ \t]+import\b)")
+_STRING = re.compile(rb"""("{3}|'{3})(?:\\.|[^\\])*?\1""", re.DOTALL)
+_INDENTED = re.compile(rb"[ \t]*(.?)")
+_HEADER = re.compile(rb"[ \t]*(async[ \t]+def|def|class|try|except|finally|if|elif|else|for|while|with|match|case)\b")
+
+
+def optional_modules(requires: Iterable[str]) -> dict[str, str]:
+    """Map each module that only extras among the Requires-Dist `requires` name to its distribution.
+
+    Modules are compared without case and separators, because a distribution's name determines no more of its module's.
+    """
+    parsed = [each for text in requires if (each := _parsed(text))]
+    plain = {required_name(each.name) for each in parsed if not _extras(each)}
+    names = {required_name(each.name) for each in parsed if not all(map(_FOR_DEVELOPERS.fullmatch, _extras(each)))}
+    return {squashed(data("modules").get(name, name)): name for name in sorted(names - plain)}
+
+
+def scan_imports(path: str, source: bytes, modules: Mapping[str, str]) -> Iterator[OptionalImport]:
+    """Yield the first import of each of `modules` (see optional_modules) in the Python file `path`.
+
+    A statement inside a string in triple quotes does not count.
+    """
+    if not any(True for _ in _statements(source, modules)):
+        return  # most files: nothing is copied
+    seen = set()
+    text = _STRING.sub(lambda match: b"\n" * match[0].count(b"\n"), source)
+    for start, distribution in _statements(text, modules):
+        if distribution not in seen:
+            seen.add(distribution)
+            headers = list(_headers(text, start))
+            yield OptionalImport(
+                distribution,
+                path,
+                text.count(b"\n", 0, start) + 1,
+                lazy=any(header.endswith(b"def") for header in headers),
+                guarded=any(header in (b"try", b"except", b"if", b"elif", b"else") for header in headers),
+            )
+
+
+def check_extras(subject: Subject) -> Iterator[Finding]:
+    """Yield an error for each module that users start and a note for each package that import what is not installed."""
+    installed = {package.name for package in subject.packages}
+    tops = {path.partition("/")[0] for each in subject.packages for path in each.files}  # few names of many files
+    provided = {squashed(top.partition(".")[0]) for top in tops}
+    for package in (each for each in subject.packages if each.optional_imports):
+        extras = _named(package.requires, subject.python)
+        absent: dict[str, list[OptionalImport]] = {}
+        for each in package.optional_imports:
+            name = each.distribution
+            module = squashed(data("modules").get(name, name).partition(".")[0])
+            if name in extras and name not in installed and module not in provided:
+                absent.setdefault(name, []).append(each)
+        starts = {f"{name.replace('.', '/')}{end}" for name in package.entry_points for end in (".py", "/__init__.py")}
+        for name, sites in absent.items():
+            for each in sites:
+                if each.path in starts and not each.guarded and name not in subject.omits:
+                    evidence = f"line {each.line} imports {name}, which only its extra {extras[name]} names"
+                    fix = f"require {package.name}[{extras[name]}], or {name} itself"
+                    yield Finding(Severity.ERROR, "extra-missing", str(package), each.path, evidence, (fix,))
+        if absent:
+            evidence = f"imports {len(absent)} distributions that only its extras name and that are not installed"
+            lines = [_line(name, extras[name], sites, subject.omits.get(name)) for name, sites in absent.items()]
+            more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+            yield Finding(Severity.INFO, "extra-missing", str(package), None, evidence, (*lines[:_SHOWN], *more))
+
+
+def squashed(module: str) -> str:
+    """The name of a module or a distribution without case and separators."""
+    return re.sub(r"[-_.]+", "", module).lower()
+
+
+def _line(name: str, extra: str, sites: list[OptionalImport], omitted: str | None) -> str:
+    first = min(sites, key=lambda each: (each.guarded, each.path))
+    more = f" and {len(sites) - 1} more files" if len(sites) > 1 else ""
+    return f"{name} (extra {extra}): {first.path}:{first.line}{more}" + (f"; left out: {omitted}" if omitted else "")
+
+
+def _named(requires: Iterable[str], python: str | None) -> dict[str, str]:
+    """Distribution -> the first extra that names it, on Linux and for this Python."""
+    found: dict[str, str] = {}
+    for text in requires:
+        if each := _parsed(text):
+            for extra in _extras(each):
+                if each.marker and each.marker.evaluate(_environment(python) | {"extra": extra}):
+                    found.setdefault(required_name(each.name), extra)
+    return found
+
+
+def _environment(python: str | None) -> dict[str, str]:
+    known = {"os_name": "posix", "platform_system": "Linux", "sys_platform": "linux"}
+    return known | ({"python_version": python, "python_full_version": f"{python}.0"} if python else {})
+
+
+def _parsed(text: str) -> Requirement | None:
+    try:
+        return Requirement(text)
+    except (InvalidRequirement, ValueError):  # a number of more digits than int() takes is a ValueError
+        return None
+
+
+def _extras(requirement: Requirement) -> list[str]:
+    """The extras that its marker names: none of a requirement that always holds."""
+    return re.findall(r"extra == ['\"]([^'\"]+)", str(requirement.marker or ""))
+
+
+def _statements(source: bytes, modules: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """Yield (offset of the line, distribution) of each import of one of `modules`."""
+    at = source.find(b"import")
+    while at >= 0:
+        start = source.rfind(b"\n", 0, at) + 1
+        if match := _IMPORT.match(source, start):
+            for name in (match[1] or match[2]).split(b","):
+                parts = name.strip().decode("utf-8", "replace").split(".")
+                for length in range(1, len(parts) + 1):
+                    if distribution := modules.get(squashed("".join(parts[:length]))):
+                        yield start, distribution
+        end = source.find(b"\n", at)
+        at = source.find(b"import", end) if end >= 0 else -1
+
+
+def _headers(text: bytes, start: int) -> Iterator[bytes]:
+    """Yield the keywords of the blocks around the line at `start`, from the inside out, by their indentation."""
+    depth = _depth(text, start)
+    while depth and start:
+        start = text.rfind(b"\n", 0, start - 1) + 1
+        outer = _depth(text, start)
+        if outer is not None and outer < depth:
+            depth = outer
+            if header := _HEADER.match(text, start):
+                yield header[1]
+
+
+def _depth(text: bytes, start: int) -> int | None:
+    """The bytes of indentation of the line at `start`; None for one that begins no statement."""
+    match = _INDENTED.match(text, start)
+    return match.start(1) - start if match and match[1] not in (b"", b"\r", b"#", b")", b"]", b"}") else None

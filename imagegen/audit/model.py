@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Literal, TypeVar
 
 from imagegen.audit.api.exports import Module
-from imagegen.audit.api.requirements import RequiredName
+from imagegen.audit.api.uses import RequiredName
 from imagegen.audit.demangle import demangle
 from imagegen.core.types import Gpu
 

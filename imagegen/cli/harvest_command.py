@@ -191,7 +191,7 @@ def _write_models(app: App, *, as_json: bool) -> None:
 
 
 def _write_api(app: App, requested: Sequence[str], *, as_json: bool) -> None:
-    from imagegen.audit.api.scan import starts
+    from imagegen.audit.imports import starts
     from imagegen.plan.harvest import api  # late, as above
 
     packages = [_package(app.matrix.components.values(), name) for name in requested]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagegen.audit.dynamic import check
+from imagegen.audit.elf import check
 from imagegen.audit.model import Elf, Finding, Severity
 from tests.support.audit_subjects import PYTHON, elf, module, package, subject, system
 

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit.api import Api, RequiredName, exports, requirements
-from imagegen.audit.api.exports import Module
-from imagegen.audit.api.source import LONGEST
+from imagegen.audit.api.exports import LONGEST, Module
 from imagegen.audit.api.uses import NameUse, uses
 
 NAMES = ("one", "two", "three")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.audit import extras
+from imagegen.audit import imports
 from imagegen.audit.model import File, Finding, OptionalImport, Package, Severity, Subject
 
 REQUIRES = (
@@ -22,14 +22,14 @@ REQUIRES = (
     'pywin32; sys_platform == "win32" and extra == "verl-core"',
     'verl[verl-core]; extra == "vllm"',
 )
-MODULES = extras.optional_modules(REQUIRES)
+MODULES = imports.optional_modules(REQUIRES)
 ENTRY = "verl/trainer/main_ppo.py"
 
 
 def found(source: str) -> list[tuple[str, int, bool, bool]]:
     return [
         (each.distribution, each.line, each.lazy, each.guarded)
-        for each in extras.scan("verl/x.py", source.encode(), MODULES)
+        for each in imports.scan_imports("verl/x.py", source.encode(), MODULES)
     ]
 
 
@@ -39,7 +39,7 @@ def package(*sites: OptionalImport, entry_points: tuple[str, ...] = ()) -> Packa
 
 
 def check(*packages: Package, omits: dict[str, str] | None = None) -> list[tuple[Severity, str | None]]:
-    findings = list(extras.check(Subject("x", packages, python="3.11", omits=omits or {})))
+    findings = list(imports.check_extras(Subject("x", packages, python="3.11", omits=omits or {})))
     assert {each.id for each in findings} <= {"extra-missing"}
     return [(each.severity, each.path) for each in findings]
 
@@ -145,6 +145,6 @@ def test_an_extra_of_another_platform_is_not_missed() -> None:
 
 def test_a_note_names_extra_place_and_reason() -> None:
     sites = (LAZY, replace(LAZY, path="verl/a.py", line=3, guarded=True))
-    (note,) = extras.check(Subject("x", (package(*sites),), omits={"transferqueue": "Not wanted."}))
+    (note,) = imports.check_extras(Subject("x", (package(*sites),), omits={"transferqueue": "Not wanted."}))
     assert isinstance(note, Finding)
     assert note.details == (f"transferqueue (extra verl-core): {ENTRY}:137 and 1 more files; left out: Not wanted.",)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from imagegen.audit import facts, imports
-from imagegen.audit.api.scan import ApiScanner, providers, starts
 from imagegen.audit.check import CHECKS
+from imagegen.audit.imports import ApiScanner, providers, starts
 from imagegen.audit.model import Finding, Package, Severity, Subject
 
 ENGINE = {

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen.audit import dynamic
+from imagegen.audit import elf as elf_checks
 from imagegen.audit.libraries import check
 from imagegen.audit.model import Elf, File, Finding, Package, Severity, SystemLibraries
 from tests.support.audit_subjects import elf, module, package, subject, system
@@ -270,7 +270,7 @@ def test_a_library_that_cannot_be_read_is_there() -> None:
     base = system()
     base = replace(base, libraries={**base.libraries, "libGL.so.1": unread})
     assert findings(package("pkg", {"pkg/it.so": module("libGL.so.1")}), base=base) == []
-    assert list(dynamic.check(subject(made))) == []
+    assert list(elf_checks.check(subject(made))) == []
 
 
 @pytest.mark.timeout(20)

@@ -4,8 +4,7 @@ Sources are parsed and never run. Source of the rules: The Python Language Refer
 import statement"; PEP 562 for a module's `__getattr__`.
 """
 
-from imagegen.audit.api.exports import Module, exports
-from imagegen.audit.api.missing import Api
-from imagegen.audit.api.requirements import RequiredName, requirements
+from imagegen.audit.api.exports import Api, Module, exports
+from imagegen.audit.api.uses import RequiredName, requirements
 
 __all__ = ["Api", "Module", "RequiredName", "exports", "requirements"]

@@ -7,12 +7,68 @@ A name counts as defined wherever a statement at module level may bind it, in an
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
+import threading
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from imagegen.audit.api.source import absolute, dotted, is_package, module_name, parse
+# Parse the sources of untrusted packages.
+
+LONGEST = 2 << 20  # bytes of a source; the longest of vllm and transformers have 0.5 MB
+_FILES = re.compile(r"((?:\w+/)*)(\w+)(?:\.py|\.(?:abi3|cpython-\w+(?:-\w+)*)\.so|\.so)")
+# `catch_warnings` replaces the filters of the whole process.
+_FILTERS = threading.Lock()
+
+
+def parse(source: bytes) -> ast.Module | None:
+    """Return the syntax tree; None for a source that is too long, too deep, or not Python of this interpreter."""
+    if len(source) > LONGEST:
+        return None
+    with _FILTERS, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes
+        try:
+            return ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+
+
+def module_name(path: str) -> str | None:
+    """Return the module that a file below site-packages is: "vllm.v1" for vllm/v1/__init__.py; None for no module."""
+    match = _FILES.fullmatch(path)
+    if not match:
+        return None
+    names = [*match[1].rstrip("/").split("/"), match[2]] if match[1] else [match[2]]
+    return ".".join(names[:-1] if names[-1] == "__init__" and len(names) > 1 else names)
+
+
+def is_package(path: str) -> bool:
+    return posixpath.basename(path).partition(".")[0] == "__init__"
+
+
+def absolute(node: ast.ImportFrom, module: str, *, package: bool) -> str | None:
+    """Return the module that `from ... import` names in `module`; None for a relative name beyond the top."""
+    if not node.level:
+        return node.module
+    parts = module.split(".")
+    kept = len(parts) - node.level + package
+    if kept < 1:
+        return None
+    return ".".join([*parts[:kept], *([node.module] if node.module else [])])
+
+
+def dotted(node: ast.expr) -> list[str] | None:
+    """Return the names of `a.b.c`; None for any other expression."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return [node.id, *reversed(names)] if isinstance(node, ast.Name) else None
+
+
+# The names that the modules of a package define, as their sources show them.
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _DYNAMIC = re.compile(rb"\b(?:exec|globals|vars|locals)\(|\bmodules\[")
@@ -256,3 +312,47 @@ def _listed(table: ast.expr | None) -> Iterator[str | None]:
     for item in items:
         text = item.value if isinstance(item, ast.Constant) else None
         yield text if isinstance(text, str) else None
+
+
+# Resolve dotted names in the modules of a release, as the import system and attribute lookups do.
+
+
+@dataclass(frozen=True)
+class Api:
+    """The modules of a release, by name."""
+
+    modules: Mapping[str, Module]
+
+    def missing(self, name: str, modules: int = 1) -> str | None:
+        """Return the first part of a dotted name that does not exist; None where all of it exists, or may.
+
+        The first `modules` parts must be modules, since an import statement names them. The search ends at an object:
+        attributes of classes and functions are not looked up. A name of a module hides its submodule of the same name
+        from attribute lookups, not from import statements.
+        """
+        module, *parts = name.split(".")
+        if module not in self.modules:
+            return None
+        for length, part in enumerate(parts, 2):
+            child = f"{module}.{part}"
+            if child not in self.modules or (length > modules and part in self.modules[module].names):
+                found = self.modules[module]
+                exists = part in found.names or found.open or (length > modules and self._defines(module, part, set()))
+                return None if exists else child
+            module = child
+        return None
+
+    def _defines(self, module: str, name: str, seen: set[str]) -> bool:
+        found = self.modules.get(module)
+        if found is None:  # of another package, or not of this release: the import statement itself fails
+            return True
+        if module in seen:
+            return False
+        seen.add(module)
+        if found.open or name in found.names or any(self._defines(star, name, seen) for star in found.stars):
+            return True
+        return found.below and self._is_below(module, name)
+
+    def _is_below(self, package: str, name: str) -> bool:
+        inside = f"{package}."
+        return any(name in found.names for module, found in self.modules.items() if module.startswith(inside))

@@ -12,10 +12,10 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-from imagegen.audit import extras, facts
-from imagegen.audit.api.scan import ApiScanner
+from imagegen.audit import facts, imports
 from imagegen.audit.collect import IN_MEMORY, Collector
 from imagegen.audit.contents import clashes
+from imagegen.audit.imports import ApiScanner
 from imagegen.audit.model import File, OptionalImport, Package
 from imagegen.core.errors import ErrorGroup, WheelError
 from imagegen.core.store import Store
@@ -35,7 +35,7 @@ class WheelScanner:
         self._store, self._locked, self._wheel, self._python = store, locked, wheel, python
         self._files: list[InstalledFile] = []
         self._found: dict[str, File] = {}
-        self._modules = extras.optional_modules(wheel.requires)
+        self._modules = imports.optional_modules(wheel.requires)
         self._imports: dict[str, list[OptionalImport]] = {}  # by path
         self._api = ApiScanner(locked.name)
         self._site = site_packages(python)
@@ -90,7 +90,7 @@ class WheelScanner:
     def _scan(self, file: InstalledFile, source: bytes) -> None:
         path = relative(file.path, self._site)
         if self._modules:
-            self._imports[file.path] = list(extras.scan(path, source, self._modules))
+            self._imports[file.path] = list(imports.scan_imports(path, source, self._modules))
         if self._api.reads(path):
             self._api.add(path, source)
 

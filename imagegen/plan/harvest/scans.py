@@ -18,8 +18,7 @@ from imagegen.audit.catalogue import cuda_major, is_standard
 from imagegen.audit.gpu import is_essential, is_loaded
 from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, required_name
 from imagegen.audit.tags import for_another_python
-from imagegen.audit.torch_rule import has_new_string, has_old_string
-from imagegen.audit.torch_user import X86_64, user
+from imagegen.audit.torch_rule import X86_64, has_new_string, has_old_string, user
 from imagegen.core.errors import FetchError
 from imagegen.core.types import Gpu
 from imagegen.plan.lock.indexes import IndexLink

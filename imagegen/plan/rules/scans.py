@@ -282,7 +282,7 @@ def _of_drivers(verdict: WheelVerdict) -> Iterator[_Demand]:
 @cache
 def _driver(isa: str) -> tuple[str, str] | None:
     """Return the CUDA version of a PTX ISA, and the branch of drivers that comes with it."""
-    from imagegen.audit.capability import driver_floor  # late: few questions need the audit's data
+    from imagegen.audit.gpu import driver_floor  # late: few questions need the audit's data
 
     major, _, minor = isa.partition(".")
     floor = driver_floor((int(major), int(minor)))
