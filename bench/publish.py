@@ -29,7 +29,7 @@ from pathlib import Path
 from compare import TAG, Bench, build_arguments, clean
 
 from imagegen.cli.app import App
-from imagegen.run.embedded_engine import private
+from imagegen.run import embedded_engine
 from imagegen.run.engine.connection import SUITE
 
 RUNS = (("cold", "cold"), ("one pin", "pin"), ("unchanged", "pin"))
@@ -80,7 +80,7 @@ class Counting:
 def registry(app: App, work_dir: Path) -> Iterator[Counting]:
     """Debian's docker-registry, empty, and the proxy before it."""
     programs = work_dir / "docker-registry"
-    private.unpack(SUITE, ["docker-registry"], programs, app.settings, app.progress)
+    embedded_engine.unpack(SUITE, ["docker-registry"], programs, app.settings, app.progress)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     config = {

@@ -14,9 +14,9 @@ from hypothesis import settings as hypothesis_settings
 from xdist.scheduler import LoadScopeScheduling
 
 from imagegen.core.config import Settings
-from imagegen.core.oci.types import LayerDescriptor
+from imagegen.core.oci import LayerDescriptor
 from imagegen.core.store import Store
-from imagegen.image.layers import bytecode
+from imagegen.image.layers import layer
 from tests.support import command_line, fault_table
 from tests.support.command_line import Run
 from tests.support.elf_files import make_elf
@@ -118,7 +118,7 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 def compiled_on_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile byte-code with the interpreter of the tests, outside any sandbox."""
-    monkeypatch.setattr(bytecode, "Sandbox", HostSandbox)
+    monkeypatch.setattr(layer, "Sandbox", HostSandbox)
 
 
 @pytest.fixture

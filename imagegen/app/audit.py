@@ -20,8 +20,7 @@ from imagegen.core import data, registry
 from imagegen.core.config import Settings
 from imagegen.core.errors import AuditError, FetchError, UsageError
 from imagegen.core.net import Client
-from imagegen.core.oci.layout import INDEX_FILE, Layout
-from imagegen.core.oci.types import Platform
+from imagegen.core.oci import INDEX_FILE, Layout, Platform
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
@@ -30,11 +29,18 @@ from imagegen.core.types import Gpu
 from imagegen.image.inputs import tree_key
 from imagegen.image.inventory import archive, system
 from imagegen.image.inventory.archive import ArchivedImage, ChunkReader, layer, piped
-from imagegen.image.inventory.distributions import installed, python_of
 from imagegen.image.inventory.layers import LayeredTree, LayerEntry
 from imagegen.image.inventory.subjects import cell_subject as subject
 from imagegen.image.inventory.subjects import describe
-from imagegen.image.inventory.tree import Environment, FileTree, all_sites, environment_of_path, environment_of_site
+from imagegen.image.inventory.tree import (
+    Environment,
+    FileTree,
+    all_sites,
+    environment_of_path,
+    environment_of_site,
+    installed,
+    python_of,
+)
 from imagegen.image.layers.image import LABEL
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.plan.lock import contents_hash

@@ -20,27 +20,30 @@ does nothing then: repeating an interrupted run ends where an undisturbed run en
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from imagegen.app.audit import audit_report
 from imagegen.app.build import assemble_image, ensure_wheels
-from imagegen.app.publisher import Publisher, PublishJob
 from imagegen.app.session import Session
-from imagegen.core.errors import FetchError, PublishError
+from imagegen.core import registry
+from imagegen.core.errors import FetchError, PublishError, UsageError
+from imagegen.core.git.local import ForeignRepositoryError
 from imagegen.core.net import Client
-from imagegen.core.oci.types import MANIFEST_TYPE, ZSTD_TYPE, Descriptor
+from imagegen.core.oci import MANIFEST_TYPE, ZSTD_TYPE, Descriptor
+from imagegen.core.registry import PushTarget, Reference, Repository
 from imagegen.core.registry.push import Moved
-from imagegen.core.registry.reference import endpoint, engine_name
+from imagegen.core.registry.reference import HUB_NAMES, endpoint, engine_name
 from imagegen.core.registry.session import credentials_for
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image import layers
 from imagegen.image.inventory.subjects import known_scans
 from imagegen.image.layers import Image
-from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.image import gzipped, local_tags
+from imagegen.image.layers.layer import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.image.layers.sources import plan_layers, previously_built_layers
 from imagegen.plan.lock.model import Lock, Record
@@ -57,7 +60,16 @@ from imagegen.supply.publish.attachments import (
     find_saved,
     save_attestation,
 )
-from imagegen.supply.publish.plan import LocatedLayer, PublishPlan, RegistryState
+from imagegen.supply.publish.plan import (
+    Channel,
+    Compression,
+    LocatedLayer,
+    PublishPlan,
+    RegistryState,
+    TagInput,
+    Tags,
+    tags,
+)
 from imagegen.supply.publish.plan import plan as planned
 from imagegen.supply.publish.repository import (
     AttachmentReader,
@@ -69,10 +81,175 @@ from imagegen.supply.publish.repository import (
     push,
     recover,
 )
-from imagegen.supply.trust import licences, provenance
+from imagegen.supply.trust import documents, keys, licences, provenance
 from imagegen.supply.trust.attach import attach
 from imagegen.supply.trust.documents import FACT, FACTS, LAYERS, Document
-from imagegen.supply.trust.licences import read_known_licences
+from imagegen.supply.trust.keyless import keyless
+from imagegen.supply.trust.keys import Signer, Trust
+from imagegen.supply.trust.licences import KnownLicences, read_known_licences
+from imagegen.supply.trust.project import Project
+from imagegen.supply.trust.project import load as load_project
+
+# The project's publishing configuration: destination, signer, trusted signers, tags.
+
+KEY_VARIABLE = "IMAGEGEN_SIGNING_KEY"
+_PASSWORD_VARIABLE = "COSIGN_PASSWORD"  # noqa: S105 - the variable's name, which cosign has too
+
+
+@dataclass(frozen=True)
+class PublishOptions:
+    """Options of publishing. `builder` is a buildx builder, for source builds."""
+
+    test: bool = True
+    require_gpu: bool = False
+    audit: bool = True
+    channel: Channel = "latest"
+    compression: Compression = "zstd"
+    builder: str | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True)
+class PublishJob:
+    """One image to publish; `expected` is its digest, where it is known before anything is built."""
+
+    lock: Lock
+    tags: Tags
+    compression: Compression = "zstd"
+    test: bool = True
+    require_gpu: bool = False
+    expected: str | None = None
+
+
+class Publisher:
+    """The project's publishing configuration, for images in repositories below one place of a registry."""
+
+    def __init__(self, session: Session, to: str | None, options: PublishOptions) -> None:
+        self.session, self.options = session, options
+        self.project: Project = load_project(session.project)
+        self.to = parse_destination(to or self.project.to)
+
+    @cached_property
+    def trust(self) -> Trust:
+        return Trust(self.project)
+
+    @cached_property
+    def signer(self) -> Signer | None:
+        """The signer: a key that is named, else the identity of this run of GitHub Actions, else None.
+
+        Raises TrustError, also for a signer that the project does not trust.
+        """
+        session = self.session
+        if self._key:
+            signer = keys.signer(self._key, session.env.get(_PASSWORD_VARIABLE), session.progress)
+            self.trust.require(signer, self._key)
+            return signer
+        found = keyless(self.project, session.env, Client(session.settings))
+        if found is None and self.trust.anybody:
+            session.progress.say("note: nothing is signed, so machines that trust what publish.yaml names reject it")
+        return found
+
+    def require_signer(self) -> None:
+        """Raise TrustError for an unusable signer: its key cannot be read, or the project does not name it."""
+        _ = self.trust, self.signer
+
+    @property
+    def _key(self) -> Path | None:
+        named = self.session.env.get(KEY_VARIABLE)
+        return self.options.key or (Path(named) if named else None)
+
+    @cached_property
+    def source(self) -> documents.SourceCommit | None:
+        """The commit that the project is at; None, with a warning, in a repository of another user."""
+        try:
+            return documents.of(self.session.project, self.session.env, self.project.source)
+        except ForeignRepositoryError as error:
+            self.session.progress.say(f"warning: published without the commit it is made of: {error}")
+            return None
+
+    def reference(self, image: str) -> Reference:
+        """Return the repository of an image. Raises FetchError for a name that no registry accepts."""
+        return registry.parse(f"{self.to}/{image}")
+
+    def repositories(self, client: Client, image: str) -> tuple[RemoteRepository, list[RemoteRepository]]:
+        """Return the image's repository, which mounts blobs from the others, and the project's other ones."""
+        others = sorted(other for other in self.session.matrix.defaults if other != image)
+        siblings = [self.reference(other) for other in others]
+        return (
+            self.repository(client, self.reference(image), siblings),
+            [self.repository(client, each) for each in siblings],
+        )
+
+    def repository(self, client: Client, name: Reference, mounts: Sequence[Reference] = ()) -> RemoteRepository:
+        settings = self.session.settings
+        target = PushTarget(name, client, settings, mounts=mounts)
+        return RemoteRepository(name, target, Repository(name, client, settings))
+
+    def tags(self, cell: Cell, lock: Lock) -> Tags:
+        (default,) = self.session.matrix.select(cell.image)
+        return tags(TagInput.of(lock, default.axes, self.options.channel, self.options.compression))
+
+    def job(self, cell: Cell, lock: Lock) -> PublishJob:
+        options = self.options
+        expected = expected_digest(lock, self.session.store, options.compression)
+        tags_of = self.tags(cell, lock)
+        return PublishJob(lock, tags_of, options.compression, options.test, options.require_gpu, expected)
+
+    def attachment_steps(self, lock: Lock) -> list[str]:
+        """Return, in sentences, what publishing does besides pushing and tagging.
+
+        Raises TrustError as `publish_image` does, but requests no token from GitHub.
+        """
+        kinds = ["lock", "layers", "facts", "sbom", "provenance", *(["audit"] if self.options.audit else [])]
+        _ = self.trust
+        signed = "not signed: no key is named"
+        if self._key and self.signer:
+            signed = f"signed with {self.signer.name}"
+        elif self.project.identities and self.session.env.get("GITHUB_ACTIONS"):
+            signed = "signed without a key, as this run of GitHub Actions"
+        found = licences.restricted(lock, KnownLicences())
+        named = [f"named: {each.licence} restricts {counted(len(each.covers), 'package')}" for each in found]
+        return [*named, f"attached: {', '.join(kinds)}; {signed}"]
+
+
+def parse_destination(named: str | None) -> str:
+    """Return the registry path below which each image has a repository. Raises UsageError."""
+    fix = "write ghcr.io/acme/rl, say; publish.yaml can name it: `publish: {to: ghcr.io/acme/rl}`"
+    if named is None:
+        raise UsageError(
+            "there is no repository to publish to",
+            code="usage-no-repository",
+            why="neither --to nor publish.yaml names one",
+            fix=fix,
+        )
+    place = named.removesuffix("/")
+    path = place.partition("/")[2]
+    why = None
+    if ":" in path.rpartition("/")[2] or "@sha256:" in path:
+        why = "it is one image: each image gets a repository below the path, and tags of its own"
+    elif place in HUB_NAMES:
+        why = "on Docker Hub, repositories lie below the name of a user or an organization"
+    else:
+        try:
+            registry.parse(f"{place}/image")
+        except FetchError as error:
+            why = error.why or error.what
+    if why:
+        raise UsageError("--to names no repository of a registry", code="usage-no-repository", why=why, fix=fix)
+    return place
+
+
+def expected_digest(lock: Lock, store: Store, compression: Compression) -> str | None:
+    """Return the digest that the lock's image will have, where the store built it or the lock records it."""
+    if compression != "zstd":
+        return None
+    record = lock.record
+    if record and (record.layer_format, record.codec) == (LAYER_FORMAT, CODEC):
+        return record.digest
+    return layers.built_digest(replace(lock, record=None), store)
+
+
+# Publish an image: from a lock to tags in a registry, step by step.
 
 
 @dataclass(frozen=True)

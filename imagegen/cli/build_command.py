@@ -148,7 +148,7 @@ _PROGRAM = (sys.executable, "-P", "-c", "from imagegen.cli.main import main; mai
 # One build keeps two cores busy for most of its time, and the containers of its smoke checks take up to four processes
 # of 1 GB beside imagegen itself (docs/internals/measurements.md).
 _CORES, _MEMORY = 2, 6_000_000_000
-# Bytes on the disk for each byte of wheels, in the store and in the engine (imagegen.run.doctor.diagnosis).
+# Bytes on the disk for each byte of wheels, in the store and in the engine (imagegen.run.doctor).
 _DISK = 5.2
 
 

@@ -15,7 +15,6 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix import interpreters
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import doctor
-from imagegen.run.doctor import fabric as fabrics
 from imagegen.run.engine import Engine
 
 LONGEST_LOG = 16 << 20  # characters of a log that are read
@@ -82,7 +81,7 @@ def _examine(app: App, cell: str | None, container: str | None, *, fabric: bool)
 
 def _fabric(app: App, cell: Cell | None) -> doctor.Diagnosis:
     """Examine this host's connections; for a cell whose image is in the engine, with NCCL in a container of it."""
-    host = fabrics.gather()
+    host = doctor.gather()
     if cell is None:
         return doctor.examine_fabric(Image(), None, host, doctor.Measured())
     lock = app.find_lock(cell)

@@ -7,7 +7,7 @@ import click
 from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.commands import CommandGroup
 from imagegen.core.errors import EngineError
-from imagegen.run.embedded_engine import private
+from imagegen.run import embedded_engine
 from imagegen.run.engine import Engine
 
 
@@ -37,11 +37,11 @@ def _up(app: App, *, if_needed: bool) -> str | None:
             app.progress.say(f"no engine of yours will do ({error.why}), so imagegen brings up one of its own")
         else:
             return None
-    return private.up(app.settings, app.progress).docker_host
+    return embedded_engine.up(app.settings, app.progress).docker_host
 
 
 @command.command()
 @pass_app
 def down(app: App) -> None:
     """Stop the private engine, remove its images and restore what it changed."""
-    private.down(app.settings, app.progress)
+    embedded_engine.down(app.settings, app.progress)

@@ -13,7 +13,7 @@ from imagegen.app.comparison import comparison_facts
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.propose import Proposal
 from imagegen.app.nightly.run import CellOutcome, update_locks
-from imagegen.app.publisher import Publisher, PublishOptions
+from imagegen.app.publish import Publisher, PublishOptions
 from imagegen.cli.app import App, Table, json_option, pass_app
 from imagegen.cli.build_command import builder_option
 from imagegen.cli.completion import complete_cells

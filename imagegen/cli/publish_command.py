@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import click
 
-from imagegen.app.publish import PublishedImage, plan_publish, publish_image
-from imagegen.app.publisher import KEY_VARIABLE, Publisher, PublishOptions
+from imagegen.app.publish import KEY_VARIABLE, PublishedImage, Publisher, PublishOptions, plan_publish, publish_image
 from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.build_command import builder_option
 from imagegen.cli.completion import complete_cells

@@ -22,7 +22,7 @@ from imagegen.run import numerics, smoke
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import SmokeReport, parts
 from imagegen.supply.compare.numerics import Numerics, size
-from imagegen.supply.export.export import read_results
+from imagegen.supply.export import read_results
 from imagegen.supply.publish.attachments import SmokeRequirement, attestation_of, save_attestation
 from imagegen.wheels import builds
 

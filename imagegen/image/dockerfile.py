@@ -28,8 +28,8 @@ from imagegen.image import inputs, layers
 from imagegen.image.base import fetch_packages
 from imagegen.image.base.build import COMMAND, ENVIRONMENT
 from imagegen.image.layers.image import base_environment, entrypoint, environment, labels
-from imagegen.image.layers.install import PREFIX
 from imagegen.image.layers.plan import ENV, LINKS, OPEN, ROOT, WORKDIR, support_files, support_links
+from imagegen.image.layers.wheel import PREFIX
 from imagegen.incontainer import WORKER
 from imagegen.incontainer.worker.source import PATCHED
 from imagegen.plan.lock import inputs_hash

@@ -15,7 +15,7 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError, ReproducibilityError
 from imagegen.core.net import Client, Missing, MissingFiles
-from imagegen.core.oci.types import LayerDescriptor, digest_of
+from imagegen.core.oci import LayerDescriptor, digest_of
 from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.text import counted

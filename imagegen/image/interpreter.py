@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from imagegen.core.errors import BaseError
-from imagegen.core.oci.layout import DAMAGED, Bounded, members
+from imagegen.core.oci import DAMAGED, Bounded, members
 from imagegen.core.store import Store
 from imagegen.core.text import unprintable
-from imagegen.image.base.unpack import ODD, UnpackTarget
+from imagegen.image.base.image import ODD, UnpackTarget
 from imagegen.plan.lock.foundation import InterpreterArchive
 
 _BUILT_AT = "/install"

@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 from imagegen.audit import catalogue
 from imagegen.core.errors import ContainerError, NoGpuError, OutputLimitError, SmokeError
 from imagegen.core.progress import Progress
-from imagegen.image.layers.install import PREFIX
+from imagegen.image.layers.wheel import PREFIX
 from imagegen.incontainer import SMOKE
 from imagegen.incontainer.smoke.table import Check, applicable
 from imagegen.plan.lock.model import Lock

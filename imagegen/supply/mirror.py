@@ -13,8 +13,17 @@ from imagegen.core import data
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, Location, StoreError
 from imagegen.core.net import Client
-from imagegen.core.oci.layout import INDEX_FILE, Layout, index_entry, name_of
-from imagegen.core.oci.types import EMPTY, EMPTY_CONTENT, MANIFEST_TYPE, Descriptor, write_artifact
+from imagegen.core.oci import (
+    EMPTY,
+    EMPTY_CONTENT,
+    INDEX_FILE,
+    MANIFEST_TYPE,
+    Descriptor,
+    Layout,
+    index_entry,
+    name_of,
+    write_artifact,
+)
 from imagegen.core.progress import Meter
 from imagegen.core.registry import PushTarget, Reference
 from imagegen.core.store import Store, disk

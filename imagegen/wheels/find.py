@@ -17,7 +17,7 @@ from packaging.version import Version
 from imagegen.audit.model import Finding, Severity
 from imagegen.core.errors import FetchError, WheelError
 from imagegen.core.net import Client, NotFoundError, UnreachableError, file_path, is_file
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci import digest_of
 from imagegen.core.progress import Meter, Progress
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache, StoredBlob

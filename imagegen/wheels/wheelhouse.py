@@ -17,7 +17,7 @@ from packaging.version import Version
 from imagegen.core.config import WHEELHOUSE_VARIABLE, Settings
 from imagegen.core.errors import FetchError, UsageError
 from imagegen.core.net import Client, NotFoundError
-from imagegen.core.oci.types import (
+from imagegen.core.oci import (
     EMPTY,
     EMPTY_CONTENT,
     MANIFEST_TYPE,

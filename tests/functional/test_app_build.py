@@ -19,11 +19,11 @@ from imagegen.audit.report import AuditReport
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import AuditError
-from imagegen.core.oci.types import LayerDescriptor
+from imagegen.core.oci import LayerDescriptor
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store, images
 from imagegen.image import layers
-from imagegen.image.layers import bytecode
+from imagegen.image.layers import layer
 from imagegen.image.layers.image import local_tags
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel, Record
 from imagegen.plan.matrix.model import Cell, Declarations
@@ -108,9 +108,9 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine(tmp_path)
-    monkeypatch.setattr(bytecode, "Sandbox", HostSandbox)
-    layer = LayerDescriptor.of_tar(machine.store.write(bytes(1024)), 1024)
-    monkeypatch.setattr(assembling.base, "build", lambda *_: layer)
+    monkeypatch.setattr(layer, "Sandbox", HostSandbox)
+    base_layer = LayerDescriptor.of_tar(machine.store.write(bytes(1024)), 1024)
+    monkeypatch.setattr(assembling.base, "build", lambda *_: base_layer)
     (tmp_path / "rootfs").mkdir()
     monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path / "rootfs")
     return machine

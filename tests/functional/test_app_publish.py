@@ -15,12 +15,11 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.app.publish import PublishedImage, _publish
-from imagegen.app.publisher import Publisher, PublishJob, PublishOptions
+from imagegen.app.publish import PublishedImage, Publisher, PublishJob, PublishOptions, _publish
 from imagegen.core.config import Settings
 from imagegen.core.errors import ImagegenError
 from imagegen.core.net import Client
-from imagegen.core.oci.types import CONFIG_TYPE, ZSTD_TYPE, Descriptor, digest_of, write_manifest
+from imagegen.core.oci import CONFIG_TYPE, ZSTD_TYPE, Descriptor, digest_of, write_manifest
 from imagegen.core.progress import Progress
 from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.store import Store

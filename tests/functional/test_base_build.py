@@ -18,13 +18,13 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError
 from imagegen.core.net import Client
-from imagegen.core.oci.types import LayerDescriptor, digest_of
+from imagegen.core.oci import LayerDescriptor, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, images
 from imagegen.image import base
 from imagegen.image.base import fetch
 from imagegen.image.base.build import BASES, failed, sources_file, verify, write_repository
-from imagegen.image.base.sources import AptSuite, parse_deb822
+from imagegen.image.base.fetch import AptSuite, parse_deb822
 from imagegen.plan.distributions import release
 from imagegen.plan.lock.foundation import LockedBase, LockedDeb
 from tests.support.debian_archive import deb

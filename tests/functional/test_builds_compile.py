@@ -139,7 +139,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuildHost:
     monkeypatch.setattr(compiling.layers, "assemble_base", lambda *_: image)
     monkeypatch.setattr(compiling.environment, "probe", lambda *_: Machine(4, 16 * GB, 14 * GB, limited=True))
     monkeypatch.setattr(compiling, "stage", lambda lock, recipes, _: compiling.Stage(lock, recipes, image))
-    monkeypatch.setattr(compiling.check, "check", lambda *_: [])  # test_builds_check has it
+    monkeypatch.setattr(compiling, "check_wheel", lambda *_: [])  # test_builds_check has it
     recipes = dict.fromkeys(("demo-ext", "other-ext"), RECIPE)
     cell = cast("Cell", SimpleNamespace(recipes=recipes, gpus=()))
     return BuildHost(store, builder, said, bench, cell, lock)
@@ -173,7 +173,7 @@ def test_a_refused_wheel_is_spared(host: BuildHost, monkeypatch: pytest.MonkeyPa
     def refuse(*_: object) -> list[str]:
         raise BuildError("the audit refuses it", fix="look at it")
 
-    monkeypatch.setattr(compiling.check, "check", refuse)
+    monkeypatch.setattr(compiling, "check_wheel", refuse)
     with pytest.raises(BuildError, match="refuses it") as caught:
         host.compile()
     place = host.bench.context.settings.store.parent / "refused" / "demo_ext-1.0-cp311-cp311-linux_x86_64.whl"

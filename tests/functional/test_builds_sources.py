@@ -11,7 +11,7 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.store import Store
 from imagegen.plan.lock.model import LockedPatch
-from imagegen.wheels.builds.check import require_sources
+from imagegen.wheels.builds.run import require_sources
 from tests.support.errors import raises
 from tests.support.source_builds import BUILD, packed
 

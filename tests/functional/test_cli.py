@@ -18,7 +18,7 @@ from imagegen.core.store import Store
 from imagegen.incontainer.preflight.model import Gpu, Machine
 from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules.check import Conflict, Verdict
-from imagegen.run.doctor.fabric import Host
+from imagegen.run.doctor import Host
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import CheckResult, SmokeReport
 from tests.support.command_line import Run
@@ -55,11 +55,11 @@ def test_the_doctor_measures_the_fabric_where_there_are_gpus_and_the_image(
         return ended.code, {row["name"]: row["status"] for row in found["checks"]}
 
     monkeypatch.setattr("imagegen.run.smoke.run", smoke_run)
-    monkeypatch.setattr("imagegen.run.doctor.fabric.gather", lambda: Host(Machine({}, place="host")))
+    monkeypatch.setattr("imagegen.run.doctor.gather", lambda: Host(Machine({}, place="host")))
     assert checks("hopper-vllm") == (0, {"gpus": "warning", "links": "-", "rdma": "note", "transport": "-"})
     assert checks()[0] == 0
     two = Machine({}, place="host", driver="580.159.04", gpus=(Gpu("NVIDIA H200", "9.0"),) * 2)
-    monkeypatch.setattr("imagegen.run.doctor.fabric.gather", lambda: Host(two))
+    monkeypatch.setattr("imagegen.run.doctor.gather", lambda: Host(two))
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent.sock")
     assert (checks("hopper-vllm")[1]["transport"], requested) == ("note", [])
     engine: Any = SimpleNamespace(image_digest=lambda _: None)

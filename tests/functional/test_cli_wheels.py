@@ -18,7 +18,7 @@ from imagegen.cli import (
     wheels_command,
 )
 from imagegen.core.errors import BuildError, EngineError, UsageError
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci import digest_of
 from imagegen.image import dockerfile as recipe
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.plan.lock.model import Lock
@@ -194,7 +194,7 @@ def test_a_builder_of_the_users_is_the_one_that_compiles(
 
     engine = MagicMock()
     monkeypatch.setattr(Engine, "connect", lambda *_: engine)
-    monkeypatch.setattr("imagegen.wheels.builds.ensure.compile_all", compile_all)
+    monkeypatch.setattr("imagegen.wheels.builds.compile.compile_all", compile_all)
     app = app_of(here, WITH_BUILD)
     cell = ("--cell", WITH_BUILD.cell) if command is wheels_command.build_wheels else (WITH_BUILD.cell,)
     with pytest.raises(BuildError, match="enough"):

@@ -13,7 +13,7 @@ import pytest
 
 from imagegen.app import comparison
 from imagegen.core.net import NotFoundError, UnavailableError, UnreachableError
-from imagegen.core.oci.types import INDEX_TYPE, MANIFEST_TYPE
+from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE
 from imagegen.core.store import images
 from imagegen.image import layers
 from imagegen.image.layers.image import image

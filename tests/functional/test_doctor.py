@@ -24,9 +24,8 @@ from imagegen.incontainer.preflight.model import Finding, Image, Machine
 from imagegen.incontainer.preflight.table import CHECKS, Row
 from imagegen.plan.matrix.interpreters import Models
 from imagegen.plan.matrix.model import Cell, Rule
-from imagegen.run import doctor
-from imagegen.run.doctor import diagnosis, messages
-from imagegen.run.doctor.diagnosis import Diagnosis
+from imagegen.run import doctor, doctor_messages
+from imagegen.run.doctor import Diagnosis
 from imagegen.run.engine import ContainerInfo, Engine
 from imagegen.run.engine.containers import exec_in
 from tests.support.errors import raises
@@ -122,7 +121,7 @@ MODELS = Models("2026-11-22", {"transformers": "4.45.0"}, {}, {"ministral3": {"t
 
 
 def explain(log: str) -> list[Finding]:
-    return messages.explain(log, MODELS)
+    return doctor_messages.explain(log, MODELS)
 
 
 def test_a_model_type_comes_with_the_first_releases_that_know_it() -> None:
@@ -140,8 +139,8 @@ def test_what_people_met_is_explained_once(said: str) -> None:
 
 def test_each_known_message_was_met() -> None:
     found = {finding.text for said in MET for finding in explain(said)}
-    assert len(found) == len(messages.KNOWN)
-    assert all(known.source and known.date for known in messages.KNOWN)
+    assert len(found) == len(doctor_messages.KNOWN)
+    assert all(known.source and known.date for known in doctor_messages.KNOWN)
 
 
 @given(st.text(max_size=300))
@@ -180,13 +179,13 @@ def visit(**changes: Any) -> ContainerInfo:
     ],
 )
 def test_how_a_container_ended(changes: dict[str, Any], severity: str, said: str) -> None:
-    (found,) = diagnosis.ending(visit(**changes))
+    (found,) = doctor.ending(visit(**changes))
     assert (found.severity, said in found.text) == (severity, True)
 
 
 def test_a_container_that_ended_well_or_runs_needs_nothing() -> None:
-    assert diagnosis.ending(visit()) == []
-    assert diagnosis.ending(visit(running=True, exit_code=0, log="")) == []
+    assert doctor.ending(visit()) == []
+    assert doctor.ending(visit(running=True, exit_code=0, log="")) == []
 
 
 def test_a_row_shows_what_was_found_and_not_the_opposite_of_its_status() -> None:
@@ -253,39 +252,39 @@ def test_a_container_without_a_doctor_is_looked_at_from_outside(answer: bytes | 
 
 @given(st.binary(max_size=60))
 def test_whatever_a_container_answers_is_read_or_refused(data: bytes) -> None:
-    assert diagnosis.parse(data) is None
+    assert doctor.parse(data) is None
 
 
 def test_a_toolkit_is_a_runtime_a_device_or_a_program() -> None:
     nothing = {"Runtimes": {"runc": {}, "io.containerd.runc.v2": {}}, "DiscoveredDevices": None}
-    (found,) = diagnosis.toolkit(nothing, which=lambda _: None)
+    (found,) = doctor.toolkit(nothing, which=lambda _: None)
     assert "nvidia-ctk" in found.fix
-    assert not list(diagnosis.toolkit({**nothing, "Runtimes": {"nvidia": {}}}, which=lambda _: None))
+    assert not list(doctor.toolkit({**nothing, "Runtimes": {"nvidia": {}}}, which=lambda _: None))
     devices = [{"Source": "cdi", "ID": "nvidia.com/gpu=all"}]
-    assert not list(diagnosis.toolkit({**nothing, "DiscoveredDevices": devices}, which=lambda _: None))
-    assert not list(diagnosis.toolkit(nothing, which=lambda name: name == "nvidia-container-runtime-hook"))
+    assert not list(doctor.toolkit({**nothing, "DiscoveredDevices": devices}, which=lambda _: None))
+    assert not list(doctor.toolkit(nothing, which=lambda name: name == "nvidia-container-runtime-hook"))
 
 
 def test_free_space_is_added_up_on_one_disk() -> None:
     """4.1 GB of wheels take 8.2 GB in the store and 13.1 in the engine, which is why 22 GB do and 20 do not."""
     wheels = int(4.1 * GB)
-    assert not list(diagnosis.disk([("/s", 1, 22 * GB), ("/d", 1, 22 * GB)], wheels))
-    (found,) = diagnosis.disk([("/s", 1, 20 * GB), ("/d", 1, 20 * GB)], wheels)
+    assert not list(doctor.disk([("/s", 1, 22 * GB), ("/d", 1, 22 * GB)], wheels))
+    (found,) = doctor.disk([("/s", 1, 20 * GB), ("/d", 1, 20 * GB)], wheels)
     assert "20.00 GB" in found.text
     assert "21.32 GB" in found.text
-    (found,) = diagnosis.disk([("/s", 1, 20 * GB), ("/d", 2, 12 * GB)], wheels)
+    (found,) = doctor.disk([("/s", 1, 20 * GB), ("/d", 2, 12 * GB)], wheels)
     assert "where /d is" in found.text
-    (found,) = diagnosis.disk([("/s", 1, GB)], 0)
+    (found,) = doctor.disk([("/s", 1, GB)], 0)
     assert "the image takes" not in found.text
 
 
 def test_the_free_space_of_a_store_that_is_not_there_yet(tmp_path: Path) -> None:
-    ((path, device, free),) = diagnosis.free_space(tmp_path / "a" / "b", None)
+    ((path, device, free),) = doctor.free_space(tmp_path / "a" / "b", None)
     assert (path, device) == (str(tmp_path / "a" / "b"), tmp_path.stat().st_dev)
     assert free > 0
-    assert len(diagnosis.free_space(tmp_path, {"DockerRootDir": str(tmp_path)})) == 2
+    assert len(doctor.free_space(tmp_path, {"DockerRootDir": str(tmp_path)})) == 2
     elsewhere = str(tmp_path / "on" / "another" / "machine")
-    assert len(diagnosis.free_space(tmp_path, {"DockerRootDir": elsewhere})) == 1
+    assert len(doctor.free_space(tmp_path, {"DockerRootDir": elsewhere})) == 1
 
 
 def a_cell(tmp_path: Path, cuda: str) -> Cell:
@@ -307,10 +306,10 @@ def test_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise EngineError("no container engine", why="nothing listens", fix="start that engine")
 
     old = Machine({}, place="host", driver="570.86.10", devices=("nvidia0",))
-    monkeypatch.setattr("imagegen.run.doctor.diagnosis.Engine.connect", none)
-    monkeypatch.setattr("imagegen.run.doctor.diagnosis.snapshot.begin", lambda _: None)
-    monkeypatch.setattr("imagegen.run.doctor.diagnosis.snapshot.gather", lambda *_, **__: old)
-    monkeypatch.setattr(diagnosis, "probe", lambda _: None)
+    monkeypatch.setattr("imagegen.run.doctor.Engine.connect", none)
+    monkeypatch.setattr("imagegen.run.doctor.snapshot.begin", lambda _: None)
+    monkeypatch.setattr("imagegen.run.doctor.snapshot.gather", lambda *_, **__: old)
+    monkeypatch.setattr(doctor, "probe", lambda _: None)
     found = doctor.examine_host(Settings.from_environment({"HOME": str(tmp_path)}), Image("x", "13.0", (), "580"))
     assert not found.well
     worst = {finding.check for finding in found.findings if finding.severity == "error"}

@@ -14,7 +14,7 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
-from imagegen.run.embedded_engine import private
+from imagegen.run import embedded_engine
 from imagegen.run.engine import Engine, client
 
 
@@ -136,7 +136,7 @@ def test_a_private_engine_that_died(tmp_path: Path) -> None:
     state = tmp_path / ".cache/imagegen/engine/state.json"
     state.parent.mkdir(parents=True)
     state.write_text(json.dumps({"network": {}, "made": []}))
-    endpoint = private.recorded_endpoint(settings_for(tmp_path))
+    endpoint = embedded_engine.recorded_endpoint(settings_for(tmp_path))
     assert endpoint
     error = refused(settings_for(tmp_path, DOCKER_HOST=endpoint.docker_host))
     assert error.what == "the private engine does not answer"

@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
-from imagegen.run.embedded_engine.private import PrivateEngine
+from imagegen.run.embedded_engine import PrivateEngine
 from imagegen.run.engine import Engine, connection
 from imagegen.run.engine.connection import buildx_version, shortcomings
 from tests.support.errors import raises

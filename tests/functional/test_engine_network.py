@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import EngineError
-from imagegen.run.embedded_engine.machine import Network, free_subnet
+from imagegen.run.embedded_engine import Network, free_subnet
 from imagegen.run.engine.containers import Outcome, tar_of
 from tests.support.errors import raises
 

@@ -12,9 +12,9 @@ import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagegen.core.oci.types import Descriptor
+from imagegen.core.oci import Descriptor
 from imagegen.core.store import Store
-from imagegen.run.engine.registry import Loadable, Registry, serving
+from imagegen.run.engine.load import Loadable, Registry, serving
 
 BLOB = os.urandom(3 << 20)
 MANIFEST = b'{"schemaVersion":2}'

@@ -18,10 +18,10 @@ import zstandard
 from imagegen.app import audit as image
 from imagegen.audit import check, collect
 from imagegen.audit.model import Severity, Subject
+from imagegen.core import oci as tar
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
-from imagegen.core.oci import layout as tar
-from imagegen.core.oci.types import Platform
+from imagegen.core.oci import Platform
 from imagegen.core.progress import Quiet
 from imagegen.core.types import Gpu
 from imagegen.image.inventory import archive, layers

@@ -23,7 +23,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import LayerStack, resolve_layers
 from imagegen.image.layers.assemble import layer_sizes, package_sizes, shared
-from imagegen.image.layers.bytecode import Compiler
+from imagegen.image.layers.layer import Compiler
 from imagegen.image.layers.plan import plan
 from imagegen.image.layers.scan import OwnershipErrors
 from imagegen.plan.lock.model import FileConflict, LockedWheel

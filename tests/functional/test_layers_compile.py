@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.image.layers import bytecode
-from imagegen.image.layers.bytecode import Compiler
+from imagegen.image.layers import layer
+from imagegen.image.layers.layer import Compiler
 from tests.support.errors import raises
 
 # Names of the worker that its interpreter does not have of itself, as they were when the locks were recorded.
@@ -57,7 +57,7 @@ class LimitedSandbox:
 
 @pytest.fixture
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiler]:
-    monkeypatch.setattr(bytecode, "Sandbox", LimitedSandbox)
+    monkeypatch.setattr(layer, "Sandbox", LimitedSandbox)
     rootfs: Future[Path] = Future()
     rootfs.set_result(tmp_path)
     with Compiler(rootfs, "python", 1) as compiler:
@@ -128,7 +128,7 @@ def test_taking_too_long_is_no_answer(compiler: Compiler, monkeypatch: pytest.Mo
 
 def test_the_worker_adds_no_names_to_the_interpreter() -> None:
     """Names of the worker are interned, which shows in the byte-code of sources that use them (cpython#129724)."""
-    path = Path(bytecode.__file__).with_name("compile_worker.py")
+    path = Path(layer.__file__).with_name("compile_worker.py")
     names: set[str] = set()
     todo = [compile(path.read_text(), str(path), "exec")]
     while todo:

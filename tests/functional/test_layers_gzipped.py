@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen.core.oci.types import GZIP_TYPE, ZSTD_TYPE, digest_of
+from imagegen.core.oci import GZIP_TYPE, ZSTD_TYPE, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image.layers import Image, Layer, image
-from imagegen.image.layers.codec import LayerSink
 from imagegen.image.layers.image import description, gzipped, read_description
+from imagegen.image.layers.layer import LayerSink
 from tests.support.errors import raises
 from tests.support.layer_inputs import lock_of
 

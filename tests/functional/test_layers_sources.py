@@ -12,12 +12,13 @@ import pytest
 from imagegen.core import registry
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
-from imagegen.core.oci.types import ImageConfig, LayerDescriptor, RemoteImage
+from imagegen.core.oci import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store, images
 from imagegen.core.store.cache import Cache
 from imagegen.image.inventory import subjects as cell
-from imagegen.image.layers import Image, Layer, LayerStack, Origin, RemoteLayers, bytecode, resolve_layers, scan
+from imagegen.image.layers import Image, Layer, LayerStack, Origin, RemoteLayers, resolve_layers, scan
+from imagegen.image.layers import layer as layer_module
 from imagegen.image.layers.image import description, read_description
 from imagegen.image.layers.plan import plan
 from imagegen.image.layers.scan import OwnershipErrors
@@ -35,11 +36,11 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lock, Image]:
     """A store that has made an image, for tests that copy it."""
     place = tmp_path_factory.mktemp("published")
     store = Store(place / "store")
-    layer = LayerDescriptor.of_tar(store.write(bytes(1024)), 1024)
+    base_layer = LayerDescriptor.of_tar(store.write(bytes(1024)), 1024)
     lock = lock_of(*(locked(store, place, name, {f"{name}.py": b"x = 1\n"}) for name in NAMES))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bytecode, "Sandbox", HostSandbox)
-        patch.setattr(assembling.base, "build", lambda *_: layer)
+        patch.setattr(layer_module, "Sandbox", HostSandbox)
+        patch.setattr(assembling.base, "build", lambda *_: base_layer)
         patch.setattr(assembling.base, "rootfs", lambda *_: place)
         return store.root, lock, build(lock, store, Settings.from_environment({"HOME": str(place)}))
 

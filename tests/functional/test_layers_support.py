@@ -18,14 +18,14 @@ from packaging.requirements import Requirement
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.data import shipped
-from imagegen.core.oci.types import LayerDescriptor
+from imagegen.core.oci import LayerDescriptor
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import dockerfile
-from imagegen.image.layers import bytecode
+from imagegen.image.layers import layer
 from imagegen.image.layers import plan as support
-from imagegen.image.layers.bytecode import Compiler
 from imagegen.image.layers.image import image, labels
+from imagegen.image.layers.layer import Compiler
 from imagegen.image.layers.plan import plan
 from imagegen.incontainer.preflight.model import image_from_json
 from imagegen.plan import matrix
@@ -42,9 +42,9 @@ Member = tuple[tarfile.TarInfo, bytes]
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store whose base is nothing, and byte-code from the interpreter of the tests."""
     store = Store(tmp_path / "store")
-    layer = LayerDescriptor.of_tar(store.write(bytes(1024)), 1024)
-    monkeypatch.setattr(bytecode, "Sandbox", HostSandbox)
-    monkeypatch.setattr(assembling.base, "build", lambda *_: layer)
+    base_layer = LayerDescriptor.of_tar(store.write(bytes(1024)), 1024)
+    monkeypatch.setattr(layer, "Sandbox", HostSandbox)
+    monkeypatch.setattr(assembling.base, "build", lambda *_: base_layer)
     monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path)
     return store
 

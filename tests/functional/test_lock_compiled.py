@@ -16,7 +16,7 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, FetchError, Location, LockError
 from imagegen.core.git import Submodule
-from imagegen.core.oci.types import ImageConfig, RemoteImage
+from imagegen.core.oci import ImageConfig, RemoteImage
 from imagegen.core.progress import Quiet
 from imagegen.core.types import Gpu
 from imagegen.plan.lock import contradictions, dumps, fetch_sources, stale

@@ -216,7 +216,7 @@ def test_an_sdist_is_locked_with_its_wheel_and_what_builds_it(
     assert workspace.make(lock, as_of=lock.as_of, packages=["peft"], trust_previous_wheels=True) is lock
     assert len(built) == 2, "whoever builds the lock makes it and compares"
     other = replace(lock.base, debs=(replace(DEB, sha256="c" * 64),))
-    monkeypatch.setattr("imagegen.image.base.resolve", lambda *args: other)
+    monkeypatch.setattr("imagegen.image.base.apt", lambda *args: other)
     workspace.make(lock, upgrade_base=True, trust_previous_wheels=True)
     assert len(built) == 4, "another base may give another wheel"
 

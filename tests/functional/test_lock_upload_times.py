@@ -48,7 +48,7 @@ class Private(Workspace):
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Private]:
     project = Private(tmp_path)
-    monkeypatch.setattr("imagegen.image.base.resolve", lambda *_: project.first.base)
+    monkeypatch.setattr("imagegen.image.base.apt", lambda *_: project.first.base)
     yield project
     project.server.close()
 

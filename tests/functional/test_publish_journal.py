@@ -10,7 +10,7 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
-from imagegen.core.oci.types import MANIFEST_TYPE
+from imagegen.core.oci import MANIFEST_TYPE
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.store import Store

@@ -18,16 +18,15 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imagegen.app.publish import PublishedImage, publish_image
-from imagegen.app.publisher import Publisher, PublishOptions
+from imagegen.app.publish import PublishedImage, Publisher, PublishOptions, publish_image
 from imagegen.cli.app import App
 from imagegen.core.context import Context
 from imagegen.core.net import Client
-from imagegen.core.oci.types import LayerDescriptor, digest_of
+from imagegen.core.oci import LayerDescriptor, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.inventory import subjects as cell
-from imagegen.image.layers import bytecode, scan
+from imagegen.image.layers import layer, scan
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
 from imagegen.run import smoke
 from imagegen.supply.trust.attach import gather
@@ -65,7 +64,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
 @pytest.fixture
 def team(registry: Writable, engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Team:
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(bytecode, "Sandbox", HostSandbox)
+    monkeypatch.setattr(layer, "Sandbox", HostSandbox)
     made: list[Store] = []
 
     def build(_: object, context: Context) -> LayerDescriptor:

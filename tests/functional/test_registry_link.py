@@ -11,7 +11,7 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
-from imagegen.core.oci.types import Descriptor, digest_of
+from imagegen.core.oci import Descriptor, digest_of
 from imagegen.core.registry import PushTarget, parse
 from imagegen.core.registry.reference import engine_name
 from imagegen.run.engine import load as pulling

@@ -13,7 +13,7 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
-from imagegen.core.oci.types import Platform, RemoteImage
+from imagegen.core.oci import Platform, RemoteImage
 from imagegen.core.registry import Repository, parse, resolve
 from imagegen.core.registry.session import credentials_for, parse_challenges
 from imagegen.core.store import Store

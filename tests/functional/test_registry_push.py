@@ -21,7 +21,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError, StoreError
 from imagegen.core.net import Client
 from imagegen.core.net.client import Reply, Sender
-from imagegen.core.oci.types import Descriptor, digest_of
+from imagegen.core.oci import Descriptor, digest_of
 from imagegen.core.registry import BlobTotals, Moved, PushTarget, Repository, parse, upload
 from imagegen.core.store import Store
 from tests.support.errors import raises

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
-from imagegen.core.oci.types import Descriptor, digest_of
+from imagegen.core.oci import Descriptor, digest_of
 from imagegen.core.registry import Content, PushTarget, Referrer, Repository, parse, session, upload
 from imagegen.core.registry.pull import extended, fallback_tag, listed, referring
 from imagegen.core.registry.session import next_page

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from imagegen.app import site
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
-from imagegen.app.site import pages, view
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
 from tests.support.errors import raises
@@ -28,7 +27,7 @@ TWO = {"index.html": b"two"}
 
 def there(directory: Path) -> dict[str, bytes]:
     files = {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-    assert files.pop(pages.MARK)
+    assert files.pop(site.MARK)
     return files
 
 
@@ -37,7 +36,7 @@ def test_a_report_takes_the_place_of_an_earlier_one(
     exchanging: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not exchanging:  # as on a file system without it
-        monkeypatch.setattr(pages, "_EXCHANGE", 1 << 30)
+        monkeypatch.setattr(site, "_EXCHANGE", 1 << 30)
     directory = tmp_path / "new" / "site"
     site.replace_report(directory, ONE)
     assert there(directory) == ONE
@@ -61,7 +60,7 @@ def test_what_no_report_wrote_is_not_touched(mark: bytes | None, tmp_path: Path)
     (tmp_path / "index.html").write_text("mine")
     (tmp_path / "CNAME").write_text("images.example.com")
     if mark:
-        (tmp_path / pages.MARK).write_bytes(mark)
+        (tmp_path / site.MARK).write_bytes(mark)
     with raises("store-foreign-file") as failed:
         site.replace_report(tmp_path, ONE)
     assert "CNAME" in str(failed.value.why)
@@ -145,7 +144,7 @@ def test_a_lock_of_another_form_is_said_to_be_one(committed: Commit, tmp_path: P
 
 
 def test_the_page_shows_the_newest_steps(committed: Commit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view, "LONGEST", 1)
+    monkeypatch.setattr(site, "LONGEST", 1)
     committed(LOCK, "2026-11-21")
     committed(NEXT, "2026-11-28")
     found = site.history_of(path(tmp_path), NEXT, lambda *_: ["moved"], (), os.environ)
@@ -182,7 +181,7 @@ def test_a_repository_runs_nothing(committed: Commit, tmp_path: Path) -> None:
 
 def test_the_mark_names_the_files(tmp_path: Path) -> None:
     site.replace_report(tmp_path / "site", ONE)
-    assert json.loads((tmp_path / "site" / pages.MARK).read_bytes())["files"] == sorted(ONE)
+    assert json.loads((tmp_path / "site" / site.MARK).read_bytes())["files"] == sorted(ONE)
 
 
 @given(st.text(st.characters(codec="utf-8")))

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, images
 from imagegen.core.store.cache import Cache

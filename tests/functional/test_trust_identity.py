@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from imagegen.core.errors import TrustError, UntrustedSignerError
 from imagegen.supply.trust import statement
-from imagegen.supply.trust.identity import Identities
+from imagegen.supply.trust.keyless import Identities
 from imagegen.supply.trust.keys import Trust
 from imagegen.supply.trust.project import Identity, Project
 from tests.support.errors import raises

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.core.oci.types import MANIFEST_TYPE
+from imagegen.core.oci import MANIFEST_TYPE
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.publish.plan import contradiction

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import parse
 from imagegen.core.store import Store

@@ -6,8 +6,7 @@ import hashlib
 from pathlib import Path
 
 from imagegen.core.errors import WheelError
-from imagegen.image.layers.install import PREFIX, InstalledFile, installation, site_packages, skeleton
-from imagegen.image.layers.wheel import Wheel
+from imagegen.image.layers.wheel import PREFIX, InstalledFile, Wheel, installation, site_packages, skeleton
 from tests.fuzz.crooked import Crooked
 from tests.support.wheels import FILENAME
 

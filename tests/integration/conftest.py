@@ -18,7 +18,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.plan.matrix.model import Base
-from imagegen.run.embedded_engine import private
+from imagegen.run import embedded_engine
 from imagegen.run.engine import Engine
 from imagegen.run.engine.connection import PACKAGES, SUITE
 from tests.support import cosign
@@ -44,7 +44,7 @@ def engine(settings: Settings, shared: Path) -> Iterator[Engine]:
             try:
                 found = Engine.connect(settings)
             except EngineError:
-                private.up(settings, Quiet())
+                embedded_engine.up(settings, Quiet())
                 started.touch()
                 found = Engine.connect(settings)
         try:
@@ -54,7 +54,7 @@ def engine(settings: Settings, shared: Path) -> Iterator[Engine]:
             with suppress(BlockingIOError):  # another process uses it
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if started.exists():
-                    private.down(settings, Quiet())
+                    embedded_engine.down(settings, Quiet())
                     started.unlink()
 
 
@@ -62,7 +62,7 @@ def engine(settings: Settings, shared: Path) -> Iterator[Engine]:
 def busybox(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A static program that is a whole image's worth of tools, from Debian."""
     target: Path = tmp_path_factory.mktemp("busybox") / "root"
-    private.unpack(SUITE, ["busybox-static"], target, settings, Quiet())
+    embedded_engine.unpack(SUITE, ["busybox-static"], target, settings, Quiet())
     return (target / "usr/bin/busybox").read_bytes()
 
 
@@ -70,7 +70,7 @@ def busybox(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> byt
 def docker_registry(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory in which Debian's docker-registry is unpacked."""
     target: Path = tmp_path_factory.mktemp("docker-registry") / "root"
-    private.unpack(SUITE, ["docker-registry"], target, settings, Quiet())
+    embedded_engine.unpack(SUITE, ["docker-registry"], target, settings, Quiet())
     return target
 
 
@@ -141,7 +141,7 @@ def programs(engine: Engine, settings: Settings, tmp_path_factory: pytest.TempPa
     if engine.private:
         return engine.private.home / SUITE
     target: Path = tmp_path_factory.mktemp("docker") / SUITE
-    private.unpack(SUITE, PACKAGES, target, settings, Quiet())
+    embedded_engine.unpack(SUITE, PACKAGES, target, settings, Quiet())
     return target
 
 

@@ -17,8 +17,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.inventory import subjects as cell
 from imagegen.plan import matrix
-from imagegen.run.engine.load import _image
-from imagegen.run.engine.registry import serving
+from imagegen.run.engine.load import _image, serving
 from tests.support.machines import Built, Place
 
 pytestmark = pytest.mark.integration

@@ -19,8 +19,7 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.image.base import apt
-from imagegen.image.base.apt import Apt
-from imagegen.image.base.resolve import official
+from imagegen.image.base.apt import Apt, official
 from imagegen.plan.distributions import release
 from tests.support.http_server import Loopback, Server, drip, raw, status
 from tests.support.tls_proxy import Authority, InspectingProxy, SecureLoopback
@@ -78,9 +77,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def archive(tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
-    monkeypatch.setattr(
-        importlib.import_module("imagegen.image.base.resolve"), "keyring", lambda _: str(keys / "good.gpg")
-    )
+    monkeypatch.setattr(importlib.import_module("imagegen.image.base.apt"), "keyring", lambda _: str(keys / "good.gpg"))
     monkeypatch.setattr(apt, "_of_host", lambda _: ['Acquire::Retries "0";'])  # the host may allow old archives
     return Archive(tmp_path / "mirror", keys)
 

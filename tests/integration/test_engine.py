@@ -21,12 +21,11 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import ContainerError, EngineError, OutputLimitError, StoreError, WheelError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.run.embedded_engine import machine as processes
-from imagegen.run.embedded_engine import private
+from imagegen.run import embedded_engine
 from imagegen.run.engine import Engine, load
 from imagegen.run.engine.connection import SUITE
 from imagegen.run.engine.containers import LONGEST
-from imagegen.run.engine.registry import Registry
+from imagegen.run.engine.load import Registry
 from tests.support.image_parts import part_of
 from tests.support.tiny_image import tiny_image
 
@@ -292,10 +291,10 @@ def test_a_private_engine_comes_works_and_leaves_nothing(
     before, shared = machine(), set()
     if engine.private:  # two engines of imagegen share these directories; the last one's `down` removes them
         shared = {"containerd", "docker", "runc"}
-    endpoint = private.up(own, Quiet())
+    endpoint = embedded_engine.up(own, Quiet())
     try:
-        assert private.up(own, Quiet()) == endpoint, "up is idempotent"
-        assert private.running_endpoint(own) == endpoint
+        assert embedded_engine.up(own, Quiet()) == endpoint, "up is idempotent"
+        assert embedded_engine.running_endpoint(own) == endpoint
         again = dataclasses.replace(own, env={**env, "DOCKER_HOST": endpoint.docker_host})
         with Engine.connect(again) as second:
             assert second.private == endpoint
@@ -305,15 +304,15 @@ def test_a_private_engine_comes_works_and_leaves_nothing(
             second.client.networks.create("mine")
             second.client.containers.run("tiny:1", ["sleep", "600"], detach=True, network="mine")
     finally:
-        private.down(own, Quiet())
+        embedded_engine.down(own, Quiet())
     after = machine()
     assert after["places"] - shared == before["places"] - shared
     assert after["places"] >= before["places"]
     assert after | {"places": None} == before | {"places": None}
-    assert not processes.mounts_under(tmp_path)
+    assert not embedded_engine.mounts_under(tmp_path)
     assert not (tmp_path / "imagegen" / "engine").exists()
-    assert private.running_endpoint(own) is None
-    private.down(own, Quiet())
+    assert embedded_engine.running_endpoint(own) is None
+    embedded_engine.down(own, Quiet())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a private engine needs root")
@@ -328,5 +327,5 @@ def test_an_engine_that_cannot_start_shows_its_log_and_leaves_nothing(
     program.chmod(0o755)
     before = machine()
     with pytest.raises(EngineError, match="no such luck"):
-        private.up(own, Quiet())
+        embedded_engine.up(own, Quiet())
     assert machine() == before

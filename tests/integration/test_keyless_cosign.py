@@ -15,7 +15,7 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.net import Client
-from imagegen.core.oci.types import Descriptor
+from imagegen.core.oci import Descriptor
 from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.supply.trust import attach
 from imagegen.supply.trust.documents import SBOM, Document

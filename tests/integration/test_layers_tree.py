@@ -15,10 +15,9 @@ import pytest
 import uv
 import zstandard
 
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
-from imagegen.image.layers.bytecode import Compiler
-from imagegen.image.layers.layer import wheels_layer
+from imagegen.image.layers.layer import Compiler, wheels_layer
 from imagegen.image.layers.plan import LayerPlan
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedInterpreter, LockedWheel
 

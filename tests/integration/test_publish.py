@@ -18,7 +18,7 @@ import pytest
 from imagegen.core.data import shipped
 from imagegen.core.errors import EngineError
 from imagegen.core.net import Client
-from imagegen.core.oci.types import MANIFEST_TYPE, Descriptor, Platform
+from imagegen.core.oci import MANIFEST_TYPE, Descriptor, Platform
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.registry.reference import endpoint, engine_name

@@ -27,7 +27,7 @@ from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import environment
 from imagegen.image.layers import plan as support
 from imagegen.image.layers.image import labels
-from imagegen.image.layers.install import pyc_path
+from imagegen.image.layers.wheel import pyc_path
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import EnvVar

@@ -15,7 +15,7 @@ import pytest
 
 from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
-from imagegen.core.oci.types import Descriptor, Platform, digest_of
+from imagegen.core.oci import Descriptor, Platform, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import PushTarget, Repository, parse, resolve, upload
 from imagegen.core.store import Store

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.net import Client
-from imagegen.core.oci.types import Descriptor
+from imagegen.core.oci import Descriptor
 from imagegen.core.registry import Content, PushTarget, Repository, parse
 from imagegen.core.registry.pull import fallback_tag
 from tests.support.docker_registry import Hub, login, serving

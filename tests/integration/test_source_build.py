@@ -17,7 +17,7 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
-from imagegen.core.oci.types import ImageConfig, LayerDescriptor, RemoteImage
+from imagegen.core.oci import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import base, layers
@@ -28,7 +28,7 @@ from imagegen.plan.lock.foundation import LockedBase
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Base, Cell
 from imagegen.plan.matrix.recipe import Recipe, SdistFile
-from imagegen.run.embedded_engine import private
+from imagegen.run import embedded_engine
 from imagegen.run.engine import Engine
 from imagegen.wheels import builds, wheelhouse
 from tests.support.docker_daemons import paste
@@ -91,7 +91,7 @@ def with_packages(settings: Settings) -> LockedBase:
 @pytest.fixture
 def with_compilers(debian: Debian, settings: Settings, store: Store, tmp_path: Path) -> LockedBase:
     """The base that other tests have anyway, with a compiler on top, as a registry's image would bring both."""
-    private.unpack("bookworm", COMPILERS, tmp_path / "compilers", settings, Quiet())
+    embedded_engine.unpack("bookworm", COMPILERS, tmp_path / "compilers", settings, Quiet())
     packed = tmp_path / "compilers.tar"
     with tarfile.open(packed, "w") as archive:
         archive.add(

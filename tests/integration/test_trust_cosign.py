@@ -16,7 +16,7 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.net import Client
-from imagegen.core.oci.types import Descriptor, digest_of
+from imagegen.core.oci import Descriptor, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.supply.trust import attach, keys, statement

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from imagegen.plan.matrix.interpreters import Models
-from imagegen.run.doctor import messages
+from imagegen.run import doctor_messages
 from imagegen.run.engine import Engine
 from tests.support.container_shell import Shell
 from tests.support.machines import Built
@@ -89,7 +89,7 @@ def nodes(engine: Engine, cpu_grpo: Built) -> Iterator[Nodes]:
 
 def explained(done: subprocess.CompletedProcess[str]) -> str:
     """Return the doctor's explanations of a log."""
-    return "\n".join(each.text for each in messages.explain(done.stdout, Models("", {}, {}, {})))
+    return "\n".join(each.text for each in doctor_messages.explain(done.stdout, Models("", {}, {}, {})))
 
 
 def test_torchruns_rendezvous_and_gloos_all_reduce(nodes: Nodes) -> None:

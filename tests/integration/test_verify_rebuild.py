@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from imagegen.core.oci.types import EMPTY_CONTENT, MANIFEST_TYPE, Descriptor, write_artifact
+from imagegen.core.oci import EMPTY_CONTENT, MANIFEST_TYPE, Descriptor, write_artifact
 from imagegen.plan import lock as locks
 from imagegen.supply.trust.documents import LOCK
 from tests.support.registry_server import digest_of

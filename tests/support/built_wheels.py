@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
 from imagegen.plan.lock.builds import BuiltWheel
 

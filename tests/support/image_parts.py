@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from imagegen.core.oci.types import ZSTD_TYPE, digest_of
+from imagegen.core.oci import ZSTD_TYPE, digest_of
 from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer
 

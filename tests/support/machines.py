@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagegen.core.data import shipped
-from imagegen.core.oci.types import LayerDescriptor
+from imagegen.core.oci import LayerDescriptor
 from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.image.layers.image import local_tags

@@ -10,8 +10,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imagegen.app.nightly.propose import Proposal, propose
-from imagegen.app.nightly.search import NewerRelease
+from imagegen.app.nightly.propose import NewerRelease, Proposal, propose
 from imagegen.core.errors import LockError
 from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel, Record
 from imagegen.plan.matrix.model import Cell, Requirement

@@ -12,19 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from imagegen.core.oci.types import (
-    EMPTY,
-    EMPTY_CONTENT,
-    INDEX_TYPE,
-    MANIFEST_TYPE,
-    ZSTD_TYPE,
-    Descriptor,
-    write_artifact,
-)
+from imagegen.core.oci import EMPTY, EMPTY_CONTENT, INDEX_TYPE, MANIFEST_TYPE, ZSTD_TYPE, Descriptor, write_artifact
 from imagegen.core.registry.pull import fallback_tag
 from imagegen.core.store import Store
 from imagegen.image import base, layers
-from imagegen.image.layers.codec import LayerSink, TarWriter
+from imagegen.image.layers.layer import LayerSink, TarWriter
 from imagegen.image.layers.plan import plan
 from imagegen.plan.lock import dumps
 from imagegen.plan.lock.model import Lock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from imagegen.core.oci.types import CONFIG_TYPE, ZSTD_TYPE, Descriptor, digest_of, write_manifest
+from imagegen.core.oci import CONFIG_TYPE, ZSTD_TYPE, Descriptor, digest_of, write_manifest
 from imagegen.core.store import Store
 
 

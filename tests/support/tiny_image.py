@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import zstandard
 
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
 
 PROGRAMS = ("sh", "cat", "echo", "sleep", "kill", "ls")

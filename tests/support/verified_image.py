@@ -15,13 +15,13 @@ from imagegen.app import comparison
 from imagegen.audit.report import AuditReport
 from imagegen.core.config import Settings
 from imagegen.core.net import Client
-from imagegen.core.oci.types import ZSTD_TYPE
+from imagegen.core.oci import ZSTD_TYPE
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import base as bases
 from imagegen.image.layers import Layer
-from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.image import LayersDocument, dump
+from imagegen.image.layers.layer import CODEC
 from imagegen.plan import lock as locks
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare import operands

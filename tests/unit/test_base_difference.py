@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BaseError
-from imagegen.core.oci.types import LayerDescriptor, digest_of
+from imagegen.core.oci import LayerDescriptor, digest_of
 from imagegen.core.store import Store
 from imagegen.core.types import EPOCH
+from imagegen.image.base.image import unpack
 from imagegen.image.base.normalise import snapshot, write_difference
-from imagegen.image.base.unpack import unpack
 
 TAR = "application/vnd.oci.image.layer.v1.tar"
 NAMES = st.sampled_from(["a", "b", "c", "usr", "opt"])

@@ -16,12 +16,12 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen.core import oci as tar
 from imagegen.core.errors import BaseError
-from imagegen.core.oci import layout as tar
-from imagegen.core.oci.types import LayerDescriptor
+from imagegen.core.oci import LayerDescriptor
 from imagegen.core.store import Store
-from imagegen.image.base import unpack as unpacking
-from imagegen.image.base.unpack import inside, unpack, verify
+from imagegen.image.base import image as unpacking
+from imagegen.image.base.image import inside, unpack, verify
 from tests.support.errors import raises
 from tests.support.registry_server import digest_of, packed
 

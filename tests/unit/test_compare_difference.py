@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.data import shipped
-from imagegen.core.oci.types import ImageConfig, LayerDescriptor, RemoteImage
+from imagegen.core.oci import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.image.layers.plan import plan
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedDeb, LockedGpus, LockedWheel, Record, RecordedLayer

@@ -15,8 +15,8 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
-from imagegen.core.oci.types import ZSTD_TYPE, ImageConfig, digest_of
-from imagegen.core.oci.types import LayerDescriptor as Described
+from imagegen.core.oci import ZSTD_TYPE, ImageConfig, digest_of
+from imagegen.core.oci import LayerDescriptor as Described
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.types import EPOCH

@@ -17,15 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagegen.core.errors import SmokeError
-from imagegen.core.oci.types import ZSTD_TYPE
+from imagegen.core.oci import ZSTD_TYPE
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer
 from imagegen.incontainer.smoke.table import CHECKS
 from imagegen.run.smoke import CheckResult
-from imagegen.supply.export import export, run_image
-from imagegen.supply.export.export import read_results
-from imagegen.supply.export.tree import Entry, read_tree
+from imagegen.supply import export
+from imagegen.supply.export import Entry, read_results, read_tree, run_image
 from imagegen.supply.publish.attachments import SmokeRequirement
 from tests.support.errors import raises
 

@@ -11,7 +11,7 @@ from imagegen.audit.check import audit
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, images
 from imagegen.image.inventory import subjects as cells

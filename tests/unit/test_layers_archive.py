@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 
 from imagegen.core.errors import WheelError
-from imagegen.image.layers.install import site_packages
-from imagegen.image.layers.wheel import Wheel
+from imagegen.image.layers.wheel import Wheel, site_packages
 from tests.fuzz.crooked import Crooked, Part, wheel, zip64
 from tests.fuzz.invariants import PYTHON, hold, hold_crooked
 from tests.fuzz.strategies import CROOKED

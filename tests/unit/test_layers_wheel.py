@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from imagegen.core.errors import WheelError
 from imagegen.image.layers import archive
-from imagegen.image.layers.install import MAX_SOURCE, compiles, installation
-from imagegen.image.layers.wheel import Wheel
+from imagegen.image.layers.wheel import MAX_SOURCE, Wheel, compiles, installation
 from tests.support.errors import raises
 from tests.support.timing import within
 from tests.support.wheels import FILENAME, INFO, METADATA, make_wheel, record_line

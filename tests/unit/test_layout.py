@@ -46,6 +46,8 @@ ORDER = [
     "run.engine.connection",
     "run.embedded_engine",
     "run.engine",
+    "run.doctor_messages",
+    "run.doctor_symbols",
     "run.doctor",
     "run.smoke",
     "run.numerics",

@@ -14,7 +14,7 @@ from imagegen.core.errors import BaseError, LockError
 from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.image import dockerfile as recipe
-from imagegen.image.base.added import verify_status
+from imagegen.image.base.build import verify_status
 from imagegen.image.inputs import contents
 from imagegen.image.layers import sources
 from imagegen.plan.lock import contradictions, dumps, stale

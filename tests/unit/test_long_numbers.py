@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from imagegen.app.nightly.search import _is_of
+from imagegen.app.nightly.propose import _is_of
 from imagegen.audit import catalogue
 from imagegen.audit.contents import _within
 from imagegen.audit.libraries import _by_number
-from imagegen.cli.wheels_find import _asked_about
+from imagegen.cli.wheels_command import _asked_about
 from imagegen.core import types
 from imagegen.core.errors import MatrixErrors, UsageError, WheelError
 from imagegen.core.net.address import Page

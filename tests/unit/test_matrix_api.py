@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from imagegen.audit.api import RequiredName
-from imagegen.audit.imports import providers
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixError
 from imagegen.plan.harvest.api import shared

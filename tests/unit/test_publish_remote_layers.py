@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.core.oci.types import GZIP_TYPE, ZSTD_TYPE, digest_of
+from imagegen.core.oci import GZIP_TYPE, ZSTD_TYPE, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer, RemoteLayers, image

@@ -17,8 +17,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import LockError, MatrixErrors
-from imagegen.core.oci.types import ImageConfig
-from imagegen.core.oci.types import RemoteImage as RegistryImage
+from imagegen.core.oci import ImageConfig
+from imagegen.core.oci import RemoteImage as RegistryImage
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import environment
 from imagegen.image.layers.image import image, labels, local_tags

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import imagegen
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache, Cache
 

@@ -11,7 +11,7 @@ import pytest
 
 from imagegen.core.errors import FetchError, TrustError, UntrustedSignerError
 from imagegen.core.net import UnreachableError
-from imagegen.core.oci.types import Descriptor, digest_of
+from imagegen.core.oci import Descriptor, digest_of
 from imagegen.core.registry import Content, PushTarget, Referrer
 from imagegen.core.registry.pull import referring
 from imagegen.supply.trust import attach, statement

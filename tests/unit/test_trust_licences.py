@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from imagegen.audit.model import Licence
-from imagegen.core.oci.types import ImageConfig, RemoteImage
+from imagegen.core.oci import ImageConfig, RemoteImage
 from imagegen.plan.lock.foundation import LockedBase
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.trust.licences import KnownLicences, data, restricted

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci import digest_of
 from imagegen.core.store import Store, images
 from imagegen.core.store.cache import Cache
 from imagegen.wheels import wheelhouse

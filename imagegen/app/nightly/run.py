@@ -18,10 +18,8 @@ from typing import Literal, NoReturn, Protocol
 from imagegen.app.comparison import comparison_facts
 from imagegen.app.lock import wheel_selector
 from imagegen.app.nightly import changes
-from imagegen.app.nightly.propose import Proposal, propose
-from imagegen.app.nightly.search import ReleaseIndex
-from imagegen.app.publish import publish_image
-from imagegen.app.publisher import Publisher
+from imagegen.app.nightly.propose import Proposal, ReleaseIndex, propose
+from imagegen.app.publish import Publisher, publish_image
 from imagegen.app.session import Session
 from imagegen.core.errors import ImagegenError
 from imagegen.core.net import Client

@@ -21,7 +21,7 @@ from imagegen.core.git import command
 from imagegen.core.git import tree as trees
 from imagegen.core.git.command import FailedError
 from imagegen.core.git.tree import PackedTree, Read, TreeEntry, tarred
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 

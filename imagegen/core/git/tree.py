@@ -19,7 +19,7 @@ from imagegen.core.errors import FetchError
 from imagegen.core.git.repository import check_ref, fetched
 from imagegen.core.git.submodule import Submodule
 from imagegen.core.net import UnreachableError
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci import digest_of
 from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache

@@ -18,14 +18,16 @@ from imagegen.core import data
 from imagegen.core.config import MIRROR_VARIABLE, Settings
 from imagegen.core.errors import FetchError, UsageError
 from imagegen.core.net import ByteSink, Client, NotFoundError, UnavailableError
-from imagegen.core.oci.layout import INDEX_FILE, Layout, name_of
-from imagegen.core.oci.types import (
+from imagegen.core.oci import (
+    INDEX_FILE,
     MANIFEST_TYPE,
     MAX_CONFIG,
     MAX_MANIFEST,
     Artifact,
     Descriptor,
+    Layout,
     is_digest,
+    name_of,
     read_artifact,
     read_entry,
     read_index,

@@ -17,7 +17,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import ByteSink, Client, DeniedError, NotFoundError, Page, UnavailableError, UnreachableError
 from imagegen.core.net.client import Reply, Sender
-from imagegen.core.oci.types import (
+from imagegen.core.oci import (
     ACCEPT,
     INDEX_TYPE,
     MANIFEST_TYPE,

@@ -23,7 +23,7 @@ from imagegen.core.net import Client, DeniedError, NotFoundError, UnreachableErr
 from imagegen.core.net.address import parse as parse_address
 from imagegen.core.net.answer import TryAgainError, redirected
 from imagegen.core.net.client import Reply, Sender, small
-from imagegen.core.oci.types import (
+from imagegen.core.oci import (
     ACCEPT,
     EMPTY,
     EMPTY_CONTENT,

@@ -25,7 +25,7 @@ from imagegen.core.net import Client, DeniedError, NotFoundError, UnavailableErr
 from imagegen.core.net.address import parse as parse_address
 from imagegen.core.net.answer import redirected
 from imagegen.core.net.client import Reply, Sender
-from imagegen.core.oci.types import MAX_MANIFEST
+from imagegen.core.oci import MAX_MANIFEST
 from imagegen.core.registry.reference import HUB, Endpoint, is_loopback, secure
 from imagegen.core.text import counted
 

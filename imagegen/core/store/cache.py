@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci import digest_of
 from imagegen.core.store.layout import DamagedError, Store
 from imagegen.core.types import Digest, Size
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from imagegen.core.errors import FetchError, StoreError
-from imagegen.core.oci.layout import INDEX_FILE, Layout, index_entry, name_of, write_index
-from imagegen.core.oci.types import is_digest, read_manifest
+from imagegen.core.oci import INDEX_FILE, Layout, index_entry, is_digest, name_of, read_manifest, write_index
 from imagegen.core.progress import Progress
 from imagegen.core.store import disk
 from imagegen.core.store.layout import DamagedError, Store

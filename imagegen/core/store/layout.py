@@ -24,8 +24,7 @@ from typing import BinaryIO
 from filelock import FileLock, Timeout
 
 from imagegen.core.errors import StoreError
-from imagegen.core.oci.layout import BLOBS, INDEX_FILE, LAYOUT_FILE, LAYOUT_VERSION, blob_name
-from imagegen.core.oci.types import is_digest
+from imagegen.core.oci import BLOBS, INDEX_FILE, LAYOUT_FILE, LAYOUT_VERSION, blob_name, is_digest
 from imagegen.core.store import disk
 
 _CHUNK = 1 << 20

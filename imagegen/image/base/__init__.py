@@ -3,20 +3,23 @@
 The `debian` kind is a root file tree made by mmdebstrap from signed packages; the `registry` kind any image by digest.
 """
 
-from imagegen.image.base.added import (
+from imagegen.image.base.apt import resolve, resolve_packages
+from imagegen.image.base.build import (
+    build,
     build_packages,
+    fetch_files,
     fetch_packages,
+    key,
+    missing,
     missing_packages,
+    needed,
     needed_packages,
     packages_built,
     packages_key,
 )
-from imagegen.image.base.build import build, fetch_files, key, missing, needed
 from imagegen.image.base.image import fetch as fetch_layers
-from imagegen.image.base.image import require_published
-from imagegen.image.base.resolve import resolve, resolve_packages
+from imagegen.image.base.image import require_published, verified
 from imagegen.image.base.rootfs import PrebuiltBase, keep, merged_tree, rootfs
-from imagegen.image.base.unpack import verified
 from imagegen.plan.lock.foundation import LockedBase, LockedDeb, LockedPackages
 
 __all__ = [

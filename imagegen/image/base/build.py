@@ -18,29 +18,30 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from imagegen.core import seccomp
+from imagegen.core import sandbox
+from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, ImagegenError
 from imagegen.core.net import Missing
-from imagegen.core.oci.types import LayerDescriptor, digest_of
+from imagegen.core.oci import LayerDescriptor, digest_of
 from imagegen.core.progress import timed
 from imagegen.core.sandbox import failure, pipe_from
 from imagegen.core.store import Store, disk
 from imagegen.core.store.cache import Cache
 from imagegen.core.types import EPOCH
 from imagegen.image.base import fetch, image
+from imagegen.image.base.apt import ARCHITECTURE, STATUS
+from imagegen.image.base.fetch import AptSuite, parse_deb822, parse_lines
+from imagegen.image.base.image import inside, unpack
 from imagegen.image.base.normalise import dpkg_configuration, normalise, read, snapshot, write_difference
-from imagegen.image.base.resolve import ARCHITECTURE, STATUS
-from imagegen.image.base.sources import AptSuite, parse_deb822, parse_lines
-from imagegen.image.base.unpack import inside, unpack
 from imagegen.plan.distributions import DebianRelease, release
-from imagegen.plan.lock.foundation import LockedBase
+from imagegen.plan.lock.foundation import LockedBase, LockedPackages
 
 _PACKAGES = "/tmp/packages"  # noqa: S108 - the sandbox's own /tmp
 _POLICY = "usr/sbin/policy-rc.d"  # answers whether a service may be started (invoke-rc.d(8)): never
@@ -114,7 +115,7 @@ def _install(tree: Path, packages: Path) -> None:
     command += ["--bind", str(tree), "/", "--proc", "/proc", "--dev", "/dev", "--perms", "1777"]
     command += ["--tmpfs", "/tmp", "--tmpfs", "/run", "--ro-bind", str(packages), _PACKAGES]  # noqa: S108
     command += ["--dir", "/tmp/lists/partial", "--dir", "/tmp/cache/archives/partial"]  # noqa: S108
-    with pipe_from(seccomp.program(platform.machine())) as filter_fd:
+    with pipe_from(sandbox.program(platform.machine())) as filter_fd:
         done = subprocess.run(
             [*command, "--seccomp", str(filter_fd), "--chdir", "/", "--", *argv],
             stdin=subprocess.DEVNULL,
@@ -383,3 +384,169 @@ def sources_file(release: DebianRelease, example: str) -> bytes:
         f"Signed-By: {entries[names[0]].signed_by}\n"
         for names in release.suites.values()
     ).encode()
+
+
+# Packages above a base as one layer: installed over the base's tree by the image's own apt, and compared with it.
+#
+# What decides the bytes is the base, the packages, and this module with those that it uses: the host's dpkg and apt
+# take no part in it.
+
+PACKAGES_FORMAT = 1  # raise it with every change here or in normalise.py that changes bytes
+_ADDED = Cache("packages", LayerDescriptor)
+_PEAK_OF_PACKAGES = 8  # bytes for a byte of package: installed, and as a layer
+_STANZA = re.compile(r"^(Package|Version|Architecture|Status): (.*)$", re.MULTILINE)
+# A user becomes root of a namespace that has the other ids as well; newuidmap makes it (shadow's, package uidmap).
+_NAMESPACE = ("unshare", "--user", "--map-root-user", "--map-auto", "--")
+
+
+def packages_key(added: LockedPackages, base_key: str) -> str:
+    """Return the digest of all that decides the layer's bytes: the base, the packages, and the format.
+
+    Neither reasons nor the archives' dates do.
+    """
+    debs = [[deb.name, deb.version, deb.architecture, deb.sha256] for deb in added.debs]
+    inputs = {"format": PACKAGES_FORMAT, "base": base_key, "debs": debs}
+    return digest_of(json.dumps(inputs, sort_keys=True).encode())
+
+
+def missing_packages(added: LockedPackages, base_key: str, store: Store) -> list[Missing]:
+    """Return the packages that `build_packages` would have to fetch."""
+    if _built_packages(packages_key(added, base_key), store):
+        return []
+    return [fetch.missing(deb) for deb in fetch.lacking(added, store)]
+
+
+def needed_packages(added: LockedPackages, base_key: str, store: Store) -> int:
+    """Return about how many bytes the layer takes in the store at its peak, but for the base; 0 when it is there."""
+    return (
+        0
+        if _built_packages(packages_key(added, base_key), store)
+        else _PEAK_OF_PACKAGES * sum(deb.size for deb in added.debs)
+    )
+
+
+def build_packages(
+    added: LockedPackages,
+    base_key: str,
+    base: Callable[[], tuple[Sequence[LayerDescriptor], Path]],
+    context: Context,
+) -> LayerDescriptor:
+    """Return the layer of the packages, from the store when it is there.
+
+    `base` brings the base's layers into the store, from the bottom up, and its unpacked tree. Raises BaseError (a
+    package's script fails, the base holds something else than when it was locked), SandboxError, MissingFiles,
+    GoneError, StoreError.
+    """
+    key = packages_key(added, base_key)
+    with context.store.lock(f"packages-{key.removeprefix('sha256:')}"):
+        if built := _built_packages(key, context.store):
+            return built
+        layers, tree = base()
+        fetch.fetch(added, context)
+        with (
+            timed(context.progress, f"installing {len(added.debs)} packages above the base"),
+            context.store.temporary_directory("packages") as work,
+        ):
+            layer = _install_as_layer(added, layers, tree, work, context.store, context.settings)
+        _ADDED.put(context.store, key, layer)
+        return layer
+
+
+def fetch_packages(added: LockedPackages, context: Context) -> None:
+    """Bring the packages into the store. Raises as `build_packages`."""
+    fetch.fetch(added, context)
+
+
+def packages_built(added: LockedPackages, base_key: str, store: Store) -> bool:
+    """Return whether the store has the layer."""
+    return _built_packages(packages_key(added, base_key), store) is not None
+
+
+def _built_packages(key: str, store: Store) -> LayerDescriptor | None:
+    known = _ADDED.get(store, key)
+    return known if known and store.has(known.digest, known.size) else None
+
+
+def _install_as_layer(
+    added: LockedPackages, layers: Sequence[LayerDescriptor], tree: Path, work: Path, store: Store, settings: Settings
+) -> LayerDescriptor:
+    packages, layer = work / "packages", work / "layer.tar"
+    packages.mkdir()
+    for deb in added.debs:
+        with store.open(deb.digest) as blob, (packages / f"{deb.sha256}.deb").open("wb") as file:
+            file.writelines(blob)
+    job = AddedPackages(
+        str(store.root), [asdict(each) for each in layers], str(tree), str(packages), str(work), str(layer)
+    )
+    answer = _run(job, store, settings)
+    verify_status(added, answer["before"], answer["after"])
+    with layer.open("rb") as file, store.writer() as writer:
+        while chunk := file.read(1 << 20):
+            writer.write(chunk)
+        return LayerDescriptor.of_tar(writer.commit(), writer.size)
+
+
+def _run(job: AddedPackages, store: Store, settings: Settings) -> dict[str, str]:
+    """Run the installer to its end; what it leaves when it is killed is removed as the user that wrote it."""
+    enter = () if os.geteuid() == 0 else _NAMESPACE
+    process = subprocess.Popen(
+        ["setpriv", "--pdeathsig", "KILL", *enter, sys.executable, "-P", "-m", "imagegen.image.base.build"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(settings.env),
+        cwd=job.work,
+    )
+    try:
+        out, err = (each.decode(errors="replace") for each in process.communicate(json.dumps(asdict(job)).encode()))
+    except BaseException:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        raise
+    finally:
+        subprocess.run([*enter, "rm", "-rf", f"{job.work}/tree"], capture_output=True, check=False)
+    try:
+        answer = json.loads(out)
+    except ValueError:
+        store.blame_disk(err)
+        fix = "run as root, or: apt-get install uidmap, and a line for your user in /etc/subuid and in /etc/subgid"
+        raise BaseError(
+            "packages cannot be installed here",
+            code="base-packages-failed",
+            why=err.strip()[-2000:],
+            fix=fix if enter else None,
+        ) from None
+    if error := answer.get("error"):
+        store.blame_disk(str(error["why"]))
+        raise BaseError(
+            "the packages cannot be installed",
+            code="base-packages-conflict",
+            where=error["where"],
+            why=f"{error['what']}: {error['why']}",
+        )
+    return {name: str(answer[name]) for name in ("before", "after")}
+
+
+def verify_status(added: LockedPackages, before: str, after: str) -> None:
+    """Raise BaseError unless exactly the locked packages came to what dpkg had, all of them installed."""
+    then, now = _installed(before), _installed(after)
+    expected = then | {(deb.name, deb.architecture): (deb.version, "installed") for deb in added.debs}
+    if now != expected:
+        different = sorted(" ".join(key) for key in now.keys() | expected if now.get(key) != expected.get(key))
+        raise BaseError(
+            "what dpkg installed above the base is not what the lock names",
+            code="base-packages-differ",
+            why="; ".join(different),
+            fix="lock the base again (imagegen lock CELL --upgrade-base); if it stays so, report it",
+        )
+
+
+def _installed(status: str) -> dict[tuple[str, str], tuple[str, str]]:
+    """(name, architecture) -> (version, state) of dpkg's status file."""
+    found = {}
+    for stanza in status.strip().split("\n\n"):
+        fields = dict(_STANZA.findall(stanza))
+        if "Package" in fields and "Version" in fields:
+            state = fields.get("Status", "").rpartition(" ")[2]
+            found[fields["Package"], fields.get("Architecture", "")] = (fields["Version"], state)
+    return found

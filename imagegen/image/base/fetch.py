@@ -6,23 +6,27 @@ A lock names archives by their official addresses, or by a name that stands for 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from imagegen.core.config import APT_VARIABLE, Settings, archive_variable, mirror_name
 from imagegen.core.context import Context
-from imagegen.core.errors import BaseError, FetchError, PackagesGoneError
+from imagegen.core.errors import BaseError, FetchError, Location, PackagesGoneError
 from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci import digest_of
 from imagegen.core.progress import Meter
 from imagegen.core.registry.layout import Mirror
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
+from imagegen.image.base.image import inside
 from imagegen.plan.distributions import archives
 from imagegen.plan.lock.foundation import LockedBase, LockedDeb, LockedPackages
 
@@ -272,3 +276,227 @@ def snapshot_time(locked: Locked, archive: str) -> str:
 def _download(client: Client, url: str, deb: LockedDeb, store: Store, meter: Meter) -> None:
     client.download(url, store, sha256=deb.sha256, size=deb.size, meter=meter, anew=True)
     _GIVEN.put(store, deb.digest, {"archive": deb.archive})
+
+
+# The archives that an image's own apt is configured with, read from its file tree: one-line and deb822 form.
+#
+# The tree may be hostile: links are followed as inside it, and a keyring is read from it alone. Source of the formats:
+# sources.list(5). What apt refuses is refused; what cannot be fetched from here (cdrom:, file: of the image, mirror
+# lists) is left out and reported.
+
+_LIST, _PARTS = "etc/apt/sources.list", "etc/apt/sources.list.d"
+_TRUSTED = ("etc/apt/trusted.gpg", "etc/apt/trusted.gpg.d")
+_PREFERENCES = "etc/apt/preferences"
+_LONGEST = 1 << 20  # bytes of a source file or keyring
+_FIELD = re.compile(r"([A-Za-z0-9-]+):(.*)")
+_URI = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~%+=@:-]+)*/?")
+_SUITE = re.compile(r"/|(\./|[A-Za-z0-9][A-Za-z0-9._+~-]*/?)([A-Za-z0-9][A-Za-z0-9._+~-]*/?)*")
+_COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*(/[A-Za-z0-9][A-Za-z0-9._+-]*)*")
+_FINGERPRINT = re.compile(r"[0-9A-Fa-f]{16,64}!?")
+_NO = ("no", "false", "without", "off", "disable", "0")  # what apt takes for no (strutl.cc, StringToBool)
+
+
+@dataclass(frozen=True)
+class AptSuite:
+    """One suite of one archive. A flat archive's suite ends in a slash, and it has no components."""
+
+    uri: str  # as the image has it, without a slash at its end
+    suite: str
+    components: tuple[str, ...]
+    signed_by: str  # path of a keyring, fingerprint, armored key; "": any of the image's trusted keys
+    valid_until: bool  # whether the archive's own expiry date counts
+    where: Location  # in the image
+
+
+def parse_lines(text: str, file: str, architecture: str = "amd64") -> Iterator[AptSuite | str]:
+    """Yield the enabled `deb` entries of a sources.list; for what cannot be fetched from, its address.
+
+    Raises BaseError with file and line for what apt would not take.
+    """
+    for number, written in enumerate(text.splitlines(), 1):
+        where, line = Location(file, number), written.partition("#")[0].strip()
+        if not line:
+            continue
+        match = re.fullmatch(r"(deb|deb-src)\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)((?:\s+\S+)*)", line)
+        if match is None:
+            raise _malformed(where, line)
+        if match[1] == "deb-src":
+            continue
+        options: dict[str, str] = {}
+        for word in (match[2] or "").split():
+            name, equals, value = word.partition("=")
+            if not equals:
+                raise _malformed(where, line)
+            options[name.rstrip("+-").lower()] = value
+        if architecture in options.get("arch", architecture).split(","):
+            yield from _entries(
+                [match[3]], [match[4]], match[5].split(), options.get("signed-by", ""),
+                options.get("check-valid-until", ""), architecture, where,
+            )  # fmt: skip
+
+
+def parse_deb822(text: str, file: str, architecture: str = "amd64") -> Iterator[AptSuite | str]:
+    """Yield what `parse_lines` does, of a file in deb822 form."""
+    for where, fields in _stanzas(text, file):
+        architectures = fields.get("architectures", "").split() or [architecture]
+        enabled = fields.get("enabled", "yes").strip().lower() not in _NO
+        if not enabled or "deb" not in fields.get("types", "").split() or architecture not in architectures:
+            continue
+        uris, suites = fields.get("uris", "").split(), fields.get("suites", "").split()
+        if not uris or not suites:
+            raise _malformed(where, "URIs or Suites are missing")
+        components, signed_by = fields.get("components", "").split(), fields.get("signed-by", "")
+        expiry = fields.get("check-valid-until", "")
+        yield from _entries(uris, suites, components, signed_by, expiry, architecture, where)
+
+
+def read_sources(tree: Path, architecture: str) -> tuple[list[AptSuite], list[str]]:
+    """Return the entries of an image's tree, each once, and the addresses that cannot be fetched from.
+
+    Raises BaseError for a source that apt would not take.
+    """
+    files = [_LIST, *(f"{_PARTS}/{path.name}" for path in _listed(tree, _PARTS, (".list", ".sources")))]
+    found: dict[tuple[str, str], AptSuite] = {}
+    others = []
+    for file in files:
+        parse = parse_deb822 if file.endswith(".sources") else parse_lines
+        for each in parse(_read(tree, file).decode(errors="replace"), f"/{file}", architecture):
+            if isinstance(each, str):
+                others.append(each)
+            elif (before := found.get((each.uri, each.suite))) is not None:
+                components = tuple(dict.fromkeys((*before.components, *each.components)))
+                signed_by = before.signed_by or each.signed_by
+                found[each.uri, each.suite] = AptSuite(
+                    each.uri, each.suite, components, signed_by, before.valid_until and each.valid_until, before.where
+                )
+            else:
+                found[each.uri, each.suite] = each
+    return list(found.values()), others
+
+
+def keys_of(entry: AptSuite, tree: Path) -> dict[str, bytes] | str:
+    """Return the keyrings that may sign the entry's archive, by file name; or fingerprints among the trusted keys.
+
+    Raises BaseError for a keyring that the image has not.
+    """
+    signed_by = entry.signed_by
+    if "BEGIN PGP PUBLIC KEY BLOCK" in signed_by:
+        return {"inline.asc": signed_by.encode()}
+    words = signed_by.replace(",", " ").split()
+    if words and all(word.startswith("/") for word in words):
+        found = {}
+        for number, word in enumerate(words):
+            content = _read(tree, word)
+            if not content:
+                raise BaseError(
+                    f"the archive {entry.uri} has no keyring",
+                    code="base-source-key-missing",
+                    where=entry.where,
+                    why=f"Signed-By names {word}, which the image does not hold",
+                    fix="use an image that holds the archive's key",
+                )
+            found[f"{number}.{'asc' if content.lstrip().startswith(b'-----BEGIN') else 'gpg'}"] = content
+        return found
+    if all(_FINGERPRINT.fullmatch(word) for word in words):
+        return ",".join(words)
+    raise BaseError(
+        f"the archive {entry.uri} names its keys in an unknown form",
+        code="base-source-key-unsupported",
+        where=entry.where,
+        why=f"Signed-By: {signed_by[:200]}",
+        fix="Signed-By holds paths, fingerprints or an armored key",
+    )
+
+
+def trusted_keys(tree: Path) -> dict[str, bytes]:
+    """Return the keyrings that the image's apt trusts for every archive, by file name."""
+    single, folder = _TRUSTED
+    names = [f"{folder}/{path.name}" for path in _listed(tree, folder, (".gpg", ".asc"))]
+    found = {name.rpartition("/")[2]: _read(tree, name) for name in names}
+    own = _read(tree, single)
+    return found | ({"trusted.gpg": own} if own else {})
+
+
+def read_preferences(tree: Path) -> dict[str, bytes]:
+    """Return the image's files of apt_preferences(5), by file name: they decide which version is installed."""
+    folder = f"{_PREFERENCES}.d"
+    names = [f"{folder}/{path.name}" for path in _listed(tree, folder, ("", ".pref")) if path.suffix in ("", ".pref")]
+    found = {name.rpartition("/")[2]: _read(tree, name) for name in names}
+    own = _read(tree, _PREFERENCES)
+    return found | ({"00preferences": own} if own else {})
+
+
+def _entries(
+    uris: Iterable[str],
+    suites: Iterable[str],
+    components: Iterable[str],
+    signed_by: str,
+    valid_until: str,
+    architecture: str,
+    where: Location,
+) -> Iterator[AptSuite | str]:
+    components = tuple(components)
+    names = [each.replace("$(ARCH)", architecture) for each in suites]
+    for uri in (each.replace("$(ARCH)", architecture) for each in uris):
+        if not uri.lower().startswith(("http://", "https://")):
+            yield uri
+            continue
+        for suite in names:
+            sound = _URI.fullmatch(uri) and _SUITE.fullmatch(suite) and all(map(_COMPONENT.fullmatch, components))
+            if not sound or ".." in f"{uri}/{suite}" or suite.endswith("/") == bool(components):
+                raise _malformed(where, f"{uri} {suite} {' '.join(components)}")
+            yield AptSuite(uri.rstrip("/"), suite, components, signed_by.strip(), valid_until not in _NO, where)
+
+
+def _stanzas(text: str, file: str) -> Iterator[tuple[Location, dict[str, str]]]:
+    """Yield each stanza's place and fields, by lower-case name; continued lines are joined by line ends."""
+    fields: dict[str, str] = {}
+    start, last = 1, ""
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        if line.startswith("#"):
+            continue
+        if not line.strip():
+            if fields:
+                yield Location(file, start), fields
+            fields, last = {}, ""
+        elif line[0] in " \t":
+            if not last:
+                raise _malformed(Location(file, number), line)
+            fields[last] += "\n" + ("" if line.strip() == "." else line[1:])
+        elif match := _FIELD.fullmatch(line):
+            start = start if fields else number
+            last = match[1].lower()
+            fields[last] = match[2].strip()
+        else:
+            raise _malformed(Location(file, number), line)
+
+
+def _listed(tree: Path, folder: str, endings: tuple[str, ...]) -> list[Path]:
+    directory = inside(tree, folder)
+    if not directory.is_dir():
+        return []
+    return sorted(path for path in directory.iterdir() if path.name.endswith(endings))
+
+
+def _read(tree: Path, path: str) -> bytes:
+    """The contents of a regular file of the tree, or none. Raises BaseError for one that is too long."""
+    place = inside(tree, path)
+    if not place.is_file():
+        return b""
+    with place.open("rb") as file:
+        content = file.read(_LONGEST + 1)
+    if len(content) > _LONGEST:
+        raise BaseError(
+            f"the image's /{path.lstrip('/')} is longer than any source or keyring", code="base-source-too-large"
+        )
+    return content
+
+
+def _malformed(where: Location, text: str) -> BaseError:
+    return BaseError(
+        "the image configures an archive that apt would not take",
+        code="base-source-invalid",
+        where=where,
+        why=text[:200],
+        fix="correct the image's sources (sources.list(5)), or use another image",
+    )

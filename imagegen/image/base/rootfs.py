@@ -11,13 +11,13 @@ from pathlib import Path
 
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError
-from imagegen.core.oci.types import LayerDescriptor
+from imagegen.core.oci import LayerDescriptor
 from imagegen.core.progress import Progress, timed
 from imagegen.core.registry import Repository
 from imagegen.core.store import Store
 from imagegen.image.base import image
 from imagegen.image.base.build import build, key, needed
-from imagegen.image.base.unpack import inside, unpack
+from imagegen.image.base.image import inside, unpack
 from imagegen.plan.lock.foundation import LockedBase
 
 

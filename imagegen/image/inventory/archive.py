@@ -23,13 +23,20 @@ import zstandard
 from isal import igzip, isal_zlib
 
 from imagegen.core.errors import FetchError
-from imagegen.core.oci.layout import BLOBS, DAMAGED, INDEX_FILE, LAYOUT_FILE, Bounded, blob_name, members, most_unpacked
-from imagegen.core.oci.types import (
+from imagegen.core.oci import (
+    BLOBS,
+    DAMAGED,
+    INDEX_FILE,
+    LAYOUT_FILE,
+    Bounded,
     ImageConfig,
     LayerDescriptor,
     Manifest,
     Platform,
+    blob_name,
     digest_of,
+    members,
+    most_unpacked,
     read_config,
     read_document,
     read_entry,

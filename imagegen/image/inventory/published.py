@@ -19,9 +19,8 @@ from imagegen.core.context import Context
 from imagegen.core.errors import ErrorGroup, FetchError, ImagegenError, WheelError
 from imagegen.core.net import Client
 from imagegen.core.progress import Meter
-from imagegen.image.layers.install import installation, relative, site_packages
 from imagegen.image.layers.scan import scan_file
-from imagegen.image.layers.wheel import Wheel
+from imagegen.image.layers.wheel import Wheel, installation, relative, site_packages
 from imagegen.plan.harvest import scans
 from imagegen.plan.harvest.scans import PYTHON, ReleasedWheel
 from imagegen.plan.lock import indexes

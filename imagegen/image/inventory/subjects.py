@@ -30,14 +30,12 @@ from imagegen.core.text import counted
 from imagegen.core.types import Gpu
 from imagegen.image import inputs, layers
 from imagegen.image.inventory import system
-from imagegen.image.inventory.distributions import installed, python_of
 from imagegen.image.inventory.layers import Disk
-from imagegen.image.inventory.tree import Environment, FileTree, environment_of_site, is_site
+from imagegen.image.inventory.tree import Environment, FileTree, environment_of_site, installed, is_site, python_of
 from imagegen.image.layers import scan
-from imagegen.image.layers.install import absolute, installation, relative, site_packages
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.image.layers.scan import scan_file
-from imagegen.image.layers.wheel import Wheel
+from imagegen.image.layers.wheel import Wheel, absolute, installation, relative, site_packages
 from imagegen.plan.lock.model import Lock, LockedWheel
 from imagegen.plan.matrix.model import Cell
 

@@ -16,17 +16,15 @@ from typing import Any
 from imagegen.core.context import Context
 from imagegen.core.errors import ReproducibilityError
 from imagegen.core.net import MissingFiles
-from imagegen.core.oci.types import ZSTD_TYPE
+from imagegen.core.oci import ZSTD_TYPE
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image import base
 from imagegen.image.inputs import complete, fetch_each, tree
 from imagegen.image.layers import scan, sources
 from imagegen.image.layers.archive import ArchiveError, ZipArchive
-from imagegen.image.layers.bytecode import Compiler
-from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.image import Image, base_image, image, keep
-from imagegen.image.layers.layer import Layer, known, skeleton_layer, support_layer, wheels_layer
+from imagegen.image.layers.layer import CODEC, Compiler, Layer, known, skeleton_layer, support_layer, wheels_layer
 from imagegen.image.layers.plan import LAYER_FORMAT, SUPPORT, LayerPlan, digest_of_json, group_of
 from imagegen.image.layers.sources import (
     LayerSource,

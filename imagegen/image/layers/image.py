@@ -23,7 +23,7 @@ import zstandard
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from imagegen.core.errors import StoreError, TrustError
-from imagegen.core.oci.types import (
+from imagegen.core.oci import (
     CONFIG_TYPE,
     GZIP_TYPE,
     MAX_LAYERS,
@@ -40,10 +40,9 @@ from imagegen.core.store.cache import BlobCache, StoredBlob
 from imagegen.core.text import counted
 from imagegen.core.types import Digest
 from imagegen.image import base
-from imagegen.image.layers.codec import CODEC, GZIP, GZIP_BLOCK, GZIP_LEVEL
-from imagegen.image.layers.install import PREFIX
-from imagegen.image.layers.layer import Layer, PrintableName
+from imagegen.image.layers.layer import CODEC, GZIP, GZIP_BLOCK, GZIP_LEVEL, Layer, PrintableName
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR, digest_of_json
+from imagegen.image.layers.wheel import PREFIX
 from imagegen.plan.lock import dumps, inputs_hash
 from imagegen.plan.lock.model import Lock, main_versions, title
 

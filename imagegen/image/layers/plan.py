@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagegen import incontainer as preflight
-from imagegen.core.oci.types import canonical_json, digest_of
+from imagegen.core.oci import canonical_json, digest_of
 from imagegen.image import base
-from imagegen.image.layers.install import PREFIX, site_packages
+from imagegen.image.layers.wheel import PREFIX, site_packages
 from imagegen.incontainer.preflight.model import Image as ImageFacts
 from imagegen.incontainer.preflight.model import image_to_json
 from imagegen.plan.lock.foundation import interpreter_key

@@ -20,9 +20,17 @@ from imagegen.audit.model import File, OptionalImport, Package
 from imagegen.core.errors import ErrorGroup, WheelError
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache, Cache, StoredBlob
-from imagegen.image.layers.install import InstalledFile, absolute, installation, pyc_path, relative, site_packages
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
-from imagegen.image.layers.wheel import Wheel, open_locked
+from imagegen.image.layers.wheel import (
+    InstalledFile,
+    Wheel,
+    absolute,
+    installation,
+    open_locked,
+    pyc_path,
+    relative,
+    site_packages,
+)
 from imagegen.plan.lock.model import FileConflict, Lock, LockedWheel
 
 SCANS = BlobCache("facts")

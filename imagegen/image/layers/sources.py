@@ -17,8 +17,7 @@ from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.image.inputs import bottom_key, packages_layer, tree
 from imagegen.image.layers import scan
-from imagegen.image.layers.bytecode import Compiler
-from imagegen.image.layers.layer import Layer, interpreter_layer, known, recorded, tar_layer
+from imagegen.image.layers.layer import Compiler, Layer, interpreter_layer, known, recorded, tar_layer
 from imagegen.image.layers.plan import INTERPRETER, PACKAGES, LayerPlan, digest_of_json, interpreter_layer_key, plan
 from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
 

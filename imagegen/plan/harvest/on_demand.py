@@ -16,7 +16,7 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, ImagegenError, MatrixError
 from imagegen.core.net import Client, NotFoundError
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci import digest_of
 from imagegen.core.store.cache import Cache
 from imagegen.plan.harvest import releases, wheel_metadata
 from imagegen.plan.lock import indexes

@@ -22,7 +22,7 @@ from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, FetchError, LockError, ReproducibilityError
 from imagegen.core.git import command
 from imagegen.core.net import Client, Missing, MissingFiles
-from imagegen.core.oci.types import canonical_json, digest_of
+from imagegen.core.oci import canonical_json, digest_of
 from imagegen.core.store import Store, disk
 from imagegen.core.text import counted
 from imagegen.core.types import EPOCH

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from imagegen.core import data
 from imagegen.core.errors import MOST, ErrorGroup, ErrorList, Location, LockError
-from imagegen.core.oci.types import canonical_json, digest_of
+from imagegen.core.oci import canonical_json, digest_of
 from imagegen.core.types import explain_mismatch
 from imagegen.plan.lock import builds
 from imagegen.plan.lock.model import LOCK_VERSION, Lock

@@ -16,7 +16,7 @@ from imagegen.core import types as t
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
-from imagegen.core.oci.types import RemoteImage, digest_of
+from imagegen.core.oci import RemoteImage, digest_of
 from imagegen.core.progress import Meter
 from imagegen.core.store import Store
 from imagegen.core.text import redact

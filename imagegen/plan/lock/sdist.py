@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from imagegen.core.errors import ReproducibilityError, SandboxError, WheelError
 from imagegen.core.git import LARGEST_POINTER, is_pointer
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci import digest_of
 from imagegen.core.progress import Progress, timed
 from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store

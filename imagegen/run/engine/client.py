@@ -23,7 +23,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store
-from imagegen.run.embedded_engine import private
+from imagegen.run import embedded_engine
 from imagegen.run.engine.connection import ENGINE_FLOOR, Buildx, open_client, run_buildx, shortcomings
 from imagegen.run.engine.containers import Container, ContainerInfo, exec_in, explained, running, visit
 from imagegen.run.engine.load import Loading, image_digest, load, pull, tag_image
@@ -65,7 +65,7 @@ class Engine:
     """An engine that answers and is good enough. Use as a context manager, or call `close`."""
 
     def __init__(
-        self, client: docker.DockerClient, settings: Settings, *, endpoint: private.PrivateEngine | None = None
+        self, client: docker.DockerClient, settings: Settings, *, endpoint: embedded_engine.PrivateEngine | None = None
     ) -> None:
         self.client = client
         self.private = endpoint
@@ -80,7 +80,7 @@ class Engine:
         names an unsupported one: an explicit choice is never overruled.
         """
         progress = progress or Quiet()
-        endpoint = private.recorded_endpoint(settings)
+        endpoint = embedded_engine.recorded_endpoint(settings)
         if endpoint and settings.env.get("DOCKER_HOST") == endpoint.docker_host:
             return cls._private(endpoint, settings)
         try:
@@ -122,7 +122,7 @@ class Engine:
         return cls(client, settings)
 
     @classmethod
-    def _private(cls, endpoint: private.PrivateEngine, settings: Settings) -> Self:
+    def _private(cls, endpoint: embedded_engine.PrivateEngine, settings: Settings) -> Self:
         try:
             return cls(open_client({"base_url": endpoint.docker_host}, _PATIENCE), settings, endpoint=endpoint)
         except EngineError as error:
@@ -295,7 +295,7 @@ def clients(settings: Settings) -> Generator[docker.DockerClient]:
 
     Raises EngineError when the one that is named does not answer.
     """
-    endpoint = None if _choice(settings) else private.recorded_endpoint(settings)
+    endpoint = None if _choice(settings) else embedded_engine.recorded_endpoint(settings)
     for place in [_place(settings), *([{"base_url": endpoint.docker_host}] if endpoint else [])]:
         try:
             client = open_client(place, _PATIENCE)

@@ -14,14 +14,16 @@ from typing import IO, cast
 
 from imagegen.core.errors import FetchError, ImagegenError
 from imagegen.core.net import NotFoundError, UnavailableError
-from imagegen.core.oci.layout import DAMAGED, Bounded, members
-from imagegen.core.oci.types import (
+from imagegen.core.oci import (
+    DAMAGED,
     MANIFEST_TYPE,
+    Bounded,
     Descriptor,
     ImageConfig,
     LayerDescriptor,
     Manifest,
     Platform,
+    members,
     read_config,
     read_document,
     read_index,

@@ -15,7 +15,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError, TrustError, UsageError
 from imagegen.core.git import local
 from imagegen.core.net import ByteSink, Client
-from imagegen.core.oci.types import Descriptor, Platform, RemoteImage, is_digest, read_config
+from imagegen.core.oci import Descriptor, Platform, RemoteImage, is_digest, read_config
 from imagegen.core.registry.layout import PREFIX, LayoutRepository
 from imagegen.core.registry.pull import manifest_for
 from imagegen.core.store import Store

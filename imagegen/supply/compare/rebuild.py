@@ -20,7 +20,7 @@ from imagegen.core.types import Gpu
 from imagegen.image import layers
 from imagegen.image.inventory.archive import Plain
 from imagegen.image.inventory.layers import Stream
-from imagegen.image.layers.codec import CODEC
+from imagegen.image.layers.layer import CODEC
 from imagegen.image.layers.plan import plan
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell

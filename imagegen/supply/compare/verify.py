@@ -13,7 +13,7 @@ from typing import Any
 
 from imagegen.core.errors import FetchError, TrustError
 from imagegen.core.net import UnavailableError
-from imagegen.core.oci.types import Artifact, digest_of
+from imagegen.core.oci import Artifact, digest_of
 from imagegen.core.progress import Progress
 from imagegen.core.registry import Referrer
 from imagegen.core.text import counted

@@ -1,5 +1,407 @@
-"""Export an image's files for hosts that have no container engine."""
+"""Export an image as files for another host, and read the results of smoke checks that it ran."""
 
-from imagegen.supply.export.export import ExportPlan, plan, write
+from __future__ import annotations
 
-__all__ = ["ExportPlan", "plan", "write"]
+import gzip
+import hashlib
+import json
+import math
+import os
+import tarfile
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, Any, cast
+
+import zstandard
+
+from imagegen.core.errors import SmokeError, StoreError
+from imagegen.core.oci import DAMAGED, Bounded, members
+from imagegen.core.progress import Progress, timed
+from imagegen.core.store import Store
+from imagegen.core.store.images import filling
+from imagegen.image.layers import Image, Layer
+from imagegen.incontainer.smoke.table import Check, applicable
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Declarations
+from imagegen.run import smoke
+from imagegen.run.smoke import files, judged, parts, read_result, spec
+from imagegen.supply.publish.attachments import SmokeRequirement, programs_digest
+
+# The file tree of an image: its layers applied, and the sha256 of each file.
+#
+# Source: OCI image-spec v1.1, layer.md (changesets, whiteouts).
+
+_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+_BUFFER = 1 << 20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file, directory or symbolic link; `path` is relative to the root, `size` in bytes, `mtime` in Unix seconds.
+
+    `kind` is "file", "directory" or "symlink". A file has `sha256` and `size`, a symbolic link `target`.
+    """
+
+    path: str
+    kind: str
+    mode: int
+    uid: int
+    gid: int
+    mtime: int
+    size: int = 0
+    sha256: str = ""
+    target: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields that are not empty."""
+        return {name: value for name, value in asdict(self).items() if value != "" and (name != "size" or self.sha256)}
+
+
+@dataclass(frozen=True)
+class RootFiles:
+    """The root file system of an image.
+
+    `entries` are sorted so that directories come before their contents. `origins` names, for each sha256 in an order
+    of the layers, the layer's index and the path in it where a file has that content.
+    """
+
+    entries: tuple[Entry, ...]
+    origins: Mapping[str, tuple[int, str]]
+
+
+def read_tree(image: Image, store: Store) -> RootFiles:
+    """Read the image's layers.
+
+    Raises StoreError for a layer that is absent or damaged, or that holds what no exported tree can (devices, pipes,
+    files below symbolic links).
+    """
+    tree: dict[str, Entry] = {}
+    origins: dict[str, tuple[int, str]] = {}
+    for index, layer in enumerate(image.layers):
+        added = _apply(layer, store, tree)
+        for entry in added:
+            if entry.kind == "file":
+                origins.setdefault(entry.sha256, (index, entry.path))
+    return RootFiles(tuple(tree[path] for path in sorted(tree)), origins)
+
+
+def contents(layer: Layer, store: Store) -> Iterator[tuple[str, IO[bytes]]]:
+    """Yield path and content of each regular file of a layer; a content must be read before the next is requested."""
+    with _opened(layer, store) as archive:
+        for member in members(archive):
+            if member.isreg() and (content := archive.extractfile(member)):
+                yield _path(member.name), content
+
+
+@contextmanager
+def _opened(layer: Layer, store: Store) -> Iterator[tarfile.TarFile]:
+    try:
+        with store.open(layer.digest) as blob:
+            if layer.compression == "gzip":
+                with tarfile.open(fileobj=cast("IO[bytes]", blob), mode="r|gz", tarinfo=Bounded) as archive:
+                    yield archive
+            else:
+                reader = zstandard.ZstdDecompressor().stream_reader(cast("IO[bytes]", blob), read_across_frames=True)
+                with (
+                    reader,
+                    tarfile.open(
+                        fileobj=cast("IO[bytes]", reader), mode="r|", bufsize=_BUFFER, tarinfo=Bounded
+                    ) as archive,
+                ):
+                    yield archive
+    except (*DAMAGED, zstandard.ZstdError) as error:
+        raise StoreError(
+            f"layer {layer.name} cannot be read", code="store-layer-unreadable", where=layer.digest, why=str(error)
+        ) from error
+
+
+def _apply(layer: Layer, store: Store, tree: dict[str, Entry]) -> Iterable[Entry]:
+    """Apply a layer's changeset to `tree`; returns the layer's own entries, without hard links.
+
+    Whiteouts are about lower layers, wherever they stand in theirs.
+    """
+    added: dict[str, Entry] = {}
+    linked: set[str] = set()
+    removed: list[str] = []
+    with _opened(layer, store) as archive:
+        for member in members(archive):
+            path = _path(member.name)
+            name = path.rpartition("/")[2]
+            if name.startswith(_WHITEOUT):
+                removed.append(path)
+            elif path:
+                added[path] = _linked(path, member, tree | added) if member.islnk() else _entry(path, member, archive)
+                if member.islnk():
+                    linked.add(path)
+    for path in removed:
+        folder, _, name = path.rpartition("/")
+        _remove(
+            tree, folder if name == _OPAQUE else f"{folder}/{name.removeprefix(_WHITEOUT)}".strip("/"), name == _OPAQUE
+        )
+    for path, entry in added.items():
+        before = tree.get(path)
+        if before and before.kind == "directory" and entry.kind != "directory":
+            _remove(tree, path, contents_only=True)
+        tree[path] = entry
+    for path in added:
+        folder = path.rpartition("/")[0]
+        if folder and (folder not in tree or tree[folder].kind != "directory"):
+            why = f"{folder} is no directory of the image"
+            raise StoreError(
+                f"{path} cannot be exported", code="store-unsupported-file", where=f"layer {layer.name}", why=why
+            )
+    return [entry for path, entry in added.items() if path not in linked]
+
+
+def _linked(path: str, member: tarfile.TarInfo, known: Mapping[str, Entry]) -> Entry:
+    target = known.get(_path(member.linkname))
+    if target is None or target.kind != "file":
+        raise StoreError(
+            f"{path} cannot be exported",
+            code="store-unsupported-file",
+            why=f"it is a hard link to {member.linkname}, which is no file",
+        )
+    return replace(target, path=path)
+
+
+def _entry(path: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> Entry:
+    entry = Entry(path, "directory", member.mode, member.uid, member.gid, int(member.mtime))
+    if member.isdir():
+        return entry
+    if member.issym():
+        return replace(entry, kind="symlink", target=member.linkname)
+    content = archive.extractfile(member) if member.isreg() else None
+    if content is None:
+        raise StoreError(
+            f"{path} cannot be exported",
+            code="store-unsupported-file",
+            why="it is neither a file nor a directory nor a link",
+        )
+    digest = hashlib.sha256()
+    while chunk := content.read(_BUFFER):
+        digest.update(chunk)
+    return replace(entry, kind="file", size=member.size, sha256=digest.hexdigest())
+
+
+def _remove(tree: dict[str, Entry], path: str, contents_only: bool) -> None:
+    for each in [each for each in tree if each.startswith(f"{path}/") or (each == path and not contents_only)]:
+        del tree[each]
+
+
+def _path(name: str) -> str:
+    return name.removeprefix("./").strip("/")
+
+
+# Export an image as files for another host, and read the results of smoke checks that it ran.
+
+_FIX = "export the image again, and run `python3 run_image.py test` of that export"
+
+
+def read_results(path: Path, required: SmokeRequirement, checks: tuple[Check, ...], cell: str) -> smoke.SmokeReport:
+    """Read the file that `run_image.py test` wrote.
+
+    Args:
+        path: the file.
+        required: the image that the results must be of, the smoke checks, and whether a GPU is required.
+        checks: those of the image; one without a result has failed.
+        cell: the image's cell.
+
+    Raises SmokeError for another file, and for results of another image or of other smoke checks.
+    """
+    found = _read(path)
+    for name, expected in (("image", required.image), ("suite", required.programs)):
+        if found.get(name) != expected:
+            why = f"they are of {name} {found.get(name)}, and {cell} has {expected}"
+            raise SmokeError(
+                "the results are not of this image",
+                code="smoke-results-other-image",
+                where=str(path),
+                why=why,
+                fix=_FIX,
+            )
+    answers = {each["check"]: each for each in found["results"] if isinstance(each, dict) and "check" in each}
+    results = []
+    for check in checks:
+        result = read_result(check.name, answers.get(check.name)) or smoke.CheckResult(
+            check.name,
+            "fail",
+            0,
+            "the file has no result of it" if check.name not in answers else "its result is malformed",
+        )
+        results.append(judged(result, check, require_gpu=required.gpu))
+    return smoke.SmokeReport(required.image, cell, tuple(results))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise SmokeError(
+            "the results cannot be read", code="smoke-results-unreadable", where=str(path), why=str(error), fix=_FIX
+        ) from error
+    if not isinstance(found, dict) or not isinstance(found.get("results"), list):
+        raise SmokeError(
+            "the results cannot be read",
+            code="smoke-results-unreadable",
+            where=str(path),
+            why="it holds no list of results",
+            fix=_FIX,
+        )
+    return found
+
+
+# Write an image as parts that a host without a container engine can run.
+#
+# A directory with `image.json.gz` (the file tree with the sha256 of each file, the container's configuration, the smoke
+# checks), `part-NNN.zst` (the contents of the files that the host does not have, one after the other, cut into parts)
+# and `run_image.py`, which puts the files together, verifies each, and runs programs in them.
+
+PART_BYTES = 48 << 20  # of a compressed part, at most: channels that limit a transfer to 64 MB take it
+LEVEL = 6  # of zstd
+FRAME = 16 << 20  # bytes of contents in a zstd frame
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """The image's entries, and where their contents come from."""
+
+    image: Image
+    entries: tuple[Entry, ...]
+    present: Mapping[str, str]  # sha256 -> file of the host that has it
+    missing: Mapping[str, tuple[int, str]]  # sha256 -> the layer's index and the path in it that has the content
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files, uncompressed."""
+        return sum(entry.size for entry in self.entries)
+
+    @property
+    def missing_size(self) -> int:
+        """Bytes of the contents that the host does not have, uncompressed."""
+        return sum({entry.sha256: entry.size for entry in self.entries if entry.sha256 in self.missing}.values())
+
+    @property
+    def estimated_part_bytes(self) -> int:
+        """Bytes of all parts, if the missing contents compress as their layers do; of a base's layers, not at all."""
+        sizes = {entry.sha256: entry.size for entry in self.entries}
+        total = 0.0
+        for digest, (index, _) in self.missing.items():
+            layer = self.image.layers[index]
+            total += sizes[digest] * (layer.size / layer.unpacked if layer.unpacked else 1)
+        return int(total)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan's figures for JSON, in bytes; `part_bytes` and `parts` are estimates."""
+        return {
+            "image": self.image.digest,
+            "files": sum(entry.kind == "file" for entry in self.entries),
+            "bytes": self.size,
+            "missing_bytes": self.missing_size,
+            "parts": math.ceil(self.estimated_part_bytes / PART_BYTES),
+            "part_bytes": self.estimated_part_bytes,
+        }
+
+
+def plan(image: Image, store: Store, inventory: Mapping[str, str], progress: Progress) -> ExportPlan:
+    """Compare the image's files with a host's `inventory` (sha256 -> path). Raises StoreError as `read_tree`."""
+    with timed(progress, f"reading {len(image.layers)} layers"):
+        tree = read_tree(image, store)
+    requested = dict.fromkeys(entry.sha256 for entry in tree.entries if entry.kind == "file")
+    present = {digest: inventory[digest] for digest in requested if digest in inventory}
+    missing = {digest: tree.origins[digest] for digest in requested if digest not in present}
+    return ExportPlan(image, tree.entries, present, missing)
+
+
+def write(
+    plan: ExportPlan, lock: Lock, declared: Declarations, directory: Path, store: Store, progress: Progress
+) -> dict[str, Any]:
+    """Write the export to a new directory, which appears complete or not at all; returns its figures.
+
+    Raises StoreError when the directory is not empty or cannot be written, and as `read_tree`.
+    """
+    with filling(directory) as fresh, timed(progress, f"writing {directory}"):
+        order, written = write_parts(plan, store, fresh)
+        config = json.loads(plan.image.config)["config"]
+        programs = files(spec(lock, declared))
+        described = {
+            "format": _FORMAT,
+            "image": plan.image.digest,
+            "cell": lock.cell,
+            "suite": programs_digest(lock, declared),
+            "checks": [check.name for check in applicable(parts(lock))],
+            "env": config["Env"],
+            "entrypoint": config["Entrypoint"],
+            "command": config["Cmd"],
+            "workdir": config["WorkingDir"],
+            "entries": [entry.as_dict() for entry in plan.entries],
+            "present": dict(plan.present),
+            "contents": order,
+            "parts": written,
+            "programs": {name: content.decode() for name, content in programs.items()},
+        }
+        (fresh / "image.json.gz").write_bytes(gzip.compress(json.dumps(described).encode(), mtime=0))
+        program = fresh / "run_image.py"
+        program.write_bytes((Path(__file__).parent / "run_image.py").read_bytes())
+        program.chmod(0o755)
+        sizes = [path.stat().st_size for path in sorted(fresh.glob("part-*.zst"))]
+    return {**plan.as_dict(), "parts": len(sizes), "part_bytes": sum(sizes)}
+
+
+def write_parts(plan: ExportPlan, store: Store, directory: Path) -> tuple[list[tuple[str, int]], list[dict[str, Any]]]:
+    """Write the missing contents; returns their (sha256, bytes) in order, and name and offset of each part."""
+    order: list[tuple[str, int]] = []
+    written: list[dict[str, Any]] = []
+    offset = left = 0
+    for size, frame in _frames(_blocks(plan, store, order)):
+        if len(frame) > left:
+            written.append({"file": f"part-{len(written):03}.zst", "offset": offset, "bytes": 0})
+            left = PART_BYTES
+        with (directory / written[-1]["file"]).open("ab") as part:
+            part.write(frame)
+        written[-1]["bytes"] += size
+        offset += size
+        left -= len(frame)
+    return order, written
+
+
+def _frames(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the size of each block and its zstd frame, in order; several are compressed at a time."""
+    workers = len(os.sched_getaffinity(0))
+
+    def compress(block: bytes) -> tuple[int, bytes]:
+        return len(block), zstandard.ZstdCompressor(level=LEVEL).compress(
+            block
+        )  # which releases the interpreter's lock
+
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Future[tuple[int, bytes]]] = deque()
+        for block in blocks:
+            waiting.append(pool.submit(compress, block))
+            if len(waiting) > 2 * workers:
+                yield waiting.popleft().result()
+        yield from (each.result() for each in waiting)
+
+
+def _blocks(plan: ExportPlan, store: Store, order: list[tuple[str, int]]) -> Iterator[bytes]:
+    """Yield the missing contents in blocks of FRAME bytes, and append each file's sha256 and size to `order`."""
+    block = bytearray()
+    for index, layer in enumerate(plan.image.layers):
+        requested = {path: digest for digest, (where, path) in plan.missing.items() if where == index}
+        for path, content in contents(layer, store) if requested else ():
+            if path not in requested:
+                continue
+            size = 0
+            while chunk := content.read(FRAME - len(block)):
+                block += chunk
+                size += len(chunk)
+                if len(block) == FRAME:
+                    yield bytes(block)
+                    block.clear()
+            order.append((requested[path], size))
+    if block:
+        yield bytes(block)

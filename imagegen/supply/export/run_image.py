@@ -40,7 +40,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-Image = dict[str, Any]  # image.json.gz, as imagegen.supply.export.export.write has it
+Image = dict[str, Any]  # image.json.gz, as imagegen.supply.export.write has it
 
 HERE = Path(__file__).resolve().parent
 IMAGE = HERE / "image.json.gz"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from imagegen.core.errors import FetchError, ImagegenError, PublishError, StoreError, TrustError
 from imagegen.core.net import NotFoundError
-from imagegen.core.oci.types import MANIFEST_TYPE, Descriptor
+from imagegen.core.oci import MANIFEST_TYPE, Descriptor
 from imagegen.core.progress import Progress, human
 from imagegen.core.registry import PushTarget, Reference, Repository
 from imagegen.core.registry.push import BlobTotals, Moved

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from imagegen.core.errors import FetchError, TrustError, UntrustedSignerError
 from imagegen.core.net import UnavailableError
-from imagegen.core.oci.types import EMPTY_TYPE, Descriptor, digest_of
+from imagegen.core.oci import EMPTY_TYPE, Descriptor, digest_of
 from imagegen.core.registry import Content, PushTarget, Referrer
 from imagegen.supply.trust import statement as statements
 from imagegen.supply.trust.documents import BUNDLE, KINDS, LAYERS, LOCK, SIGNATURE, Attached, Document, Kind

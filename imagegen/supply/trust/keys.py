@@ -31,7 +31,7 @@ from typing import Protocol
 
 from imagegen.core.errors import UntrustedSignerError
 from imagegen.supply.trust import statement as statements
-from imagegen.supply.trust.identity import Identities
+from imagegen.supply.trust.keyless import Identities
 from imagegen.supply.trust.project import FILE, Project
 from imagegen.supply.trust.statement import Bundle, InTotoStatement
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from imagegen import REPOSITORY, __version__
 from imagegen.core import registry
-from imagegen.core.oci.types import digest_of
+from imagegen.core.oci import digest_of
 from imagegen.core.text import redact
 from imagegen.plan.lock import contents_hash, inputs_hash
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedGit, LockedWheel

@@ -16,7 +16,7 @@ from typing import Any
 
 from imagegen.core.data import unique_keys
 from imagegen.core.errors import TrustError
-from imagegen.core.oci.types import is_digest
+from imagegen.core.oci import is_digest
 from imagegen.supply.trust.documents import BUNDLE
 
 LONGEST = 32 << 20  # bytes

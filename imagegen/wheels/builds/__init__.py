@@ -1,7 +1,7 @@
 """Running source builds: the stage of the cell's Dockerfile, on a builder, within its memory; into the wheelhouse."""
 
-from imagegen.wheels.builds.compile import compile_all
-from imagegen.wheels.builds.ensure import (
+from imagegen.wheels.builds.compile import (
+    compile_all,
     compile_builds,
     ensure_wheels,
     missing_builds,

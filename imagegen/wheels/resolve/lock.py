@@ -2,42 +2,324 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
-from imagegen.core.errors import LockError
-from imagegen.core.progress import Progress
+from imagegen.core.errors import BuildError, FetchError, ImagegenError, LockError
+from imagegen.core.net import Client
+from imagegen.core.progress import Progress, timed
 from imagegen.image import base
-from imagegen.plan.lock import indexes
+from imagegen.image.inputs import sdist_builder
+from imagegen.plan.lock import indexes, recipes, sdist
+from imagegen.plan.lock.builds import BUILDER, builder, commit_of, keyed, patches_of, source_of
+from imagegen.plan.lock.file import LockErrors
 from imagegen.plan.lock.foundation import lock_interpreter
 from imagegen.plan.lock.freshness import BASE
 from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import (
+    BUILT,
+    GIT,
+    URL,
     Foundation,
     Lock,
     LockedBase,
     LockedBuild,
+    LockedFile,
+    LockedGit,
     LockedGpus,
     LockedPackages,
+    LockedSdist,
     LockedWheel,
     all_debs,
+    archive_name,
     file_conflicts_among,
 )
-from imagegen.plan.lock.recipes import Compiled, released
-from imagegen.plan.lock.resolution_inputs import Attempts, ResolutionInputs, default_site, gather
+from imagegen.plan.lock.recipes import Compiled, no_wheel, released
+from imagegen.plan.lock.resolution_inputs import Attempts, ResolutionInputs, default_site, gather, pep508
+from imagegen.plan.lock.resolve import Pinned, Remote, ResolveRequest, resolve
+from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel
 from imagegen.plan.lock.uv_project import ProjectContents, UvProject
-from imagegen.plan.matrix.model import Cell, Requirement, Rule
+from imagegen.plan.matrix.model import Cell, GitSource, Requirement, Rule, Sdist
 from imagegen.plan.rules import Facts, facts_of_lock, minimum_version, rule_constraints
-from imagegen.wheels.resolve.candidates import WheelSelector
-from imagegen.wheels.resolve.resolver import UV_VERSION, Drafter, Resolver, rfc3339
+from imagegen.wheels.find import WheelRequirement
+from imagegen.wheels.resolve.candidates import COMPILED, WheelSelector, wheel_of
+
+_ASKED = "the cell asks for one that is compiled for it"
+
+
+@dataclass(frozen=True)
+class Drafter:
+    """Completes a lock whose other wheels are chosen already."""
+
+    cell: Cell
+    target: WheelTarget
+    rules: tuple[Rule, ...]
+    compiled: Mapping[str, Compiled]  # by package
+    chooser: WheelSelector
+    build_requires: Callable[[tuple[str, ...]], tuple[LockedWheel, ...]]  # pins -> wheels, resolved
+    context: Context
+
+    def completed(
+        self, lock: Lock, via: Mapping[str, tuple[str, ...]], settled: Mapping[str, LockedWheel | LockedBuild]
+    ) -> Lock:
+        """Return the lock with the compiled components.
+
+        `via` maps each to its dependent packages; `settled` to its earlier wheel or build, which is reused for the same
+        release or key without a new search. Raises BuildError or LockError for one that has no wheel and cannot be
+        compiled; FetchError.
+        """
+        whole = replace(lock, inputs={**lock.inputs, BUILDER: builder()})
+        wheels, builds = list(lock.wheels), []
+        for name, each in sorted(self.compiled.items()):
+            made = self._made(each, whole, via[name], settled.get(name))
+            if isinstance(made, LockedBuild):
+                builds.append(made)
+            else:
+                wheels.append(replace(made, record_exception=self.cell.record_exceptions.get(made.file.sha256)))
+        return replace(
+            whole if builds else lock,
+            wheels=tuple(sorted(wheels, key=lambda wheel: wheel.name)),
+            builds=tuple(builds),
+        )
+
+    def _made(
+        self, each: Compiled, lock: Lock, via: tuple[str, ...], before: LockedWheel | LockedBuild | None
+    ) -> LockedWheel | LockedBuild:
+        draft = self._attempt(each, lock, via)
+        if each.requirement.from_source:
+            if isinstance(draft, ImagegenError):
+                raise draft
+            return replace(draft, choice=_ASKED)
+        if isinstance(before, LockedWheel) and self._still_fits(before, each):
+            return replace(before, via=via, because=each.requirement.because)
+        build = draft if isinstance(draft, LockedBuild) else None
+        if build and isinstance(before, LockedBuild) and build.key == before.key:
+            return replace(build, choice=before.choice)
+        found = self.chooser.choose(self._need(each, lock, draft), each.requirement.index)
+        if found and found.place not in COMPILED:
+            return wheel_of(each, found, via)
+        if isinstance(draft, ImagegenError):
+            raise draft
+        assert found  # noqa: S101 - what can be compiled is found, after all else
+        return replace(draft, choice=f"{found.place}: {found.reason}")
+
+    def _still_fits(self, wheel: LockedWheel, each: Compiled) -> bool:
+        """Return whether it is of the release, and for this base: another one may have an older glibc."""
+        tagged = self.target.best([(wheel.file.filename, wheel)])
+        return tagged is not None and Version(wheel.version).public == each.version
+
+    def _attempt(self, each: Compiled, lock: Lock, via: tuple[str, ...]) -> LockedBuild | ImagegenError:
+        """The build, or why there can be none: a wheel may make it unnecessary."""
+        try:
+            return self._draft(each, lock, via)
+        except (BuildError, FetchError, LockError) as error:
+            return error
+
+    def _draft(self, each: Compiled, lock: Lock, via: tuple[str, ...]) -> LockedBuild:
+        recipes.require_release(each, self.cell)
+        env = recipes.environment(each, self.cell)
+        against = recipes.against(each, self.cell, lock.wheels)
+        recipes.require_tools(each, self.cell, lock.base, lock.debs, lock.wheels, self.rules)
+        git, submodules = commit_of(each)
+        draft = LockedBuild(
+            name=each.package,
+            version=each.version,
+            because=each.requirement.because,
+            via=via,
+            choice="",
+            source=source_of(each, self.context),
+            git=git,
+            submodules=submodules,
+            patches=patches_of(each.recipe),
+            requires=each.recipe.requires,
+            build_requires=self.build_requires(each.recipe.build_requires),
+            against=against,
+            env=env,
+            architectures=recipes.architectures(each, self.cell),
+            modules=each.recipe.modules,
+            key="",
+        )
+        return keyed(draft, lock)
+
+    def _need(self, each: Compiled, lock: Lock, draft: LockedBuild | ImagegenError) -> WheelRequirement:
+        build, obstacle = (None, draft) if isinstance(draft, ImagegenError) else (draft, None)
+        return WheelRequirement(
+            package=each.package,
+            version=each.version,
+            python=self.cell.python,
+            platform=self.target.uv_platform,
+            ranks=self.target.ranks,
+            torch=next((wheel.version for wheel in lock.wheels if wheel.name == "torch"), None),
+            cuda=self.cell.cuda_version,
+            key=build.key if build else None,
+            source=build.source.filename if build else None,
+            obstacle=obstacle.summary if obstacle else None,
+        )
+
+
+# Resolve the packages of a cell, and choose and lock their files.
+
+UV_VERSION = importlib.metadata.version("uv")
+
+
+def rfc3339(time: datetime) -> str:
+    return time.replace(microsecond=0, tzinfo=None).isoformat() + "Z"
+
+
+@dataclass(frozen=True)
+class Resolver:
+    cell: Cell
+    target: WheelTarget
+    below: Foundation
+    compiled: Mapping[str, Compiled]  # by package
+    parts: ResolutionInputs
+    as_of: str
+    context: Context
+    sizes: Mapping[str, int]  # sha256 -> bytes, as far as the previous lock knows them
+    made_before: Mapping[tuple[str, str], LockedWheel]  # by name and version, trusted wheels of sdists
+
+    def resolved(self, constraints: tuple[str, ...], kept: Mapping[str, str]) -> tuple[Pinned, ...]:
+        """The releases that answer the cell; of what is compiled and of commits, without their files."""
+        described = [replace(each.component, sdist=each.git.metadata) for each in self.cell.requirements if each.git]
+        described += [each.described for each in self.compiled.values()]
+        known = {each.package for each in described}
+        question = ResolveRequest(
+            requirements=tuple(self._asked(each) for each in self.cell.requirements),
+            target=self.target,
+            as_of=self.as_of,
+            routes=self._routes,
+            sites=self.parts.sites,
+            constraints=constraints,
+            overrides=tuple(each.pep508 for each in self.cell.overrides),
+            sdists=(*(each for each in self.cell.sdists if each.package not in known), *described),
+            preferences=kept,
+        )
+        with timed(self.context.progress, f"resolving {self.cell.id} as of {self.as_of}"):
+            return resolve(question, self.context.settings)
+
+    def _asked(self, requirement: Requirement) -> str:
+        compiled = self.compiled.get(requirement.component.package)
+        return compiled.pep508 if compiled else pep508(requirement)
+
+    @property
+    def _routes(self) -> dict[str, str]:
+        routes = {each.component.package: GIT if each.git else each.index for each in self.cell.requirements}
+        return routes | dict.fromkeys(self.compiled, BUILT)
+
+    def wheels(self, found: Iterable[Pinned], contents: ProjectContents | None = None) -> tuple[LockedWheel, ...]:
+        """Return all but what is compiled, sorted by name; with `contents`, as a uv.lock has them."""
+        found = [each for each in found if each.name not in self.compiled]
+        requirements = {each.component.package: each for each in self.cell.requirements}
+        commits = contents.commits if contents else {n: each.git for n, each in requirements.items() if each.git}
+        routes = contents.routes if contents else self._routes
+        sdists = {component.package: component.sdist for component in self.cell.sdists if component.sdist}
+        locked = [
+            *self._files([each for each in found if each.name not in commits], routes, sdists),
+            *(self._from_commit(each, commits[each.name]) for each in found if each.name in commits),
+        ]
+        return tuple(
+            replace(
+                wheel,
+                because=requirements[wheel.name].because if wheel.name in requirements else None,
+                choice=contents.choice if contents and wheel.file.index == URL else None,
+                record_exception=self.cell.record_exceptions.get(wheel.file.sha256),
+            )
+            for wheel in sorted(locked, key=lambda wheel: wheel.name)
+        )
+
+    def uv(self) -> LockedWheel:
+        """The wheel of the uv that resolves here. Its age is no matter of the stack's as-of time."""
+        now = rfc3339(datetime.now(UTC))
+        question = ResolveRequest((f"uv=={UV_VERSION}",), self.target, now, {}, default_site(self.context.settings))
+        (wheel,) = self._files(resolve(question, self.context.settings), {}, {})
+        return wheel
+
+    def _files(
+        self, found: Iterable[Pinned], routes: Mapping[str, str], sdists: Mapping[str, Sdist]
+    ) -> tuple[LockedWheel, ...]:
+        """Choose a file for each release. Raises LockError, naming all for which none will do."""
+        chosen: list[tuple[Pinned, Remote]] = []
+        errors: list[ImagegenError] = []
+        for pinned in found:
+            wheel = self.target.best((remote.filename, remote) for remote in pinned.wheels)
+            declared = sdists.get(pinned.name)
+            if wheel:
+                chosen.append((pinned, wheel))
+            elif pinned.sdist and declared and declared.version == pinned.version:
+                chosen.append((pinned, pinned.sdist))
+            else:
+                errors.append(no_wheel(pinned, self.target, self.cell))
+        if errors:
+            raise LockErrors(errors)
+        with (
+            ThreadPoolExecutor(8) as pool,
+            Client(self.context.settings) as client,
+        ):  # an interrupt stops the client first
+            sizes = list(pool.map(lambda pair: self._size(pair[0], pair[1], routes, client), chosen))
+        wheels = []
+        for (pinned, remote), size in zip(chosen, sizes, strict=True):
+            alias = routes.get(pinned.name, indexes.DEFAULT)
+            own = alias == URL
+            hint = None if own else indexes.hint(remote.url, remote.filename)
+            file = LockedFile(remote.filename, size, remote.sha256, alias, hint, remote.url if own else None)
+            wheel_ = LockedWheel(pinned.name, pinned.version, file, via=pinned.via)
+            wheels.append(wheel_ if remote in pinned.wheels else self._from_sdist(wheel_, sdists[pinned.name]))
+        return tuple(wheels)
+
+    def _size(self, pinned: Pinned, remote: Remote, routes: Mapping[str, str], client: Client) -> int | None:
+        """The file's size in bytes, asked for where an index leaves it out; a uv.lock is taken as it is."""
+        known = remote.size or self.sizes.get(remote.sha256)
+        return known if known or routes.get(pinned.name) == URL else client.size(remote.url)
+
+    def _from_sdist(self, locked: LockedWheel, declared: Sdist) -> LockedWheel:
+        """`locked`, whose file is an sdist, as the wheel that it gives in the sandbox."""
+        source = LockedSdist(locked.file, self.build_requires(declared.build_requires))
+        return self._built(locked, source, [RequiredFile(locked.name, source.file)])
+
+    def _from_commit(self, pinned: Pinned, commit: GitSource) -> LockedWheel:
+        """The wheel that a commit gives in the sandbox."""
+        archive = self.parts.archives[pinned.name]
+        sha256 = archive.digest.removeprefix("sha256:")
+        file = LockedFile(archive_name(pinned.name, pinned.version), archive.size, sha256, GIT)
+        source = LockedSdist(file, self.build_requires(commit.metadata.build_requires), git=LockedGit.of(commit))
+        return self._built(LockedWheel(pinned.name, pinned.version, file, via=pinned.via), source, [])
+
+    def build_requires(self, pins: tuple[str, ...]) -> tuple[LockedWheel, ...]:
+        """Return the build requirements of a backend, complete and exact; they are no part of the image."""
+        if not pins:
+            return ()
+        question = ResolveRequest(pins, self.target, self.as_of, routes={}, sites=default_site(self.context.settings))
+        return self._files(resolve(question, self.context.settings), {}, {})
+
+    def _built(self, locked: LockedWheel, source: LockedSdist, own: Sequence[RequiredFile]) -> LockedWheel:
+        """`locked` with the wheel of `source`; `own` and what its backend needs are fetched first."""
+        before = self.made_before.get((locked.name, locked.version))
+        if before and before.sdist == source:
+            return replace(locked, file=before.file, sdist=source)
+        parts = [*own, *(RequiredFile(each.name, each.file) for each in source.build_requires)]
+        total = sum(part.file.estimate for part in parts)
+        label = f"fetching what {source.file.filename} is built with"
+        with Client(self.context.settings) as client, self.context.progress.meter(label, total) as meter:
+            finder = Finder(client, self.context.store, self.context.settings, meter)
+            for _ in in_parallel([partial(finder.fetch, part) for part in parts], client):
+                pass
+        workshop = sdist_builder(self.below, self.context)
+        wheel = sdist.build(locked.name, locked.version, source, workshop)
+        return replace(locked, file=wheel, sdist=source)
+
+
+# Making a lock: base, resolution, the choice of files, and wheels from sdists.
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,22 @@
-"""Get packages of one Debian suite through apt and its signature checks, leaving the host's own apt state alone."""
+"""The private Docker engine: from Debian packages, started, and removed with all that it changed on the machine."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
+import ipaddress
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -23,12 +27,220 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import disk
-from imagegen.image.base.apt import Apt
-from imagegen.image.base.resolve import official
+from imagegen.image.base.apt import Apt, official
 from imagegen.plan.distributions import release
-from imagegen.run.embedded_engine import machine
-from imagegen.run.embedded_engine.machine import Network, forwards
 from imagegen.run.engine.connection import PACKAGES, SUITE, open_client
+
+# Changes of the private engine on the machine, each of which can be undone: network, processes, mounts, cgroups.
+#
+# The engine is configured to leave the firewall unchanged: its own rules would clash with those of another Docker on
+# the machine, and it would leave them behind, with a FORWARD policy of DROP. Source: proc(5), cgroups(7).
+
+_FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
+_CANDIDATES = [ipaddress.IPv4Network((f"10.{second}.0.0", 16)) for second in range(213, 255)]
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network that was set up. `forwarding` is whether the machine forwarded packets before any private engine was
+    up.
+    """
+
+    bridge: str
+    subnet: str
+    forwarding: bool
+
+    @classmethod
+    def plan(cls, bridge: str, *, forwarding: bool) -> Network:
+        """A network whose /16 clashes with no route of this machine."""
+        return cls(bridge, free_subnet(_routes()), forwarding)
+
+    @property
+    def gateway(self) -> str:
+        """The bridge's own address with its prefix; the first /24 of the subnet is the default network's."""
+        return f"{ipaddress.ip_network(self.subnet)[1]}/24"
+
+    @property
+    def pool(self) -> str:
+        """Return where networks that users make take their addresses: the upper half of the subnet."""
+        return str(list(ipaddress.ip_network(self.subnet).subnets())[1])
+
+    def rules(self) -> tuple[tuple[str, ...], ...]:
+        """Return (table, chain, match and target...) of each rule; the comment identifies its engine."""
+        comment = ("-m", "comment", "--comment", f"imagegen {self.bridge}")
+        answers = ("-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED")
+        return (
+            ("filter", "FORWARD", "-s", self.subnet, *comment, "-j", "ACCEPT"),
+            ("filter", "FORWARD", "-d", self.subnet, *answers, *comment, "-j", "ACCEPT"),
+            ("nat", "POSTROUTING", "-s", self.subnet, "!", "-d", self.subnet, *comment, "-j", "MASQUERADE"),
+        )
+
+    def up(self) -> None:
+        """Make it so. EngineError when the kernel or the tools refuse."""
+        _run("ip", "link", "add", self.bridge, "type", "bridge")
+        _run("ip", "address", "add", self.gateway, "dev", self.bridge)
+        _run("ip", "link", "set", self.bridge, "up")
+        for table, chain, *rest in self.rules():
+            _run("iptables", "-w", "-t", table, "-I", chain, "1", *rest)
+        _FORWARDING.write_text("1")
+
+    def down(self) -> tuple[str, ...]:
+        """Take back what `up` did, as far as it is there. Returns what had to stay, as sentences."""
+        for table, chain, *rest in self.rules():
+            while _succeeds("iptables", "-w", "-t", table, "-D", chain, *rest):
+                pass
+        _succeeds("ip", "link", "delete", self.bridge)
+        if self.forwarding or not forwards():
+            return ()
+        if others := _bridges():
+            return (f"net.ipv4.ip_forward stays on, since other bridges need it: {', '.join(others)}",)
+        _FORWARDING.write_text("0")
+        return ()
+
+    def traces(self) -> tuple[str, ...]:
+        """Return which parts of it exist; none when it is down."""
+        found = [f"bridge {self.bridge}"] if self.bridge in _bridges() else []
+        for table, chain, *rest in self.rules():
+            if _succeeds("iptables", "-w", "-t", table, "-C", chain, *rest):
+                found.append(f"rule {' '.join([table, chain, *rest])}")
+        return tuple(found)
+
+
+def forwards() -> bool:
+    """Return whether this machine forwards packets now."""
+    return _FORWARDING.read_text().strip() == "1"
+
+
+def free_subnet(taken: Iterable[str]) -> str:
+    """The first of our candidates that overlaps none of `taken` (IPv4 networks or addresses)."""
+    networks = [ipaddress.ip_network(text, strict=False) for text in taken]
+    for candidate in _CANDIDATES:
+        if not any(candidate.overlaps(network) for network in networks):
+            return str(candidate)
+    raise EngineError(
+        "no subnet is free for the private engine",
+        code="engine-no-subnet",
+        why=f"this machine has routes into all of {_CANDIDATES[0]} to {_CANDIDATES[-1]}",
+        fix="use a Docker engine of your own: set DOCKER_HOST",
+    )
+
+
+def _routes() -> list[str]:
+    found = json.loads(_run("ip", "-json", "-4", "route", "show", "table", "all"))
+    return [route["dst"] for route in found if route["dst"] != "default"]
+
+
+def _bridges() -> list[str]:
+    return [link["ifname"] for link in json.loads(_run("ip", "-json", "link", "show", "type", "bridge")) if link]
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise EngineError(
+            f"`{' '.join(command)}` failed",
+            code="engine-network-failed",
+            why=done.stderr.strip(),
+            fix="the private engine needs root and CAP_NET_ADMIN",
+        )
+    return done.stdout
+
+
+def _succeeds(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+# End what runs from a directory, and take away the mounts and cgroups that it leaves. Source: proc(5), cgroups(7).
+
+_PATIENCE_WITH_PROCESS = 20  # seconds between asking a process to end and ending it
+
+
+def end_all(directory: Path) -> None:
+    """End every process whose program lies in `directory`: ask first, the engine before its helpers, then kill.
+
+    Programs, not recorded ids: an id may be another process's by now.
+    """
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        for pid in _running_from(directory):
+            try:
+                os.kill(pid, sign)
+            except ProcessLookupError:
+                continue
+        deadline = time.monotonic() + _PATIENCE_WITH_PROCESS
+        while _running_from(directory) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def _running_from(directory: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                program = os.readlink(entry / "exe")
+            except OSError:  # it has ended, or is a kernel thread
+                continue
+            if Path(program).is_relative_to(directory):
+                found.append(int(entry.name))
+    return found
+
+
+def mounts_under(*directories: Path) -> list[str]:
+    """Mount points at or below the directories, innermost first."""
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    points = [line.split()[4].encode().decode("unicode_escape") for line in lines]
+    return [point for point in reversed(points) if any(Path(point).is_relative_to(d) for d in directories)]
+
+
+def unmount_all(*directories: Path) -> None:
+    for point in mounts_under(*directories):
+        subprocess.run(["umount", "--lazy", point], capture_output=True, check=False)
+
+
+def cgroups(name: str) -> list[str]:
+    """Control groups of that name at the top of every hierarchy, v1 or v2."""
+    root = Path("/sys/fs/cgroup")
+    return [str(path) for path in (root / name, *root.glob(f"*/{name}")) if path.is_dir()]
+
+
+def kill_in_cgroups(name: str) -> None:
+    """Kill the containers of an engine that died before it could: their programs lie in images, not in a directory."""
+    deadline = time.monotonic() + _PATIENCE_WITH_PROCESS
+    while (left := _members(name)) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _members(name: str) -> set[int]:
+    """Processes in control groups of that name, or below; not those of another process namespace, which have no id."""
+    found: set[int] = set()
+    for directory in (directory for top in cgroups(name) for directory, _, _ in os.walk(top)):
+        with suppress(OSError):  # it has gone
+            found |= {int(pid) for pid in Path(directory, "cgroup.procs").read_text().split()}
+    return found - {0}
+
+
+def remove_cgroups(name: str) -> None:
+    for top in cgroups(name):
+        for directory, _, _ in os.walk(top, topdown=False):
+            remove_if_empty(Path(directory))
+
+
+def remove_dead_sockets(directory: Path) -> None:
+    """Remove sockets at which nothing listens: containerd's shims leave theirs when they are killed."""
+    for path in directory.glob("*"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            if path.is_socket() and probe.connect_ex(str(path)) == errno.ECONNREFUSED:
+                path.unlink()
+
+
+def remove_if_empty(directory: Path) -> None:
+    """Remove a directory unless it has entries."""
+    try:
+        directory.rmdir()
+    except OSError:
+        return
 
 
 def unpack(suite: str, packages: Sequence[str], target: Path, settings: Settings, progress: Progress) -> None:
@@ -206,7 +418,7 @@ def _remove(places: _Places, progress: Progress) -> None:
     if places.home.exists():
         shutil.rmtree(places.home)
     left = [str(path) for path in (places.home, places.run) if path.exists()]
-    left += machine.mounts_under(places.home) + machine.cgroups(places.name)
+    left += mounts_under(places.home) + cgroups(places.name)
     left += record.network.traces() if record else []
     if left:
         raise EngineError(
@@ -359,16 +571,16 @@ def _stop(places: _Places, record: _Record, progress: Progress) -> None:
     with timed(progress, "stop the private engine"):
         if _answers(places):
             _empty(places)
-        machine.end_all(places.packages)
-        machine.kill_in_cgroups(places.name)
-        machine.unmount_all(places.home, places.run)
+        end_all(places.packages)
+        kill_in_cgroups(places.name)
+        unmount_all(places.home, places.run)
         for text in record.network.down():
             progress.say(text)
-        machine.remove_cgroups(places.name)
+        remove_cgroups(places.name)
         shutil.rmtree(places.run, ignore_errors=True)
         for path in () if _running_records() else map(Path, record.made):  # another engine uses the same directories
-            machine.remove_dead_sockets(path)
-            machine.remove_if_empty(path)
+            remove_dead_sockets(path)
+            remove_if_empty(path)
         places.state.unlink(missing_ok=True)
 
 
