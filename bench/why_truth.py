@@ -55,7 +55,8 @@ SECONDS = 0.5  # that one question may take
 class Case:
     """A combination from the field. `names` are patterns that one conflict of a right answer matches, for broken ones.
 
-    `never` are versions by package that a proposal must not name, because the source says that they fail too.
+    `never` are versions by package that a proposal must not name, because the source says that they fail too; of
+    several packages, versions that must not be together.
     """
 
     id: str
@@ -191,10 +192,10 @@ def outcome(case: Case, answer: Answer, *, is_named: bool) -> str:
 
 def fault(case: Case, first: Answer, changes: Mapping[str, str], words: Sequence[str], app: App) -> str:
     """Return what is wrong with a proposal, which is asked again; "" where it is right. `first` proposed it."""
+    if failing := fails_too(case, changes, words):
+        return f"{failing} fails too"
     for name, specifier in changes.items():
         version = specifier.removeprefix("==")
-        if name in case.never and version in case.never[name]:
-            return f"{name} {version} fails too"
         if not exists(name, version):
             return f"no {name} {version} is known"
     again = ask(words, app)
@@ -202,6 +203,15 @@ def fault(case: Case, first: Answer, changes: Mapping[str, str], words: Sequence
         return f"asked again, it ends with {again.code}"
     warned = sorted(again.rules - first.rules)
     return f"{warned[0]} warns of it" if warned else ""
+
+
+def fails_too(case: Case, changes: Mapping[str, str], words: Sequence[str]) -> str:
+    """Return the changed versions in `words`, the question that is proposed, if the source says no to them; else ""."""
+    versions = {name: version for name, _, version in (word.partition("==") for word in words)}
+    versions |= {name: specifier.removeprefix("==") for name, specifier in changes.items()}
+    changed = [f"{name} {versions[name]}" for name in case.never if name in changes]
+    refused = all(name in versions and versions[name] in never for name, never in case.never.items())
+    return ", ".join(changed) if refused else ""
 
 
 def exists(name: str, version: str) -> bool:

@@ -101,3 +101,12 @@ def test_a_proposal_is_wrong_where_the_source_says_it_fails_too_or_nobody_made_i
     bad = case(truth, "H", broken=True, never={"vllm": truth.SpecifierSet("<0.9.2")})
     assert "fails too" in truth.fault(bad, answer(truth, 1), {"vllm": "==0.9.0"}, [], app=None)
     assert "is known" in truth.fault(bad, answer(truth, 1), {"vllm": "==0.9.99"}, [], app=None)
+
+
+def test_versions_that_fail_together_may_be_proposed_apart(truth: ModuleType) -> None:
+    never = {"vllm": truth.SpecifierSet("<=0.8.5"), "torch": truth.SpecifierSet("==2.6.0+cu126")}
+    bad, changed = case(truth, "S", broken=True, never=never), {"vllm": "==0.8.5"}
+    assert truth.fails_too(bad, changed, ["vllm==0.8.5", "torch==2.6.0+cu126"]) == "vllm 0.8.5"
+    assert not truth.fails_too(bad, changed | {"torch": "==2.6.0"}, ["vllm==0.8.5", "torch==2.6.0"])
+    assert not truth.fails_too(bad, {"torch": "==2.6.0"}, ["vllm==0.8.2", "torch==2.6.0"])
+    assert not truth.fails_too(bad, {"vllm": "==0.9.0"}, ["vllm==0.9.0", "torch==2.6.0+cu126"])
