@@ -36,14 +36,14 @@ pytestmark = [
 _PROGRAM = """
 import os, subprocess, tempfile
 from imagegen.cli import engine_command, main
-from imagegen.run.embedded_engine import private
+from imagegen.run import embedded_engine
 def unpack(suite, packages, target, *_):
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".debs-") as name:
             subprocess.run(["cp", "-al", os.environ["PROGRAMS"], f"{name}/root"], check=True)
             os.replace(f"{name}/root", target)
-private.unpack = unpack
+embedded_engine.unpack = unpack
 user = int(os.environ["BECOME"])
 os.setgroups([])
 os.setegid(user)
