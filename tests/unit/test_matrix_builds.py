@@ -30,7 +30,7 @@ def build(*labels: str, releases: str = "", cuda: str = "12.8") -> PublishedBuil
         ("torch", "2.6.0", "cu128", True),  # cu128 came with 2.7
         ("torch", "2.7.0", "cu128", False),
         ("torch", "2.11.0", "cu125", True),
-        ("torch", "2.7.0", "computecanada", False),  # another form: somebody's own build
+        ("torch", "2.7.0", "computecanada", False),  # another form: a private build
         ("vllm", "0.31.0", "cu124", True),
         ("vllm", "0.19.1", "cu129", True),  # PyPI's is for CUDA 12.9
         ("vllm", "0.20.0", "cu129", False),
