@@ -102,6 +102,12 @@ CASES = {
         stack("12.9", gpu="12.0", deep_gemm="2.5.0"),
         stack("12.9", gpu="8.9"),
     ),
+    # sglang#34827, and the wheels of 0.1.4 and 0.1.5 listed; from 10.0 down 0.1.4 has its sources
+    "sgl-deep-gemm-rtx-blackwell": case(
+        stack("13.0", gpu="12.0", sgl_deep_gemm="0.1.4"),
+        stack("13.0", gpu="10.0", sgl_deep_gemm="0.1.4"),
+        stack("13.0", gpu="12.0", sgl_deep_gemm="0.1.5"),
+    ),
     # vllm-gb10#28: the arch list is 9.0a and 10.0a; DeepEP#162: intranode kernels run on A100
     "deep-ep-gb10": case(
         stack("12.9", gpu="12.1", deep_ep="1.2.1"),
