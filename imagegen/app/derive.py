@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
 from packaging.utils import canonicalize_name
-from pydantic import TypeAdapter, ValidationError
 
+from imagegen.app.entries import entry_path, trial, write_entry
 from imagegen.app.lock import LockedImage, lock_image
 from imagegen.app.session import Session
 from imagegen.core import data
-from imagegen.core import types as t
 from imagegen.core.errors import MatrixErrors, UsageError
 from imagegen.core.types import parse_requirement
 from imagegen.plan.matrix.model import Cell
@@ -45,25 +42,10 @@ def lock_changed(
     The entry is written after the lock, so that a lock that fails leaves nothing. Raises UsageError for changes that do
     not fit the parent, and for a name that is taken; and as `lock_image`.
     """
-    try:
-        TypeAdapter(t.Name).validate_python(name)
-    except ValidationError as error:
-        fix = "lower-case letters and digits, with - and . between them, as in my-rl"
-        raise UsageError(f'"{name}" cannot name an image', code="usage-changes-invalid", fix=fix) from error
-    path = session.project / "matrices" / f"{name}.yaml"
-    taken = name in session.matrix.defaults
-    if (path.exists() and not data.read(path).decode(errors="replace").startswith(_MARK)) or (
-        taken and not path.exists()
-    ):
-        raise UsageError(
-            f'"{name}" is an image already', code="usage-name-taken", why=f"this command did not write {path}"
-        )
+    path = entry_path(session, name, _MARK)
     entry = _entry(session, parent, changes)
-    with tempfile.TemporaryDirectory() as folder:
-        trial = Path(folder, "matrices", f"{name}.yaml")
-        trial.parent.mkdir()
-        trial.write_text(_text(name, {"override": True, **entry} if taken else entry), encoding="utf-8")
-        derived = session.with_matrices(trial.parent)
+    text = _text(name, {"override": True, **entry} if path.exists() else entry)
+    with trial(session, path, text) as derived:
         try:
             cell = derived.matrix.select_one(name)
         except MatrixErrors as error:
@@ -77,14 +59,13 @@ def lock_changed(
         before = lock_path.read_bytes() if lock_path.exists() else None
         locked = lock_image(derived, cell, options, record=record)
     try:
-        path.parent.mkdir(exist_ok=True)
-        data.write(path, (_MARK + _text(name, entry)).encode())
-    except OSError as error:
+        write_entry(path, _MARK + _text(name, entry))
+    except UsageError:
         if before is None:
             lock_path.unlink()
         else:
             data.write(lock_path, before)
-        raise UsageError(f"{path} cannot be written", code="usage-unwritable", why=error.strerror) from error
+        raise
     session.progress.say(f"{path}: {cell.description}")
     return locked
 

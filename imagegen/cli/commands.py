@@ -62,6 +62,8 @@ COMMANDS = {
     "diff": "Compare two cells, locks or images: packages, layers, bytes to pull.",
     "why": "Explain whether a combination of versions, GPU, CUDA and Python can work, and what does.",
     "matrix": "Show every cell with its state and the reason for it.",
+    "init": "Write an image of the project in this directory, from its uv.lock, requirements or the like.",
+    "import": "Write an image of the packages of a uv.lock, requirements.txt or the like.",
     "lock": "Resolve a cell and write its lock.",
     "harvest": "Update matrices/metadata from the package index.",
     "render": "Print the Dockerfile of a cell; with -o, write all files of a plain build.",

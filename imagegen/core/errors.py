@@ -256,6 +256,17 @@ class AuditError(ImagegenError):
     code = "audit"
 
 
+class ProjectFileError(ImagegenError):
+    """A file in which a project declares its packages cannot be read, or contradicts its format."""
+
+    exit_code = 81
+    code = "project"
+
+
+class ProjectFileErrors(ErrorGroup, ProjectFileError):
+    """All that is wrong with a project's files, at once."""
+
+
 class OutputError(ImagegenError):
     """stdout or stderr cannot be written."""
 

@@ -98,7 +98,7 @@ def test_an_entry_that_cannot_be_written_takes_its_lock_away(project: Path) -> N
     [
         ("cpu-grpo", {"additions": ("math-verify",)}, "usage-name-taken"),
         ("own", {"additions": ("math-verify",)}, "usage-name-taken"),
-        ("../x", {}, "usage-changes-invalid"),
+        ("../x", {}, "usage-name-invalid"),
         ("my-rl", {"removals": ("torhc",)}, "usage-changes-invalid"),
         ("my-rl", {"pins": ("torch",)}, "usage-changes-invalid"),
         ("my-rl", {"additions": ("a @ https://example.org/a.whl",)}, "usage-changes-invalid"),

@@ -36,6 +36,7 @@ ORDER = [
     "plan.rules",
     "plan.distributions",
     "plan.lock",
+    "plan.projects",
     "plan.harvest",
     "image.base",
     "image.interpreter",

@@ -112,6 +112,20 @@ class UvPackage(_Table):
         return f"{self.name} {self.version}" if self.version else self.name
 
 
+class UvOverride(_Table):
+    """A requirement that replaces all others of a package (`override-dependencies` of pyproject.toml)."""
+
+    name: str
+    specifier: str | None = None
+    marker: str | None = None
+
+
+class UvManifest(_Table):
+    """The inputs of the resolution that no package of the file holds."""
+
+    overrides: tuple[UvOverride, ...] = ()
+
+
 class UvLock(_Table):
     """The whole file."""
 
@@ -119,6 +133,7 @@ class UvLock(_Table):
     requires_python: str
     supported_markers: tuple[str, ...] = ()
     package: tuple[UvPackage, ...] = ()
+    manifest: UvManifest = UvManifest()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,17 @@ from imagegen.core.errors import Location, UsageError
 from imagegen.core.text import did_you_mean
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix.builds import Builds
-from imagegen.plan.matrix.model import Cell, Component, Interpreter, NgcImage, PinOverride, Requirement, Rule, System
+from imagegen.plan.matrix.model import (
+    Cell,
+    Component,
+    Index,
+    Interpreter,
+    NgcImage,
+    PinOverride,
+    Requirement,
+    Rule,
+    System,
+)
 from imagegen.plan.matrix.recipe import Architectures, Commit, LocalSource, Recipe, SdistFile
 
 _NAMED = 4  # cells in a message
@@ -41,6 +51,7 @@ class Matrix:
     accelerators: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # maker -> globs over plain names
     ngc_images: Mapping[str, NgcImage] = field(default_factory=dict)  # of nvcr.io/nvidia/pytorch, by tag
     builds: Builds = field(default_factory=Builds)
+    indexes: Mapping[str, Index] = field(default_factory=dict)  # by alias
 
     def cells(self) -> tuple[Cell, ...]:
         return self.all_cells

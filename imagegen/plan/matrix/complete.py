@@ -133,6 +133,7 @@ class _Completion:
             self.accelerators,
             {found.name: found.entry.image(found.name) for found in self._sound("ngc_images")},
             self.builds,
+            self.indexes,
         )
 
     def _sound(self, section: str) -> list[PlacedEntry]:

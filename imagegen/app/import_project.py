@@ -1,0 +1,263 @@
+"""An image of the packages that a project's file declares: its entry, what it lacks, and what rules say of it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from packaging.pylock import is_valid_pylock_path
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+
+from imagegen.app.entries import entry_path, trial, write_entry
+from imagegen.app.session import Session
+from imagegen.core.errors import Location, MatrixErrors, OptionConflictError, ProjectFileError, UsageError
+from imagegen.core.text import redact
+from imagegen.core.types import parse_requirement
+from imagegen.plan.matrix.model import NO_CUDA, Cell
+from imagegen.plan.projects import choices, conda, entry, locks, requirements
+from imagegen.plan.projects.choices import TORCH, ImagePlatform, Known
+from imagegen.plan.projects.model import (
+    DeclaringFile,
+    MarkerTarget,
+    Omission,
+    PackagePin,
+    Recovered,
+    malformed,
+    read_text,
+)
+from imagegen.plan.rules import CellAnswer
+
+# The files that `imagegen init` looks for: what is locked before what is declared.
+FILES = ("uv.lock", "pylock.toml", "requirements.txt", "environment.yml", "environment.yaml", "pyproject.toml")
+_UNREAD = ("Dockerfile",)  # that `imagegen init` names and does not read
+_KINDS = "uv.lock, pylock.toml, pyproject.toml, environment.yml or a file of requirements (.txt, .in)"
+_BASE_SYSTEM = "debian12"  # of the bases that an imported image may have
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The extras and dependency groups of a project that its image has."""
+
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.extras or self.groups)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A written entry: its file, its cell, what it holds and lacks, and the answer of rules and metadata."""
+
+    path: Path
+    source: Path
+    cell: Cell
+    platform: ImagePlatform
+    found: Recovered
+    omissions: tuple[Omission, ...]
+    answer: CellAnswer
+
+    @property
+    def missing(self) -> int:
+        """The number of packages that the file requires and the entry lacks."""
+        return sum(each.is_package for each in self.omissions)
+
+
+def import_project(session: Session, source: Path, name: str | None, selection: Selection) -> Imported:
+    """Write matrices/<name>.yaml with an image of the packages of `source`; nothing is written after an error.
+
+    Without a name, the image has that of the file's directory. Raises ProjectFileError, LockError, UsageError.
+    """
+    file = _read(source, selection)
+    image = name or _directory_name(source)
+    path = entry_path(session, image, entry.MARK)
+    python = _python(session, source, file)
+    found = file.recover(MarkerTarget(_versions(session).get(python.value, python.value)))
+    found = found.with_names(lambda each: _relative(each, session.project, source))
+    platform = choices.platform(found, python, _known(session))
+    omissions = (*found.omissions, *_of_platform(session, found, platform))
+    if not (found.pins or found.debian):
+        raise _empty(source, omissions)
+    whole = _with_torch(session, found, platform)
+    by_package = {each.package: each for each in session.matrix.components.values()}
+    relative = _relative(source, session.project, source)
+
+    def text(*, override: bool) -> str:
+        family = session.matrix.builds.family()
+        return entry.render(image, relative, whole, platform, by_package, family, override=override)
+
+    with trial(session, path, text(override=path.exists())) as tried:
+        try:
+            cell = tried.matrix.select_one(image)
+        except MatrixErrors as error:
+            raise _unfit(source, error) from error
+        answer = tried.cell_answers([cell])[cell.id]
+    write_entry(path, text(override=False))
+    return Imported(path, source, cell, platform, found, omissions, answer)
+
+
+def find_file(directory: Path) -> tuple[Path, tuple[str, ...]]:
+    """Return the first of FILES in a directory, and the names of the others there that are not read.
+
+    Raises UsageError where there is none.
+    """
+    there = [name for name in (*FILES, *_UNREAD) if (directory / name).is_file()]
+    readable = [name for name in there if name in FILES]
+    if not readable:
+        raise UsageError(
+            f"{directory} has no file that declares packages",
+            code="usage-nothing-to-import",
+            why="a Dockerfile is not read" if there else None,
+            fix=f"known are {', '.join(FILES)}; `imagegen import FILE` takes any path",
+        )
+    return directory / readable[0], tuple(name for name in there if name != readable[0])
+
+
+def _read(source: Path, selection: Selection) -> DeclaringFile:
+    extras, groups = selection.extras, selection.groups
+    if source.name == "uv.lock":
+        return locks.read_uv_lock(source, extras, groups)
+    if is_valid_pylock_path(source):
+        return locks.read_pylock(source, extras, groups)
+    if source.name == "pyproject.toml":
+        return locks.read_pyproject(source, extras, groups)
+    if selection:
+        fix = "leave out --extra and --group"
+        raise OptionConflictError(f"{source.name} has no extras and groups to choose from", fix=fix)
+    if source.suffix in (".yml", ".yaml"):
+        return conda.read(source)
+    if source.suffix in (".txt", ".in"):
+        return requirements.read(source)
+    raise UsageError(
+        f"{source} is not a file that can be imported", code="usage-unknown-file", fix=f"known are {_KINDS}"
+    )
+
+
+def _directory_name(source: Path) -> str:
+    name = re.sub(r"[^a-z0-9]+", "-", canonicalize_name(source.resolve().parent.name)).strip("-")
+    if not name:
+        raise UsageError("the image needs a name", code="usage-name-missing", fix="add --name IMAGE")
+    return name
+
+
+def _relative(file: Path, project: Path, source: Path) -> str:
+    """Return the path of a file below the project, else relative to the imported file: an entry names no machine."""
+    whole, root = os.path.realpath(file), os.path.realpath(project)
+    inside = Path(whole).is_relative_to(root)
+    return os.path.relpath(whole, root if inside else os.path.realpath(source.parent))
+
+
+def _versions(session: Session) -> dict[str, str]:
+    """Value of the axis python -> full version of its interpreter, where it is known."""
+    own = _own_python(session)
+    standalone = [each for each in session.matrix.interpreters.values() if not each.systems]
+    return {each.python: each.version for each in standalone if each.version and each.python != own}
+
+
+def _own_python(session: Session) -> str:
+    interpreters = session.matrix.interpreters.values()
+    return next(each.python for each in interpreters if _BASE_SYSTEM in each.systems)
+
+
+def _python(session: Session, source: Path, file: DeclaringFile) -> choices.Choice:
+    """Choose the Python by the file, .python-version and pyproject.toml beside it."""
+    asked = [(file.python, source.name)]
+    if (pin := source.parent / ".python-version").is_file():
+        text = next((line.strip() for line in read_text(pin).splitlines() if line.strip()[:1] not in ("", "#")), "")
+        version = re.fullmatch(r"(?:cpython-?|python-?)?(\d+\.\d+)(?:\.\d+)?", text)
+        if not version:
+            raise malformed(f"{text!r} is no version of Python", Location(pin, 1), fix="as in 3.12")
+        asked.append((f"=={version[1]}.*", pin.name))
+    if source.name != "pyproject.toml" and not file.python and (project := source.parent / "pyproject.toml").is_file():
+        asked.append((locks.read_pyproject(project).python, project.name))
+    for text, name in asked:
+        try:
+            SpecifierSet(text)
+        except InvalidSpecifier as error:
+            where = Location(source.parent / name)
+            raise malformed(f"{text!r} is no specifier of Python", where, str(error)) from error
+    made = {each.python for each in session.matrix.interpreters.values()}
+    values = [each for each in session.matrix.axes["python"] if each in made]
+    return choices.choose_python(asked, values, _versions(session), _own_python(session), Location(source))
+
+
+def _known(session: Session) -> Known:
+    torch = session.matrix.components[TORCH]
+    aliases = {alias: label for label, alias in torch.index.items()}
+    addresses = {each.url.rstrip("/"): each.alias for each in session.matrix.indexes.values() if each.url}
+    labels = {address: aliases[alias] for address, alias in addresses.items() if alias in aliases}
+    return Known(session.matrix.axes["cuda"], labels, lambda pin: _torch_cuda(session, pin))
+
+
+def _torch_cuda(session: Session, pin: PackagePin) -> str | None:
+    """Return the CUDA release of PyPI's build of the torch that an exact pin is, or requires exactly."""
+    version = choices.exact_version(pin.specifier)
+    known = session.metadata.of(pin.package)
+    release = known.package.releases.get(version.public) if known and version else None
+    if release is None:
+        return None
+    if pin.package == TORCH:
+        return release.cuda
+    texts = itertools.chain(release.requires or (), *release.extras.values())
+    exact = {str(each.specifier) for each in map(parse_requirement, texts) if each.name == TORCH}
+    return _torch_cuda(session, PackagePin(TORCH, exact.pop(), ())) if len(exact) == 1 else None
+
+
+def _with_torch(session: Session, found: Recovered, platform: ImagePlatform) -> Recovered:
+    """Return the packages with torch, where another one brings it into an image without CUDA: PyPI's build has CUDA."""
+    if platform.cuda.value != NO_CUDA or any(pin.package == TORCH for pin in found.pins):
+        return found
+    asking = next((pin for pin in found.pins if _requires_torch(session, pin)), None)
+    if asking is None:
+        return found
+    reason = f"{asking.package} ({asking.places[0]}) requires it; named here, it is the build without CUDA."
+    torch = PackagePin(TORCH, "", asking.places, because=reason)
+    return replace(found, pins=tuple(sorted((*found.pins, torch), key=lambda pin: pin.package)))
+
+
+def _requires_torch(session: Session, pin: PackagePin) -> bool:
+    """Return whether the newest harvested release that the pin admits requires torch."""
+    known = session.metadata.of(pin.package)
+    allowed = SpecifierSet(pin.specifier)
+    releases = known.package.releases.values() if known else ()
+    newest = next((each for each in releases if allowed.contains(each.version)), None)
+    parsed = map(parse_requirement, (newest.requires or ()) if newest else ())
+    return any(each.name == TORCH and not (each.marker and "extra" in str(each.marker)) for each in parsed)
+
+
+def _of_platform(session: Session, found: Recovered, platform: ImagePlatform) -> list[Omission]:
+    """Return what base and CUDA leave out: a CUDA that the matrix lacks, and indexes that are not PyTorch's."""
+    import pypi_simple  # late: it brings an HTML parser
+
+    known = {each.url.rstrip("/") for each in session.matrix.indexes.values() if each.url}
+    known.add(pypi_simple.PYPI_SIMPLE_ENDPOINT.rstrip("/"))
+    omissions = [platform.cuda.omission] if platform.cuda.omission else []
+    for address, place in found.indexes.items():
+        if address.rstrip("/") not in known:
+            why = "an entry names an index by its alias, and for each package that comes from it"
+            fix = "declare it, and name it at its packages: docs/how-to/indexes.md"
+            omissions.append(Omission(place, f"the index {redact(address)}", why, fix))
+    return omissions
+
+
+def _empty(source: Path, omissions: tuple[Omission, ...]) -> ProjectFileError:
+    """Return the error of a file of which nothing was recovered."""
+    first = next((each for each in omissions if each.is_package), None)
+    why = f"{first.what}: {first.why}" if first else "it lists no package for Linux and this Python"
+    fix = first.fix if first else "import another file"
+    return malformed("the file has no package for an image", Location(source), why, fix)
+
+
+def _unfit(source: Path, errors: MatrixErrors) -> ProjectFileError:
+    """Return the error of packages of which no entry can be made."""
+    return ProjectFileError(
+        "no image can be made of the file",
+        code="project-mismatch",
+        where=Location(source),
+        why="; ".join(each.what for each in errors.errors),
+        fix=errors.errors[0].fix,
+    )

@@ -1,0 +1,85 @@
+"""imagegen import: an image of the packages that a project's file declares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from imagegen.app.import_project import Imported, Selection, import_project
+from imagegen.cli.app import App, json_option, pass_app
+from imagegen.core.text import counted, shown
+from imagegen.plan.projects.model import Omission
+
+_WORDS = {"compatible": "no known conflict", "incompatible": "conflict", "unknown": "unknown"}
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--name", metavar="IMAGE", help="The image's name (default: that of FILE's directory).")
+@click.option("--extra", "extras", multiple=True, metavar="NAME", help="An extra of the project.")
+@click.option("--group", "groups", multiple=True, metavar="NAME", help="A dependency group of the project.")
+@json_option()
+@pass_app
+def command(
+    app: App, *, file: Path, name: str | None, extras: tuple[str, ...], groups: tuple[str, ...], as_json: bool
+) -> None:
+    """Write matrices/IMAGE.yaml with an image of the packages of FILE: a uv.lock, pylock.toml, pyproject.toml,
+    requirements.txt or conda's environment.yml.
+
+    Nothing of the project runs, and no index is asked. Printed are the choices of base, CUDA and Python, what FILE says
+    and the entry does not, with line, reason and fix, and the answer of rules and metadata. A name that another file
+    defines is an error; the same command again replaces its own file.
+    """
+    show(app, import_project(app, file, name, Selection(extras, groups)), as_json=as_json)
+
+
+def show(app: App, imported: Imported, *, as_json: bool) -> None:
+    """Print the result of an import."""
+    app.json(_as_dict(imported)) if as_json else click.echo(shown(_as_text(imported)))
+
+
+def _as_text(imported: Imported) -> str:
+    found, platform, image = imported.found, imported.platform, imported.cell.image
+    packages = len(found.pins) + len(found.debian)
+    lines = [
+        f"{imported.path}: {counted(packages, 'package')} of {packages + imported.missing} of {imported.source}",
+        f"  base {platform.base}, cuda {platform.cuda.value}: {platform.cuda.because}",
+        f"  python {platform.python.value}: {platform.python.because}",
+    ]
+    if found.other_platforms:
+        lines.append(f"  {counted(found.other_platforms, 'requirement')} for other systems or Pythons")
+    if found.other_extras:
+        lines.append(f"  extras not chosen (--extra NAME): {', '.join(found.other_extras)}")
+    if imported.omissions:
+        lines += ["", "not in the entry:"]
+        for each in imported.omissions:
+            lines += [f"  {each.place}: {each.what}", f"    why: {each.why}", f"    fix: {each.fix}"]
+    reason = f": {imported.answer.reason}" if imported.answer.reason else ""
+    lines += ["", f"rules and metadata: {_WORDS[imported.answer.answer]}{reason}"]
+    lines.append(f"next: imagegen why {image}; imagegen lock {image}; imagegen build {image}")
+    return "\n".join(lines)
+
+
+def _as_dict(imported: Imported) -> dict[str, Any]:
+    found, platform = imported.found, imported.platform
+    return {
+        "path": str(imported.path),
+        "cell": imported.cell.id,
+        "base": platform.base,
+        "cuda": platform.cuda.value,
+        "python": platform.python.value,
+        "packages": len(found.pins) + len(found.debian),
+        "missing": imported.missing,
+        "other_extras": list(found.other_extras),
+        "other_platforms": found.other_platforms,
+        "omissions": [_omission(each) for each in imported.omissions],
+        "answer": imported.answer.answer,
+        "reason": imported.answer.reason,
+    }
+
+
+def _omission(each: Omission) -> dict[str, Any]:
+    texts = {"where": str(each.place), "what": each.what, "why": each.why, "fix": each.fix}
+    return {**{name: shown(text) for name, text in texts.items()}, "package": each.is_package}

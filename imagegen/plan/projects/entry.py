@@ -1,0 +1,134 @@
+"""The entry of an imported image as YAML, in which a comment explains each line that the file does not say itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+from imagegen.core.errors import Location
+from imagegen.core.text import shown
+from imagegen.plan.matrix.model import NO_CUDA, Component
+from imagegen.plan.projects.choices import TORCH, ImagePlatform, exact_version
+from imagegen.plan.projects.model import PackagePin, Recovered
+
+MARK = "# Written by `imagegen import`, which replaces this file; remove this line to keep it as your own.\n"
+_PLAIN = re.compile(r"[A-Za-z_](?:[A-Za-z0-9 ._+/()-]|,(?= )|:(?! |$)|;)*")
+_KEYWORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+_SHOWN = 3  # places in a reason
+
+
+def render(
+    name: str,
+    source: str,
+    found: Recovered,
+    platform: ImagePlatform,
+    components: Mapping[str, Component],
+    family: Collection[str],
+    *,
+    override: bool = False,
+) -> str:
+    """Return the file of the image `name`, recovered from the file `source`.
+
+    `components` are those of the matrix by package, `family` the packages whose builds are for one CUDA release each.
+    With `override`, the entry replaces another one of its name.
+    """
+    lines = [
+        "images:",
+        f"  {scalar(name)}:",
+        *(["    override: true"] if override else []),
+        f"    description: {scalar(f'The packages of {source}.')}",
+        "    # Say here what the image is for.",
+        f"    purpose: {scalar(f'What {source} is for.')}",
+        "    # The base for the CUDA that is chosen below.",
+        f"    base: {platform.base}",
+    ]
+    if platform.gpus:
+        lines += [
+            "    # The file names no GPU: builds of torch for this CUDA run on these. Leave out those that you lack.",
+            f"    gpus: [{', '.join(platform.gpus)}]",
+            "    # Variables that every image for GPUs needs.",
+            f"    stacks: [{', '.join(platform.stacks)}]",
+        ]
+    lines += [
+        "    axes:",
+        f"      # {_comment(platform.cuda.because)}",
+        f"      cuda: [{platform.cuda.value}]",
+        f"      # {_comment(platform.python.because)}",
+        f'      python: ["{platform.python.value}"]',
+    ]
+    if found.pins:
+        lines += ["    # Each package of the file; what these require comes with them.", "    components:"]
+        named = [
+            (components[pin.package].name if pin.package in components else pin.package, pin) for pin in found.pins
+        ]
+        for package, pin in sorted(named, key=lambda each: each[0]):
+            lines += _component(package, pin, found, platform, components, family)
+    if found.overrides:
+        lines += ["    # Requirements that replace all others, as the project declares them to uv.", "    overrides:"]
+        for pin in found.overrides:
+            lines += [f"      {scalar(pin.package)}:", f"        version: {json.dumps(pin.specifier)}"]
+            lines += [f"        because: {scalar(f'An override of {source}.')}"]
+    if found.debian:
+        lines += ["    # Debian packages in place of conda's.", "    packages:"]
+        lines += [f"      {scalar(each)}: {scalar(reason([place]))}" for each, place in sorted(found.debian.items())]
+    return MARK + "\n".join(lines) + "\n"
+
+
+def _component(
+    name: str,
+    pin: PackagePin,
+    found: Recovered,
+    platform: ImagePlatform,
+    components: Mapping[str, Component],
+    family: Collection[str],
+) -> Iterator[str]:
+    yield f"      {scalar(name)}:"
+    specifier = _without_label(pin.specifier) if pin.package in family else pin.specifier
+    if specifier:
+        yield f"        version: {json.dumps(specifier)}"
+    if pin.extras:
+        yield f"        extras: [{', '.join(map(scalar, pin.extras))}]"
+    if index := _index(pin, found, platform, components, family):
+        yield "        # Without an exact torch, an index decides for which CUDA its build is."
+        yield f"        index: {index}"
+    yield f"        because: {scalar(pin.because or reason(pin.places))}"
+
+
+def _without_label(specifier: str) -> str:
+    """Return the specifier without its local version label: the axis cuda decides on that."""
+    version = exact_version(specifier)
+    return f"=={version.public}" if version and version.local else specifier
+
+
+def _index(
+    pin: PackagePin,
+    found: Recovered,
+    platform: ImagePlatform,
+    components: Mapping[str, Component],
+    family: Collection[str],
+) -> str | None:
+    """Return the alias that a package with one build for each CUDA needs, where no exact torch decides it."""
+    cuda = platform.cuda.value
+    if cuda == NO_CUDA or pin.package not in family:
+        return None
+    torch = next((each for each in found.pins if each.package == TORCH), None)
+    is_exact = torch is not None and exact_version(torch.specifier) is not None
+    return None if is_exact else components[pin.package].index.get(cuda)
+
+
+def reason(places: Collection[Location]) -> str:
+    """Return the reason of a pin: the file and line that has it."""
+    texts = [f"{shown(str(each.file))}, line {each.line}" if each.line else shown(str(each.file)) for each in places]
+    more = f" and {len(texts) - _SHOWN} more places" if len(texts) > _SHOWN else ""
+    return f"From {'; '.join(texts[:_SHOWN])}{more}."
+
+
+def scalar(text: str) -> str:
+    """Return a text as a YAML scalar on one line, with quotes where it needs them."""
+    plain = _PLAIN.fullmatch(text) and text.casefold() not in _KEYWORDS and text == text.strip()
+    return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+def _comment(text: str) -> str:
+    return shown(text).replace("\n", " ")

@@ -1,0 +1,329 @@
+"""uv.lock, pylock.toml (PEP 751) and pyproject.toml (PEP 621): the packages of a project, as an image can pin them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.pylock import Package, Pylock, PylockSelectError, PylockUnsupportedVersionError, PylockValidationError
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from imagegen.core.errors import ErrorList, Location, ProjectFileError
+from imagegen.core.text import redact
+from imagegen.core.types import parse_requirement, parse_specifier
+from imagegen.plan.lock import uv_lock
+from imagegen.plan.lock.uv_lock import Root, UvLock, UvPackage
+from imagegen.plan.projects.model import (
+    COMMIT,
+    OWN_PACKAGE,
+    MarkerTarget,
+    Omission,
+    PackagePin,
+    Recovered,
+    malformed,
+    merge,
+    raise_all,
+    read_text,
+    table_lines,
+)
+
+_GLIBC = 36  # minor version of Debian 12's, which the bases of imported images have
+_NO_FILE = "an entry names no file, so the lock takes the release's file of the index or of the wheel finder"
+_CHECK = "check it with `imagegen lock`; docs/how-to/source-builds.md explains the wheel finder"
+_UV_LOCK = (
+    "docs/how-to/extend-the-matrix.md: with `git:` and `uv_lock:`, an image holds the project at a commit with exactly "
+    "the files of its uv.lock"
+)
+
+
+@dataclass(frozen=True)
+class UvLockFile:
+    """A uv.lock, and the extras and dependency groups of its project that an image is to have."""
+
+    path: Path
+    lock: UvLock
+    lines: Sequence[int | None]  # of each package of the lock
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+    @property
+    def python(self) -> str:
+        return self.lock.requires_python
+
+    def recover(self, target: MarkerTarget) -> Recovered:
+        """Return what `uv sync --frozen` installs. Raises LockError where the file does not answer the target."""
+        roots = self._roots()
+        selected = uv_lock.select(self.lock, roots, target.python, target.machine, str(self.path))
+        line_of = dict(zip(map(id, self.lock.package), self.lines, strict=True))
+        pins: list[PackagePin] = []
+        omissions: list[Omission] = []
+        for each in selected:
+            pin, omission = _of_uv(each.package, Location(self.path, line_of[id(each.package)]))
+            pins += [pin] if pin else []
+            omissions += [omission] if omission else []
+        overrides = tuple(
+            PackagePin(each.name, each.specifier, (Location(self.path),))
+            for each in self.lock.manifest.overrides
+            if each.specifier and target.holds(each.marker)
+        )
+        names = {root.name for root in roots}
+        known = {extra for each in self.lock.package if each.name in names for extra in each.optional_dependencies}
+        return Recovered(merge(pins), tuple(omissions), overrides, other_extras=_unchosen(known, self.extras))
+
+    def _roots(self) -> tuple[Root, ...]:
+        """The project at the lock's own directory; all members of a workspace that has none there.
+
+        Raises ProjectFileError for a file without a project.
+        """
+        members = [each for each in self.lock.package if each.source.member or each.source.virtual]
+        at_root = [each for each in members if (each.source.member or each.source.virtual) == "."]
+        names = [each.name for each in at_root or members]
+        if not names:
+            raise malformed("uv.lock has no project", Location(self.path), "no package of it is editable or virtual")
+        return tuple(Root(name, self.extras, self.groups) for name in names)
+
+
+def read_uv_lock(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> UvLockFile:
+    """Read a uv.lock. Raises ProjectFileError, and LockError for a format that is not known."""
+    text = read_text(path)
+    parsed = uv_lock.parse(text, str(path))
+    return UvLockFile(path, parsed, _lines(text, "[[package]]", len(parsed.package)), tuple(extras), tuple(groups))
+
+
+def _lines(text: str, header: str, count: int) -> Sequence[int | None]:
+    """The line of each table; None for all where a string of the file looks like a table."""
+    found = table_lines(text, header)
+    return found if len(found) == count else [None] * count
+
+
+def _unchosen(known: Iterable[str], chosen: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(map(str, known)) - set(chosen)))
+
+
+def _of_uv(package: UvPackage, place: Location) -> tuple[PackagePin | None, Omission | None]:
+    """Return the pin of a package, and what it does not express."""
+    source = package.source
+    what = str(package)
+    if source.git:
+        why = "a commit is locked with its tree and static metadata, which uv.lock does not give"
+        return None, Omission(place, redact(f"{what} of {source.git}"), why, _UV_LOCK, is_package=True)
+    if source.member:
+        why = "it is a directory of the project, and an image is made of packages"
+        fix = f"{OWN_PACKAGE}; {_UV_LOCK}"
+        return None, Omission(place, f"{what} in {source.member}", why, fix, is_package=True)
+    if package.version is None:
+        return None, Omission(place, what, "uv.lock gives no version of it", OWN_PACKAGE, is_package=True)
+    if not (source.url or source.path):
+        return PackagePin(package.name, f"=={package.version}", (place,)), None
+    if not package.wheels:
+        return None, Omission(place, f"{what} of an archive", "its sources are on no index", COMMIT, is_package=True)
+    pin = PackagePin(package.name, f"=={Version(package.version).public}", (place,))
+    return pin, Omission(place, f"the address of {package.wheels[0].name}", _NO_FILE, _CHECK)
+
+
+@dataclass(frozen=True)
+class PylockFile:
+    """A pylock.toml, with the extras and dependency groups that an image is to have."""
+
+    path: Path
+    lock: Pylock
+    lines: Sequence[int | None]  # of each package of the lock
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+    @property
+    def python(self) -> str:
+        return str(self.lock.requires_python or "")
+
+    def recover(self, target: MarkerTarget) -> Recovered:
+        """Return what an installer selects. Raises ProjectFileError where the file does not answer the target."""
+        environment: Any = {
+            "implementation_name": "cpython",
+            "implementation_version": target.python,
+            "os_name": "posix",
+            "platform_machine": target.machine,
+            "platform_python_implementation": "CPython",
+            "platform_release": "",
+            "platform_system": "Linux",
+            "platform_version": "",
+            "python_full_version": target.python,
+            "python_version": ".".join(target.python.split(".")[:2]),
+            "sys_platform": "linux",
+        }
+        groups = self.groups or None  # None: those that the file itself calls its default
+        try:
+            chosen = list(
+                self.lock.select(
+                    environment=environment, tags=_tags(target), extras=self.extras, dependency_groups=groups
+                )
+            )
+        except PylockSelectError as error:
+            raise ProjectFileError(
+                "pylock.toml does not answer this image",
+                code="project-mismatch",
+                where=Location(self.path),
+                why=str(error),
+                fix="lock the project again for Linux and this Python, or name its extras and groups",
+            ) from error
+        line_of = dict(zip(map(id, self.lock.packages), self.lines, strict=True))
+        pins: list[PackagePin] = []
+        omissions: list[Omission] = []
+        for package, _ in chosen:
+            pin, omission = _of_pylock(package, Location(self.path, line_of[id(package)]))
+            pins += [pin] if pin else []
+            omissions += [omission] if omission else []
+        other = len(self.lock.packages) - len(chosen)
+        unchosen = _unchosen(self.lock.extras or (), self.extras)
+        return Recovered(merge(pins), tuple(omissions), other_platforms=other, other_extras=unchosen)
+
+
+def read_pylock(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> PylockFile:
+    """Read a pylock.toml. Raises ProjectFileError."""
+    text = read_text(path)
+    try:
+        parsed = Pylock.from_dict(_toml(text, path))
+    except PylockUnsupportedVersionError as error:
+        fix = "lock the project with a tool that writes lock-version 1.0"
+        raise malformed("the version of pylock.toml is unknown", Location(path), str(error), fix) from error
+    except (PylockValidationError, RecursionError) as error:
+        raise malformed("pylock.toml is malformed", Location(path), str(error)) from error
+    return PylockFile(path, parsed, _lines(text, "[[packages]]", len(parsed.packages)), tuple(extras), tuple(groups))
+
+
+def _of_pylock(package: Package, place: Location) -> tuple[PackagePin | None, Omission | None]:
+    name = canonicalize_name(package.name)
+    if package.vcs:
+        why = "a commit is locked with its tree and static metadata, which pylock.toml does not give"
+        what = redact(f"{name} of {package.vcs.url or package.vcs.path}")
+        return None, Omission(place, what, why, COMMIT, is_package=True)
+    if package.directory:
+        why = "it is a directory, and an image is made of packages"
+        return None, Omission(place, f"{name} in {package.directory.path}", why, OWN_PACKAGE, is_package=True)
+    if package.archive or package.version is None:
+        why = "its sources are on no index"
+        return None, Omission(place, f"{name} of an archive", why, COMMIT, is_package=True)
+    if package.index is None and package.wheels:
+        pin = PackagePin(name, f"=={package.version.public}", (place,))
+        return pin, Omission(place, f"the address of the wheel of {name}", _NO_FILE, _CHECK)
+    return PackagePin(name, f"=={package.version}", (place,)), None
+
+
+def _tags(target: MarkerTarget) -> list[Tag]:
+    """The tags of wheels that fit, the most specific first (PEP 425, 600)."""
+    python = tuple(map(int, target.python.split(".")[:2]))
+    platforms = [f"manylinux_2_{minor}_{target.machine}" for minor in range(_GLIBC, 4, -1)]
+    platforms += [f"{name}_{target.machine}" for name in ("manylinux2014", "manylinux2010", "manylinux1", "linux")]
+    interpreter = f"cp{python[0]}{python[1]}"
+    return [*cpython_tags(python, platforms=platforms), *compatible_tags(python, interpreter, platforms)]
+
+
+@dataclass(frozen=True)
+class PyprojectFile:
+    """The table `project` of a pyproject.toml, and uv's sources of its requirements."""
+
+    path: Path
+    requirements: tuple[tuple[str, int | None], ...]  # with their lines
+    sources: dict[str, str]  # package -> its place outside of an index, of `tool.uv.sources`
+    is_dynamic: bool  # its build backend alone knows the dependencies
+    python: str
+    other_extras: tuple[str, ...] = ()
+
+    def recover(self, target: MarkerTarget) -> Recovered:
+        """Return the requirements whose markers hold. Raises ProjectFileError for one that is malformed."""
+        pins: list[PackagePin] = []
+        omissions: list[Omission] = []
+        errors: ErrorList[ProjectFileError] = ErrorList()
+        other = 0
+        if self.is_dynamic:
+            why = (
+                "pyproject.toml does not list them: they are known after the build backend ran, which it does not here"
+            )
+            fix = "list them in a requirements.txt, or lock the project: `uv lock`"
+            omissions.append(Omission(Location(self.path), "the dependencies", why, fix, is_package=True))
+        for text, line in self.requirements:
+            place = Location(self.path, line)
+            try:
+                requirement = parse_requirement(text)
+                specifier = ",".join(sorted(map(str, requirement.specifier))).replace("===", "==")
+                parse_specifier(specifier)
+            except ValueError as error:
+                errors.append(malformed(str(error), place))
+                continue
+            name = canonicalize_name(requirement.name)
+            if not target.holds(str(requirement.marker) if requirement.marker else None):
+                other += 1
+            elif requirement.url or name in self.sources:
+                where = requirement.url or self.sources[name]
+                why = "it is not of an index, and an entry needs a commit's tree or a wheel of an index"
+                omissions.append(Omission(place, redact(f"{name} of {where}"), why, COMMIT, is_package=True))
+            else:
+                extras = tuple(sorted(map(canonicalize_name, requirement.extras)))
+                pins.append(PackagePin(name, specifier, (place,), extras))
+        raise_all(errors)
+        return Recovered(merge(pins), tuple(omissions), other_platforms=other, other_extras=self.other_extras)
+
+
+def read_pyproject(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> PyprojectFile:
+    """Read a pyproject.toml: the dependencies of the project and of its `extras` and `groups`.
+
+    Raises ProjectFileError.
+    """
+    text = read_text(path)
+    table = _toml(text, path)
+    project = _table(table, "project")
+    declared: dict[str, Any] = {"dependencies": project.get("dependencies", [])}
+    optional, grouped = _table(project, "optional-dependencies"), _table(table, "dependency-groups")
+    for kind, names, known in (("extra", extras, optional), ("dependency group", groups, grouped)):
+        for name in names:
+            if name not in known:
+                fix = f"it declares {', '.join(sorted(known)) or 'none'}"
+                raise malformed(f"the project has no {kind} {name}", Location(path), fix=fix)
+            declared[f"{kind} {name}"] = known[name]
+    listed = [each for texts in declared.values() if isinstance(texts, list) for each in texts]
+    requirements = tuple((each, _line_of(text, each)) for each in listed if isinstance(each, str))
+    sources = _table(_table(_table(table, "tool"), "uv"), "sources")
+    named = {str(canonicalize_name(name)): place for name, each in sources.items() if (place := _source(each))}
+    python = project.get("requires-python", "")
+    dynamic = project.get("dynamic", [])
+    if not isinstance(python, str) or not isinstance(dynamic, list):
+        raise malformed("the table `project` is malformed", Location(path))
+    is_dynamic = "project" not in table or "dependencies" in dynamic
+    return PyprojectFile(path, requirements, named, is_dynamic, python, _unchosen(optional, extras))
+
+
+def _table(parent: dict[str, Any], name: str) -> dict[str, Any]:
+    found = parent.get(name, {})
+    return found if isinstance(found, dict) else {}
+
+
+def _source(source: Any) -> str | None:
+    """The place outside of an index that an entry of `tool.uv.sources` names; None for an index."""
+    for each in source if isinstance(source, list) else [source]:
+        if isinstance(each, dict):
+            for kind in ("git", "url", "path"):
+                if kind in each:
+                    return str(each[kind])
+            if each.get("workspace"):
+                return "the workspace"
+    return None
+
+
+def _line_of(text: str, requirement: str) -> int | None:
+    """The first line that has the requirement as a quoted string."""
+    found = re.search(rf"""["']{re.escape(requirement)}["']""", text)
+    return text.count("\n", 0, found.start()) + 1 if found else None
+
+
+def _toml(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        found = re.search(r"line (\d+), column (\d+)", str(error))
+        where = Location(path, int(found[1]), int(found[2])) if found else Location(path)
+        raise malformed("this is not valid TOML", where, str(error)) from error

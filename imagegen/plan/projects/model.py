@@ -1,0 +1,153 @@
+"""Packages recovered from a project's file, with their places, and statements that an entry cannot express."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from imagegen.core import data
+from imagegen.core.errors import ErrorList, Location, ProjectFileError, ProjectFileErrors
+from imagegen.core.types import parse_specifier
+from imagegen.plan.matrix import metadata
+
+OWN_PACKAGE = "docs/tutorials/own-package.md installs it on top of the image"
+COMMIT = "declare the commit as a component with `git:`, as docs/how-to/extend-the-matrix.md shows"
+
+
+@dataclass(frozen=True)
+class MarkerTarget:
+    """The interpreter and machine for which markers are evaluated."""
+
+    python: str  # full version: "3.12.14"
+    machine: str = "x86_64"  # platform_machine
+
+    def holds(self, marker: str | None) -> bool | None:
+        """Return whether a PEP 508 marker holds; None where that is unknown."""
+        return True if marker is None else metadata.holds(marker, self.python, self.machine, "")
+
+
+@dataclass(frozen=True)
+class PackagePin:
+    """A package that a file requires. Several places are those of a requirement and of its constraints."""
+
+    package: str  # normalised name
+    specifier: str  # PEP 440, with the local version label; "" for any version
+    places: tuple[Location, ...]
+    extras: tuple[str, ...] = ()  # sorted
+    because: str = ""  # where the places are not the whole reason
+
+
+@dataclass(frozen=True)
+class Omission:
+    """A statement of a file that the entry does not express. `is_package`: a package is missing for it."""
+
+    place: Location
+    what: str
+    why: str
+    fix: str
+    is_package: bool = False
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """The contents of a file for one target."""
+
+    pins: tuple[PackagePin, ...] = ()  # sorted by package, one of each
+    omissions: tuple[Omission, ...] = ()
+    overrides: tuple[PackagePin, ...] = ()  # that replace all requirements of a package
+    debian: Mapping[str, Location] = field(default_factory=dict)  # Debian package -> its place
+    indexes: Mapping[str, Location] = field(default_factory=dict)  # address -> its place
+    cuda: tuple[str, Location] | None = None  # a CUDA version that the file names: "12.4"
+    other_platforms: int = 0  # requirements whose markers do not hold for the target
+    other_extras: tuple[str, ...] = ()  # extras of the project that were not chosen, sorted
+
+    def with_names(self, name: Callable[[Path], str]) -> Recovered:
+        """Return the same with each file of a place under the name that `name` gives it."""
+
+        def placed(place: Location) -> Location:
+            return replace(place, file=name(Path(place.file)))
+
+        def pinned(pins: Iterable[PackagePin]) -> tuple[PackagePin, ...]:
+            return tuple(replace(pin, places=tuple(map(placed, pin.places))) for pin in pins)
+
+        return replace(
+            self,
+            pins=pinned(self.pins),
+            omissions=tuple(replace(each, place=placed(each.place)) for each in self.omissions),
+            overrides=pinned(self.overrides),
+            debian={package: placed(place) for package, place in self.debian.items()},
+            indexes={address: placed(place) for address, place in self.indexes.items()},
+            cuda=self.cuda and (self.cuda[0], placed(self.cuda[1])),
+        )
+
+
+class DeclaringFile(Protocol):
+    """A parsed file. `python` is a PEP 440 specifier of the interpreters that it admits, "" for any."""
+
+    @property
+    def python(self) -> str: ...
+
+    def recover(self, target: MarkerTarget) -> Recovered:
+        """Return the contents for a target. Raises ProjectFileError, LockError."""
+        ...
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file. Raises ProjectFileError for one that cannot be read or is not UTF-8."""
+    try:
+        return data.read(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ProjectFileError(
+            "the file is not UTF-8", code="project-unreadable", where=Location(path), fix="save it as UTF-8"
+        ) from error
+    except OSError as error:
+        raise ProjectFileError(
+            "the file cannot be read", code="project-unreadable", where=Location(path), why=error.strerror
+        ) from error
+
+
+def malformed(what: str, where: Location, why: str | None = None, fix: str | None = None) -> ProjectFileError:
+    """Return the error of a file whose contents contradict its format."""
+    return ProjectFileError(what, code="project-malformed", where=where, why=why, fix=fix)
+
+
+def raise_all(errors: ErrorList[ProjectFileError]) -> None:
+    """Raise the errors, where there are any."""
+    if len(errors) == 1 and not errors.omitted:
+        raise errors[0]
+    if errors:
+        raise ProjectFileErrors(errors)
+
+
+def merge(pins: Iterable[PackagePin]) -> tuple[PackagePin, ...]:
+    """Return one pin for each package, with all of its specifiers. Raises ProjectFileError where they conflict."""
+    found: dict[str, PackagePin] = {}
+    errors: ErrorList[ProjectFileError] = ErrorList()
+    for pin in pins:
+        first = found.get(pin.package)
+        try:
+            found[pin.package] = both(first, pin) if first else pin
+        except ValueError as error:
+            what = f"{pin.package} is required twice, and no version is both"
+            errors.append(malformed(what, pin.places[0], str(error)))
+    raise_all(errors)
+    return tuple(found[name] for name in sorted(found))
+
+
+def both(first: PackagePin, second: PackagePin) -> PackagePin:
+    """Return the pin that two pins of one package make together. Raises ValueError where no version satisfies both."""
+    parts = [part for text in (first.specifier, second.specifier) for part in text.split(",") if part]
+    specifier = ",".join(dict.fromkeys(parts))
+    places = tuple(dict.fromkeys((*first.places, *second.places)))
+    try:
+        parse_specifier(specifier)
+    except ValueError as error:
+        raise ValueError(f"{error}: {' and '.join(map(str, places))}") from error
+    return PackagePin(first.package, specifier, places, tuple(sorted({*first.extras, *second.extras})))
+
+
+def table_lines(text: str, header: str) -> list[int]:
+    """Return the lines (from 1) of a TOML file on which a table of this array begins: "[[package]]"."""
+    return [number for number, line in enumerate(text.splitlines(), 1) if line.strip() == header]

@@ -1,0 +1,347 @@
+"""requirements.txt: pip's format, read without pip and without running any code.
+
+Source of the format: pip's documentation, "Requirements File Format" (pip 26): comments are stripped after lines are
+joined, an option may stand on a line of its own or behind a requirement, and files may name others.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from packaging.requirements import Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion
+
+from imagegen.core.errors import ErrorList, Location, ProjectFileError
+from imagegen.core.text import did_you_mean, redact
+from imagegen.core.types import parse_requirement, parse_specifier
+from imagegen.plan.projects.model import (
+    COMMIT,
+    OWN_PACKAGE,
+    MarkerTarget,
+    Omission,
+    PackagePin,
+    Recovered,
+    both,
+    malformed,
+    merge,
+    raise_all,
+    read_text,
+)
+
+_COMMENT = re.compile(r"(?:^|\s+)#.*$")
+_VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
+_VCS = re.compile(r"(?:git|hg|svn|bzr)\+")
+_SCHEME = re.compile(r"(?:https?|file|ftp)://")
+_HASH_LENGTHS = {"sha256": 64, "sha384": 96, "sha512": 128}  # hex digits; those that pip accepts
+_DEEPEST = 20  # files that name one another
+
+_FILES = {"-r": "--requirement", "-c": "--constraint"}
+_VALUED = {"-e": "--editable", "-i": "--index-url", "-f": "--find-links", **_FILES}
+_INDEXES = {"--index-url", "--extra-index-url", "--pypi-url", "--index", "--default-index"}
+# Options that decide nothing that an entry could say: a lock has hashes, and takes wheels where there are some.
+_SILENT_VALUES = {"--hash", "--only-binary", "--trusted-host", "--use-feature"}
+_SILENT_FLAGS = {"--prefer-binary", "--require-hashes"}
+_NOT_EXPRESSED = {
+    "--no-index": ("an image's packages come from indexes", "docs/how-to/indexes.md: a directory of wheels"),
+    "--find-links": ("an entry names no directory or page of wheels", "docs/how-to/indexes.md: PIP_FIND_LINKS"),
+    "--pre": ("an entry admits pre-releases only by a specifier", "name the pre-release, as in ==2.0.0rc1"),
+    "--no-binary": ("an entry compiles only components with a recipe", "docs/how-to/source-builds.md"),
+    "--global-option": ("it is for a setup.py, which does not run here", "docs/how-to/source-builds.md"),
+    "--config-settings": ("it is for a build backend, which does not run here", "docs/how-to/source-builds.md"),
+}
+_FLAGS = {"--no-index", "--pre", *_SILENT_FLAGS}
+_VALUES = {*_VALUED.values(), *_INDEXES, *_SILENT_VALUES, *(_NOT_EXPRESSED.keys() - _FLAGS)}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A requirement as it stands in a file: PEP 508 text, an address or a path, and its hashes ("sha256:...")."""
+
+    text: str
+    place: Location
+    hashes: frozenset[str] = frozenset()
+    editable: bool = False
+
+
+@dataclass
+class RequirementsFile:
+    """A file with those that it names. `python` is "", as the format has no place for it."""
+
+    lines: list[Line] = field(default_factory=list)
+    constraints: list[Line] = field(default_factory=list)
+    indexes: dict[str, Location] = field(default_factory=dict)  # address -> its place
+    omissions: list[Omission] = field(default_factory=list)
+    python: str = ""
+
+    def recover(self, target: MarkerTarget) -> Recovered:
+        """Return the packages whose markers hold for `target`, bounded by the constraints.
+
+        Raises ProjectFileError for requirements that are malformed, or contradict one another.
+        """
+        return _Recovery(self, target).run()
+
+
+def read(path: Path) -> RequirementsFile:
+    """Read a file and those that it names by -r and -c. Raises ProjectFileError."""
+    reader = _FileReader(RequirementsFile())
+    reader.read(path, constraints=False)
+    raise_all(reader.errors)
+    return reader.found
+
+
+def parse(text: str, path: Path) -> RequirementsFile:
+    """Return the contents of a file; `path` names it, and files that it names are read. Raises ProjectFileError."""
+    reader = _FileReader(RequirementsFile())
+    reader.parse(text, path, constraints=False)
+    raise_all(reader.errors)
+    return reader.found
+
+
+def logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are no comments, joined where they end in a backslash, each with its first line's number."""
+    parts: list[str] = []
+    start = 1
+    for number, line in enumerate(text.splitlines(), 1):
+        start = start if parts else number
+        is_comment = bool(_COMMENT.match(line))
+        if line.endswith("\\") and not is_comment:
+            parts.append(line.strip("\\"))
+            continue
+        # A comment among continued lines ends them; the blank before it makes it a comment of the joined line.
+        joined = "".join([*parts, f" {line}" if is_comment else line])
+        parts = []
+        if stripped := _COMMENT.sub("", joined).strip():
+            yield start, stripped
+    if parts and (stripped := _COMMENT.sub("", "".join(parts)).strip()):
+        yield start, stripped
+
+
+@dataclass
+class _FileReader:
+    """A reader of a file and those that it names. `errors` are those of all of them."""
+
+    found: RequirementsFile
+    errors: ErrorList[ProjectFileError] = field(default_factory=ErrorList)
+    _open: list[Path] = field(default_factory=list)
+
+    def read(self, path: Path, *, constraints: bool, place: Location | None = None) -> None:
+        where = place or Location(path)
+        if path in self._open or len(self._open) >= _DEEPEST:
+            why = " -> ".join(str(each) for each in (*self._open, path))
+            self.errors.append(malformed("a file names itself, directly or through others", where, why))
+            return
+        try:
+            text = read_text(path)
+        except ProjectFileError as error:
+            what = f"{path} is named here and cannot be read" if place else error.what
+            self.errors.append(
+                ProjectFileError(what, code="project-unreadable", where=where, why=error.why or error.what)
+            )
+            return
+        self.parse(text, path, constraints=constraints)
+
+    def parse(self, text: str, path: Path, *, constraints: bool) -> None:
+        self._open.append(path)
+        for number, line in logical_lines(text):
+            self._line(line, Location(path, number), constraints=constraints)
+        self._open.pop()
+
+    def _line(self, line: str, place: Location, *, constraints: bool) -> None:
+        if _VARIABLE.search(line):
+            why = "it has a variable of the environment"
+            self._omit(place, line, why, "write its value", is_package=line[0] != "-")
+            return
+        words = line.split(" ")
+        end = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
+        requirement = " ".join(words[:end]).strip()
+        try:
+            options = list(_options(" ".join(words[end:])))
+        except ValueError as error:
+            what = f"{redact(line)!r} cannot be read"
+            self.errors.append(malformed(what, place, str(error), _option_fix(str(error))))
+            return
+        if requirement:
+            self._requirement(requirement, options, place, constraints=constraints)
+        else:
+            for name, value in options:
+                self._option(name, value, place, constraints=constraints)
+
+    def _requirement(self, text: str, options: list[tuple[str, str]], place: Location, *, constraints: bool) -> None:
+        hashes = frozenset(value for name, value in options if name == "--hash")
+        for each in sorted(hashes):
+            algorithm, _, digest = each.partition(":")
+            if len(digest) != _HASH_LENGTHS.get(algorithm) or not re.fullmatch("[0-9a-f]+", digest):
+                why = f"known are {', '.join(_HASH_LENGTHS)}, as hex digits"
+                self.errors.append(
+                    malformed(f"{each!r} is no hash of a file", place, why, "`pip hash FILE` prints one")
+                )
+        for name, _ in options:
+            if name in _NOT_EXPRESSED:
+                self._omit(place, f"{name} of {text}", *_NOT_EXPRESSED[name])
+        (self.found.constraints if constraints else self.found.lines).append(Line(text, place, hashes))
+
+    def _option(self, name: str, value: str, place: Location, *, constraints: bool) -> None:
+        if name in _FILES.values():
+            self._named_file(value, place, constraints=constraints or name == "--constraint")
+        elif name == "--editable":
+            self.found.lines.append(Line(value, place, editable=True))
+        elif name in _INDEXES:
+            self.found.indexes.setdefault(value, place)
+        elif name in _NOT_EXPRESSED:
+            self._omit(place, f"{name} {value}".strip(), *_NOT_EXPRESSED[name])
+
+    def _named_file(self, value: str, place: Location, *, constraints: bool) -> None:
+        if _SCHEME.match(value):
+            why, fix = "the file is not on this machine", "download it, and name the copy"
+            self._omit(place, value, why, fix, is_package=True)
+            return
+        self.read(Path(place.file).parent / value, constraints=constraints, place=place)
+
+    def _omit(self, place: Location, what: str, why: str, fix: str, *, is_package: bool = False) -> None:
+        self.found.omissions.append(Omission(place, redact(what), why, fix, is_package))
+
+
+def _options(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the options of a line as long names and values. Raises ValueError."""
+    words = iter(shlex.split(text))
+    for word in words:
+        name, has_value, value = word.partition("=") if word.startswith("--") else (word, "", "")
+        if not word.startswith("--") and len(word) > 2 and word[:2] in _VALUED:  # -rfile
+            name, has_value, value = word[:2], "=", word[2:].removeprefix("=")
+        name = _VALUED.get(name, name)
+        if name in _FLAGS:
+            if has_value:
+                raise ValueError(f"{name} takes no value")
+            yield name, ""
+        elif name in _VALUES:
+            if not has_value and not (value := next(words, "")):
+                raise ValueError(f"{name} lacks its value")
+            yield name, value
+        else:
+            raise ValueError(f"pip knows no option {redact(name)} in such a file")
+
+
+def _option_fix(message: str) -> str | None:
+    name = re.search(r"option (\S+) in", message)
+    return did_you_mean(name[1], _VALUES | _FLAGS) if name else None
+
+
+class _Recovery:
+    """The packages of a file for one target."""
+
+    def __init__(self, file: RequirementsFile, target: MarkerTarget) -> None:
+        self.file, self.target = file, target
+        self.omissions = list(file.omissions)
+        self.errors: ErrorList[ProjectFileError] = ErrorList()
+        self.other_platforms = 0
+
+    def run(self) -> Recovered:
+        self._require_equal_hashes()
+        pins = [pin for line in self.file.lines if (pin := self._pin(line))]
+        bounds = [pin for line in self.file.constraints if (pin := self._pin(line, required=False))]
+        raise_all(self.errors)
+        found = {pin.package: pin for pin in merge(pins)}
+        unused: dict[str, list[PackagePin]] = {}
+        for bound in bounds:
+            if bound.package not in found:
+                unused.setdefault(str(bound.places[0].file), []).append(bound)
+                continue
+            try:
+                found[bound.package] = both(found[bound.package], bound)
+            except ValueError as error:
+                what = f"the constraint of {bound.package} excludes what is required"
+                self.errors.append(malformed(what, bound.places[0], str(error)))
+        raise_all(self.errors)
+        self.omissions += map(_unused, unused.values())
+        return Recovered(
+            tuple(found[name] for name in sorted(found)),
+            tuple(self.omissions),
+            indexes=self.file.indexes,
+            other_platforms=self.other_platforms,
+        )
+
+    def _require_equal_hashes(self) -> None:
+        """Report a requirement that stands twice with hashes of different files."""
+        first: dict[str, Line] = {}
+        for line in self.file.lines:
+            if not line.hashes:
+                continue
+            other = first.setdefault(line.text, line)
+            if not (other.hashes & line.hashes):
+                what = f"the hashes of {line.text} do not match"
+                why = f"{other.place} names other files"
+                self.errors.append(malformed(what, line.place, why, "keep the line whose files are meant"))
+
+    def _pin(self, line: Line, *, required: bool = True) -> PackagePin | None:
+        text, place = line.text, line.place
+        if line.editable or _VCS.match(text) or _SCHEME.match(text) or _is_path(text):
+            return self._address(text, place, None, editable=line.editable)
+        try:
+            requirement = parse_requirement(text)
+        except ValueError as error:
+            why = str(error.__cause__) if error.__cause__ else None
+            self.errors.append(malformed(str(error), place, why))
+            return None
+        holds = self.target.holds(str(requirement.marker) if requirement.marker else None)
+        if holds is None:
+            self.errors.append(malformed(f"the marker of {requirement.name} cannot be evaluated", place))
+        if not holds:
+            self.other_platforms += required
+            return None
+        if requirement.url:
+            return self._address(requirement.url, place, requirement, editable=False)
+        return self._named(requirement, place)
+
+    def _named(self, requirement: Requirement, place: Location) -> PackagePin | None:
+        specifier = ",".join(sorted(str(each) for each in requirement.specifier)).replace("===", "==")
+        try:
+            parse_specifier(specifier)
+        except ValueError as error:
+            self.errors.append(malformed(f"{requirement.name} has no version that can be meant", place, str(error)))
+            return None
+        return PackagePin(canonicalize_name(requirement.name), specifier, (place,), _extras(requirement))
+
+    def _address(self, text: str, place: Location, named: Requirement | None, *, editable: bool) -> PackagePin | None:
+        """Record an address or a path; a wheel's file name gives a pin all the same."""
+        parts = urlsplit(text)
+        what = redact(f"{named.name} @ {text}" if named else text)
+        if _VCS.match(text):
+            egg = parse_qs(parts.fragment).get("egg", [""])[0]
+            why = "a commit is locked with its tree and static metadata, which the line does not give"
+            self._omit(place, redact(f"{egg} @ {text}") if egg and not named else what, why, COMMIT)
+            return None
+        filename = unquote(parts.path.rpartition("/")[2])
+        try:
+            name, version, _, _ = parse_wheel_filename(filename)
+        except (InvalidWheelFilename, InvalidVersion):
+            kind = "a directory" if editable or not _SCHEME.match(text) else "an archive of sources"
+            self._omit(place, what, f"it is {kind}, and its metadata needs code of its own to run", OWN_PACKAGE)
+            return None
+        why = "an entry names no file, so the lock takes the release's file of the index or of the wheel finder"
+        fix = "check it with `imagegen lock`; docs/how-to/source-builds.md explains the wheel finder"
+        self.omissions.append(Omission(place, f"the address of {filename}", why, fix))
+        return PackagePin(canonicalize_name(name), f"=={version.public}", (place,), _extras(named))
+
+    def _omit(self, place: Location, what: str, why: str, fix: str) -> None:
+        self.omissions.append(Omission(place, what, why, fix, is_package=True))
+
+
+def _is_path(text: str) -> bool:
+    return text.startswith((".", "/", "~")) or bool(re.match(r"[A-Za-z0-9_.-]+/", text)) or text.endswith(".whl")
+
+
+def _extras(requirement: Requirement | None) -> tuple[str, ...]:
+    return tuple(sorted({canonicalize_name(each) for each in requirement.extras})) if requirement else ()
+
+
+def _unused(bounds: list[PackagePin]) -> Omission:
+    names = ", ".join(sorted({each.package for each in bounds}))
+    why = "they bound packages that only others require, and an entry bounds its own components"
+    fix = "name as a component what must have that version"
+    return Omission(bounds[0].places[0], f"constraints of {names}", why, fix)

@@ -1,0 +1,75 @@
+"""`imagegen import` and `init` as users run them: what is printed, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import Run
+
+UV_LOCK = 'version = {}\nrequires-python = ">=3.11"\n'
+
+
+def test_import_prints_what_the_entry_lacks(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("numpy==2.3.5\ngit+https://token@example.org/b.git#egg=b\n")
+    ended = run("import", str(tmp_path / "requirements.txt"), "--name", "my-rl")
+    assert ended.code == 0
+    assert "requirements.txt:2" in ended.out
+    assert "token" not in ended.out
+    assert "imagegen lock my-rl" in ended.out
+    assert "my-rl-cpu-py311" in run("list", "my-rl").out
+
+
+def test_import_prints_json(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("numpy==2.3.5\n-e .\n")
+    ended = run("import", str(tmp_path / "requirements.txt"), "--name", "my-rl", "--json")
+    document = json.loads(ended.out)
+    assert (document["cell"], document["packages"], document["missing"]) == ("my-rl-cpu-py311", 1, 1)
+    assert [each["package"] for each in document["omissions"]] == [True]
+
+
+def test_init_imports_the_first_file_of_the_project(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("numpy\n")
+    (tmp_path / "Dockerfile").write_text("FROM scratch\n")
+    ended = run("init", "--name", "my-rl")
+    assert ended.code == 0
+    assert "Dockerfile" in ended.err
+    assert (tmp_path / "matrices/my-rl.yaml").read_text().count("#") > 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "exit_code", "code"),
+    [
+        ("requirements.txt", "numpy\n--frobnicate\n", [], 81, "project-malformed"),
+        (
+            "requirements.txt",
+            f"a --hash=sha256:{'a' * 64}\na --hash=sha256:{'b' * 64}\n",
+            [],
+            81,
+            "project-malformed",
+        ),
+        ("requirements.txt", "-e .\n", [], 81, "project-malformed"),
+        ("requirements.txt", "numpy\n", ["--extra", "x"], 64, "usage-option-conflict"),
+        ("uv.lock", UV_LOCK.format(2), [], 67, "lock-uv-lock-malformed"),
+        ("uv.lock", UV_LOCK.format(1), [], 81, "project-malformed"),
+        ("pylock.toml", 'lock-version = "9.0"\n', [], 81, "project-malformed"),
+        ("pyproject.toml", '[project]\nname = "x"\ndynamic = ["dependencies"]\n', [], 81, "project-malformed"),
+        ("environment.yml", "dependencies:\n  - numpy=1|2\n", [], 81, "project-malformed"),
+        ("setup.py", "", [], 64, "usage-unknown-file"),
+        ("requirements.txt", None, [], 81, "project-unreadable"),
+    ],
+)
+def test_bad_input_is_an_error_with_its_place(
+    run: Run, tmp_path: Path, name: str, content: str | None, options: list[str], exit_code: int, code: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    before = sorted((tmp_path / "matrices").iterdir())
+    ended = run("import", str(tmp_path / name), "--name", "my-rl", *options)
+    assert ended.code == exit_code
+    assert ended.err.startswith(f"error[{code}]: ")
+    assert name in ended.err
+    assert ended.out == ""
+    assert sorted((tmp_path / "matrices").iterdir()) == before

@@ -1,0 +1,225 @@
+"""Importing a project's file: the written entry, the choices of base, CUDA and Python, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagegen.app.import_project import Imported, Selection, find_file, import_project
+from imagegen.app.session import Session
+from imagegen.core.errors import ImagegenError, UsageError
+from imagegen.core.progress import Quiet
+from imagegen.plan.matrix.document import parse
+from imagegen.plan.projects import entry
+
+REQUIREMENTS = """\
+--extra-index-url https://download.pytorch.org/whl/cu128
+torch==2.8.0+cu128
+vllm==0.11.0
+transformers>=4.55
+math_verify[antlr4_13_2]==0.8.0
+-e .
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+def session_of(project: Path) -> Session:
+    return Session({"XDG_CACHE_HOME": str(project.parent / "cache")}, project, Quiet())
+
+
+def run(project: Path, text: str, name: str | None = "my-rl", file: str = "requirements.txt") -> Imported:
+    (project / file).write_text(text)
+    return import_project(session_of(project), project / file, name, Selection())
+
+
+def test_the_entry_is_complete_and_explained(project: Path, golden: Callable[[str, str], None]) -> None:
+    imported = run(project, REQUIREMENTS)
+    golden("import/requirements.yaml", imported.path.read_text())
+    cell = session_of(project).matrix.select_one("my-rl")
+    assert (cell.id, cell.base.name, cell.cuda) == ("my-rl-cu128-py311", "debian12-gpu", "cu128")
+    assert {each.component.name: each.pep508 for each in cell.requirements}["torch"] == "torch==2.8.0"
+    assert [each.place.line for each in imported.omissions] == [6]
+    assert imported.missing == 1
+
+
+def test_a_conda_environment_gives_debian_packages(project: Path, golden: Callable[[str, str], None]) -> None:
+    text = """\
+dependencies:
+  - python=3.12
+  - pytorch=2.7.1
+  - pytorch-cuda=12.6
+  - ffmpeg
+  - pip:
+      - trl==0.20.0
+"""
+    imported = run(project, text, file="environment.yml")
+    golden("import/environment.yaml", imported.path.read_text())
+    assert (imported.cell.cuda, imported.cell.python) == ("cu126", "3.12")
+    assert list(imported.cell.packages) == ["ffmpeg"]
+
+
+def test_a_uv_lock_gives_its_overrides(project: Path, golden: Callable[[str, str], None]) -> None:
+    text = """\
+version = 1
+requires-python = ">=3.12"
+[manifest]
+overrides = [{ name = "numpy", specifier = "<3" }]
+[[package]]
+name = "app"
+version = "0.1"
+source = { virtual = "." }
+dependencies = [{ name = "numpy" }]
+[[package]]
+name = "numpy"
+version = "2.3.5"
+source = { registry = "https://index.example/simple" }
+"""
+    imported = run(project, text, file="uv.lock")
+    golden("import/uv-lock.yaml", imported.path.read_text())
+    assert [(each.package, each.specifier) for each in imported.cell.overrides] == [("numpy", "<3")]
+    assert (imported.cell.cuda, imported.cell.python) == ("cpu", "3.12")
+
+
+@pytest.mark.parametrize(
+    ("text", "cuda", "base"),
+    [
+        ("numpy\n", "cpu", "debian12"),
+        ("torch==2.8.0\n", "cpu", "debian12"),
+        ("torch==2.8.0+cpu\n", "cpu", "debian12"),
+        ("torch==2.8.0\nflash-attn\n", "cu128", "debian12-gpu"),  # PyPI's build of that torch
+        ("vllm==0.11.0\n", "cu128", "debian12-gpu"),  # which requires torch 2.8.0
+        ("nvidia-nccl-cu12\n", "cu129", "debian12-gpu"),
+        ("flash-attn\n", "cu130", "debian12-gpu"),
+        ("--index-url https://download.pytorch.org/whl/cu126/\ntorch>=2.6\n", "cu126", "debian12-gpu"),
+        ("torch==2.5.1+cu121\n", "cu124", "debian12-gpu"),
+    ],
+)
+def test_cuda_and_base_follow_from_the_file(project: Path, text: str, cuda: str, base: str) -> None:
+    cell = run(project, text).cell
+    assert (cell.cuda, cell.base.name) == (cuda, base)
+
+
+def test_a_cuda_that_the_matrix_lacks_is_reported(project: Path) -> None:
+    (omission,) = run(project, "torch==2.5.1+cu121\n").omissions
+    assert (omission.place.line, omission.is_package) == (1, False)
+
+
+def test_torch_is_named_where_another_package_would_bring_its_cuda(project: Path) -> None:
+    imported = run(project, "accelerate\n")
+    torch = next(each for each in imported.cell.requirements if each.component.name == "torch")
+    assert torch.index == "pytorch-cpu"
+    assert [pin.package for pin in imported.found.pins] == ["accelerate"]  # the report counts what the file has
+
+
+def test_an_index_that_is_not_known_is_reported_without_its_password(project: Path) -> None:
+    imported = run(project, "-i https://user:secret@index.acme.example/simple\nnumpy\n")
+    (omission,) = imported.omissions
+    assert omission.place.line == 1
+    assert "secret" not in f"{omission}{imported.path.read_text()}"
+
+
+@pytest.mark.parametrize(
+    ("pin", "pyproject", "python"),
+    [
+        ("3.12.4\n", None, "3.12"),
+        ("# why\ncpython-3.13\n", None, "3.13"),
+        (None, '[project]\nrequires-python = ">=3.12"\n', "3.12"),
+        (None, None, "3.11"),
+        ("3.12", '[project]\nrequires-python = ">=3.10,<3.13"\n', "3.12"),
+    ],
+)
+def test_the_python_follows_from_the_files_beside_it(
+    project: Path, pin: str | None, pyproject: str | None, python: str
+) -> None:
+    for name, text in ((".python-version", pin), ("pyproject.toml", pyproject)):
+        if text:
+            (project / name).write_text(text)
+    assert run(project, "numpy\n").cell.python == python
+
+
+@pytest.mark.parametrize(
+    ("files", "code"),
+    [
+        ({".python-version": "pypy3.10\n"}, "project-malformed"),
+        ({".python-version": "3.7\n"}, "project-mismatch"),
+        ({"pyproject.toml": '[project]\nrequires-python = ">=4"\n'}, "project-mismatch"),
+        ({"pyproject.toml": '[project]\nrequires-python = "new"\n'}, "project-malformed"),
+        ({"requirements.txt": "# nothing\n"}, "project-malformed"),
+        ({"requirements.txt": "-e .\n"}, "project-malformed"),
+        ({"requirements.txt": "numpy==1, ==2\n"}, "project-malformed"),
+        ({"requirements.txt": b"\xff\xfe"}, "project-unreadable"),
+    ],
+)
+def test_after_an_error_nothing_is_written(project: Path, files: dict[str, str | bytes], code: str) -> None:
+    (project / "requirements.txt").write_text("numpy\n")
+    for name, content in files.items():
+        (project / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ImagegenError) as raised:
+        import_project(session_of(project), project / "requirements.txt", "my-rl", Selection())
+    assert raised.value.code == code
+    assert not (project / "matrices").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("cpu-grpo", "usage-name-taken"), ("own", "usage-name-taken"), ("../x", "usage-name-invalid")]
+)
+def test_another_image_is_never_replaced(project: Path, name: str, code: str) -> None:
+    (project / "matrices").mkdir()
+    own = project / "matrices/own.yaml"
+    own.write_text("images: {own: {extends: cpu-grpo}}\n")
+    with pytest.raises(UsageError) as raised:
+        run(project, "numpy\n", name)
+    assert raised.value.code == code
+    assert [each.name for each in (project / "matrices").iterdir()] == ["own.yaml"]
+    assert own.read_text() == "images: {own: {extends: cpu-grpo}}\n"
+
+
+def test_the_same_command_replaces_its_own_file(project: Path) -> None:
+    run(project, "numpy\n")
+    assert "scipy" in run(project, "scipy\n").path.read_text()
+    assert "override: true" not in (project / "matrices/my-rl.yaml").read_text()
+
+
+def test_without_a_name_the_directory_gives_it(project: Path) -> None:
+    assert run(project, "numpy\n", None).cell.image == "home"
+
+
+def test_files_outside_the_project_are_named_without_their_directory(project: Path) -> None:
+    source = project.parent / "other"
+    source.mkdir()
+    (source / "requirements.txt").write_text("numpy\n")
+    imported = import_project(session_of(project), source / "requirements.txt", "my-rl", Selection())
+    assert str(project.parent) not in imported.path.read_text()
+
+
+def test_init_takes_the_first_file_and_names_the_others(tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "requirements.txt", "Dockerfile", "environment.yml"):
+        (tmp_path / name).touch()
+    source, others = find_file(tmp_path)
+    assert source.name == "requirements.txt"
+    assert others == ("environment.yml", "pyproject.toml", "Dockerfile")
+
+
+@pytest.mark.parametrize("there", [[], ["Dockerfile"]])
+def test_init_without_a_file_is_refused(tmp_path: Path, there: list[str]) -> None:
+    for name in there:
+        (tmp_path / name).touch()
+    with pytest.raises(UsageError) as raised:
+        find_file(tmp_path)
+    assert raised.value.code == "usage-nothing-to-import"
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), max_size=40))
+def test_a_scalar_is_read_as_the_same_text(text: str) -> None:
+    document = parse(Path("x.yaml"), f"a: {entry.scalar(text)}\n".encode())
+    assert document.errors == []
+    assert document.data == {"a": text}

@@ -1,0 +1,242 @@
+"""uv.lock, pylock.toml and pyproject.toml: their packages for one Python, and what has no release on an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagegen.core.errors import LockError, ProjectFileError
+from imagegen.plan.projects import locks
+from imagegen.plan.projects.model import DeclaringFile, MarkerTarget, Recovered
+
+LINUX = MarkerTarget("3.12.6")
+INDEX = 'source = { registry = "https://i.example.org/simple" }'
+COMMIT = "0" * 40
+UV_LOCK = f"""\
+version = 1
+revision = 3
+requires-python = ">=3.12"
+
+[manifest]
+overrides = [
+    {{ name = "dep", specifier = "==2.0" }},
+    {{ name = "never", marker = "sys_platform == 'never'" }},
+]
+
+[[package]]
+name = "app"
+version = "0.1"
+source = {{ editable = "." }}
+dependencies = [
+    {{ name = "dep" }},
+    {{ name = "torch" }},
+    {{ name = "wheel-only" }},
+    {{ name = "forked" }},
+    {{ name = "windows", marker = "sys_platform == 'win32'" }},
+]
+[package.optional-dependencies]
+gpu = [{{ name = "kernel" }}]
+
+[[package]]
+name = "dep"
+version = "2.0"
+{INDEX}
+
+[[package]]
+name = "forked"
+version = "1.0"
+source = {{ git = "https://example.org/f.git#{COMMIT}" }}
+
+[[package]]
+name = "kernel"
+version = "3.0"
+{INDEX}
+
+[[package]]
+name = "torch"
+version = "2.8.0+cu128"
+{INDEX}
+
+[[package]]
+name = "wheel-only"
+version = "1.5+cu12"
+source = {{ url = "https://example.org/wheel_only-1.5%2Bcu12-py3-none-any.whl" }}
+wheels = [{{ url = "https://example.org/wheel_only-1.5%2Bcu12-py3-none-any.whl", hash = "sha256:{"a" * 64}" }}]
+
+[[package]]
+name = "windows"
+version = "1.0"
+{INDEX}
+"""
+PYLOCK = f"""\
+lock-version = "1.0"
+created-by = "test"
+requires-python = ">=3.11"
+extras = ["gpu"]
+
+[[packages]]
+name = "a"
+version = "1.0"
+index = "https://i.example.org/simple"
+[[packages.wheels]]
+name = "a-1.0-py3-none-any.whl"
+url = "https://e.org/a-1.0-py3-none-any.whl"
+hashes = {{ sha256 = "{"a" * 64}" }}
+
+[[packages]]
+name = "b"
+version = "2.0"
+marker = "sys_platform == 'win32'"
+index = "https://i.example.org/simple"
+[[packages.wheels]]
+name = "b-2.0-py3-none-any.whl"
+url = "https://e.org/b-2.0-py3-none-any.whl"
+hashes = {{ sha256 = "{"a" * 64}" }}
+
+[[packages]]
+name = "c"
+vcs = {{ type = "git", url = "https://example.org/c.git", commit-id = "{COMMIT}" }}
+"""
+PYPROJECT = """\
+[project]
+name = "app"
+requires-python = ">=3.10"
+dependencies = [
+    "a>=1",
+    "b; sys_platform == 'win32'",
+    "c @ https://example.org/c.tar.gz",
+    "d",
+]
+[project.optional-dependencies]
+gpu = ["kernel==3"]
+[dependency-groups]
+dev = ["tester", {include-group = "x"}]
+[tool.uv.sources]
+d = { git = "https://example.org/d.git" }
+"""
+
+
+def pins(found: Recovered) -> dict[str, tuple[str, int | None]]:
+    return {pin.package: (pin.specifier, pin.places[0].line) for pin in found.pins}
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def test_a_uv_lock_gives_its_versions_for_the_target(tmp_path: Path) -> None:
+    file = locks.read_uv_lock(write(tmp_path, "uv.lock", UV_LOCK))
+    found = file.recover(LINUX)
+    assert file.python == ">=3.12"
+    assert pins(found) == {"dep": ("==2.0", 25), "torch": ("==2.8.0+cu128", 40), "wheel-only": ("==1.5", 45)}
+    assert {each.place.line: each.is_package for each in found.omissions} == {11: True, 30: True, 45: False}
+    assert [(each.package, each.specifier) for each in found.overrides] == [("dep", "==2.0")]
+    assert found.other_extras == ("gpu",)
+
+
+def test_an_extra_of_a_uv_lock_is_chosen(tmp_path: Path) -> None:
+    found = locks.read_uv_lock(write(tmp_path, "uv.lock", UV_LOCK), ["gpu"]).recover(LINUX)
+    assert pins(found)["kernel"] == ("==3.0", 35)
+    assert found.other_extras == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "extras", "code"),
+    [
+        (UV_LOCK.replace("version = 1\n", "version = 2\n", 1), [], "lock-uv-lock-malformed"),
+        (UV_LOCK, ["gpus"], "lock-uv-lock-mismatch"),
+        (UV_LOCK.replace(f"#{COMMIT}", ""), [], "lock-uv-lock-malformed"),
+    ],
+)
+def test_a_uv_lock_that_gives_no_answer_is_refused(tmp_path: Path, text: str, extras: list[str], code: str) -> None:
+    with pytest.raises(LockError) as raised:
+        locks.read_uv_lock(write(tmp_path, "uv.lock", text), extras).recover(LINUX)
+    assert raised.value.code == code
+
+
+def test_a_newer_revision_of_the_same_format_is_read(tmp_path: Path) -> None:
+    text = UV_LOCK.replace("revision = 3", 'revision = 99\nnew-key = "x"')
+    assert len(locks.read_uv_lock(write(tmp_path, "uv.lock", text)).recover(LINUX).pins) == 3
+
+
+def test_a_uv_lock_without_a_project_is_refused(tmp_path: Path) -> None:
+    text = UV_LOCK.replace('editable = "."', 'registry = "https://i.example.org"')
+    with pytest.raises(ProjectFileError):
+        locks.read_uv_lock(write(tmp_path, "uv.lock", text)).recover(LINUX)
+
+
+def test_a_pylock_gives_its_versions_for_the_target(tmp_path: Path) -> None:
+    file = locks.read_pylock(write(tmp_path, "pylock.toml", PYLOCK))
+    found = file.recover(LINUX)
+    assert file.python == ">=3.11"
+    assert pins(found) == {"a": ("==1.0", 6)}
+    assert [(each.place.line, each.is_package) for each in found.omissions] == [(25, True)]
+    assert (found.other_platforms, found.other_extras) == (1, ("gpu",))
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (PYLOCK.replace('"1.0"', '"2.0"', 1), "project-malformed"),
+        (PYLOCK.replace('name = "a"\n', "", 1), "project-malformed"),
+        (PYLOCK + "[", "project-malformed"),
+        (PYLOCK.replace("a-1.0-py3-none-any", "a-1.0-cp39-cp39-win_amd64"), "project-mismatch"),
+        (PYLOCK.replace("3.11", "3.13", 1), "project-mismatch"),
+    ],
+)
+def test_a_pylock_that_gives_no_answer_is_refused(tmp_path: Path, text: str, code: str) -> None:
+    with pytest.raises(ProjectFileError) as raised:
+        locks.read_pylock(write(tmp_path, "pylock.toml", text)).recover(LINUX)
+    assert raised.value.code == code
+
+
+def test_a_pyproject_gives_its_requirements_with_lines(tmp_path: Path) -> None:
+    file = locks.read_pyproject(write(tmp_path, "pyproject.toml", PYPROJECT), ["gpu"], ["dev"])
+    found = file.recover(LINUX)
+    assert pins(found) == {"a": (">=1", 5), "kernel": ("==3", 11), "tester": ("", 13)}
+    assert [(each.place.line, each.is_package) for each in found.omissions] == [(7, True), (8, True)]
+    assert (file.python, found.other_platforms) == (">=3.10", 1)
+
+
+@pytest.mark.parametrize("text", ['[project]\nname = "a"\ndynamic = ["dependencies"]\n', "[tool.x]\n"])
+def test_dependencies_that_need_code_to_run_are_named(tmp_path: Path, text: str) -> None:
+    found = locks.read_pyproject(write(tmp_path, "pyproject.toml", text)).recover(LINUX)
+    assert [each.is_package for each in found.omissions] == [True]
+    assert found.pins == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["[project\n", '[project]\ndependencies = ["a =="]\n', "[project]\nrequires-python = 3\n"]
+)
+def test_malformed_pyprojects_are_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ProjectFileError) as raised:
+        locks.read_pyproject(write(tmp_path, "pyproject.toml", text)).recover(LINUX)
+    assert raised.value.code == "project-malformed"
+
+
+READERS: dict[str, Callable[[Path], DeclaringFile]] = {
+    "uv.lock": locks.read_uv_lock,
+    "pylock.toml": locks.read_pylock,
+    "pyproject.toml": locks.read_pyproject,
+}
+SAMPLES = {"uv.lock": UV_LOCK, "pylock.toml": PYLOCK, "pyproject.toml": PYPROJECT}
+
+
+@pytest.mark.parametrize("name", READERS)
+@given(data=st.data())
+def test_a_damaged_file_is_read_or_refused(
+    name: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """One line is removed, or replaced by another one of the file."""
+    lines = SAMPLES[name].splitlines()
+    position = data.draw(st.integers(0, len(lines) - 1))
+    lines[position] = data.draw(st.sampled_from(["", *lines]))
+    path = write(tmp_path_factory.getbasetemp(), name, "\n".join(lines))
+    with suppress(ProjectFileError, LockError):
+        READERS[name](path).recover(LINUX)
