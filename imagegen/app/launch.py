@@ -14,7 +14,7 @@ from jinja2 import StrictUndefined
 from jinja2.loaders import FileSystemLoader
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from imagegen.app.publish import expected_digest
+from imagegen.app.publish import known_digest
 from imagegen.app.session import Session
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError, UsageError
@@ -115,20 +115,6 @@ def launch_spec(cell: Cell, lock: Lock, reference: str, *, published: bool, gpus
         gpus=gpus,
         ray=next((each.version for each in lock.packages if each.name == "ray"), None),
     )
-
-
-def known_digest(session: Session, cell: Cell, lock: Lock) -> str:
-    """Return the digest of the cell's image. Raises LockError where the lock has no record and nothing was built."""
-    digest = expected_digest(lock, session.store, "zstd")
-    if digest is None:
-        raise LockError(
-            f"the digest of {cell.id} is not known",
-            code="lock-no-record",
-            where=str(session.lock_path(cell)),
-            why="the lock has no record, and the image was not built here",
-            fix=f"`imagegen lock {cell.id} --record` or `imagegen build {cell.id}`",
-        )
-    return digest
 
 
 def published_repository(session: Session, cell: Cell) -> str | None:

@@ -29,7 +29,7 @@ from imagegen.app.audit import audit_report
 from imagegen.app.build import assemble_image, ensure_wheels
 from imagegen.app.session import Session
 from imagegen.core import registry
-from imagegen.core.errors import FetchError, PublishError, UsageError
+from imagegen.core.errors import FetchError, LockError, PublishError, UsageError
 from imagegen.core.git.local import ForeignRepositoryError
 from imagegen.core.net import Client
 from imagegen.core.oci import MANIFEST_TYPE, ZSTD_TYPE, Descriptor
@@ -247,6 +247,20 @@ def expected_digest(lock: Lock, store: Store, compression: Compression) -> str |
     if record and (record.layer_format, record.codec) == (LAYER_FORMAT, CODEC):
         return record.digest
     return layers.built_digest(replace(lock, record=None), store)
+
+
+def known_digest(session: Session, cell: Cell, lock: Lock) -> str:
+    """Return the digest of the cell's image. Raises LockError where the lock has no record and nothing was built."""
+    digest = expected_digest(lock, session.store, "zstd")
+    if digest is None:
+        raise LockError(
+            f"the digest of {cell.id} is not known",
+            code="lock-no-record",
+            where=str(session.lock_path(cell)),
+            why="the lock has no record, and the image was not built here",
+            fix=f"`imagegen lock {cell.id} --record` or `imagegen build {cell.id}`",
+        )
+    return digest
 
 
 # Publish an image: from a lock to tags in a registry, step by step.

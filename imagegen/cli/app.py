@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -13,6 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 from imagegen.app.session import Session
+from imagegen.core import data
+from imagegen.core.errors import UsageError
 from imagegen.core.progress import Terminal
 
 _UNCUT = 10_000  # columns: more than any row of a table has
@@ -51,6 +54,18 @@ def json_option(text: str = "Print JSON.") -> Callable[[_Command], _Command]:
 
 _GAP = "  "  # between columns
 _NARROW, _NARROWEST = 16, 8  # columns of a terminal: text in less is hard to read, or not readable at all
+
+
+def write_document(output: Path | None, document: bytes) -> None:
+    """Write a document to a file, or to stdout where it is None. Raises UsageError where the file cannot be written."""
+    if output is None:
+        click.echo(document, nl=False)
+        return
+    try:
+        data.write(output, document)
+    except OSError as error:
+        why = error.strerror or errno.errorcode.get(error.errno or 0)
+        raise UsageError(f"{output} cannot be written", code="usage-output-unwritable", why=why) from error
 
 
 class Table:

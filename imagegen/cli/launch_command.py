@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 import click
 
 from imagegen.app import launch
-from imagegen.cli.app import App, pass_app
+from imagegen.cli.app import App, pass_app, write_document
 from imagegen.cli.completion import complete_cells
-from imagegen.core import data
-from imagegen.core.errors import UsageError
 
 
 @click.command("launch")
@@ -35,11 +32,4 @@ def command(app: App, *, cell: str, target: str, gpus: int | None, output: Path 
     gives a container all GPUs, and schedulers one.
     """
     text = launch.render(launch.read_launch_spec(app, app.matrix.select_one(cell), gpus), target)
-    if output is None:
-        click.echo(text.encode(), nl=False)
-        return
-    try:
-        data.write(output, text.encode())
-    except OSError as error:
-        why = error.strerror or errno.errorcode.get(error.errno or 0)
-        raise UsageError(f"{output} cannot be written", code="usage-output-unwritable", why=why) from error
+    write_document(output, text.encode())

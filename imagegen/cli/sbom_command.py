@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 import click
 
-from imagegen.app.launch import known_digest
-from imagegen.cli.app import App, pass_app
+from imagegen.app.publish import known_digest
+from imagegen.cli.app import App, pass_app, write_document
 from imagegen.cli.completion import complete_cells
-from imagegen.core import data
-from imagegen.core.errors import UsageError
 from imagegen.supply.trust.licences import read_known_licences
 from imagegen.supply.trust.sbom import sbom
 from imagegen.wheels import builds
@@ -32,11 +29,4 @@ def command(app: App, *, cell: str, output: Path | None) -> None:
     chosen = app.matrix.select_one(cell)
     lock, _ = builds.with_local_wheels(app.fresh_lock(chosen), app.store)
     document = sbom(lock, known_digest(app, chosen, lock), read_known_licences(lock, app.context_for(chosen)))
-    if output is None:
-        click.echo(document, nl=False)
-        return
-    try:
-        data.write(output, document)
-    except OSError as error:
-        why = error.strerror or errno.errorcode.get(error.errno or 0)
-        raise UsageError(f"{output} cannot be written", code="usage-output-unwritable", why=why) from error
+    write_document(output, document)
