@@ -220,13 +220,22 @@ def _with_torch(session: Session, found: Recovered, platform: ImagePlatform) -> 
 
 
 def _requires_torch(session: Session, pin: PackagePin) -> bool:
-    """Return whether the newest harvested release that the pin admits requires torch."""
-    known = session.metadata.of(pin.package)
-    allowed = SpecifierSet(pin.specifier)
-    releases = known.package.releases.values() if known else ()
-    newest = next((each for each in releases if allowed.contains(each.version)), None)
-    parsed = map(parse_requirement, (newest.requires or ()) if newest else ())
-    return any(each.name == TORCH and not (each.marker and "extra" in str(each.marker)) for each in parsed)
+    """Return whether the package brings torch, by the newest harvested release that is admitted of each package."""
+    seen, left = {pin.package}, [(pin.package, SpecifierSet(pin.specifier))]
+    while left:
+        package, allowed = left.pop()
+        known = session.metadata.of(package)
+        releases = known.package.releases.values() if known else ()
+        newest = next((each for each in releases if allowed.contains(each.version)), None)
+        for required in map(parse_requirement, (newest.requires or ()) if newest else ()):
+            name = canonicalize_name(required.name)
+            if name in seen or (required.marker and "extra" in str(required.marker)):
+                continue
+            if name == TORCH:
+                return True
+            seen.add(name)
+            left.append((name, required.specifier))
+    return False
 
 
 def _of_platform(session: Session, found: Recovered, platform: ImagePlatform) -> list[Omission]:

@@ -113,11 +113,12 @@ def test_a_cuda_that_the_matrix_lacks_is_reported(project: Path) -> None:
     assert (omission.place.line, omission.is_package) == (1, False)
 
 
-def test_torch_is_named_where_another_package_would_bring_its_cuda(project: Path) -> None:
-    imported = run(project, "accelerate\n")
+@pytest.mark.parametrize("package", ["accelerate", "trl"])  # trl requires accelerate, which requires torch
+def test_torch_is_named_where_another_package_would_bring_its_cuda(project: Path, package: str) -> None:
+    imported = run(project, f"{package}\n")
     torch = next(each for each in imported.cell.requirements if each.component.name == "torch")
     assert torch.index == "pytorch-cpu"
-    assert [pin.package for pin in imported.found.pins] == ["accelerate"]  # the report counts what the file has
+    assert [pin.package for pin in imported.found.pins] == [package]  # the report counts what the file has
 
 
 def test_an_index_that_is_not_known_is_reported_without_its_password(project: Path) -> None:
