@@ -84,9 +84,7 @@ def _show(app: App, cell: Cell, lock: Lock) -> None:
 def _declared(cell: Cell) -> Iterator[str]:
     """Lines on what the matrix leaves out of the cell, overrides and accepts, with the reasons."""
     yield from (f"without {name}  ({because})" for name, because in cell.omits.items())
-    for each in cell.overrides:
-        what = f"without {each.package}" if each.specifier is None else f"{each.pep508} whatever packages require"
-        yield f"{what}  ({each.because})"
+    yield from (f"{each}  ({each.reason})" for each in cell.overrides)
     yield from (f"against rule {name}  ({because})" for name, because in cell.accepts.items())
 
 

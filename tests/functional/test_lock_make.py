@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.core.errors import FetchError, LockError
+from imagegen.core.errors import FetchError, Location, LockError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu
 from imagegen.plan.lock import contradictions, dumps
+from imagegen.plan.lock.file import LockErrors, loads
 from imagegen.plan.lock.model import Lock, LockedFile, LockedGpus, LockedSdist
 from imagegen.plan.lock.sdist import SdistBuilder, build
-from imagegen.plan.matrix.model import Component, Rule, Sdist
+from imagegen.plan.matrix.model import Component, Override, Rule, Sdist
 from tests.support.errors import raises
 from tests.support.http_server import Behaviour, Server, raw, status
 from tests.support.lock_workspace import DEB, TORCH, Workspace
@@ -245,3 +246,30 @@ def test_a_built_wheel_whose_files_cannot_be_read_is_no_wheel(
     workshop = SdistBuilder("sha256:1", "/usr/bin/python3", lambda: tmp_path, workspace.store, Quiet())
     with raises("wheel-invalid"):
         build("demo", "1.0", source, workshop)
+
+
+def overridden(workspace: Workspace, *overrides: Override) -> None:
+    places = {each.package: Location("matrices/own.yaml", line) for line, each in enumerate(overrides, 1)}
+    workspace.cell = replace(workspace.cell, overrides=overrides, override_places=places)
+
+
+def test_a_lock_names_its_overrides(workspace: Workspace) -> None:
+    for version in ("1.0", "2.0"):
+        workspace.index.wheel("extra", version)
+    workspace.index.wheel("peft", "1.0", "torch", "extra<2", "gone")
+    extra = Override("extra", "==2.*", because="The fix of 2.0.", source="https://example.org/changes")
+    gone = Override("gone", because="It has no wheel.")
+    overridden(workspace, extra, gone)
+    lock = workspace.make()
+    assert versions(lock) == {"extra": "2.0", "peft": "1.0", "torch": "2.13.0+cpu"}
+    assert loads(dumps(lock)).overrides == (extra, gone)
+    edited = replace(lock, cell=workspace.cell.id, overrides=(extra,))
+    assert contradictions(edited, workspace.cell) == ("override",)
+
+
+def test_an_override_that_no_package_uses_is_an_error(workspace: Workspace) -> None:
+    overridden(workspace, Override("gone", because="b"), Override("peft", "==1.0", because="b"))
+    with pytest.raises(LockErrors) as raised:
+        workspace.make()
+    places = {str(each.where): each.code for each in raised.value.errors}
+    assert places == {"matrices/own.yaml:1": "lock-unused-override", "matrices/own.yaml:2": "lock-unused-override"}

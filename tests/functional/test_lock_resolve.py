@@ -19,7 +19,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
 from imagegen.plan.lock import indexes, uv_interpreter
 from imagegen.plan.lock.indexes import WheelTarget
-from imagegen.plan.lock.resolve import ResolveRequest, Site, resolve
+from imagegen.plan.lock.resolve import OMITTED, ResolveRequest, Site, resolve
 from imagegen.plan.matrix.model import Base, Component, Sdist
 from tests.support.errors import raises
 from tests.support.http_server import Behaviour, Server, drip, raw, status
@@ -55,8 +55,15 @@ def test_an_override_replaces_what_packages_require(settings: Settings, index: P
     index.wheel("new", "1.0", "proto>=6")
     with pytest.raises(LockError):
         ask(settings, index, "old", "new")
-    overrides = ("proto>=6,<7", 'gone; python_version < "0"')
-    assert ask(settings, index, "old", "new", overrides=overrides) == {"new": "1.0", "old": "1.0", "proto": "6.0"}
+    question = ResolveRequest(("old", "new"), TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": index.site})
+    question = replace(question, overrides=("proto>=6,<7", "old<2"), omitted=("gone", "lost"))
+    found = {each.name: (each.version, each.via) for each in resolve(question, settings)}
+    assert found == {
+        "gone": (OMITTED, ("old",)),
+        "new": ("1.0", ()),
+        "old": ("1.0", ()),
+        "proto": ("6.0", ("new", "old")),
+    }
 
 
 CANARY = "open({canary!r}, 'w').write('ran')\n"

@@ -33,6 +33,7 @@ _LOCK_KEYS = {
     "packages": "Debian packages above the base.",
     "gpu": "GPUs that the image is for, and the minimum driver.",
     "env": "Environment variables, each with its reason.",
+    "override": "Overrides of what packages require; without a specifier, the distribution is left out.",
     "build": "Wheels that are compiled, each with its sources and key.",
     "wheel": "Wheels, each with its index, hash, reason and the packages that require it.",
     "file-conflict": "File-conflict overrides that apply.",

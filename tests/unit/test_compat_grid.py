@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix import Rule
-from imagegen.plan.matrix.model import Base, Cell, Component, EnvVar, GitSource, Requirement, Sdist
+from imagegen.plan.matrix.model import Base, Cell, Component, EnvVar, GitSource, Override, Requirement, Sdist
 from imagegen.plan.rules import PlatformChoices, cell_answers, explain, facts_of_cell, suggest
+from imagegen.plan.rules.evaluate import evaluate_cell
 from imagegen.plan.rules.facts import extras_of
 from imagegen.plan.rules.question import Question
 from tests.support.interpreters import DEBIAN
@@ -169,3 +170,15 @@ def test_cells_without_cuda_ignore_gpus() -> None:
     every = rule("gpus", {"torch": ""}, {"gpu": ">=20"})
     cells = [cell({"torch": ""}, "a", "cpu", ()), cell({"torch": ""}, "b")]
     assert [each.answer for each in cell_answers(cells, [every], FIELD).values()] == ["compatible", "incompatible"]
+
+
+def test_a_declared_requirement_that_a_cell_overrides_does_not_count() -> None:
+    field = library(package("vllm", {"0.12.0": ["torch<2.9"]}), package("torch", {"2.9.0": ()}))
+    declared = rule("declared", when={"vllm": ""}, conflict={"torch": ">=2.9"}, kind="pip-refuses")
+    plain = cell({"vllm": "==0.12.0", "torch": "==2.9.0"})
+    own = replace(plain, id="own", overrides=(Override("torch", "==2.9.*", because="It works."),))
+    breaks = replace(declared, id="breaks", kind="breaks")
+    assert [evaluate_cell([declared], each).answer for each in (plain, own)] == ["incompatible", "compatible"]
+    assert [evaluate_cell([breaks], each).answer for each in (plain, own)] == ["incompatible", "incompatible"]
+    answers = cell_answers([plain, own], [declared], field)
+    assert {name: found.answer for name, found in answers.items()} == {"x": "incompatible", "own": "compatible"}

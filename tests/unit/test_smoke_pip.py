@@ -21,7 +21,10 @@ from smoke.checks import pip
     [
         ("prime-rl 0.8.0 requires dion, which is not installed.", True),
         ("prime-rl 0.8.0 requires torch, which is not installed.", False),
+        ("prime-rl 0.8.0 requires protobuf, which is not installed.", False),
         ("modelexpress 0.3.0 has requirement protobuf<6.0.0,>=5.27.0, but you have protobuf 6.33.6.", True),
+        ("modelexpress 0.3.0 has requirement protobuf<6.0.0,>=5.27.0, but you have protobuf 7.1.0.", False),
+        ("modelexpress 0.3.0 has requirement dion<1, but you have dion 1.0.", False),
         ("modelexpress 0.3.0 has requirement Proto_Buf<6.0.0,>=5.27.0, but you have Proto_Buf 6.33.6.", False),
         ("protobuf 1 has requirement torch<6, but you have torch 6.33.6.", False),
         ("dion 1.0 is not supported on this platform", False),
@@ -29,11 +32,11 @@ from smoke.checks import pip
     ],
 )
 def test_a_line_is_about_an_override(line: str, overridden: bool) -> None:
-    assert pip.overridden(line, {"dion", "protobuf"}) == overridden
+    assert pip.overridden(line, {"dion": None, "protobuf": ">=6.31.1,<7"}) == overridden
 
 
 def test_names_are_compared_in_their_normalised_form() -> None:
-    assert pip.overridden("a 1 requires Ruamel_Yaml, which is not installed.", {"ruamel-yaml"})
+    assert pip.overridden("a 1 requires Ruamel_Yaml, which is not installed.", {"ruamel-yaml": None})
 
 
 @pytest.mark.parametrize(

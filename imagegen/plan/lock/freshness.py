@@ -81,6 +81,7 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
         ("packages", dict(lock.added.requested) if lock.added else {}, dict(cell.packages)),
         ("gpu.capabilities", lock.gpu and lock.gpu.capabilities, _capabilities(cell)),
         ("env", lock.env, cell.env),
+        ("override", lock.overrides, cell.overrides),
     )
     yield from (name for name, said, meant in repeated if said != meant)
     wheels = {wheel.name: wheel for wheel in lock.wheels}

@@ -39,7 +39,7 @@ from imagegen.plan.lock.tables import (
     LockTable,
     archive_name,
 )
-from imagegen.plan.matrix.model import EnvVar, FileConflictRule
+from imagegen.plan.matrix.model import EnvVar, FileConflictRule, Override
 
 __all__ = [
     "BUILT",
@@ -141,6 +141,7 @@ class Lock(LockTable):
     added: Annotated[LockedPackages | None, Field(alias="packages")] = None
     uv: LockedWheel  # what resolved, and what a plain build of the rendered Dockerfile installs with
     env: tuple[EnvVar, ...]  # sorted by name
+    overrides: Annotated[tuple[Override, ...], Field(alias="override")] = ()  # sorted by package
     # sorted by name; `realised` turns each into a wheel
     builds: Annotated[tuple[LockedBuild, ...], Field(alias="build")] = ()
     wheels: Annotated[tuple[LockedWheel, ...], Field(alias="wheel")]  # sorted by name
@@ -187,6 +188,7 @@ class Lock(LockTable):
             ("wheels", [wheel.name for wheel in self.wheels]),
             ("builds", [build.name for build in self.builds]),
             ("env", [env.name for env in self.env]),
+            ("override", [override.package for override in self.overrides]),
             ("file-conflict", [conflict.rule for conflict in self.file_conflicts]),
             ("debs", [deb.name for deb in self.base.debs]),
             ("packages.debs", [deb.name for deb in self.added.debs] if self.added else []),

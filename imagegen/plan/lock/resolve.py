@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
@@ -59,6 +60,7 @@ def _excluded(explanation: str) -> list[tuple[str, str]]:
 # their dependent packages, and, restricted to these, for the files (PEP 751).
 
 _PROJECT = "cell"
+OMITTED = "0+omitted"  # the version of a placeholder
 _TIMEOUT = 1800  # seconds; the largest cells resolve within a minute where nothing is cached
 _OTHER_INDEX = "check network and proxy, or name another index: UV_DEFAULT_INDEX, or IMAGEGEN_INDEX_... for an alias"
 # Of uv 0.13: what it says of an index that fails, rather than of what the index holds.
@@ -98,6 +100,7 @@ class ResolveRequest:
     sites: Mapping[str, Site]  # alias -> where; without "pypi", uv's default
     constraints: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()  # PEP 508, in place of what packages require
+    omitted: tuple[str, ...] = ()  # packages that a placeholder of version OMITTED takes the place of
     sdists: tuple[Component, ...] = ()
     preferences: Mapping[str, str] | None = None  # package -> version that stays if it can
 
@@ -170,8 +173,8 @@ def _home(settings: Settings) -> Path:
 
 def _furnish(work_dir: Path, question: ResolveRequest) -> None:
     """Write what uv reads: the requirements with their routes, its configuration, and the interpreter it may ask."""
-    requirements = [*question.requirements, *question.constraints, *question.overrides]
-    for text in requirements:
+    overrides = [*question.overrides, *(f"{name}=={OMITTED}" for name in question.omitted)]
+    for text in (*question.requirements, *question.constraints, *overrides):
         _check(text)
     routed = sorted({package: alias for package, alias in question.routes.items() if alias != "pypi"}.items())
     lines = ["[project]", f'name = "{_PROJECT}"', 'version = "0"']
@@ -183,8 +186,8 @@ def _furnish(work_dir: Path, question: ResolveRequest) -> None:
         lines += ["explicit = true", *(['format = "flat"'] if site.flat else [])]
     (work_dir / "pyproject.toml").write_text("\n".join(lines) + "\n")
     (work_dir / "constraints.txt").write_text("".join(f"{text}\n" for text in question.constraints))
-    (work_dir / "overrides.txt").write_text("".join(f"{text}\n" for text in question.overrides))
-    lines = []
+    (work_dir / "overrides.txt").write_text("".join(f"{text}\n" for text in overrides))
+    lines = _placeholders(work_dir, question.omitted) if question.omitted else []
     if "pypi" in question.sites:
         lines += ["[[index]]", f"url = {json.dumps(question.sites['pypi'].url)}", "default = true"]
     for component in question.sdists:
@@ -199,6 +202,21 @@ def _furnish(work_dir: Path, question: ResolveRequest) -> None:
     guarded = shlex.join([sys.executable, "-I", uv_interpreter.__file__])
     (work_dir / "python").write_text(f'#!/bin/sh\nexec {guarded} "$0" "$@"\n')
     (work_dir / "python").chmod(0o755)
+
+
+def _placeholders(work_dir: Path, omitted: Sequence[str]) -> list[str]:
+    """Write a page that offers a file without requirements for each omitted package; return its configuration for uv.
+
+    An override with a marker that never holds would omit a package too, and hide which packages require it.
+    """
+    page, links, lines = work_dir / "omitted.html", [], []
+    for name in omitted:
+        file = f"{name.replace('-', '_')}-{OMITTED}.tar.gz"
+        sha256 = hashlib.sha256(file.encode()).hexdigest()  # of no file: uv opens none whose metadata it has
+        links.append(f'<a href="{(work_dir / file).as_uri()}#sha256={sha256}">{file}</a>')
+        lines += ["[[dependency-metadata]]", f'name = "{name}"', f'version = "{OMITTED}"', "requires-dist = []"]
+    page.write_text("<!DOCTYPE html>\n" + "<br>\n".join(links))
+    return ["[[index]]", f"url = {json.dumps(page.as_uri())}", 'format = "flat"', *lines]
 
 
 def _check(text: str) -> None:

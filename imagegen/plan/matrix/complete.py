@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from imagegen.core.config import mirror_name
-from imagegen.core.errors import ErrorList, MatrixError
+from imagegen.core.errors import ErrorList, Location, MatrixError
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.builds import LEADER, Builds
 from imagegen.plan.matrix.cells import Matrix, cell_id, inputs
@@ -23,6 +23,7 @@ from imagegen.plan.matrix.compose import (
     compose,
     cycle_error,
     inherit,
+    override_places,
     removal_errors,
 )
 from imagegen.plan.matrix.interpreters import Interpreters
@@ -278,7 +279,11 @@ class _Completion:
             self._fail(found, "it excludes every cell of the image", "exclude")
         generations = [Generation(e.entry, tuple(self.stacks[name] for name in e.entry.stacks)) for e in chain]
         self.errors += removal_errors(found, generations, choices)
-        cells = [self._cell(found, entry, choice, compose(generations, choice)) for choice in choices]
+        placed = [(*(self.entries["stacks"][name] for name in each.entry.stacks), each) for each in chain]
+        cells = [
+            self._cell(found, entry, choice, compose(generations, choice), override_places(placed, choice))
+            for choice in choices
+        ]
         return [cell for cell in cells if cell]
 
     def _base(self, found: PlacedEntry) -> Base:
@@ -316,7 +321,14 @@ class _Completion:
             self._metadata[package] = metadata.load(self.directories, package)
         return self._metadata[package]
 
-    def _cell(self, found: PlacedEntry, entry: ImageEntry, axes: Mapping[str, str], made: Composition) -> Cell | None:
+    def _cell(
+        self,
+        found: PlacedEntry,
+        entry: ImageEntry,
+        axes: Mapping[str, str],
+        made: Composition,
+        places: Mapping[str, Location],
+    ) -> Cell | None:
         sound = made.base in self.bases and all(self._component(found, name) for name in made.components)
         if not (sound and set(made.gpus) <= set(self.gpus)):
             return None  # what it names has an error of its own
@@ -373,9 +385,10 @@ class _Completion:
             omits=dict(sorted(made.omits.items())),
             packages=dict(sorted({**(base.packages if base.kind == "registry" else {}), **made.packages}.items())),
             overrides=tuple(
-                Override(name, None if each.omit else each.version, each.because)
+                Override(name, None if each.omit else each.version, because=each.because, source=each.source)
                 for name, each in sorted(made.overrides.items())
             ),
+            override_places=places,
             accepts=dict(sorted(made.accepts.items())),
             extends=entry.extends,
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from imagegen.core.errors import MatrixError
+from imagegen.core.errors import Location, MatrixError
 from imagegen.core.text import did_you_mean
 from imagegen.plan.matrix.recipe import EnvEntry
 from imagegen.plan.matrix.references import PlacedEntry
@@ -92,6 +92,22 @@ def _applying(parts: Sequence[StackEntry | ImageEntry], axes: Mapping[str, str])
 def applies(choice: Mapping[str, Sequence[str]], axes: Mapping[str, str]) -> bool:
     """Return whether each axis that `choice` names has one of its values in a cell of these `axes`."""
     return all(axes[axis] in values for axis, values in choice.items())
+
+
+def override_places(chain: Iterable[Sequence[PlacedEntry]], axes: Mapping[str, str]) -> dict[str, Location]:
+    """Return distribution -> the place of the override that counts in the cell with these `axes`.
+
+    `chain` has the stacks of each image and the image itself, in the order of `compose`.
+    """
+    found: dict[str, Location] = {}
+    for parts in chain:
+        for part in parts:
+            found |= {name: part.where("overrides", name) for name in part.entry.overrides}
+        for part in parts:
+            for position, variant in enumerate(part.entry.variants):
+                if applies(variant.when, axes):
+                    found |= {name: part.where("variants", position, "overrides", name) for name in variant.overrides}
+    return found
 
 
 # Images that extend one another.

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from imagegen.core import types as t
+from imagegen.core.errors import Location
 from imagegen.core.types import Gpu, Part, parse_specifier
 
 if TYPE_CHECKING:
@@ -263,19 +264,6 @@ class Requirement:
 
 
 @dataclass(frozen=True)
-class Override:
-    """A requirement that replaces all others of `package`; with `specifier` None, the image does not hold it."""
-
-    package: str
-    specifier: str | None  # PEP 440; "" is any version
-    because: str
-
-    @property
-    def pep508(self) -> str:
-        return f'{self.package}; python_version < "0"' if self.specifier is None else f"{self.package}{self.specifier}"
-
-
-@dataclass(frozen=True)
 class Base:
     """The operating-system layers under the stack."""
 
@@ -317,6 +305,25 @@ class EnvVar(Part):
     name: t.EnvName
     value: t.Line
     because: t.Line
+
+
+@dataclass(frozen=True)
+class Override(Part):
+    """A requirement that replaces all others of `package`; without a `specifier`, the image does not hold it."""
+
+    package: t.Distribution
+    specifier: t.Specifier | None = None  # "" is any version
+    because: t.Line = field(kw_only=True)
+    source: t.Line | None = field(default=None, kw_only=True)
+
+    def __str__(self) -> str:
+        if self.specifier is None:
+            return f"without {self.package}"
+        return f"{self.package}{self.specifier} whatever packages require"
+
+    @property
+    def reason(self) -> str:
+        return f"{self.because} [{self.source}]" if self.source else self.because
 
 
 @dataclass(frozen=True)
@@ -362,6 +369,7 @@ class Cell:
     omits: Mapping[str, str] = field(default_factory=dict)  # as in Declarations
     packages: Mapping[str, str] = field(default_factory=dict)  # Debian packages above the base -> reason, by name
     overrides: tuple[Override, ...] = ()  # sorted by package
+    override_places: Mapping[str, Location] = field(default_factory=dict)  # package -> its override in the matrix
     accepts: Mapping[str, str] = field(default_factory=dict)  # id of a rule that only warns here -> why
     extends: str | None = None  # the image whose content this one takes over, where the matrix names one
 

@@ -119,6 +119,7 @@ class OverrideEntry(Strict):
     version: t.Specifier = Field(default="", description="PEP 440; none: any version.")
     omit: bool = Field(default=False, description="It is not installed, whatever requires it.")
     because: t.Text
+    source: t.Text | None = Field(default=None, description="Where the reason was read or measured.")
 
     @model_validator(mode="after")
     def _one_meaning(self) -> Self:

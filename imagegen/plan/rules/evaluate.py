@@ -13,7 +13,7 @@ from packaging.version import Version
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix.model import ENV, Cell, Rule, is_surrounding
 from imagegen.plan.rules.check import WORST_FIRST, Conflict, Verdict
-from imagegen.plan.rules.facts import Facts, facts_of_cell, on_each, rules_in_context
+from imagegen.plan.rules.facts import Facts, facts_of_cell, on_each, overridden_in, rules_in_context
 from imagegen.plan.rules.problem import Problem
 from imagegen.plan.rules.solve import Clause, Contradiction, Literal, State, clauses, smallest, solve
 
@@ -92,7 +92,7 @@ def evaluate_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Ver
 
 def evaluate_cell(rules: Iterable[Rule], cell: Cell, facts: Facts | None = None) -> Verdict:
     """Return the verdict on a cell, on each of its GPUs; `facts` are those of its lock, where it has one."""
-    facts = facts or facts_of_cell(cell)
+    facts = replace(facts or facts_of_cell(cell), overridden=overridden_in(cell))
     return evaluate_on(cell.gpus, rules_in_context(rules, facts, cell.accepts), facts)
 
 

@@ -64,13 +64,20 @@ class Facts:
     names: Mapping[str, str]  # the other surroundings: "base", "platform", and "cuda" where it is "cpu"
     closed: bool
     env: Mapping[str, str] | None = None  # the variables that are set, all of them; None: not known
+    overridden: frozenset[str] = frozenset()  # packages whose declared requirements do not count
 
 
 def facts_of_cell(cell: Cell) -> Facts:
     """Return the facts before resolution: ranges, and labels that the cell's indexes will give."""
     packages = {each.component.package: _required(each) for each in cell.requirements}
     env = {each.name: each.value for each in cell.env}
-    return _facts(packages, cell.axes, cell.base.name, cell.base.glibc, env, closed=False)
+    facts = _facts(packages, cell.axes, cell.base.name, cell.base.glibc, env, closed=False)
+    return replace(facts, overridden=overridden_in(cell))
+
+
+def overridden_in(cell: Cell) -> frozenset[str]:
+    """Return the packages whose declared requirements the cell overrides."""
+    return frozenset(each.package for each in cell.overrides)
 
 
 def rules_in_context(
@@ -87,8 +94,15 @@ def rules_in_context(
     return [
         _in_context(rule, facts, warns=rule.id in accepts or (rule.direct and bool(rule.packages - asked)))
         for rule in rules
+        if not _is_overridden(rule, facts)
         if rule.leaders or rule.kind != "pip-refuses" or built.isdisjoint(rule.then)
     ]
+
+
+def _is_overridden(rule: Rule, facts: Facts) -> bool:
+    """Return whether the rule is a declared requirement of packages that the facts override."""
+    required = rule.then.keys() | rule.conflict.keys()
+    return rule.kind == "pip-refuses" and bool(required) and required <= facts.overridden
 
 
 def _in_context(rule: Rule, facts: Facts, *, warns: bool) -> Rule:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from imagegen.plan.matrix.model import NO_CUDA, Cell, Rule
 from imagegen.plan.rules.check import WORST_FIRST, Answer
 from imagegen.plan.rules.evaluate import assumptions, conflict_of_core
-from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell, on_each, rules_in_context
+from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell, on_each, overridden_in, rules_in_context
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.solve import Clause, State, smallest
 from imagegen.plan.rules.statements import MetadataCache
@@ -34,7 +34,7 @@ def _grouped(
     rules = tuple(rules)
     groups: dict[object, list[Cell]] = {}
     for cell in cells:
-        key = cell.cuda == NO_CUDA, tuple(sorted(extras_of(cell).items())), tuple(cell.accepts)
+        key = cell.cuda == NO_CUDA, tuple(sorted(extras_of(cell).items())), tuple(cell.accepts), cell.overrides
         groups.setdefault(key, []).append(cell)
     for members in groups.values():
         problem = SharedProblem(members, rules, library)
@@ -45,7 +45,7 @@ class SharedProblem:
     """The shared part of the problems of several cells: the names in all of them, without the cells' own facts.
 
     Either all of the cells have CUDA, or none, since rules about GPUs do not count without CUDA; and they require the
-    same extras and accept the same rules.
+    same extras, accept the same rules and have the same overrides.
     """
 
     def __init__(self, cells: Sequence[Cell], rules: Iterable[Rule], library: MetadataCache) -> None:
@@ -53,7 +53,7 @@ class SharedProblem:
         named = {name: Fact.within("") for facts in self.facts.values() for name in facts.packages}
         without = {"cuda": NO_CUDA} if cells[0].cuda == NO_CUDA else {}
         scope = FreeNames(frozenset(named), _required(self.facts.values()), _candidates(cells), extras_of(cells[0]))
-        facts = Facts(named, {}, without, closed=False)
+        facts = Facts(named, {}, without, closed=False, overridden=overridden_in(cells[0]))
         self.problem = Problem(rules_in_context(rules, facts, cells[0].accepts), facts, library, scope)
         binding = {f"rule {rule.id}" for rule in self.problem.rules.values() if rule.binding}
         sure = [each for each in self.problem.clauses if each.origin in binding or each.origin.startswith("stated ")]

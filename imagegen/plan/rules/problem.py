@@ -136,6 +136,8 @@ class Problem:
             self.releases[name] = found
             among = 0 if fact and fact.built else found.within(None if name in self.scope.free else fact)
             for each in found.statements(among, self.machine, self.scope.extras.get(name, frozenset())):
+                if each.name in self.facts.overridden:
+                    continue
                 self.statements.setdefault(each.origin, []).append(each)
                 if each.name not in seen and not is_surrounding(each.name):
                     seen.add(each.name)

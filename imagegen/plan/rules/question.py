@@ -344,7 +344,7 @@ class _QuestionParser:
         gpus = self.gpus if "gpu" in self.requested else cell.gpus
         gpus = () if names.get("cuda") == NO_CUDA else gpus
         extras = {**extras_of(cell), **{name: found for name, found in self.extras.items() if found}}
-        facts = Facts(packages, versions, names, closed=False, env=env)
+        facts = Facts(packages, versions, names, closed=False, env=env, overridden=facts.overridden)
         known = (self.requested, facts, gpus, extras)
         return Question(*known, cell, unknown, assumed, self.image, frozenset(self.short))
 

@@ -117,6 +117,7 @@ def _image(lock: Lock, digest: str) -> Component:
             "cell": lock.cell,
             "inputs": inputs_hash(lock),
             **{f"axis:{name}": value for name, value in lock.axes.items()},
+            **{f"override:{each.package}": f"{each}: {each.reason}" for each in lock.overrides},
         },
     )
 

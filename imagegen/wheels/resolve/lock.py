@@ -194,6 +194,7 @@ class Resolver:
         described = [replace(each.component, sdist=each.git.metadata) for each in self.cell.requirements if each.git]
         described += [each.described for each in self.compiled.values()]
         known = {each.package for each in described}
+        overrides = self.cell.overrides
         question = ResolveRequest(
             requirements=tuple(self._asked(each) for each in self.cell.requirements),
             target=self.target,
@@ -201,12 +202,15 @@ class Resolver:
             routes=self._routes,
             sites=self.parts.sites,
             constraints=constraints,
-            overrides=tuple(each.pep508 for each in self.cell.overrides),
+            overrides=tuple(f"{each.package}{each.specifier}" for each in overrides if each.specifier is not None),
+            omitted=tuple(each.package for each in overrides if each.specifier is None),
             sdists=(*(each for each in self.cell.sdists if each.package not in known), *described),
             preferences=kept,
         )
         with timed(self.context.progress, f"resolving {self.cell.id} as of {self.as_of}"):
-            return resolve(question, self.context.settings)
+            found = resolve(question, self.context.settings)
+        require_used(self.cell, found)
+        return tuple(each for each in found if each.name not in question.omitted)
 
     def _asked(self, requirement: Requirement) -> str:
         compiled = self.compiled.get(requirement.component.package)
@@ -319,6 +323,26 @@ class Resolver:
         return replace(locked, file=wheel, sdist=source)
 
 
+def require_used(cell: Cell, found: Iterable[Pinned]) -> None:
+    """Raise LockError for each override of a package that no found package requires."""
+    required = {each.name for each in found if each.via}
+    unused = [
+        LockError(
+            f'"{each.package}" overrides nothing',
+            code="lock-unused-override",
+            where=cell.override_places.get(each.package),
+            why=f"no package of this cell requires {each.package}",
+            fix="remove it from `overrides`" + ("" if each.specifier is None else ", or add it to `components`"),
+        )
+        for each in cell.overrides
+        if each.package not in required
+    ]
+    if len(unused) > 1:
+        raise LockErrors(unused)
+    if unused:
+        raise unused[0]
+
+
 # Making a lock: base, resolution, the choice of files, and wheels from sdists.
 
 
@@ -427,6 +451,7 @@ def lock_cell(
             interpreter=interpreter,
             wheels=wheels,
             env=cell.env,
+            overrides=cell.overrides,
             added=added,
         )
         settled = _settled(previous, made, kept) if previous else {}

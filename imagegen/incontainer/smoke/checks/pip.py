@@ -7,7 +7,7 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
 
 from smoke import elf
@@ -16,7 +16,7 @@ from smoke.program import Details, Failed, Skipped, Spec
 # pip 26.3, pip/_internal/commands/check.py
 _LACKS = re.compile(r"\S+ \S+ requires (\S+), which is not installed\.")
 _UNSUPPORTED = re.compile(r"(\S+) \S+ is not supported on this platform")
-_DIFFERS = re.compile(r"\S+ \S+ has requirement .*, but you have (\S+) \S+\.")
+_DIFFERS = re.compile(r"\S+ \S+ has requirement .*, but you have (\S+) (\S+)\.")
 
 
 def check(spec: Spec) -> Details:
@@ -51,7 +51,23 @@ def _machine(path: Path) -> int:
         return elf.machine(file.read(elf.HEADER.size))[0]
 
 
-def overridden(line: str, overrides: Collection[str]) -> bool:
-    """Return whether a line of `pip check` is about one of the distributions in `overrides` (normalised names)."""
-    found = _LACKS.fullmatch(line) or _DIFFERS.fullmatch(line)
-    return found is not None and re.sub(r"[-_.]+", "-", found[1]).lower() in overrides
+def overridden(line: str, overrides: Mapping[str, str | None]) -> bool:
+    """Return whether a line of `pip check` reports what `overrides` declares (normalised name -> PEP 440 specifier).
+
+    A distribution may be missing where its specifier is None, and differ where the installed version satisfies it.
+    """
+    if found := _LACKS.fullmatch(line):
+        return overrides.get(_normalised(found[1]), "") is None
+    if not (found := _DIFFERS.fullmatch(line)):
+        return False
+    specifier = overrides.get(_normalised(found[1]))
+    return specifier is not None and _satisfies(found[2], specifier)
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _satisfies(version: str, specifier: str) -> bool:
+    specifiers = importlib.import_module("pip._vendor.packaging.specifiers")  # an image may lack packaging itself
+    return bool(specifiers.SpecifierSet(specifier).contains(version, prereleases=True))
