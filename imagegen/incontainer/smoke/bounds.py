@@ -32,6 +32,8 @@ class Bound:
 
 
 _EPYC = "24 seeds, AMD EPYC, torch 2.13.0+cpu with AVX512, AVX2 and neither"
+_H100 = "12 seeds, one GPU, driver 580.159.04, torch 2.11.0, vllm 0.24.0"
+_H100_PAIR = "3 seeds, two GPUs, driver 580.159.04, torch 2.11.0, NCCL 2.28.9"
 _H200 = "12 seeds, one GPU, driver 580.159.04, torch 2.11.0, vllm 0.24.0; the same numbers with sglang 0.5.14"
 
 BOUNDS = (
@@ -57,6 +59,28 @@ BOUNDS = (
     Bound("cpu", "softmax", "bfloat16", 0.0033, _EPYC, "2026-11-23"),
     Bound("cpu", "softmax", "float16", 0.00046, _EPYC, "2026-11-23"),
     Bound("cpu", "softmax", "float32", 1e-06, _EPYC, "2026-11-23"),
+    Bound("NVIDIA H100 80GB HBM3", "all_reduce", "bfloat16", 0.0026, _H100_PAIR, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "all_reduce", "float16", 0.00032, _H100_PAIR, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "all_reduce", "float32", 0, _H100_PAIR, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "attention", "bfloat16", 0.0026, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "attention", "float16", 0.00037, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "attention", "float32", 6.8e-07, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "decoder", "bfloat16", 0.0071, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "decoder", "float16", 0.00075, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "decoder", "float32", 4.7e-07, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "decoder pair", "bfloat16", 0.012, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "log_softmax", "bfloat16", 0.002, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "log_softmax", "float16", 0.00025, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "log_softmax", "float32", 3.5e-08, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "matmul", "bfloat16", 0.0029, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "matmul", "float16", 0.00036, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "matmul", "float32", 2.9e-07, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "rms_norm", "bfloat16", 0.0057, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "rms_norm", "float16", 0.00058, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "rms_norm", "float32", 1.3e-07, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "softmax", "bfloat16", 0.0033, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "softmax", "float16", 0.0004, _H100, "2026-11-24"),
+    Bound("NVIDIA H100 80GB HBM3", "softmax", "float32", 1e-07, _H100, "2026-11-24"),
     Bound("NVIDIA H200", "attention", "bfloat16", 0.0026, _H200, "2026-11-23"),
     Bound("NVIDIA H200", "attention", "float16", 0.00037, _H200, "2026-11-23"),
     Bound("NVIDIA H200", "attention", "float32", 6.8e-07, _H200, "2026-11-23"),
