@@ -28,7 +28,7 @@ from imagegen.audit.model import (
 
 # Raise it whenever the readers see more, or something else, in the same file, or other libraries in the same base: what
 # is kept under the old number is then forgotten.
-FACTS_FORMAT = 6
+FACTS_FORMAT = 7
 _LEVEL = 6
 _NUL = "\0"
 

@@ -60,8 +60,9 @@ class ApiScanner:
         return with_namespaces(self._modules | compiled)
 
     def required_names(self) -> tuple[RequiredName, ...]:
-        """Return the required names of other distributions."""
-        return requirements(self._sources, self._starts) if self._starts else ()
+        """Return the required names of other distributions, without keyword arguments: no signatures are kept."""
+        found = requirements(self._sources, self._starts) if self._starts else ()
+        return tuple(each for each in found if not each.keyword)
 
 
 def check(subject: Subject) -> Iterator[Finding]:

@@ -50,7 +50,8 @@ _NAMED = 5  # versions that one line names
 @click.option(
     "--api",
     is_flag=True,
-    help="Instead: write matrices/api/<package>.json for COMPONENTS, the names that they import of other packages.",
+    help="Instead: write matrices/api/<package>.json for COMPONENTS, the names and keyword arguments that they use of "
+    "other packages.",
 )
 @click.option(
     "--verdicts", is_flag=True, help="Print as Markdown what changed, and which cells have another verdict for it."

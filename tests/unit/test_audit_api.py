@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from imagegen.audit.api import Api, RequiredName, exports, requirements
 from imagegen.audit.api.exports import LONGEST, Module
+from imagegen.audit.api.signatures import Signatures, Source
 from imagegen.audit.api.uses import NameUse, uses
 
 NAMES = ("one", "two", "three")
@@ -249,6 +251,204 @@ def test_attributes_of_a_guarded_import_are_guarded() -> None:
     assert {each.guarded for each in uses("a.py", source, {"engine"})} == {True}
 
 
+# Calls.
+
+
+def keywords(source: str, called: tuple[str, ...] = ()) -> dict[str, list[str]]:
+    """Return the keywords of calls that are no guess, by what is called."""
+    found: dict[str, list[str]] = {}
+    for each in uses("user/a.py", source.encode(), {"engine", "user"}, called):
+        if each.keyword and not each.guarded:
+            found.setdefault(each.name, []).append(each.keyword + ("?" if each.lazy else ""))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("from engine import LLM\nLLM('x', model=1, dtype=2)", {"engine.LLM": ["dtype", "model"]}),
+        ("import engine as e\ndef f(): e.core.LLM(model=1)", {"engine.core.LLM": ["model?"]}),
+        ("from engine import LLM\nLLM(model=1, **more)", {}),
+        ("from engine import LLM\ndef f(LLM): LLM(model=1)", {}),
+        ("from engine import LLM\nLLM = None\nLLM(model=1)", {}),
+        ("from engine import LLM\ntry:\n    LLM(model=1)\nexcept TypeError:\n    LLM()", {}),
+        ("from engine import LLM\nif engine_version > 1:\n    LLM(model=1)", {}),
+        ("try:\n    from engine import LLM\nexcept ImportError:\n    LLM = None\nLLM(model=1)", {}),
+        ("from engine import LLM\nx = LLM(model=1) if new else None", {}),
+        ("from engine import A\nclass B(A):\n    def __init__(self): super().__init__(x=1)", {"engine.A": ["x?"]}),
+        ("from engine import A\nclass B(A, C):\n    def __init__(self): super().__init__(x=1)", {}),
+        ("from engine import A\nclass B(A):\n    def f(self): super().f(x=1)", {}),
+    ],
+)
+def test_keywords_of_calls_of_imported_names_are_uses(source: str, expected: dict[str, list[str]]) -> None:
+    assert keywords(source) == expected
+
+
+# (the function `main`, whether normal use that calls it is certain to call LLM)
+MAINS = (
+    ("LLM(model=1)", True),
+    ("if not is_engine_available():\n        raise ImportError\n    LLM(model=1)", True),
+    ("Process(target=worker)", True),
+    ("for each in range(2):\n        worker()", True),
+    ("if x:\n        LLM(model=1)", False),
+    ("if x:\n        return\n    LLM(model=1)", False),
+    ("if x:\n        worker()", False),
+    ("def inside(): LLM(model=1)", False),
+    ("x = lambda: LLM(model=1)", False),
+    ("match x:\n        case 1: LLM(model=1)", False),
+)
+
+
+@pytest.mark.parametrize(("body", "certain"), MAINS)
+def test_a_function_that_normal_use_calls_is_certain_to_run(body: str, certain: bool) -> None:
+    worker = "def worker(): LLM(model=1)\n" if "worker" in body else ""
+    source = f"from engine import LLM\n{worker}def main():\n    {body}\nif __name__ == '__main__':\n    main()\n"
+    assert (keywords(source, ("main",)) == {"engine.LLM": ["model"]}) == certain
+
+
+# Signatures.
+
+SIGNATURES = {
+    "engine": """
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from engine.llm import LLM
+    from .llm import Old
+def __getattr__(name): ...
+""",
+    "engine.llm": """
+import dataclasses
+from engine.args import Args, wrapped, changed, Mixin
+import msgspec, pydantic
+class LLM(Mixin):
+    @wrapped(start=2)
+    def __init__(self, model, *, dtype="auto", **kwargs):
+        if "log" not in kwargs:
+            kwargs["log"] = True
+        self.args = Args(model=model, **kwargs)
+class Old(LLM): pass
+class Changed:
+    @changed
+    def __init__(self, model): ...
+class Swallows:
+    def __init__(self, **kwargs): ...
+class Passes:
+    def __init__(self, **kwargs): self.more = kwargs
+class Sometimes:
+    def __init__(self, x, **kwargs):
+        if x:
+            Args(**kwargs)
+class Outside(Unknown): pass
+class Meta(metaclass=M): pass
+class Record(Mixin, msgspec.Struct, omit_defaults=True):
+    n: int = 1
+class Subrecord(Record, kw_only=True):
+    m: int = 2
+class Model(pydantic.BaseModel):
+    n: int
+class New:
+    def __new__(cls, **kwargs): ...
+class Child(Args):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+def plain(a, /, b, *, c): ...
+def star(*args, **kwargs): return plain(*args, **kwargs)
+def local(**kwargs):
+    plain = object
+    plain(**kwargs)
+def pops(**kwargs):
+    kwargs.pop("d", None)
+    plain(1, **kwargs)
+if True:
+    def twice(a): ...
+def both(a): ...
+both = 1
+""",
+    "engine.args": """
+import functools
+from dataclasses import dataclass, field
+class Mixin:
+    def convert(self): ...
+@dataclass
+class Base:
+    seed: int = 0
+@dataclass(frozen=True)
+class Args(Base):
+    model: str = ""
+    extension: str = field(default="")
+def wrapped(start):
+    def wrapper(fn):
+        @functools.wraps(fn)
+        def inner(*args, **kwargs):
+            if kwargs.keys() & {"old"}:
+                print(args)
+            return fn(*args, **kwargs)
+        return inner
+    return wrapper
+def changed(fn):
+    @functools.wraps(fn)
+    def inner(*args, **kwargs):
+        kwargs["model"] = kwargs.pop("old")
+        return fn(*args, **kwargs)
+    return inner
+""",
+}
+
+
+def engine_source(module: str) -> Source | None:
+    text = SIGNATURES.get(module)
+    return Source(text.encode(), module == "engine") if text else None
+
+
+@pytest.mark.parametrize(
+    ("name", "accepted"),
+    [
+        ("LLM", {"model", "dtype", "log", "extension", "seed"}),
+        ("Old", {"model", "dtype", "log", "extension", "seed"}),
+        ("llm.Record", {"n"}),
+        ("llm.Subrecord", {"n", "m"}),
+        ("llm.Child", {"seed", "model", "extension"}),
+        ("llm.plain", {"b", "c"}),
+        ("llm.star", {"b", "c"}),
+        ("llm.pops", {"b", "c", "d"}),
+    ],
+)
+def test_a_signature_that_shows_refuses_other_keywords(name: str, accepted: set[str]) -> None:
+    signatures = Signatures(engine_source)
+    assert not any(signatures.refuses(f"engine.{name}", each) for each in accepted)
+    assert signatures.refuses(f"engine.{name}", "other")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Changed", "Swallows", "Passes", "Sometimes", "Outside", "Meta", "Model", "New", "local", "twice", "both", "no"],
+)
+def test_a_signature_that_does_not_show_refuses_nothing(name: str) -> None:
+    assert not Signatures(engine_source).refuses(f"engine.llm.{name}", "other")
+    assert not Signatures(engine_source).refuses(f"engine.{name}", "other")
+
+
+def test_names_that_lead_to_each_other_end() -> None:
+    loops = {"a": "from b import x\nclass C(C): pass\ndef f(**kwargs): f(**kwargs)", "b": "from a import x"}
+    signatures = Signatures(lambda module: Source(loops[module].encode(), False) if module in loops else None)
+    assert not any(signatures.refuses(name, "other") for name in ("a.x", "b.x", "a.C", "a.f", "c.x"))
+
+
+PARAMETERS = st.sampled_from(["a", "a, b", "a, /, b", "*, a", "a, *, b", "a=1, **kwargs", "*a, b"])
+
+
+@given(PARAMETERS, PARAMETERS, st.booleans(), st.sampled_from("abc"))
+def test_what_a_signature_refuses_raises_type_error(outer: str, inner: str, forwards: bool, keyword: str) -> None:
+    call = "inner(**kwargs)" if forwards and "kwargs" in outer else "None"
+    source = f"def inner({inner}): ...\ndef outer({outer}):\n    {call}\n"
+    refused = Signatures(lambda module: Source(source.encode(), False)).refuses("m.outer", keyword)
+    space: dict[str, Any] = {}
+    exec(source, space)
+    if refused:
+        with pytest.raises(TypeError, match=r"unexpected keyword|positional-only"):
+            space["outer"](**{keyword: 1})
+
+
 # Requirements.
 
 SOURCES = {
@@ -271,6 +471,11 @@ def test_requirements_are_those_of_the_files_that_run() -> None:
         ("engine.Server", "user/rollout/server.py", True),
     ]
     assert found[0] == RequiredName("engine.Common", 1, "user/common.py", 1, True)
+
+
+def test_a_start_may_name_a_function_that_is_called() -> None:
+    found = requirements(SOURCES, {"engine": ("user.common:f",)})
+    assert [(each.name, each.certain) for each in found] == [("engine.Common", True), ("engine.Late", True)]
 
 
 def test_a_module_that_only_guarded_imports_lead_to_is_no_start() -> None:

@@ -25,7 +25,7 @@ VERSIONS = ["0.4.1", "0.4.1.post5", "0.5.0", "0.5.1", "0.6", "0.10.0"]
 SPECIFIERS = st.lists(st.sampled_from(["<0.5", ">=0.4,<0.5", "==0.6", ">=0.1"]), max_size=2).map(tuple)
 TEXTS = st.text(max_size=6)
 NAMES = st.builds(
-    SharedName, TEXTS, TEXTS, st.booleans(), TEXTS, st.integers(1, 9), st.booleans(), SPECIFIERS, SPECIFIERS
+    SharedName, TEXTS, TEXTS, st.booleans(), TEXTS, st.integers(1, 9), st.booleans(), SPECIFIERS, SPECIFIERS, TEXTS
 )
 WHEELS = st.dictionaries(TEXTS, st.dictionaries(st.sampled_from(VERSIONS), TEXTS, max_size=2), max_size=2)
 
@@ -76,16 +76,16 @@ def required(name: str, modules: int = 2, *, path: str = "verl/a.py", certain: b
 
 def test_names_that_a_release_lacks_are_shared_with_the_spans_of_both() -> None:
     names = (required("sglang.io.New"), required("sglang.io.Always"))
-    lacking = {"0.4": {("sglang.io.New", 2): "sglang.io.New"}, "0.5": {}, "0.6": {}}
+    lacking = {"0.4": {("sglang.io.New", 2, ""): ("sglang.io.New", "")}, "0.5": {}, "0.6": {}}
     (found,) = shared({"0.7.0": (), "0.7.1": names, "0.8.0": names}, {"sglang": lacking})
     assert found == SharedName("sglang", "sglang.io.New", False, "verl/a.py", 7, True, (">=0.7.1,<=0.8.0",), ("<0.5",))
 
 
 def test_a_missing_module_lacks_all_of_its_names() -> None:
     lacking = {
-        "1": {("vllm.a.X", 2): "vllm.a.X"},
+        "1": {("vllm.a.X", 2, ""): ("vllm.a.X", "")},
         "2": {},
-        "3": {("vllm.a.X", 2): "vllm.a"},
+        "3": {("vllm.a.X", 2, ""): ("vllm.a", "")},
     }
     found = list(shared({"1": (required("vllm.a.X"),)}, {"vllm": lacking}))
     assert {(each.name, each.module, each.lacked_by) for each in found} == {
@@ -95,12 +95,23 @@ def test_a_missing_module_lacks_all_of_its_names() -> None:
 
 
 def test_what_no_release_has_is_not_shared() -> None:
-    assert list(shared({"1": (required("vllm.a.X"),)}, {"vllm": {"1": {("vllm.a.X", 2): "vllm.a.X"}}})) == []
+    assert list(shared({"1": (required("vllm.a.X"),)}, {"vllm": {"1": {("vllm.a.X", 2, ""): ("vllm.a.X", "")}}})) == []
+
+
+def test_a_keyword_is_shared_beside_the_name_that_is_called() -> None:
+    names = (required("vllm.LLM", 1), RequiredName("vllm.LLM", 1, "verl/a.py", 9, True, "model"))
+    lacking = {
+        "1": {("vllm.LLM", 1, ""): ("vllm.LLM", "")},
+        "2": {("vllm.LLM", 1, "model"): ("vllm.LLM", "model")},
+        "3": {},
+    }
+    found = {each.keyword: (each.name, each.line, each.lacked_by) for each in shared({"1": names}, {"vllm": lacking})}
+    assert found == {"": ("vllm.LLM", 7, ("<2",)), "model": ("vllm.LLM", 9, (">=2,<3",))}
 
 
 def test_a_certain_use_hides_the_uncertain_ones_of_the_same_release() -> None:
     names = (required("vllm.a.X", path="verl/b.py", certain=False), required("vllm.a.X"))
-    lacking = {"1": {("vllm.a.X", 2): "vllm.a.X"}, "2": {}}
+    lacking = {"1": {("vllm.a.X", 2, ""): ("vllm.a.X", "")}, "2": {}}
     found = list(shared({"1": names, "2": names[:1]}, {"vllm": lacking}))
     assert {(each.certain, each.required_by) for each in found} == {(True, ("==1",)), (False, ("==2",))}
 
@@ -122,6 +133,17 @@ def test_a_rule_speaks_for_all_names_of_the_same_releases() -> None:
     assert first.message == "ImportError: cannot import name 'X' from 'vllm.a'"
     assert found["api-verl-vllm-b"].severity == "warning"
     assert found["api-verl-vllm-b"].message == "ModuleNotFoundError: No module named 'vllm.b'"
+
+
+def test_a_refused_keyword_breaks_unless_the_same_releases_lack_a_name() -> None:
+    rest = (("==1.0",), ("<2",))
+    keyword = SharedName("vllm", "vllm.LLM", False, "verl/a.py", 7, True, *rest, "model")
+    (rule,) = rules_of(PackageNames("verl", "2026-11-24", {}, (keyword,)))
+    assert (rule.id, rule.when, rule.conflict) == ("api-verl-vllm-model", {"verl": "==1.0"}, {"vllm": "<2"})
+    assert (rule.severity, rule.kind) == ("error", "breaks")
+    assert rule.message == "TypeError: LLM got an unexpected keyword argument 'model'"
+    name = SharedName("vllm", "vllm.LLM", False, "verl/a.py", 7, True, *rest)
+    assert [each.id for each in rules_of(PackageNames("verl", "", {}, (name, keyword)))] == ["api-verl-vllm-LLM"]
 
 
 # The shipped files.
@@ -159,6 +181,8 @@ def rejected(package: str, version: str, provider: str, other: str) -> set[str]:
         (("verl", "0.4.1"), ("sglang", "0.5.2"), "ReleaseMemoryOccupationReqInput"),
         # https://github.com/huggingface/trl/issues/4617
         (("trl", "0.25.0"), ("vllm", "0.12.0"), "GuidedDecodingParams"),
+        # https://github.com/huggingface/trl/issues/3304
+        (("trl", "0.17.0"), ("vllm", "0.7.2"), "worker_extension_cls"),
         (("verl", "0.6.1"), ("transformers", "5.0.0"), "AutoModelForVision2Seq"),
     ],
 )

@@ -1,7 +1,7 @@
-"""The names that a package uses of others: by import statements, and as attributes of what these bind.
+"""The names that a package uses of others: by import statements, as attributes of what these bind, and in calls.
 
-A use that the code can do without is `guarded`: in `try` with a handler of ImportError or AttributeError, below a test
-of versions or of what is installed, in a branch that only type checkers read.
+A use that the code can do without is `guarded`: in `try` with a handler of ImportError, AttributeError or TypeError,
+below a test of versions or of what is installed, in a branch that only type checkers read.
 """
 
 from __future__ import annotations
@@ -22,33 +22,41 @@ from imagegen.audit.api.exports import (
     parents,
     parse,
 )
+from imagegen.audit.api.signatures import is_super_init
 
-_HANDLED = {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"}
+_HANDLED = {"ImportError", "ModuleNotFoundError", "AttributeError", "TypeError", "Exception", "BaseException"}
 # Tests of versions, or of what is installed: `vllm_version >= ...`, `hasattr(...)`, `is_flash_attn_available()`.
 _TEST = re.compile(
     r"(?i)version|hasattr|getattr|find_spec|available|installed|import|type_checking|support|^_?is_|^_?has_"
 )
+_PRESENCE = "_?is_{}_(?:available|installed)"
 _IMPORT = re.compile(rb"\b(?:import|from)\b")
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+
+_Key = tuple[str, int, str, str, bool]  # name, modules, keyword, function of the module, below a condition
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class NameUse:
-    """A use of a dotted name; the first `modules` parts of it must be modules, since an import statement names them."""
+    """A use of a dotted name; the first `modules` parts of it must be modules, since an import statement names them.
+
+    With `keyword`, a call of it that passes this keyword argument.
+    """
 
     name: str  # "vllm.v1.engine.utils.CoreEngine"
     modules: int
     path: str  # relative to site-packages
     line: int
-    lazy: bool  # inside a function
+    lazy: bool  # inside a function, and not in one that normal use is certain to call
     guarded: bool
+    keyword: str = ""
 
 
-def uses(path: str, source: bytes, tops: Collection[str]) -> list[NameUse]:
+def uses(path: str, source: bytes, tops: Collection[str], called: Collection[str] = ()) -> list[NameUse]:
     """Return the uses, in the Python file at `path` below site-packages, of modules below the top-level names `tops`.
 
     Of several equal ones, one that is certain to run is returned, else the first one. Attributes are not read of
-    modules of the file's own package.
+    modules of the file's own package. `called` are functions of the module that normal use calls.
     """
     name = module_name(path)
     if name is None or not path.endswith(".py") or (tree := parse(source)) is None:
@@ -57,16 +65,18 @@ def uses(path: str, source: bytes, tops: Collection[str]) -> list[NameUse]:
     foreign = any(top != own and top.encode() in source for top in tops)
     reader = _Reader(path, name, tops, tree, None if foreign else _import_lines(source))
     reader.read(tree.body, _Where())
-    return sorted(reader.uses())
+    return sorted(reader.uses(called))
 
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """The surroundings of a statement: the function of the module around it, any function, and a guard."""
+    """The surroundings of a statement: the function of the module around it, any function, a guard, a condition."""
 
     function: str = ""
     lazy: bool = False
     guarded: bool = False
+    conditional: bool = False  # a call of the function may leave it out
+    base: str = ""  # the dotted name of the imported class that is the only base of the class around it
 
 
 class _Reader:
@@ -81,31 +91,47 @@ class _Reader:
         self._bound: dict[str, str] = {}  # local name -> the dotted name that an import bound to it
         self._lost = set(_assigned(tree)) if lines is None else set()  # local names that are bound to anything else too
         self._doubtful: set[str] = set()  # local names of guarded imports
-        self._found: dict[tuple[str, int, str], NameUse] = {}  # by name, and by function of the module
+        self._found: dict[_Key, NameUse] = {}
         self._referred: dict[str, list[_Where]] = {}  # name -> where it is read
 
-    def uses(self) -> Iterator[NameUse]:
+    def uses(self, called: Collection[str]) -> Iterator[NameUse]:
         """Yield the best use of each name; functions that only guarded code refers to count as guarded."""
-        guarded = self._guarded_functions()
-        best: dict[tuple[str, int], NameUse] = {}
-        for (name, modules, function), found in self._found.items():
-            use = replace(found, guarded=found.guarded or function in guarded)
-            known = best.get((name, modules))
+        running = self._running_functions(called)
+        guarded = self._guarded_functions(running)
+        best: dict[tuple[str, int, str], NameUse] = {}
+        for (name, modules, keyword, function, conditional), found in self._found.items():
+            lazy = found.lazy and (conditional or function not in running)
+            use = replace(found, lazy=lazy, guarded=found.guarded or function in guarded)
+            known = best.get((name, modules, keyword))
             if known is None or (use.guarded, use.lazy) < (known.guarded, known.lazy):
-                best[name, modules] = use
+                best[name, modules, keyword] = use
         yield from best.values()
+
+    def _running_functions(self, called: Collection[str]) -> set[str]:
+        """Return the called functions, and those of the module that they refer to below no condition."""
+        running = set(called)
+        while (
+            more := {
+                name
+                for name, places in self._referred.items()
+                if any(each.function in running and not each.guarded and not each.conditional for each in places)
+            }
+            - running
+        ):
+            running |= more
+        return running
 
     @cached_property
     def _tests(self) -> set[str]:
         return _test_names(self._tree)
 
-    def _guarded_functions(self) -> set[str]:
-        functions = {function for _, _, function in self._found}
+    def _guarded_functions(self, running: Collection[str]) -> set[str]:
+        functions = {function for _, _, _, function, _ in self._found}
         functions |= {where.function for places in self._referred.values() for where in places}
         guarded: set[str] = set()
         while more := {
             name
-            for name in functions - guarded
+            for name in functions.difference(guarded, running)
             if (places := [each for each in self._referred.get(name, ()) if each.function != name])
             and all(each.guarded or each.function in guarded for each in places)
         }:
@@ -116,8 +142,10 @@ class _Reader:
         """Read statements of one block; those behind a test that leaves the block are below a guard."""
         for node in filter(self._is_read, body):
             self._statement(node, where)
-            if isinstance(node, ast.If) and self._is_guard(node.test) and isinstance(node.body[-1], _LEAVES):
-                where = replace(where, guarded=True)
+            if isinstance(node, ast.If) and isinstance(node.body[-1], _LEAVES) and not _refuses_absence(node):
+                guarded = where.guarded or self._is_guard(node.test)
+                conditional = where.conditional or not isinstance(node.body[-1], ast.Raise)
+                where = replace(where, guarded=guarded, conditional=conditional)
 
     def _is_read(self, node: ast.stmt) -> bool:
         """Return whether the statement holds one of the lines to read, or is a test that leaves its block."""
@@ -141,10 +169,10 @@ class _Reader:
                 outside = [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)]
                 self._expressions(outside, where)
                 function = where.function if where.lazy else node.name
-                self.read(node.body, replace(where, function=function, lazy=True))
+                self.read(node.body, replace(where, function=function, lazy=True, conditional=where.lazy))
             case ast.ClassDef():
                 self._expressions([*node.bases, *node.decorator_list], where)
-                self.read(node.body, where)
+                self.read(node.body, replace(where, base=self._base(node)))
             case ast.With() | ast.AsyncWith():
                 self._expressions([item.context_expr for item in node.items], where)
                 calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
@@ -159,7 +187,7 @@ class _Reader:
         if isinstance(node, ast.Match):
             self._expressions([node.subject], where)
             for case in node.cases:
-                self.read(case.body, where)
+                self.read(case.body, replace(where, conditional=True))
             return
         self._expressions([node.test if isinstance(node, ast.While) else node.iter], where)
         self.read([*node.body, *node.orelse], where)
@@ -168,15 +196,15 @@ class _Reader:
 
     def _if(self, node: ast.If, where: _Where) -> None:
         """At module level, every condition but the presence of the used package is a guard."""
-        below = replace(where, guarded=True)
+        below = replace(where, guarded=True, conditional=True)
         if (dotted(node.test) or [""])[-1] == "TYPE_CHECKING":
             self.read(node.orelse, where)
         elif self._is_presence(node.test):
             self.read(node.body, where)
             self.read(node.orelse, below)
         else:
-            chosen = below if self._is_guard(node.test) or not where.lazy else where
-            self._expressions([node.test], chosen)
+            chosen = below if self._is_guard(node.test) or not where.lazy else replace(where, conditional=True)
+            self._expressions([node.test], replace(chosen, conditional=where.conditional))
             self.read(node.body, chosen)
             self.read(node.orelse, chosen)
 
@@ -185,7 +213,7 @@ class _Reader:
         match test:
             case ast.Call(func=function, args=[], keywords=[]):
                 name = (dotted(function) or [""])[-1]
-                return any(re.fullmatch(rf"_?is_{top}_(?:available|installed)", name) for top in self._tops)
+                return any(re.fullmatch(_PRESENCE.format(top), name) for top in self._tops)
             case ast.Compare(left=ast.Call(func=function, args=[ast.Constant(value=top)]), ops=[ast.IsNot()]):
                 return (dotted(function) or [""])[-1] == "find_spec" and top in self._tops
             case _:
@@ -196,7 +224,7 @@ class _Reader:
         return any(_TEST.search(name) or name in self._tests for name in _identifiers(test))
 
     def _try(self, node: ast.Try | ast.TryStar, where: _Where) -> None:
-        below = replace(where, guarded=True)
+        below = replace(where, guarded=True, conditional=True)
         catching = [each for each in node.handlers if _handles(each.type)]
         forgiven = any(not isinstance(each.body[-1], ast.Raise) or len(each.body) > 2 for each in catching)
         self.read(node.body, below if forgiven else where)
@@ -234,32 +262,67 @@ class _Reader:
         if self._bound.setdefault(local, name) != name:
             self._lost.add(local)
 
-    # --- attributes -----------------------------------------------------------------------------------------------
+    # --- attributes and calls -------------------------------------------------------------------------------------
 
     def _expressions(self, nodes: Iterable[ast.AST], where: _Where) -> None:
-        """Read the attributes of imported names; a guard anywhere in a statement covers all of it."""
+        """Read the attributes and calls of imported names; a guard anywhere in a statement covers all of it."""
         if self._lines is not None:
             return
         for each in (each for node in nodes for each in ast.walk(node)):
             if isinstance(each, ast.IfExp | ast.BoolOp):
-                where = replace(where, guarded=True)
+                where = replace(where, guarded=True, conditional=True)
+            elif isinstance(each, ast.Lambda):
+                where = replace(where, conditional=True)
             elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load):
                 self._referred.setdefault(each.id, []).append(where)
-            elif isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load) and (names := dotted(each)):
-                bound = self._bound.get(names[0])
-                if bound and names[0] not in self._lost:
-                    guarded = where.guarded or names[0] in self._doubtful
-                    self._add(".".join([bound, *names[1:]]), 1, replace(where, guarded=guarded), each.lineno)
+            elif isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load):
+                if name := self._imported(each):
+                    self._add(name, 1, self._guarded_by_import(each, where), each.lineno)
+            elif isinstance(each, ast.Call) and each.keywords:
+                self._call(each, where)
+
+    def _call(self, node: ast.Call, where: _Where) -> None:
+        """Read the keywords of a call; nothing where it also passes `**` arguments."""
+        keywords = [each.arg for each in node.keywords if each.arg]
+        if len(keywords) < len(node.keywords):
+            return
+        name = (where.base if where.lazy else "") if is_super_init(node.func) else self._imported(node.func)
+        for keyword in keywords if name else ():
+            self._add(name or "", 1, self._guarded_by_import(node.func, where), node.lineno, keyword)
+
+    def _base(self, node: ast.ClassDef) -> str:
+        """Return the dotted name of the only base, if an import that is certain binds it; else an empty text."""
+        certain = len(node.bases) == 1 and not self._guarded_by_import(node.bases[0], _Where()).guarded
+        return (self._imported(node.bases[0]) or "") if certain else ""
+
+    def _imported(self, node: ast.expr) -> str | None:
+        """Return the dotted name that an import statement gives `a.b.c`; None where another statement may bind `a`."""
+        names = dotted(node)
+        bound = self._bound.get(names[0]) if names and names[0] not in self._lost else None
+        return ".".join([bound, *names[1:]]) if names and bound else None
+
+    def _guarded_by_import(self, node: ast.expr, where: _Where) -> _Where:
+        return replace(where, guarded=where.guarded or (dotted(node) or [""])[0] in self._doubtful)
 
     def _is_used(self, module: str) -> bool:
         return module.partition(".")[0] in self._tops
 
-    def _add(self, name: str, modules: int, where: _Where, line: int) -> None:
-        made = NameUse(name, modules, self._path, line, where.lazy, where.guarded)
-        key = (name, modules, where.function)
+    def _add(self, name: str, modules: int, where: _Where, line: int, keyword: str = "") -> None:
+        made = NameUse(name, modules, self._path, line, where.lazy, where.guarded, keyword)
+        key = (name, modules, keyword, where.function, where.conditional)
         known = self._found.get(key)
         if known is None or (made.guarded, made.lazy) < (known.guarded, known.lazy):
             self._found[key] = made
+
+
+def _refuses_absence(node: ast.If) -> bool:
+    """Return whether the statement is `if not is_vllm_available(): raise ...`: what follows it needs the package."""
+    match node:
+        case ast.If(test=ast.UnaryOp(op=ast.Not(), operand=ast.Call(func=function, args=[], keywords=[]))):
+            name = (dotted(function) or [""])[-1]
+            return isinstance(node.body[-1], ast.Raise) and re.fullmatch(_PRESENCE.format(r"\w+"), name) is not None
+        case _:
+            return False
 
 
 def _import_lines(source: bytes) -> list[int]:
@@ -312,8 +375,10 @@ _Edges = Mapping[str, Collection[str]]  # path -> paths of the files that it imp
 class RequiredName:
     """A dotted name of another package; the first `modules` parts of it must be modules.
 
-    `certain`: its file is imported in normal use, and the name is used there at module level. Otherwise it is used in a
-    function, or in a file that only functions import.
+    With `keyword`, calling it must take this keyword argument.
+
+    `certain`: its file is imported in normal use, and the name is used there at module level or in a function that
+    normal use calls. Otherwise it is used in another function, or in a file that only functions import.
     """
 
     name: str  # "vllm.v1.engine.utils.CoreEngine"
@@ -321,6 +386,7 @@ class RequiredName:
     path: str  # relative to site-packages
     line: int
     certain: bool
+    keyword: str = ""
 
 
 def requirements(files: Mapping[str, bytes], starts: Mapping[str, Sequence[str]]) -> tuple[RequiredName, ...]:
@@ -329,10 +395,18 @@ def requirements(files: Mapping[str, bytes], starts: Mapping[str, Sequence[str]]
     Args:
         files: paths below site-packages -> sources.
         starts: the top-level name of another package ("vllm") -> the modules, as globs, that those import first who use
-            the package with that one. A module that only guarded imports lead to must be named in full.
+            the package with that one. A module that only guarded imports lead to must be named in full, and so must one
+            of which they also call a function ("trl.scripts.vllm_serve:main").
     """
     tops = tops_of(files, starts)
-    return required(files, [use for path, source in files.items() for use in uses(path, source, tops)], starts)
+    used = [use for path, source in files.items() for use in uses(path, source, tops, called(path, starts))]
+    return required(files, used, starts)
+
+
+def called(path: str, starts: Mapping[str, Sequence[str]]) -> frozenset[str]:
+    """Return the functions of the file at `path` that `starts` says are called."""
+    references = (each.partition(":") for globs in starts.values() for each in globs)
+    return frozenset(function for module, _, function in references if function and module == module_name(path))
 
 
 def tops_of(paths: Iterable[str], starts: Mapping[str, Sequence[str]]) -> frozenset[str]:
@@ -347,13 +421,13 @@ def required(
     paths = {name: path for path in sorted(files) if path.endswith(".py") and (name := module_name(path))}
     graph = _Graph(paths, used)
     found: set[RequiredName] = set()
-    for top, globs in starts.items():
-        roots = graph.roots(globs)
+    for top, references in starts.items():
+        roots = graph.roots([each.partition(":")[0] for each in references])
         at_import, ever = graph.reached(roots, lazy=False), graph.reached(roots, lazy=True)
         for use in used:
             if use.name.partition(".")[0] == top and not use.guarded and use.path in ever:
                 certain = use.path in at_import and not use.lazy
-                found.add(RequiredName(use.name, use.modules, use.path, use.line, certain))
+                found.add(RequiredName(use.name, use.modules, use.path, use.line, certain, use.keyword))
     return tuple(sorted(found))
 
 

@@ -19,7 +19,8 @@ from packaging.version import Version
 
 from imagegen.audit.api import Api, Module, RequiredName
 from imagegen.audit.api.exports import LONGEST, OPEN, is_package, listed, module, module_name, with_namespaces
-from imagegen.audit.api.uses import NameUse, required, tops_of, uses
+from imagegen.audit.api.signatures import Signatures, Source
+from imagegen.audit.api.uses import NameUse, called, required, tops_of, uses
 from imagegen.audit.imports import providers, starts
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
@@ -34,7 +35,9 @@ _THREADS = 6  # wheels at once
 _PLATFORM = re.compile(r"any|(?:many)?linux.*_x86_64")
 _INSTALLED = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")  # what installers move to site-packages
 
-_Lacking = Mapping[tuple[str, int], str]  # (name, modules) -> the first part of it that a release does not define
+_Name = tuple[str, int, str]  # name, modules, keyword
+_Part = tuple[str, str]  # name, keyword
+_Lacking = Mapping[_Name, _Part]  # -> the first part of it that a release does not define
 _Member = tuple[str, int, int]  # path, CRC-32 and size: of equal ones, one is read
 
 
@@ -47,6 +50,7 @@ class _Readers:
     modules: dict[_Member, Module] = field(default_factory=dict)
     listed: dict[_Member, Module] = field(default_factory=dict)
     uses: dict[_Member, list[NameUse]] = field(default_factory=dict)
+    sources: dict[_Member, bytes] = field(default_factory=dict)
 
 
 def read(packages: Sequence[str], settings: Settings, today: str, say: Callable[[str], None]) -> list[PackageNames]:
@@ -67,7 +71,7 @@ def read(packages: Sequence[str], settings: Settings, today: str, say: Callable[
         lacking: dict[str, dict[str, _Lacking]] = {}
         for name, top in others.items():
             names = {
-                (each.name, each.modules)
+                (each.name, each.modules, each.keyword)
                 for releases in needed.values()
                 for required_names in releases.values()
                 for each in required_names
@@ -109,25 +113,49 @@ def _required(readers: _Readers, package: str, link: IndexLink) -> tuple[Require
         for path, info in files.items():
             key = (path, info.CRC, info.file_size)
             if key not in readers.uses:
-                readers.uses[key] = uses(path, wheel_metadata.bounded(archive, info), tops)
+                source = wheel_metadata.bounded(archive, info)
+                readers.uses[key] = uses(path, source, tops, called(path, starts(package)))
             used += readers.uses[key]
     return required(files, used, starts(package))
 
 
-def _lacking(readers: _Readers, link: IndexLink, *, top: str, names: Collection[tuple[str, int]]) -> _Lacking:
-    """Return those of the names that a release of a provider does not define."""
+def _lacking(readers: _Readers, link: IndexLink, *, top: str, names: Collection[_Name]) -> _Lacking:
+    """Return those of the names that a release of a provider does not define, and keywords that it refuses."""
+    found: dict[_Name, _Part] = {}
     with wheel_metadata.archive(readers.client, link) as archive:
-        api = Api(_modules(readers, archive, top, {name for name, _ in names}))
-    return {(name, modules): part for name, modules in names if (part := api.missing(name, modules))}
+        members = _members(archive, top)
+        api = Api(_modules(readers, archive, members, {name for name, _, _ in names}))
+        signatures = Signatures(partial(_source, readers, archive, members))
+        for name, modules, keyword in names:
+            if not keyword and (part := api.missing(name, modules)):
+                found[name, modules, keyword] = (part, "")
+            elif keyword and signatures.refuses(name, keyword):
+                found[name, modules, keyword] = (name, keyword)
+    return found
 
 
-def _modules(readers: _Readers, archive: zipfile.ZipFile, top: str, names: Iterable[str]) -> dict[str, Module]:
+def _members(archive: zipfile.ZipFile, top: str) -> dict[str, zipfile.ZipInfo]:
+    """Return the members of a wheel that are modules below `top`, by the name of the module."""
+    members = {module_name(_INSTALLED.sub("", info.filename)): info for info in archive.infolist()}
+    return {name: info for name, info in members.items() if name and name.partition(".")[0] == top}
+
+
+def _source(
+    readers: _Readers, archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], name: str
+) -> Source | None:
+    info = members.get(name)
+    if info is None or not info.filename.endswith(".py") or info.file_size > LONGEST:
+        return None
+    key = (info.filename, info.CRC, info.file_size)
+    if key not in readers.sources:
+        readers.sources[key] = wheel_metadata.bounded(archive, info)
+    return Source(readers.sources[key], is_package(info.filename))
+
+
+def _modules(
+    readers: _Readers, archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], names: Iterable[str]
+) -> dict[str, Module]:
     """Return the modules of a wheel: names of those that `names` lead to, nothing of the others."""
-    members: dict[str, zipfile.ZipInfo] = {}
-    for info in archive.infolist():
-        name = module_name(_INSTALLED.sub("", info.filename))
-        if name and name.partition(".")[0] == top:
-            members[name] = info
     found: dict[str, Module] = {}
     pending = [name for text in names for name in _prefixes(text)]
     while pending:
@@ -180,13 +208,12 @@ def shared(
     """
     for provider, releases in lacking.items():
         parts = _parts(releases)
-        uses: dict[
-            tuple[str, bool, bool], dict[str, RequiredName]
-        ] = {}  # (missing part, module, certain) -> by release
+        # (missing part, module, certain) -> by release
+        uses: dict[tuple[_Part, bool, bool], dict[str, RequiredName]] = {}
         for version, names in required.items():
             for each in sorted(names, key=lambda name: not name.certain):
-                for part in parts.get((each.name, each.modules), ()):
-                    key = (part, part.count(".") < each.modules)
+                for part in parts.get((each.name, each.modules, each.keyword), ()):
+                    key = (part, part[0].count(".") < each.modules)
                     if version not in uses.get((*key, True), {}):
                         uses.setdefault((*key, each.certain), {}).setdefault(version, each)
         lacked = _lacked(releases)
@@ -194,31 +221,38 @@ def shared(
             if len(lacked[part]) == len(releases):  # so it is made in a way that sources do not show
                 continue
             newest = list(by_release.values())[-1]
+            name, keyword = part
             yield SharedName(
                 provider,
-                part,
+                name,
                 is_module,
                 newest.path,
                 newest.line,
                 certain,
                 spans(by_release, list(required), open_ended=False),
                 spans(lacked[part], list(releases), open_ended=True),
+                keyword,
             )
 
 
-def _parts(releases: Mapping[str, _Lacking]) -> dict[tuple[str, int], set[str]]:
+def _parts(releases: Mapping[str, _Lacking]) -> dict[_Name, set[_Part]]:
     """Return for each name the parts of it that some release does not define."""
-    found: dict[tuple[str, int], set[str]] = {}
+    found: dict[_Name, set[_Part]] = {}
     for lacking in releases.values():
         for name, part in lacking.items():
             found.setdefault(name, set()).add(part)
     return found
 
 
-def _lacked(releases: Mapping[str, _Lacking]) -> dict[str, set[str]]:
-    """Return for each missing part the releases that lack it, or what stands before it."""
+def _lacked(releases: Mapping[str, _Lacking]) -> dict[_Part, set[str]]:
+    """Return for each missing part the releases that lack it, or what stands before a name."""
     missing = {version: set(lacking.values()) for version, lacking in releases.items()}
     return {
-        part: {version for version, found in missing.items() if not found.isdisjoint(_prefixes(part))}
-        for part in set[str]().union(*missing.values())
+        part: {version for version, found in missing.items() if not found.isdisjoint(_above(part))}
+        for part in set[_Part]().union(*missing.values())
     }
+
+
+def _above(part: _Part) -> Iterator[_Part]:
+    name, keyword = part
+    yield from [part] if keyword else ((each, "") for each in _prefixes(name))

@@ -35,6 +35,7 @@ class SharedName:
     certain: bool  # normal use imports that file, and the statement is at module level there
     required_by: tuple[str, ...]
     lacked_by: tuple[str, ...]
+    keyword: str = ""  # an argument that calls of the name pass by keyword; then releases lack this, not the name
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,12 @@ def dumps(names: PackageNames) -> bytes:
         for package, found in wheels.items()
     )
     lines.append(f'  "wheels": {_block("{}", tables, 2)}')
-    lines.append(f'  "names": {_block("[]", (f"    {json.dumps(asdict(each))}" for each in sorted(names.names)), 2)}')
+    lines.append(f'  "names": {_block("[]", (f"    {json.dumps(_fields(each))}" for each in sorted(names.names)), 2)}')
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def _fields(name: SharedName) -> dict[str, object]:
+    return {key: value for key, value in asdict(name).items() if key != "keyword" or value}
 
 
 def _block(brackets: str, items: Iterable[str], indent: int) -> str:

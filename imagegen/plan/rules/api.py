@@ -1,4 +1,7 @@
-"""Rules from the names that packages share (matrices/api): a release that lacks one breaks those that require it."""
+"""Rules from the names that packages share (matrices/api): a release that lacks one breaks those that require it.
+
+An argument that calls pass by keyword is lacked by the releases that refuse it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from imagegen.plan.matrix.model import Rule
 
 _NAMED = 2  # names that one rule names
 
-_Group = tuple[str, bool, str, str]  # provider, certain, releases of the package, releases of the provider
+_Group = tuple[str, bool, bool, str, str]  # provider, certain, keyword, releases of the package, of the provider
 
 
 def api_rules(directories: Sequence[Path]) -> list[Rule]:
@@ -31,20 +34,26 @@ def rules_of(names: PackageNames) -> Iterator[Rule]:
     for each in names.names:
         for required_by in each.required_by:
             for lacked_by in each.lacked_by:
-                groups.setdefault((each.provider, each.certain, required_by, lacked_by), []).append(each)
+                group = (each.provider, each.certain, bool(each.keyword), required_by, lacked_by)
+                groups.setdefault(group, []).append(each)
     ids: Counter[str] = Counter()
     for group, found in _without_implied(groups).items():
-        ids[name := f"api-{names.package}-{group[0]}-{found[0].name.rpartition('.')[2]}"] += 1
+        ids[name := f"api-{names.package}-{group[0]}-{found[0].keyword or found[0].name.rpartition('.')[2]}"] += 1
         yield _rule(f"{name}-{ids[name]}" if ids[name] > 1 else name, names, group, found)
 
 
 def _without_implied(groups: Mapping[_Group, list[SharedName]]) -> dict[_Group, list[SharedName]]:
     """Return the groups without those that say less than another one: of fewer releases on both sides, no more sure."""
-    spans = {group: (_Span.of(group[2]), _Span.of(group[3])) for group in groups}
+    spans = {group: (_Span.of(group[3]), _Span.of(group[4])) for group in groups}
 
     def implies(one: _Group, other: _Group) -> bool:
         sure = one[1] >= other[1] and one[0] == other[0] and one != other
-        return sure and all(mine.covers(theirs) for mine, theirs in zip(spans[one], spans[other], strict=True))
+        same = (one[1], *one[3:]) == (other[1], *other[3:])  # but for the keyword
+        return (
+            sure
+            and (other[2] or not same)
+            and all(mine.covers(theirs) for mine, theirs in zip(spans[one], spans[other], strict=True))
+        )
 
     return {group: found for group, found in groups.items() if not any(implies(each, group) for each in groups)}
 
@@ -68,13 +77,15 @@ class _Span:
 
 
 def _rule(name: str, names: PackageNames, group: _Group, found: Sequence[SharedName]) -> Rule:
-    provider, certain, required_by, lacked_by = group
+    provider, certain, passed, required_by, lacked_by = group
     first = found[0]
-    listed = sorted({each.name for each in found})
+    listed = sorted({f"{each.keyword} to {each.name}" if passed else each.name for each in found})
     more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
     shown = f"{', '.join(listed[:_NAMED])}{more}"
     span = _span(required_by)
-    verb = ("import" if certain else "use") + ("" if " to " in span else "s")
+    verb = "pass" if passed else "import" if certain else "use"
+    verb += "" if " to " in span else "es" if passed else "s"
+    lacks = _refuses(lacked_by) if passed else _lacks(lacked_by)
     place = "" if certain else f"; what needs {first.path} fails, the rest works"
     newest = f"{names.package} {span.rpartition(' ')[2]}"
     return Rule(
@@ -82,12 +93,12 @@ def _rule(name: str, names: PackageNames, group: _Group, found: Sequence[SharedN
         when={names.package: required_by},
         then={},
         conflict={provider: lacked_by},
-        because=f"{names.package} {span} {verb} {shown}, which {provider} {_lacks(lacked_by)}{place}.",
+        because=f"{names.package} {span} {verb} {shown}, which {provider} {lacks}{place}.",
         source=f"{first.path}, line {first.line}, of {newest}; {provider}'s wheels on PyPI",
         date=names.read,
         severity="error" if certain else "warning",
         evidence="measured",
-        fix=f"Use {provider} {_others(lacked_by)}, or another release of {names.package}.",
+        fix=f"Use {_others(provider, lacked_by, passed=passed)}, or another release of {names.package}.",
         kind="breaks",
         message=_message(first),
     )
@@ -95,6 +106,8 @@ def _rule(name: str, names: PackageNames, group: _Group, found: Sequence[SharedN
 
 def _message(name: SharedName) -> str:
     module, _, last = name.name.rpartition(".")
+    if name.keyword:
+        return f"TypeError: {last} got an unexpected keyword argument '{name.keyword}'"
     if name.module:
         return f"ModuleNotFoundError: No module named '{name.name}'"
     return f"ImportError: cannot import name '{last}' from '{module}'"
@@ -103,6 +116,15 @@ def _message(name: SharedName) -> str:
 def _span(required_by: str) -> str:
     """Return a bounded specifier in words: "0.7.1 to 0.9.1"."""
     return " to ".join(bound.lstrip("<>=") for bound in required_by.split(","))
+
+
+def _refuses(lacked_by: str) -> str:
+    """Return the span of releases that refuse a keyword in words."""
+    bounds = _bounds(lacked_by)
+    if ">=" not in bounds:
+        return f"refuses before {bounds['<']}"
+    end = f" to before {bounds['<']}" if "<" in bounds else " on"
+    return f"refuses from {bounds['>=']}{end}"
 
 
 def _lacks(lacked_by: str) -> str:
@@ -114,11 +136,13 @@ def _lacks(lacked_by: str) -> str:
     return f"does not have from {bounds['>=']}{end}"
 
 
-def _others(lacked_by: str) -> str:
-    """Return the releases outside the span in words."""
+def _others(provider: str, lacked_by: str, *, passed: bool) -> str:
+    """Return the releases outside the span in words; what is before and after releases that refuse may not be known."""
     bounds = _bounds(lacked_by)
+    if passed and len(bounds) > 1:
+        return f"another release of {provider}"
     words = [f"older than {bounds['>=']}"] if ">=" in bounds else []
-    return " or ".join([*words, *([f"{bounds['<']} or newer"] if "<" in bounds else [])])
+    return f"{provider} " + " or ".join([*words, *([f"{bounds['<']} or newer"] if "<" in bounds else [])])
 
 
 def _bounds(specifier: str) -> dict[str, str]:

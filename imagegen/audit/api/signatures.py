@@ -1,0 +1,342 @@
+"""The keyword arguments that the functions and classes of a package take, as its sources show them.
+
+A keyword is refused only where that is certain: one statement of the module binds the name, its decorators pass on all
+arguments, and `**` parameters are forwarded to functions and classes that refuse it too. Sources: The Python
+Language Reference, "Calls" and "Function definitions"; the documentation of dataclasses and of msgspec.Struct.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from imagegen.audit.api.exports import absolute, dotted, parse
+
+_DEEPEST = 12  # names that lead from one to the next
+_PLAIN = {"object", "ABC", "Generic", "Protocol"}  # bases without a constructor of their own
+_WRAPS = "wraps"  # functools.wraps
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of a module; `package` says whether it is an `__init__.py`."""
+
+    text: bytes
+    package: bool
+
+
+@dataclass(frozen=True)
+class _Module:
+    """The parsed module, and the statements that bind its names; a name that code may bind in two ways is not there."""
+
+    name: str
+    package: bool
+    bindings: dict[str, ast.stmt]
+
+
+class Signatures:
+    """The signatures of the functions and classes of a package. `source` returns the source of a module, if any."""
+
+    def __init__(self, source: Callable[[str], Source | None]) -> None:
+        self._source = source
+        self._modules: dict[str, _Module | None] = {}
+
+    def refuses(self, name: str, keyword: str) -> bool:
+        """Return whether a call of the dotted name with the keyword argument is certain to raise TypeError."""
+        accepted = self._accepted_by_name(name, _DEEPEST)
+        return accepted is not None and keyword not in accepted
+
+    # --- names ----------------------------------------------------------------------------------------------------
+
+    def _accepted_by_name(self, name: str, depth: int) -> frozenset[str] | None:
+        """Return the keywords that the function or class takes; None where any may be taken."""
+        found = self._definition(name, depth)
+        if found is None:
+            return None
+        module, node = found
+        if isinstance(node, ast.ClassDef):
+            return self._constructor(module, node, depth - 1)
+        return self._function(module, node, depth - 1, None)
+
+    def _definition(self, name: str, depth: int) -> tuple[_Module, _Function | ast.ClassDef] | None:
+        """Return the definition of a dotted name of the package and the module that holds it."""
+        above, _, last = name.rpartition(".")
+        module = self._module(above) if above and depth else None
+        statement = module.bindings.get(last) if module else None
+        if module is None or statement is None:
+            return None
+        if isinstance(statement, _Function | ast.ClassDef):
+            return module, statement
+        if isinstance(statement, ast.ImportFrom) and (
+            target := absolute(statement, module.name, package=module.package)
+        ):
+            imported = next(each.name for each in statement.names if (each.asname or each.name) == last)
+            return self._definition(f"{target}.{imported}", depth - 1)
+        return None
+
+    def _local(self, module: _Module, node: ast.expr, depth: int) -> tuple[_Module, _Function | ast.ClassDef] | None:
+        """Return the definition of a name as the module writes it."""
+        return self._definition(f"{module.name}.{node.id}", depth) if isinstance(node, ast.Name) else None
+
+    def _module(self, name: str) -> _Module | None:
+        if name not in self._modules:
+            source = self._source(name)
+            tree = parse(source.text) if source else None
+            made = _Module(name, source.package, _bindings(tree)) if source and tree else None
+            self._modules[name] = made
+        return self._modules[name]
+
+    # --- functions ------------------------------------------------------------------------------------------------
+
+    def _function(
+        self, module: _Module, node: _Function, depth: int, owner: ast.ClassDef | None
+    ) -> frozenset[str] | None:
+        """Return the keywords of a function, or of the method of `owner`; None where any may be taken."""
+        if not all(self._passes_on(module, each, depth) for each in node.decorator_list):
+            return None
+        own = frozenset(each.arg for each in (*node.args.args, *node.args.kwonlyargs))
+        if node.args.kwarg is None:
+            return own
+        forwarded = self._forwarded(module, node, node.args.kwarg.arg, depth, owner)
+        return None if forwarded is None else own | forwarded
+
+    def _forwarded(
+        self, module: _Module, node: _Function, kwargs: str, depth: int, owner: ast.ClassDef | None
+    ) -> frozenset[str] | None:
+        """Return the keywords that a function takes by its `**` parameter, from how its body uses that."""
+        used = _uses_of(node, kwargs)
+        always = {id(each) for each in _always(node.body)}
+        if used is None or not any(id(call) in always for call in used.calls):
+            return None
+        taken = set(used.keys)
+        local = _bound_inside(node)
+        for call in used.calls:
+            accepted = self._callee(module, call.func, local, depth, owner)
+            if accepted is None:
+                return None
+            taken |= accepted
+        return frozenset(taken)
+
+    def _callee(
+        self, module: _Module, node: ast.expr, local: set[str], depth: int, owner: ast.ClassDef | None
+    ) -> frozenset[str] | None:
+        if is_super_init(node):
+            return self._inherited(module, owner, depth - 1) if owner and depth else None
+        if isinstance(node, ast.Name) and node.id not in local:
+            return self._accepted_by_name(f"{module.name}.{node.id}", depth)
+        return None
+
+    def _passes_on(self, module: _Module, decorator: ast.expr, depth: int) -> bool:
+        """Return whether the decorator is of the package, and gives a function the arguments that it was called with.
+
+        It does where the function that it makes wraps another one (`functools.wraps`), and only reads its arguments.
+        """
+        found = self._local(module, decorator.func if isinstance(decorator, ast.Call) else decorator, depth)
+        if found is None or isinstance(found[1], ast.ClassDef):
+            return False
+        wrappers = [
+            each
+            for each in ast.walk(found[1])
+            if isinstance(each, _Function) and any(_is_named(name, _WRAPS) for name in each.decorator_list)
+        ]
+        return bool(wrappers) and all(_forwards_all(each) for each in wrappers)
+
+    # --- classes --------------------------------------------------------------------------------------------------
+
+    def _constructor(self, module: _Module, node: ast.ClassDef, depth: int) -> frozenset[str] | None:
+        """Return the keywords that a call of the class takes; None where any may be taken."""
+        if depth <= 0 or not _shows_constructor(node):
+            return None
+        own = [each for each in node.body if isinstance(each, _Function) and each.name == "__init__"]
+        if own:
+            return self._function(module, own[0], depth, node) if len(own) == 1 else None
+        inherited = self._inherited(module, node, depth - 1)
+        return None if inherited is None else inherited | frozenset(_fields(node))  # also of a Struct's subclass
+
+    def _inherited(self, module: _Module, node: ast.ClassDef, depth: int) -> frozenset[str] | None:
+        """Return the keywords that the constructors of the bases take; None where any may be taken."""
+        found: set[str] = set()
+        for base in node.bases:
+            name = base.value if isinstance(base, ast.Subscript) else base
+            if any(_is_named(name, plain) for plain in (*_PLAIN, "Struct")):
+                continue
+            definition = self._local(module, name, depth)
+            if definition is None or not isinstance(definition[1], ast.ClassDef):
+                return None
+            accepted = self._constructor(definition[0], definition[1], depth - 1)
+            if accepted is None:
+                return None
+            found |= accepted
+        return frozenset(found)
+
+
+_MEMBERS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.AnnAssign, ast.Assign, ast.Expr, ast.Pass)
+
+
+def _shows_constructor(node: ast.ClassDef) -> bool:
+    """Return whether nothing but `__init__` or annotated names in its body decides what a call of the class takes."""
+    names = [each.name for each in node.body if isinstance(each, _Function)]
+    return (
+        all(_is_dataclass(each) for each in node.decorator_list)
+        and all(each.arg != "metaclass" for each in node.keywords)
+        and "__new__" not in names
+        and ("__init__" in names or all(isinstance(each, _MEMBERS) for each in node.body))
+    )
+
+
+@dataclass(frozen=True)
+class _Uses:
+    """The uses of a `**` parameter: calls that forward it, and keys that the function reads or removes."""
+
+    calls: tuple[ast.Call, ...]
+    keys: frozenset[str]
+
+
+def _uses_of(node: _Function, name: str) -> _Uses | None:
+    """Return how the function uses its `**` parameter; None where it does anything else with it."""
+    if any(isinstance(each, ast.arg) and each.arg == name and each is not node.args.kwarg for each in ast.walk(node)):
+        return None  # a function inside it has such a parameter too
+    calls: list[ast.Call] = []
+    keys: set[str] = set()
+    read: set[int] = set()
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call) and (passed := _unpacked(each, name)):
+            calls.append(each)
+            read.update(map(id, passed))
+        elif found := _key(each):
+            if found[0].id == name:
+                keys.add(found[1])
+            read.add(id(found[0]))
+    return _Uses(tuple(calls), frozenset(keys)) if _read_names(node, name) <= read else None
+
+
+def _unpacked(call: ast.Call, name: str) -> list[ast.expr]:
+    """Return the arguments `**name` of a call."""
+    return [word.value for word in call.keywords if word.arg is None and _is(word.value, name)]
+
+
+def _key(node: ast.AST) -> tuple[ast.Name, str] | None:
+    """Return the name and the key of `name["key"]`, `"key" in name`, `name.get("key")` and `name.pop("key")`."""
+    match node:
+        case ast.Subscript(value=ast.Name() as value, slice=ast.Constant(value=str(key))):
+            return value, key
+        case ast.Compare(
+            left=ast.Constant(value=str(key)), ops=[ast.In() | ast.NotIn()], comparators=[ast.Name() as value]
+        ):
+            return value, key
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name() as value, attr="get" | "pop"), args=[ast.Constant(value=str(key)), *_]
+        ):
+            return value, key
+        case _:
+            return None
+
+
+def _read_names(node: ast.AST, name: str) -> set[int]:
+    """Return the identities of the expressions that are this name."""
+    return {id(each) for each in ast.walk(node) if isinstance(each, ast.Name) and each.id == name}
+
+
+def _always(body: Iterable[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield the nodes of statements that each call of a function with this body runs, if nothing raises."""
+    for node in body:
+        if isinstance(node, ast.With):
+            yield from _always(node.body)
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return):
+            if not any(isinstance(each, ast.Lambda | ast.IfExp | ast.BoolOp) for each in ast.walk(node)):
+                yield from ast.walk(node)
+        elif any(isinstance(each, ast.Return | ast.Yield | ast.YieldFrom) for each in ast.walk(node)):
+            return
+
+
+def _forwards_all(node: _Function) -> bool:
+    """Return whether a function gives its `*` and `**` parameters, which it only reads, to what it calls."""
+    if node.args.vararg is None or node.args.kwarg is None or node.args.args or node.args.kwonlyargs:
+        return False
+    name = node.args.kwarg.arg
+    read: set[int] = set()
+    for each in ast.walk(node):
+        match each:
+            case ast.Attribute(value=value, attr="keys" | "items" | "values" | "get"):
+                read.add(id(value))
+            case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[value]):
+                read.add(id(value))
+            case ast.Call():
+                read.update(map(id, _unpacked(each, name)))
+    returned = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
+    calls = [each.value if isinstance(each, ast.Await) else each for each in returned]
+    forwards = bool(calls) and all(isinstance(call, ast.Call) and _unpacked(call, name) for call in calls)
+    return forwards and _read_names(node, name) <= read
+
+
+def _bindings(tree: ast.Module) -> dict[str, ast.stmt]:
+    """Return the statement that binds each name at module level, or for type checkers; none of a name with two."""
+    found: dict[str, list[ast.stmt]] = {}
+    for node, names in _binding_statements(tree.body):
+        for name in names:
+            found.setdefault(name, []).append(node)
+    return {name: nodes[0] for name, nodes in found.items() if len(nodes) == 1}
+
+
+def _binding_statements(body: Iterable[ast.stmt]) -> Iterator[tuple[ast.stmt, list[str]]]:
+    for node in body:
+        if isinstance(node, ast.If) and (dotted(node.test) or [""])[-1] == "TYPE_CHECKING":
+            yield from _binding_statements(node.body)
+        elif isinstance(node, _Function | ast.ClassDef):
+            yield node, [node.name]
+        elif isinstance(node, ast.ImportFrom):
+            yield node, [each.asname or each.name for each in node.names]
+        else:
+            yield node, list(_stored(node)) * 2  # by code that decides: not one definition
+
+
+def _stored(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a statement binds, whatever is below it."""
+    for each in ast.walk(node):
+        match each:
+            case ast.Name(ctx=ast.Store() | ast.Del()):
+                yield each.id
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield each.name
+            case ast.Import() | ast.ImportFrom():
+                yield from (alias.asname or alias.name.partition(".")[0] for alias in each.names)
+
+
+def _bound_inside(node: _Function) -> set[str]:
+    """Return the names that are local to a function."""
+    arguments = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+    return arguments.union(*(_stored(each) for each in node.body))
+
+
+def _fields(node: ast.ClassDef) -> Iterator[str]:
+    """Yield the annotated names of a class body."""
+    for each in node.body:
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+            yield each.target.id
+
+
+def is_super_init(node: ast.expr) -> bool:
+    """Return whether the expression is `super().__init__`."""
+    match node:
+        case ast.Attribute(value=ast.Call(func=ast.Name(id="super"), args=[]), attr="__init__"):
+            return True
+        case _:
+            return False
+
+
+def _is(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _is_dataclass(decorator: ast.expr) -> bool:
+    """Return whether the decorator is that of dataclasses, and makes a constructor."""
+    arguments = [each.arg for each in decorator.keywords] if isinstance(decorator, ast.Call) else []
+    return _is_named(decorator, "dataclass") and "init" not in arguments and None not in arguments
+
+
+def _is_named(node: ast.expr, name: str) -> bool:
+    """Return whether the expression is `name`, `a.name`, or a call of one."""
+    return (dotted(node.func if isinstance(node, ast.Call) else node) or [""])[-1] == name
