@@ -120,7 +120,7 @@ def test_a_proposal_takes_the_build_of_the_same_release_before_another_release()
             ["flash-attn==2.7.4.post1+cu12torch2.9cxx11abiTRUE"],
             2,
             "build:flash-attn-2.7.4.post1+cu12torch2.9cxx11abitrue",
-            {"flash-attn": "==2.7.4.post1+cu12torch2.7cxx11abitrue"},
+            {"flash-attn": "==2.7.4.post1+cu130torch2.9"},
         ),
         # PyPI's build of torch 2.8.0 is the one with the label cu128: its scan is true of both
         (["torch==2.8.0+cu128", "GTX 1080 Ti"], 1, "torch-without-pascal", {"torch": "==2.8.0+cu126"}),

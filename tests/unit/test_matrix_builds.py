@@ -38,6 +38,7 @@ def build(*labels: str, releases: str = "", cuda: str = "12.8") -> PublishedBuil
         ("sgl-kernel", "0.3.15", "cu128", False),  # no build of 0.3.15 is known
         ("flash-attn", "2.7.4.post1", "cu12torch2.9cxx11abitrue", True),
         ("flash-attn", "2.8.3", "cu128torch2.8", False),
+        ("flash-attn", "2.7.3", "cu128.torch27", True),  # open ends: nothing is known of other labels
         ("numpy", "2.0.0", "cu128", False),
     ],
 )
@@ -49,7 +50,8 @@ def test_a_label_is_missing_where_other_builds_of_the_release_are_known(
 
 def test_labels_are_ordered_by_cuda_and_then_by_their_numbers() -> None:
     assert BUILDS.labels("torch", "2.11.0") == ("cu130", "cu129", "cu128", "cu126", "cpu")
-    assert BUILDS.labels("flash-attn", "2.7.4.post1")[0] == "cu12torch2.7cxx11abitrue"
+    # For one CUDA, the project's own builds before those of others.
+    assert BUILDS.labels("flash-attn", "2.7.4.post1")[:2] == ("cu130torch2.9", "cu12torch2.7cxx11abitrue")
     assert BUILDS.labels("torchaudio") == BUILDS.labels("torchvision") == BUILDS.labels("torch")
 
 

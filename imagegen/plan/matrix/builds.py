@@ -64,22 +64,34 @@ class Builds:
         return found if version is None else tuple(each for each in found if each.has(version))
 
     def labels(self, package: str, version: str | None = None) -> tuple[str, ...]:
-        """Return the labels of a package's builds, those for the newest CUDA first, and builds without CUDA last."""
-        found = {label: each.cuda for each in self.of(package, version) for label in each.labels}
-        return tuple(sorted(found, key=lambda label: (_newness(found[label]), _numbers(label), label), reverse=True))
+        """Return the labels of a package's builds, those for the newest CUDA first, and builds without CUDA last.
+
+        Of those for one CUDA, builds at the location that is listed first come first.
+        """
+        found = {label: each for each in self.of(package, version) for label in each.labels}
+        locations = list(dict.fromkeys(each.location for each in found.values()))
+
+        def newness(label: str) -> tuple[Version, int, tuple[int, ...], str]:
+            build = found[label]
+            return _newness(build.cuda), -locations.index(build.location), _numbers(label), label
+
+        return tuple(sorted(found, key=newness, reverse=True))
 
     def build(self, package: str, version: str, label: str) -> PublishedBuild | None:
         """Return the build of a release with that label ("": PyPI's), if there is one."""
         return next((each for each in self.of(package, version) if label in (each.labels or ("",))), None)
 
     def is_missing(self, package: str, version: str, label: str) -> bool:
-        """Return whether a release has no build with that label.
+        """Return whether a release has no build with that label, or none that is known of a package with open ends.
 
-        That is known of labels in the form of the package's own ("cu124" beside "cu128") and of releases of which
-        builds are known; anyone may make a build with another label.
+        Of other packages, that is known of labels in the form of their own ("cu124" beside "cu128"): anyone may make a
+        build with another label.
         """
-        known = self.labels(package, version)
-        return bool(known) and label not in known and _form(label) in {_form(each) for each in self.labels(package)}
+        known = [each for each in self.of(package, version) if each.labels]
+        if not known or any(label in each.labels for each in known):
+            return False
+        open_ended = any(each.open_ended for each in known)
+        return open_ended or _form(label) in {_form(each) for each in self.labels(package)}
 
     def rules(self) -> tuple[Rule, ...]:
         """Return the rules of all builds, by id."""

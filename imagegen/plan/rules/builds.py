@@ -23,6 +23,7 @@ from imagegen.plan.rules.statements import MetadataCache, Releases
 _PIN = re.compile(r"==\s*([^,*+\s]+)(?:\+[\w.]+)?")
 _OF_TORCH, _OF_CUDA = ("torch", "c++-abi"), ("cuda", "driver")  # demands of wheel scans, by the end of their ids
 _ARM = "linux/arm64"
+_NAMED = 6  # labels that a reason names
 _ANY = "?*"  # glob over labels: any, but none is no label
 _CUDA_LABEL = re.compile(r"(?<![a-z])cu[1-9][0-9][0-9](?![0-9])")  # cu128; cu12 is a major version alone
 
@@ -185,7 +186,9 @@ def _missing(question: Question, library: MetadataCache, builds: Builds) -> Iter
         known = builds.of(name, release)
         cuda = _cuda_of_pypi(name, release, question, library, builds)
         has = [f"PyPI's ({_spoken(cuda)})"] if cuda else []
-        has += [f"+{label}" for label in builds.labels(name, release)]
+        labels = builds.labels(name, release)
+        has += [f"+{label}" for label in labels[:_NAMED]]
+        has += [f"{len(labels) - _NAMED} more"] if len(labels) > _NAMED else []
         open_ended = any(each.open_ended for each in known)
         yield Rule(
             id=f"build:{name}-{release}+{fact.local}",

@@ -73,6 +73,12 @@ CASES = {
         stack("12.6", torch="2.5.0", flash_attn="2.7.4.post1+cu12torch2.5cxx11abiFALSE"),
     ),
     # verl 0.9.1 pins flash-attn 2.8.3 for torch 2.11 cu130: release wheels are cu12, its image compiles it
+    # flash-attention-prebuild-wheels has cu118 and cu126 for torch 2.6
+    "flash-attn-cu11": case(
+        stack("12.6", torch="2.6.0+cu126", flash_attn="2.7.4.post1+cu118torch2.6"),
+        stack("12.6", torch="2.6.0+cu126", flash_attn="2.7.4.post1+cu126torch2.6"),
+        stack("11.8", torch="2.6.0+cu118", flash_attn="2.7.4.post1+cu118torch2.6"),
+    ),
     "flash-attn-cu12": case(
         stack("13.0", torch="2.11.0", flash_attn="2.8.3+cu128torch2.11"),
         stack("13.0", torch="2.11.0", flash_attn="2.8.3"),
