@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,13 +36,27 @@ from imagegen.plan.rules.why import model_type_rules, model_type_summary, split_
 
 if TYPE_CHECKING:
     from imagegen.app.states import CellState, StateName
+    from imagegen.wheels.compiling import NeededBuild
 
 _NAMES: dict[Answer, StateName] = {
     "compatible": "no known conflict",
     "incompatible": "conflict",
     "unknown": "unknown",
 }
-_Way = tuple[dict[str, str], str]  # the changes by name, and the command that asks about their result
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A combination that works: the changes by name, the command that asks about it, and what it has compiled."""
+
+    changes: dict[str, str]
+    command: str
+    builds: tuple[NeededBuild, ...]
+
+    @property
+    def text(self) -> str:
+        changes = ", ".join(f"{name}{specifier}" for name, specifier in sorted(self.changes.items()))
+        return "\n".join([f"  {changes}: {self.command}", *(f"    {_compiling(each)}" for each in self.builds)])
 
 
 @click.command("why")
@@ -159,14 +173,30 @@ def _ways(
     near = suggest(question, known, app.metadata, PlatformChoices.of(app.matrix), app.matrix.builds)
     if not near:
         return []
+    from imagegen.wheels.compiling import needed_builds  # late: it brings the readers of wheels
+
     vocabulary = Vocabulary.of(app.matrix, [*metadata.names(app.matrix_directories), *question.facts.packages])
 
-    def works(changes: Mapping[str, str]) -> bool:
+    def again(changes: Mapping[str, str]) -> Question:
         words = [word for word in shlex.split(question.command(changes))[2:] if word != "--set"]
-        again = _complete(app, parse_question(words, [], app.matrix, vocabulary))
-        return explain(again, _with_builds(app, again, rules), app.metadata).rest == "compatible"
+        return _complete(app, parse_question(words, [], app.matrix, vocabulary))
 
-    return [(dict(each.changes), spoken.command(each.changes)) for each in near if works(each.changes)]
+    ways = []
+    for each in near:
+        asked = again(each.changes)
+        if explain(asked, _with_builds(app, asked, rules), app.metadata).rest == "compatible":
+            builds = tuple(needed_builds(asked, app.matrix, lambda: app.wheel_catalogue))
+            ways.append(_Way(dict(each.changes), spoken.command(each.changes), builds))
+    return ways
+
+
+def _compiling(build: NeededBuild) -> str:
+    from imagegen.supply.compare.difference import CORES, estimate  # late, as above
+    from imagegen.wheels.throttle import duration
+
+    seconds = estimate(build.work)
+    time = f", about {duration(seconds)} on {CORES} cores" if seconds else ""
+    return f"compiles {build.component} {build.version}: about {duration(build.work.seconds)} on one core{time}"
 
 
 def _as_dict(
@@ -203,7 +233,17 @@ def _as_dict(
         "unknown": list(explanation.unknown),
         "assumed": list(question.assumed),
         "unknown_names": [{"name": each.name, "suggestion": each.suggestion} for each in question.unknown],
-        "nearest": [{"changes": changes, "command": command} for changes, command in ways],
+        "nearest": [
+            {
+                "changes": each.changes,
+                "command": each.command,
+                "builds": [
+                    {"component": build.component, "version": build.version, "core_seconds": round(build.work.seconds)}
+                    for build in each.builds
+                ],
+            }
+            for each in ways
+        ],
     }
 
 
@@ -220,7 +260,7 @@ def _as_text(question: Question, explanation: Explanation, state: CellState | No
             lines.append(f"the rest: {_NAMES[explanation.rest]}")
         blocks.append("\n".join(lines))
     if ways:
-        blocks.append("\n".join(["Try:", *(f"  {_text(changes)}: {command}" for changes, command in ways)]))
+        blocks.append("\n".join(["Try:", *(each.text for each in ways)]))
     return "\n\n".join(blocks)
 
 
@@ -236,7 +276,3 @@ def _verdict(question: Question, explanation: Explanation, state: CellState | No
     kind = explanation.kind if explanation.kind != explanation.answer else None
     words = f" ({kind_in_words(kind)})" if kind else ""
     return f"{_NAMES[explanation.answer]}{words}: {about}"  # the blocks that follow say why
-
-
-def _text(changes: dict[str, str]) -> str:
-    return ", ".join(f"{name}{specifier}" for name, specifier in sorted(changes.items()))

@@ -7,6 +7,7 @@ parties use one name for different bytes.
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,16 @@ class Catalogue:
         known = {each.version for each in self.releases if each.package == package}
         known |= {each.version for each in self.files if each.package == package}
         return tuple(sorted(known, key=Version))
+
+    def covers(self, package: str, version: str, torch: str | None) -> bool:
+        """Return whether wheels of a release may be for this minor of torch; for any, if it is None."""
+        required = (package, Version(version))
+        releases = [each for each in self.releases if (each.package, Version(each.version)) == required]
+        files = [each.offer.filename for each in self.files if (each.package, Version(each.version)) == required]
+        if torch is None:
+            return bool(releases or files)
+        named = re.compile(rf"torch{re.escape(torch)}(?![0-9])")
+        return any(not each.torch or torch in each.torch for each in releases) or any(map(named.search, files))
 
     def offers(self, need: WheelRequirement) -> Sequence[Offer | Candidate]:
         """Return what may serve a cell; releases that have nothing for it as candidates with the reason."""

@@ -80,6 +80,17 @@ def test_what_is_offered_can_be_pasted_and_works(run: Run) -> None:
             assert run(*arguments).code == 0
 
 
+def test_a_proposal_names_what_it_has_compiled(run: Run) -> None:
+    requested = ("transformer-engine==2.11.0", "transformer-engine-torch==2.9.0", "torch==2.11.0")
+    first, second = json.loads(run("why", *requested, "--json").out)["nearest"]
+    assert first["changes"] == {"transformer-engine-torch": "==2.11.0"}
+    (build,) = first["builds"]
+    assert (build["component"], build["version"]) == ("transformer-engine-torch", "2.11.0")
+    assert build["core_seconds"] > 0
+    assert second["builds"] == []
+    assert "compiles transformer-engine-torch 2.11.0" in run("why", *requested).out
+
+
 def test_why_says_yes_or_that_it_does_not_know(run: Run) -> None:
     works = run("why", "torch==2.8.0", *ASKED[1:], "--json")
     assert (works.code, json.loads(works.out)["verdict"]) == (0, "compatible")
