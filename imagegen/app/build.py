@@ -20,6 +20,7 @@ from imagegen.run.engine import Engine
 from imagegen.run.engine.load import Loading
 from imagegen.supply.publish.attachments import SmokeRequirement, attestation_of, save_attestation
 from imagegen.wheels import builds
+from imagegen.wheels.resolve import copies
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def _build_layout(
     if compile_wheels:
         lock = ensure_wheels(session, cell, lock, builder=options.builder)
     else:
+        require_unchanged_copies(session, cell, lock)
         lock = builds.require_wheels(lock, session.context_for(cell))
     images.require_new(directory)
     digest = assemble_image(session, cell, lock, audit=options.audit).digest
@@ -100,9 +102,19 @@ def _build_layout(
 def ensure_wheels(
     session: Session, cell: Cell, lock: Lock, *, engine: Engine | None = None, builder: str | None = None
 ) -> Lock:
-    """Return the lock with its compiled wheels. Raises as `builds.ensure_wheels`."""
+    """Return the lock with its compiled wheels, and the copied files in the store.
+
+    Raises LockError where these changed, and as `builds.ensure_wheels`.
+    """
+    require_unchanged_copies(session, cell, lock)
     gpus = tuple(session.matrix.gpus.values())
     return builds.ensure_wheels(lock, cell, gpus, session.context_for(cell), engine=engine, builder=builder)
+
+
+def require_unchanged_copies(session: Session, cell: Cell, lock: Lock) -> None:
+    """Raise LockError where the project's files are not those of the lock; else their contents are in the store."""
+    if lock.copies:  # else no store is needed
+        copies.require_unchanged(lock, cell, session.store, str(session.lock_path(cell)))
 
 
 def assemble_image(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagegen.app.audit import audit_before_image
-from imagegen.app.build import ensure_wheels
+from imagegen.app.build import ensure_wheels, require_unchanged_copies
 from imagegen.app.session import Session
 from imagegen.core.errors import AuditError, ErrorList, IncompatibleError, LockError
 from imagegen.core.text import did_you_mean
@@ -160,6 +160,7 @@ def _is_current(session: Session, previous: Lock, cell: Cell) -> bool:
 
 def _require_unchanged_sources(session: Session, locked: Lock, cell: Cell) -> None:
     """Raise LockError if sources on this disk changed, which no input of the lock covers."""
+    require_unchanged_copies(session, cell, locked)
     if local := [build for build in locked.builds if build.source.index == LOCAL]:  # else no store is needed
         lock.require_unchanged(local, cell.recipes, session.store)
 

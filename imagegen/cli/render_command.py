@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from imagegen.app.build import require_unchanged_copies
 from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.completion import complete_cells
 from imagegen.core.errors import EngineError, OptionConflictError, PackagesGoneError
@@ -74,6 +75,7 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
 
 
 def _write(app: App, cell: Cell, directory: Path, lock: Lock) -> recipe.Rendered:
+    require_unchanged_copies(app, cell, lock)
     rendered = recipe.render(lock, local_tags(lock)[0])
     recipe.write(rendered, lock, cell.recipes, directory, app.context_for(cell))
     return rendered

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 
 import click
@@ -17,7 +18,7 @@ from imagegen.core.text import counted
 from imagegen.image.dockerfile import reason
 from imagegen.image.layers import Size, layer_sizes, package_sizes, shared
 from imagegen.image.layers.image import local_tags
-from imagegen.plan.lock.model import Lock, LockedBuild, LockedGit, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedBuild, LockedCopy, LockedGit, LockedWheel
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels import builds
 
@@ -77,8 +78,20 @@ def _show(app: App, cell: Cell, lock: Lock) -> None:
             app.out.print(f"  {name}  ({because})")
     for variable in lock.env:
         app.out.print(f"{variable.name}={variable.value}  ({variable.because})")
-    for line in _declared(cell):
+    for line in (*_config(lock), *_declared(cell)):
         app.out.print(line)
+
+
+def _config(lock: Lock) -> Iterator[str]:
+    """Lines on the fields of the image's config that the matrix sets, with the reasons."""
+    yield from (f"{each.name} {shlex.join(each.value)}  ({each.because})" for each in lock.config)
+    yield from (f"label {each.name}={each.value}  ({each.because})" for each in lock.labels)
+    yield from (f"{each.path} from {each.source}, {_files(each)}  ({each.because})" for each in lock.copies)
+    yield from (f"port {each.port}  ({each.because})" for each in lock.ports)
+
+
+def _files(copy: LockedCopy) -> str:
+    return f"{counted(len(copy.files), 'file')}, {human(sum(file.size for file in copy.files))}"
 
 
 def _declared(cell: Cell) -> Iterator[str]:

@@ -213,6 +213,40 @@ def _url_with_plain_path(url: str) -> str:
     return url
 
 
+_LINKED = frozenset({"bin", "lib", "lib32", "lib64", "libx32", "sbin"})
+_MOUNTED = frozenset({"dev", "proc", "sys"})
+_OWN_LABELS = r"org\.opencontainers\.image\.(title|created|version|base\.(name|digest))"
+
+
+def _port(text: str) -> str:
+    number, _, protocol = text.partition("/")
+    if not 0 < int(number) < 1 << 16:
+        raise ValueError(f"{number} is no port")
+    return f"{number}/{protocol or 'tcp'}"
+
+
+def _label_name(name: str) -> str:
+    if name.startswith("dev.imagegen.") or re.fullmatch(_OWN_LABELS, name):
+        raise ValueError(f"imagegen sets the label {name}")
+    return name
+
+
+def _target(path: str) -> str:
+    top = path.split("/")[1]
+    if top in _LINKED:
+        raise ValueError(f"/{top} is a link to /usr/{top} in most images: write /usr{path}")
+    if top in _MOUNTED:
+        raise ValueError(f"a mount hides /{top} in every container")
+    return _copied(path)
+
+
+def _copied(path: str) -> str:
+    _line(path)
+    if not path.startswith("/") or not {"", ".", ".."}.isdisjoint(path[1:].split("/")):
+        raise ValueError(f"{path!r} is no normalised absolute path")
+    return path
+
+
 # Text of users. Text is prose; Line may be empty or begin with white space, as values and reasons in a lock may.
 Text = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=1000), AfterValidator(_text)]
 Line = Annotated[str, NoCoercion(), AfterValidator(_line)]
@@ -282,10 +316,24 @@ Variable = Annotated[
     str, string(r"[A-Za-z_][A-Za-z0-9_.-]*=(?s:.*)", None, meaning="a variable (NAME=value)"), AfterValidator(_line)
 ]
 
+# Fields of an image's config (OCI image-spec v1.1, config.md). A user by number: programs need no entry in /etc/passwd.
+Argument = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=1000), AfterValidator(_line)]
+User = Annotated[str, string(r"[0-9]{1,9}(?::[0-9]{1,9})?", meaning="a user id, with or without a group: 1000:1000")]
+Port = Annotated[
+    str, string(r"[0-9]{1,5}(?:/(?:tcp|udp|sctp))?", meaning="a port, as in 8265 or 4791/udp"), AfterValidator(_port)
+]
+LabelName = Annotated[
+    str, string(r"[a-z0-9]+(?:[._-][a-z0-9]+)*", meaning="a name as in com.example.team"), AfterValidator(_label_name)
+]
+
 # Paths: below a directory; the same with leading ../; absolute in an image, a file or a glob; of a URL.
 PathBelow = Annotated[str, string(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*", 200)]
 RelativePath = Annotated[str, string(r"(?:\.\./)*[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*", 300)]
 AbsolutePath = Annotated[str, string(r"(?:/[A-Za-z0-9_+-][A-Za-z0-9_.+-]*)+", 200, meaning="an absolute path")]
+TargetPath = Annotated[
+    str, string(r"(?:/[A-Za-z0-9_.+@-]+)+", 200, meaning="an absolute path"), AfterValidator(_target)
+]
+CopiedPath = Annotated[str, NoCoercion(), AfterValidator(_copied)]
 PathGlob = Annotated[str, string(r"(?:\*/|/)[A-Za-z0-9_.+*/-]*[A-Za-z0-9_.+*-]", 200)]
 UrlPath = Annotated[str, NoCoercion(), AfterValidator(url_path)]
 

@@ -27,14 +27,22 @@ from imagegen.core.types import EPOCH
 from imagegen.image import inputs, layers
 from imagegen.image.base import fetch_packages
 from imagegen.image.base.build import COMMAND, ENVIRONMENT
-from imagegen.image.layers.image import base_environment, entrypoint, environment, labels
-from imagegen.image.layers.plan import ENV, LINKS, OPEN, ROOT, WORKDIR, support_files, support_links
+from imagegen.image.layers.image import (
+    base_environment,
+    command,
+    entrypoint,
+    environment,
+    labels,
+    user,
+    working_directory,
+)
+from imagegen.image.layers.plan import ENV, LINKS, OPEN, ROOT, support_files, support_links
 from imagegen.image.layers.wheel import PREFIX
 from imagegen.incontainer import WORKER
 from imagegen.incontainer.worker.source import PATCHED
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.builds import fetch_sources, patched_sources
-from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedBuild, LockedCopy, LockedWheel
 from imagegen.plan.matrix.model import EnvVar
 from imagegen.plan.matrix.recipe import Recipe
 
@@ -139,11 +147,15 @@ def render(lock: Lock, tag: str) -> Rendered:
         command=f"docker buildx {arguments}",
         environment=_reasons(lock),
         labels=labels(lock),
-        workdir=WORKDIR,
+        workdir=working_directory(lock),
+        ports=lock.ports,
+        config=lock.config,
+        command_line=command(lock),
         prefix=PREFIX,
         support=ROOT,
         entrypoint=entrypoint(lock),
-        user=lock.base.content.config.user if lock.base.content else "",
+        base_user=lock.base.content.config.user if lock.base.content else "",
+        user=user(lock),
         open=OPEN,
         links=support_links(lock),
         interpreter=lock.interpreter.path,
@@ -195,6 +207,8 @@ def _environment() -> ImmutableSandboxedEnvironment:
         finalize=_finalize,
     )
     environment.filters["quoted"] = _quoted
+    # Of a JSON array, and no variable is replaced in it (Dockerfile reference, "Exec form").
+    environment.filters["exec_form"] = functools.partial(json.dumps, ensure_ascii=False)
     return environment
 
 
@@ -253,6 +267,8 @@ def write(
         if locked.builds:
             write_builds(locked.builds, recipes, fresh / "builds", context.store, context.settings)
         _write_support(locked, fresh / "support")
+        for copy in locked.copies:
+            _write_copy(copy, fresh / "files", context.store)
         (fresh / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
 
 
@@ -300,6 +316,18 @@ def _place(store: Store, digest: str, target: Path) -> None:
         os.link(store.path(digest), target)
     except OSError:
         shutil.copyfile(store.path(digest), target)
+
+
+def _write_copy(copy: LockedCopy, directory: Path, store: Store) -> None:
+    """Write the files of a copy, whose contents are in the store, with the modes that they have in the image."""
+    for file in copy.files:
+        path = directory / file.path.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        store.verify(file.digest)
+        shutil.copyfile(store.path(file.digest), path)
+        path.chmod(int(file.mode, 8))
+    for path in (directory, *(path for path in directory.rglob("*") if path.is_dir())):
+        path.chmod(0o755)
 
 
 def _write_support(locked: Lock, directory: Path) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from imagegen.core.data import shipped
+from imagegen.core.store import Store
+from imagegen.image.layers.image import image
+from imagegen.image.layers.plan import ENTRYPOINT
 from imagegen.plan import matrix
 from imagegen.plan.matrix.model import Cell
+from imagegen.wheels.resolve import copies
+from tests.support.tiny_lock import LOCK
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/replace-a-dockerfile.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n# matrices/own.yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -32,3 +39,25 @@ def test_overrides(tmp_path: Path) -> None:
         "fsspec": "fsspec:",
         "hf-xet": "hf-xet:",
     }
+
+
+def test_config(tmp_path: Path) -> None:
+    cell = example(tmp_path, "my-config")
+    lock = replace(LOCK, config=cell.config, labels=cell.labels, ports=cell.ports)
+    config = json.loads(image(lock, ()).config)["config"]
+    assert config["Entrypoint"] == [ENTRYPOINT, "python", "-m", "http.server"]
+    assert (config["Cmd"], config["User"], config["WorkingDir"]) == (["8000"], "1000:1000", "/srv")
+    assert (config["Labels"]["com.example.team"], config["ExposedPorts"]) == ("alignment", {"8000/tcp": {}})
+
+
+def test_files(tmp_path: Path) -> None:
+    cell = example(tmp_path, "my-files")
+    (tmp_path / "deploy").mkdir()
+    (tmp_path / "deploy/cluster.yaml").write_text("address: 10.0.0.1")
+    (tmp_path / "prompts/math").mkdir(parents=True)
+    (tmp_path / "prompts/math/a.txt").write_text("1 + 1")
+    locked = copies.read(cell, Store(tmp_path / "store"))
+    assert [(each.path, [file.path for file in each.files]) for each in locked] == [
+        ("/etc/ray/cluster.yaml", ["/etc/ray/cluster.yaml"]),
+        ("/srv/prompts", ["/srv/prompts/math/a.txt"]),
+    ]

@@ -24,8 +24,17 @@ from imagegen.image.inputs import complete, fetch_each, tree
 from imagegen.image.layers import scan, sources
 from imagegen.image.layers.archive import ArchiveError, ZipArchive
 from imagegen.image.layers.image import Image, base_image, image, keep
-from imagegen.image.layers.layer import CODEC, Compiler, Layer, known, skeleton_layer, support_layer, wheels_layer
-from imagegen.image.layers.plan import LAYER_FORMAT, SUPPORT, LayerPlan, digest_of_json, group_of
+from imagegen.image.layers.layer import (
+    CODEC,
+    Compiler,
+    Layer,
+    files_layer,
+    known,
+    skeleton_layer,
+    support_layer,
+    wheels_layer,
+)
+from imagegen.image.layers.plan import FILES, LAYER_FORMAT, SUPPORT, LayerPlan, digest_of_json, group_of
 from imagegen.image.layers.sources import (
     LayerSource,
     LayerStack,
@@ -201,12 +210,7 @@ def _convert(
         def convert() -> None:
             """Build, of the layers that are ready, the one nearest to the bottom: engines load them in that order."""
             part = missing[ready.get_nowait()]
-            if part.wheels:
-                finished.put(wheels_layer(context.store, part, lock, compiler))
-            elif part.name == SUPPORT:
-                finished.put(support_layer(context.store, part, lock, compiler))
-            else:
-                finished.put(skeleton_layer(context.store, part, lock))
+            finished.put(_make_layer(part, lock, context.store, compiler))
 
         try:
             with closing(fetch_each(needed, context, rootfs.result)) as arrivals:
@@ -223,6 +227,16 @@ def _convert(
         finally:
             pool.shutdown(cancel_futures=True)
             side.shutdown(cancel_futures=True)
+
+
+def _make_layer(part: LayerPlan, lock: Lock, store: Store, compiler: Compiler) -> Layer:
+    if part.wheels:
+        return wheels_layer(store, part, lock, compiler)
+    if part.name == FILES:
+        return files_layer(store, part, lock)
+    if part.name == SUPPORT:
+        return support_layer(store, part, lock, compiler)
+    return skeleton_layer(store, part, lock)
 
 
 def _drain(finished: queue.SimpleQueue[Layer]) -> Iterator[Layer]:

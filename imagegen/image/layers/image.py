@@ -202,8 +202,28 @@ def base_environment(lock: Lock) -> dict[str, str]:
 
 
 def entrypoint(lock: Lock) -> list[str]:
-    """The preflight, which then becomes the base's own entry point, where that has one, and at last the command."""
-    return [ENTRYPOINT, *(lock.base.content.config.entrypoint if lock.base.content else ())]
+    """Return the startup checks; they become the lock's or the base's own entry point, and that the command."""
+    own = lock.base.content.config.entrypoint if lock.base.content else ()
+    return [ENTRYPOINT, *(config_value(lock, "entrypoint") or own)]
+
+
+def command(lock: Lock) -> list[str]:
+    """Return the default command: the lock's; else a shell, and no arguments for an entry point of the lock."""
+    return [*(config_value(lock, "cmd") or ([] if config_value(lock, "entrypoint") else ["/bin/bash"]))]
+
+
+def user(lock: Lock) -> str:
+    """Return the user: the lock's, else the base's; "" for root."""
+    return next(iter(config_value(lock, "user")), lock.base.content.config.user if lock.base.content else "")
+
+
+def working_directory(lock: Lock) -> str:
+    return next(iter(config_value(lock, "workdir")), WORKDIR)
+
+
+def config_value(lock: Lock, name: str) -> tuple[str, ...]:
+    """Return the lock's value of a field of the config; empty where it has none."""
+    return next((each.value for each in lock.config if each.name == name), ())
 
 
 def labels(lock: Lock) -> dict[str, str]:
@@ -217,6 +237,7 @@ def labels(lock: Lock) -> dict[str, str]:
         f"{LABEL}cell": lock.cell,
         f"{LABEL}inputs": inputs_hash(lock),
         **{f"{LABEL}version.{name}": version for name, version in main_versions(lock).items()},
+        **{label.name: label.value for label in lock.labels},
     }
     if lock.base.content:
         found["org.opencontainers.image.base.name"] = str(lock.base.image)
@@ -233,10 +254,14 @@ def image(lock: Lock, layers: Sequence[Layer]) -> Image:
     settings = _of_base(lock) | {
         "Env": [f"{name}={value}" for name, value in environment(lock).items()],
         "Entrypoint": entrypoint(lock),
-        "Cmd": ["/bin/bash"],
-        "WorkingDir": WORKDIR,
+        "Cmd": command(lock),
+        "WorkingDir": working_directory(lock),
         "Labels": labels(lock),
     }
+    if named := user(lock):
+        settings["User"] = named
+    if lock.ports:
+        settings["ExposedPorts"] = {each.port: {} for each in lock.ports}
     return _image(lock, settings, layers)
 
 

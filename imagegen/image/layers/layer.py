@@ -25,7 +25,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import Annotated, BinaryIO
 
 import zstandard
@@ -470,6 +471,24 @@ def support_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler)
             tar.link(path, target)
 
     return _make(store, plan.name, plan.key, fill, below=("/root",))
+
+
+def files_layer(store: Store, plan: LayerPlan, lock: Lock) -> Layer:
+    """Make the layer of the project's files, whose contents are in the store.
+
+    Directories above a copy are those of lower layers, or the engine makes them: they get no entry, which would replace
+    a mode or a link.
+    """
+    above = {str(parent) for copy in lock.copies for parent in PurePosixPath(copy.path).parents}
+    present = {path for path in (copy.path for copy in lock.copies) if path in OPEN or path.count("/") == 1}
+
+    def fill(tar: TarWriter) -> None:
+        for file in sorted((file for copy in lock.copies for file in copy.files), key=lambda file: file.path):
+            with store.open(file.digest) as content:
+                chunks = iter(partial(content.read, 1 << 20), b"")
+                tar.file(file.path, file.size, chunks, executable=file.mode == "0755")
+
+    return _make(store, plan.name, plan.key, fill, below=above | present)
 
 
 def tar_layer(store: Store, name: str, key: str, tar_digest: str) -> Layer:

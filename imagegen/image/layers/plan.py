@@ -148,7 +148,7 @@ _INTERPRETER_FORMAT = 2  # the same for the layer of a standalone interpreter
 HEAVY = 10_000_000  # bytes of wheel
 GROUPS = 8
 PACKAGES, INTERPRETER = "packages", "interpreter"  # layers under the venv
-SKELETON, SUPPORT = "venv", "support"  # layers without wheels
+SKELETON, SUPPORT, FILES = "venv", "support", "files"  # layers without wheels
 # The foundation of every stack, most stable first: (name or prefix ending in "-"). The rest follows by name.
 _FOUNDATION = ("nvidia-", "torch", "triton", "numpy")
 
@@ -163,7 +163,7 @@ class LayerPlan:
 
 
 def plan(lock: Lock) -> tuple[LayerPlan, ...]:
-    """The layers above the base, from the bottom up: skeleton, heavy wheels, groups of light ones, support."""
+    """The layers above the base, from the bottom up: skeleton, heavy wheels, light groups, support, copied files."""
     heavy = sorted(filter(is_heavy, lock.wheels), key=_heavy_order)
     groups: dict[str, list[LockedWheel]] = {}
     for wheel in sorted(lock.wheels, key=lambda wheel: wheel.name):
@@ -173,7 +173,8 @@ def plan(lock: Lock) -> tuple[LayerPlan, ...]:
     parts += [(wheel.name, (wheel,)) for wheel in heavy]
     parts += [(group, tuple(groups[group])) for group in sorted(groups)]
     plans = [LayerPlan(name, wheels, layer_key(lock, wheels)) for name, wheels in parts]
-    return (*plans, LayerPlan(SUPPORT, (), support_key(lock)))
+    files = [LayerPlan(FILES, (), files_key(lock))] if lock.copies else []
+    return (*plans, LayerPlan(SUPPORT, (), support_key(lock)), *files)
 
 
 def is_heavy(wheel: LockedWheel) -> bool:
@@ -215,8 +216,14 @@ def interpreter_layer_key(lock: Lock) -> str:
     return digest_of_json({"format": formats, INTERPRETER: interpreter_key(lock.interpreter)})
 
 
+def files_key(lock: Lock) -> str:
+    """Return the digest of all that decides the bytes of the layer of copied files."""
+    rows = [[copy.path, [[file.path, file.mode, file.sha256] for file in copy.files]] for copy in lock.copies]
+    return digest_of_json({"format": LAYER_FORMAT, FILES: rows})
+
+
 def support_key(lock: Lock) -> str:
-    """Everything that decides the bytes of the layer that comes last."""
+    """Return the digest of all that decides the bytes of the layer of imagegen's own files."""
     return digest_of_json({"format": LAYER_FORMAT, "interpreter": _interpreter(lock), SUPPORT: support_identity(lock)})
 
 

@@ -162,7 +162,7 @@ def _is_tables(value: object) -> bool:
 
 def _is_rows(key: str, value: object) -> bool:
     """Long lists of small records take one line each."""
-    return key in ("archives", "debs", "layers") and _is_tables(value)
+    return key in ("archives", "debs", "files", "layers") and _is_tables(value)
 
 
 def _inline(row: Mapping[str, Any]) -> str:

@@ -81,6 +81,10 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
         ("packages", dict(lock.added.requested) if lock.added else {}, dict(cell.packages)),
         ("gpu.capabilities", lock.gpu and lock.gpu.capabilities, _capabilities(cell)),
         ("env", lock.env, cell.env),
+        ("config", lock.config, cell.config),
+        ("label", lock.labels, cell.labels),
+        ("port", lock.ports, cell.ports),
+        ("copy", [(each.path, each.source, each.because) for each in lock.copies], _copies(cell)),
         ("override", lock.overrides, cell.overrides),
     )
     yield from (name for name, said, meant in repeated if said != meant)
@@ -116,6 +120,10 @@ def _of_interpreter(lock: Lock, cell: Cell) -> Iterator[tuple[str, object, objec
 
 def _capabilities(cell: Cell) -> tuple[str, ...] | None:
     return tuple(gpu.capability for gpu in cell.gpus) if cell.cuda_version else None
+
+
+def _copies(cell: Cell) -> list[tuple[str, str, str]]:
+    return [(each.path, each.source, each.because) for each in cell.copies]
 
 
 def _source(wheel: LockedWheel) -> LockedGit | None:

@@ -30,7 +30,9 @@ from imagegen.plan.lock.tables import (
     LINKS,
     LOCAL,
     URL,
+    CopiedFile,
     LockedBuild,
+    LockedCopy,
     LockedFile,
     LockedGit,
     LockedPatch,
@@ -39,7 +41,7 @@ from imagegen.plan.lock.tables import (
     LockTable,
     archive_name,
 )
-from imagegen.plan.matrix.model import EnvVar, FileConflictRule, Override
+from imagegen.plan.matrix.model import ConfigField, EnvVar, ExposedPort, FileConflictRule, Label, Override
 
 __all__ = [
     "BUILT",
@@ -48,6 +50,7 @@ __all__ = [
     "LOCAL",
     "LOCK_VERSION",
     "URL",
+    "CopiedFile",
     "FileConflict",
     "Foundation",
     "InterpreterArchive",
@@ -55,6 +58,7 @@ __all__ = [
     "LockedArchive",
     "LockedBase",
     "LockedBuild",
+    "LockedCopy",
     "LockedDeb",
     "LockedFile",
     "LockedGit",
@@ -141,6 +145,10 @@ class Lock(LockTable):
     added: Annotated[LockedPackages | None, Field(alias="packages")] = None
     uv: LockedWheel  # what resolved, and what a plain build of the rendered Dockerfile installs with
     env: tuple[EnvVar, ...]  # sorted by name
+    config: tuple[ConfigField, ...] = ()  # sorted by name
+    labels: Annotated[tuple[Label, ...], Field(alias="label")] = ()  # sorted by name
+    ports: Annotated[tuple[ExposedPort, ...], Field(alias="port")] = ()  # sorted by port, as text
+    copies: Annotated[tuple[LockedCopy, ...], Field(alias="copy")] = ()  # sorted by path
     overrides: Annotated[tuple[Override, ...], Field(alias="override")] = ()  # sorted by package
     # sorted by name; `realised` turns each into a wheel
     builds: Annotated[tuple[LockedBuild, ...], Field(alias="build")] = ()
@@ -184,18 +192,32 @@ class Lock(LockTable):
 
     @model_validator(mode="after")
     def _is_sorted(self) -> Lock:
-        for kind, names in (
+        lists: tuple[tuple[str, list[str]], ...] = (
             ("wheels", [wheel.name for wheel in self.wheels]),
             ("builds", [build.name for build in self.builds]),
             ("env", [env.name for env in self.env]),
+            ("config", [each.name for each in self.config]),
+            ("label", [label.name for label in self.labels]),
+            ("port", [each.port for each in self.ports]),
+            ("copy", [each.path for each in self.copies]),
+            *((f"copy.{each.path}", [file.path for file in each.files]) for each in self.copies),
             ("override", [override.package for override in self.overrides]),
             ("file-conflict", [conflict.rule for conflict in self.file_conflicts]),
             ("debs", [deb.name for deb in self.base.debs]),
             ("packages.debs", [deb.name for deb in self.added.debs] if self.added else []),
-        ):
+        )
+        for kind, names in lists:
             if names != sorted(set(names)):
                 out = next((b for a, b in itertools.pairwise(names) if b <= a), "")
                 raise ValueError(f"{kind} are not sorted by name, each once: see {out!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _copies_below_targets(self) -> Lock:
+        for each in self.copies:
+            inside = [file.path for file in each.files if file.path.startswith(f"{each.path}/")]
+            if not each.files or (each.is_directory and len(inside) < len(each.files)):
+                raise ValueError(f"copy {each.path} has no files, or one elsewhere")
         return self
 
     @model_validator(mode="after")

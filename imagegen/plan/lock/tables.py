@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
@@ -169,6 +169,34 @@ _inline_file = inline(required=True, file=("file", "size", "sha256", "index", "p
 _inline_commit = inline(
     required=True, git=("ref", "url", "commit", "tree", "subdirectory"), file=("file", "size", "sha256", "index")
 )
+
+
+@dataclass(frozen=True)
+class CopiedFile(LockTable):
+    """One file of the project with its contents; root owns it in the image."""
+
+    path: t.CopiedPath  # in the image
+    mode: Literal["0644", "0755"]  # the second one of a file that its owner may execute
+    size: t.Size
+    sha256: t.Sha256
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self.sha256}"
+
+
+@dataclass(frozen=True)
+class LockedCopy(LockTable):
+    """A file of the project that is copied to `path`, or all files of a directory below it."""
+
+    path: t.TargetPath
+    source: t.RelativePath  # from the project's directory
+    because: t.Line
+    files: tuple[CopiedFile, ...]  # sorted by path
+
+    @property
+    def is_directory(self) -> bool:
+        return [file.path for file in self.files] != [self.path]
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,13 @@ def inputs(cell: Cell) -> Cell:
         parts["packages"] = dict(cell.packages)
     if cell.overrides:
         parts["overrides"] = [[each.package, each.specifier] for each in cell.overrides]
+    parts |= {
+        name: [dataclasses.asdict(each) for each in fields]
+        for name, fields in (("config", cell.config), ("labels", cell.labels), ("ports", cell.ports))
+        if fields
+    }
+    if cell.copies:
+        parts["files"] = [[each.path, each.source, each.because] for each in cell.copies]
     if found := cell.from_uv_lock:
         parts["uv.lock"] = [found.uv_lock, found.extras, found.groups, found.git and found.git.commit]
     parts |= {f"index {alias}": index.url for alias, index in cell.indexes.items()}

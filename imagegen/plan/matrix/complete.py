@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from packaging.version import Version
 
 from imagegen.core.config import mirror_name
-from imagegen.core.errors import ErrorList, Location, MatrixError
+from imagegen.core.errors import ErrorList, MatrixError
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.builds import LEADER, Builds
 from imagegen.plan.matrix.cells import Matrix, cell_id, inputs
 from imagegen.plan.matrix.compose import (
     Composition,
+    Definition,
     Generation,
     ancestry,
     applies,
     compose,
     cycle_error,
+    definitions,
     inherit,
-    override_places,
     removal_errors,
 )
 from imagegen.plan.matrix.interpreters import Interpreters
@@ -34,10 +35,14 @@ from imagegen.plan.matrix.model import (
     Base,
     Cell,
     Component,
+    ConfigField,
+    CopySource,
     EnvVar,
+    ExposedPort,
     FileConflictRule,
     GitSource,
     Index,
+    Label,
     Override,
     PinOverride,
     Requirement,
@@ -280,10 +285,7 @@ class _Completion:
         generations = [Generation(e.entry, tuple(self.stacks[name] for name in e.entry.stacks)) for e in chain]
         self.errors += removal_errors(found, generations, choices)
         placed = [(*(self.entries["stacks"][name] for name in each.entry.stacks), each) for each in chain]
-        cells = [
-            self._cell(found, entry, choice, compose(generations, choice), override_places(placed, choice))
-            for choice in choices
-        ]
+        cells = [self._cell(found, entry, choice, compose(generations, choice), placed) for choice in choices]
         return [cell for cell in cells if cell]
 
     def _base(self, found: PlacedEntry) -> Base:
@@ -327,7 +329,7 @@ class _Completion:
         entry: ImageEntry,
         axes: Mapping[str, str],
         made: Composition,
-        places: Mapping[str, Location],
+        placed: Sequence[Sequence[PlacedEntry]],
     ) -> Cell | None:
         sound = made.base in self.bases and all(self._component(found, name) for name in made.components)
         if not (sound and set(made.gpus) <= set(self.gpus)):
@@ -388,11 +390,25 @@ class _Completion:
                 Override(name, None if each.omit else each.version, because=each.because, source=each.source)
                 for name, each in sorted(made.overrides.items())
             ),
-            override_places=places,
+            config=tuple(
+                ConfigField(name, tuple([each.value] if isinstance(each.value, str) else each.value), each.because)
+                for name, each in sorted(made.config.items())
+            ),
+            labels=tuple(Label(name, each.value, each.because) for name, each in sorted(made.labels.items())),
+            ports=tuple(itertools.starmap(ExposedPort, sorted(made.ports.items()))),
+            copies=tuple(self._copies(made, definitions(placed, axes, "files"))),
+            override_places={name: each.where for name, each in definitions(placed, axes, "overrides").items()},
             accepts=dict(sorted(made.accepts.items())),
             extends=entry.extends,
         )
         return inputs(draft)
+
+    def _copies(self, made: Composition, places: Mapping[str, Definition]) -> Iterator[CopySource]:
+        for path, each in sorted(made.files.items()):
+            place = places[path]
+            project = self.directories[place.found.layer].parent
+            top = project.joinpath(*[".."] * each.source.count("../"))
+            yield CopySource(path, each.source, each.because, project / each.source, top, place.where)
 
 
 def _metadata(entry: SdistEntry) -> Sdist:

@@ -5,12 +5,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from imagegen.core.errors import Location, MatrixError
 from imagegen.core.text import did_you_mean
+from imagegen.plan.matrix.model import CONFIG_NAMES, ConfigName
 from imagegen.plan.matrix.recipe import EnvEntry
 from imagegen.plan.matrix.references import PlacedEntry
-from imagegen.plan.matrix.schema import ComponentUse, ImageEntry, OverrideEntry, PartEntry, StackEntry, VariantEntry
+from imagegen.plan.matrix.schema import (
+    CommandEntry,
+    ComponentUse,
+    CopyEntry,
+    ImageEntry,
+    OverrideEntry,
+    PartEntry,
+    StackEntry,
+    UserEntry,
+    VariantEntry,
+    WorkdirEntry,
+)
 
 _NAMED = 4  # changes that a derived description names
 _REMOVABLE = ("components", "env", "packages", "overrides")  # the fields from which `without` removes
@@ -36,6 +49,10 @@ class Composition:
     packages: dict[str, str] = field(default_factory=dict)  # Debian package -> reason
     omits: dict[str, str] = field(default_factory=dict)  # distribution -> why it is left out
     overrides: dict[str, OverrideEntry] = field(default_factory=dict)  # by distribution
+    config: dict[ConfigName, CommandEntry | UserEntry | WorkdirEntry] = field(default_factory=dict)
+    labels: dict[str, EnvEntry] = field(default_factory=dict)
+    files: dict[str, CopyEntry] = field(default_factory=dict)  # by path in the image
+    ports: dict[str, str] = field(default_factory=dict)  # port -> what listens there
     accepts: dict[str, str] = field(default_factory=dict)  # rule -> why it only warns
 
 
@@ -78,8 +95,9 @@ def _replace(made: Composition, part: ImageEntry | VariantEntry) -> None:
 
 
 def _add(made: Composition, part: PartEntry) -> None:
-    for name in PartEntry.model_fields:
+    for name in PartEntry.model_fields.keys() - {"config"}:
         getattr(made, name).update(getattr(part, name))
+    made.config.update({name: each for name in CONFIG_NAMES if (each := getattr(part.config, name))})
 
 
 def _applying(parts: Sequence[StackEntry | ImageEntry], axes: Mapping[str, str]) -> Iterator[VariantEntry]:
@@ -94,19 +112,32 @@ def applies(choice: Mapping[str, Sequence[str]], axes: Mapping[str, str]) -> boo
     return all(axes[axis] in values for axis, values in choice.items())
 
 
-def override_places(chain: Iterable[Sequence[PlacedEntry]], axes: Mapping[str, str]) -> dict[str, Location]:
-    """Return distribution -> the place of the override that counts in the cell with these `axes`.
+@dataclass(frozen=True)
+class Definition:
+    """The entry that defines a name of a cell, and the place where it does."""
+
+    found: PlacedEntry
+    where: Location
+
+
+def definitions(
+    chain: Iterable[Sequence[PlacedEntry]], axes: Mapping[str, str], section: Literal["files", "overrides"]
+) -> dict[str, Definition]:
+    """Return name -> the definition that counts in the cell with these `axes`, of one field of PartEntry.
 
     `chain` has the stacks of each image and the image itself, in the order of `compose`.
     """
-    found: dict[str, Location] = {}
+    found: dict[str, Definition] = {}
     for parts in chain:
         for part in parts:
-            found |= {name: part.where("overrides", name) for name in part.entry.overrides}
+            found |= {name: Definition(part, part.where(section, name)) for name in getattr(part.entry, section)}
         for part in parts:
             for position, variant in enumerate(part.entry.variants):
                 if applies(variant.when, axes):
-                    found |= {name: part.where("variants", position, "overrides", name) for name in variant.overrides}
+                    found |= {
+                        name: Definition(part, part.where("variants", position, section, name))
+                        for name in getattr(variant, section)
+                    }
     return found
 
 

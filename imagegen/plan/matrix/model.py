@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
 
 from imagegen.core import types as t
 from imagegen.core.errors import Location
@@ -326,6 +327,48 @@ class Override(Part):
         return f"{self.because} [{self.source}]" if self.source else self.because
 
 
+ConfigName = Literal["cmd", "entrypoint", "user", "workdir"]
+CONFIG_NAMES: tuple[ConfigName, ...] = get_args(ConfigName)
+
+
+@dataclass(frozen=True)
+class ConfigField(Part):
+    """A field of the image's config in place of imagegen's own value."""
+
+    name: ConfigName
+    value: tuple[t.Argument, ...]  # of user and workdir one
+    because: t.Line
+
+
+@dataclass(frozen=True)
+class Label(Part):
+    """A label of the image beside those that imagegen sets."""
+
+    name: t.LabelName
+    value: t.Line
+    because: t.Line
+
+
+@dataclass(frozen=True)
+class ExposedPort(Part):
+    """A port on which programs of the image listen."""
+
+    port: t.Port
+    because: t.Line
+
+
+@dataclass(frozen=True)
+class CopySource:
+    """A file or a directory of the project that is copied into the image."""
+
+    path: str  # in the image
+    source: str  # as the matrix has it, from the project's directory
+    because: str
+    file: Path
+    top: Path  # the directory out of which no link leads: the project's, or the one that leading ../ name
+    where: Location
+
+
 @dataclass(frozen=True)
 class Declarations:
     """The declarations of a cell's packages beside their versions. No lock depends on them.
@@ -369,6 +412,10 @@ class Cell:
     omits: Mapping[str, str] = field(default_factory=dict)  # as in Declarations
     packages: Mapping[str, str] = field(default_factory=dict)  # Debian packages above the base -> reason, by name
     overrides: tuple[Override, ...] = ()  # sorted by package
+    config: tuple[ConfigField, ...] = ()  # sorted by name
+    labels: tuple[Label, ...] = ()  # sorted by name
+    ports: tuple[ExposedPort, ...] = ()  # sorted by port, as text
+    copies: tuple[CopySource, ...] = ()  # sorted by path
     override_places: Mapping[str, Location] = field(default_factory=dict)  # package -> its override in the matrix
     accepts: Mapping[str, str] = field(default_factory=dict)  # id of a rule that only warns here -> why
     extends: str | None = None  # the image whose content this one takes over, where the matrix names one

@@ -128,6 +128,42 @@ class OverrideEntry(Strict):
         return self
 
 
+class CommandEntry(Strict):
+    """A program with its arguments; no shell reads it."""
+
+    value: Annotated[list[t.Argument], Field(min_length=1)]
+    because: t.Text
+
+
+class UserEntry(Strict):
+    value: t.User
+    because: t.Text
+
+
+class WorkdirEntry(Strict):
+    value: t.AbsolutePath
+    because: t.Text
+
+
+class ConfigEntry(Strict):
+    """Fields of the image's config."""
+
+    entrypoint: CommandEntry | None = Field(
+        default=None,
+        description="Runs after the startup checks, in place of the base's own, with the command behind it.",
+    )
+    cmd: CommandEntry | None = Field(
+        default=None, description="The default command; without it and an entrypoint, /bin/bash."
+    )
+    user: UserEntry | None = None
+    workdir: WorkdirEntry | None = None
+
+
+class CopyEntry(Strict):
+    source: t.RelativePath = Field(description="A file or directory, from the project's.")
+    because: t.Text
+
+
 class PartEntry(Strict):
     """The common fields of images, stacks and variants."""
 
@@ -143,6 +179,12 @@ class PartEntry(Strict):
     )
     overrides: dict[t.Distribution, OverrideEntry] = Field(
         default={}, description="Distribution -> what takes the place of every requirement of it."
+    )
+    config: ConfigEntry = ConfigEntry()
+    labels: dict[t.LabelName, EnvEntry] = {}
+    ports: dict[t.Port, t.Text] = Field(default={}, description="Port -> what listens there.")
+    files: dict[t.TargetPath, CopyEntry] = Field(
+        default={}, description="Path in the image -> the file or directory of the project that is copied there."
     )
     accepts: dict[t.Name, t.Text] = Field(
         default={}, description="Rule that only warns of this image -> why the image works all the same."

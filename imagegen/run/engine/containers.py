@@ -222,7 +222,7 @@ def running(
             with explained(f"starting a container of {ref}"):
                 api.create_container(
                     ref,
-                    ["cat"],
+                    entrypoint=["cat"],  # whatever the image's own does
                     name=name,
                     stdin_open=True,
                     stop_signal="SIGKILL",  # else an engine that comes back waits for it, ten seconds

@@ -81,7 +81,7 @@ def sbom(lock: Lock, digest: str, known: KnownLicences) -> bytes:
     debs = _debs(lock, known)
     stack = {package.name: _package(lock, package, known) for package in lock.packages}
     support = _support(lock)
-    own = [base, *_interpreter(lock), support]
+    own = [base, *_interpreter(lock), support, *_copies(lock)]
     components = [*own, *debs, *stack.values()]
     document = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
@@ -169,6 +169,25 @@ def _support(lock: Lock) -> Component:
     licence = Terms("Apache-2.0", declared=True)
     found = _component("application", "imagegen-preflight", version, None, licences=licence)
     return {**found, "bom-ref": "imagegen-preflight"}
+
+
+def _copies(lock: Lock) -> list[Component]:
+    """Return the files of the project that the image holds."""
+    return [
+        {
+            **_component(
+                "file",
+                file.path,
+                None,
+                None,
+                sha256=file.sha256,
+                properties={"size": str(file.size), "source": copy.source, "because": copy.because},
+            ),
+            "bom-ref": f"file:{file.path}",
+        }
+        for copy in lock.copies
+        for file in copy.files
+    ]
 
 
 def _debs(lock: Lock, known: KnownLicences) -> list[Component]:

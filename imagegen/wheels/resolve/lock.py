@@ -53,6 +53,7 @@ from imagegen.plan.lock.uv_project import ProjectContents, UvProject
 from imagegen.plan.matrix.model import Cell, GitSource, Requirement, Rule, Sdist
 from imagegen.plan.rules import Facts, facts_of_lock, minimum_version, rule_constraints
 from imagegen.wheels.find import WheelRequirement
+from imagegen.wheels.resolve import copies
 from imagegen.wheels.resolve.candidates import COMPILED, WheelSelector, wheel_of
 
 _ASKED = "the cell asks for one that is compiled for it"
@@ -451,6 +452,10 @@ def lock_cell(
             interpreter=interpreter,
             wheels=wheels,
             env=cell.env,
+            config=cell.config,
+            labels=cell.labels,
+            ports=cell.ports,
+            copies=copies.read(cell, context.store),
             overrides=cell.overrides,
             added=added,
         )
