@@ -10,6 +10,7 @@ from imagegen.app.audit import audit_before_image
 from imagegen.app.build import ensure_wheels, require_unchanged_copies
 from imagegen.app.session import Session
 from imagegen.core.errors import AuditError, ErrorList, IncompatibleError, LockError
+from imagegen.core.git import PackedTree
 from imagegen.core.text import did_you_mean
 from imagegen.image import layers
 from imagegen.plan import lock
@@ -99,11 +100,19 @@ def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: L
             session.rules,
             wheel_selector(session, cell),
             session.context_for(cell),
+            own_packages(session, cell),
         )
     except LockError as error:
         raise _unknown_project(session, cell, error) or error from error
     session.require_compatible(cell, facts_of_lock(locked, cell.base.glibc))
     return locked
+
+
+def own_packages(session: Session, cell: Cell) -> dict[str, PackedTree]:
+    """Return the packed sources of the project's own packages, by package. Raises as `lock.pack_own_packages`."""
+    if not any(each.own for each in cell.requirements):
+        return {}
+    return lock.pack_own_packages(cell, session.project, session.store)
 
 
 def _unknown_project(session: Session, cell: Cell, error: LockError) -> LockError | None:
@@ -152,6 +161,7 @@ def _recorded(session: Session, cell: Cell, locked: Lock) -> Lock:
 def _is_current(session: Session, previous: Lock, cell: Cell) -> bool:
     try:
         session.require_sound(previous, cell)
+        session.require_own_packages(previous, cell)
         _require_unchanged_sources(session, previous, cell)
     except (LockError, IncompatibleError):
         return False

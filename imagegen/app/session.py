@@ -215,7 +215,15 @@ class Session:
                 f"{cell.id} has no lock", code="lock-missing", where=where, fix=f"`imagegen lock {cell.id}`"
             )
         self.require_sound(found, cell)
+        self.require_own_packages(found, cell)
         return found
+
+    def require_own_packages(self, found: Lock, cell: Cell) -> None:
+        """Bring the project's own packages into the store. Raises LockError where they are not as they were locked."""
+        from imagegen.plan.lock.model import LOCAL  # late: it is loaded where there is a lock
+
+        if any(wheel.file.index == LOCAL for wheel in found.wheels):  # else no store is needed
+            lock.require_own_packages(found, cell, self.project, self.store)
 
     def require_sound(self, found: Lock, cell: Cell) -> None:
         """Raise LockError or IncompatibleError where a lock is stale or edited, or breaks a rule."""

@@ -18,7 +18,7 @@ from imagegen.core.text import counted
 from imagegen.image.dockerfile import reason
 from imagegen.image.layers import Size, layer_sizes, package_sizes, shared
 from imagegen.image.layers.image import local_tags
-from imagegen.plan.lock.model import Lock, LockedBuild, LockedCopy, LockedGit, LockedWheel
+from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedCopy, LockedGit, LockedWheel
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels import builds
 
@@ -165,7 +165,9 @@ def _source(package: LockedWheel | LockedBuild) -> str:
     if isinstance(package, LockedBuild):
         return f"compiled from {_commit(package.git) if package.git else package.source.filename}"
     if package.sdist is None:
-        return package.file.url or package.file.index
+        return "the project (wheel)" if package.file.index == LOCAL else package.file.url or package.file.index
+    if package.sdist.file.index == LOCAL:
+        return "the project (directory)"
     commit = package.sdist.git
     return _commit(commit) if commit else f"{package.file.index} (sdist)"
 

@@ -329,6 +329,22 @@ LabelName = Annotated[
 # Paths: below a directory; the same with leading ../; absolute in an image, a file or a glob; of a URL.
 PathBelow = Annotated[str, string(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*", 200)]
 RelativePath = Annotated[str, string(r"(?:\.\./)*[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*", 300)]
+ProjectPath = Annotated[
+    str,
+    string(
+        r"\.|[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*",
+        200,
+        meaning='a path below the project\'s directory, as in packages/mypkg, or "." for the directory itself',
+    ),
+]
+ProjectWheel = Annotated[
+    str,
+    string(
+        r"(?:[A-Za-z0-9_][A-Za-z0-9._+-]*/)*[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl",
+        300,
+        meaning="a wheel file below the project's directory, as in packages/mypkg-1.0-py3-none-any.whl",
+    ),
+]
 AbsolutePath = Annotated[str, string(r"(?:/[A-Za-z0-9_+-][A-Za-z0-9_.+-]*)+", 200, meaning="an absolute path")]
 TargetPath = Annotated[
     str, string(r"(?:/[A-Za-z0-9_.+@-]+)+", 200, meaning="an absolute path"), AfterValidator(_target)

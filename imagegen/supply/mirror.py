@@ -86,7 +86,7 @@ def _files(locked: Lock, store: Store) -> dict[str, tuple[str, int]]:
     """
     sdists = [wheel.sdist for wheel in _made(locked) if wheel.sdist]
     wheels = [locked.uv, *_indexed(locked)]
-    files = [wheel.file for wheel in wheels] + [sdist.file for sdist in sdists]
+    files = [wheel.file for wheel in wheels] + [each.file for each in sdists if each.file.index != LOCAL]
     files += [needed.file for sdist in sdists for needed in sdist.build_requires]
     files += [needed.file for build in locked.builds for needed in build.build_requires]
     files += [build.source for build in locked.builds if build.source.index != LOCAL]
@@ -105,7 +105,7 @@ def _made(locked: Lock) -> list[LockedWheel]:
 
 
 def _indexed(locked: Lock) -> list[LockedWheel]:
-    return [wheel for wheel in locked.wheels if not wheel.sdist and not wheel.build]
+    return [wheel for wheel in locked.wheels if not (wheel.sdist or wheel.build or wheel.file.index == LOCAL)]
 
 
 def _sorted(files: Mapping[str, tuple[str, int]]) -> tuple[tuple[str, Descriptor], ...]:

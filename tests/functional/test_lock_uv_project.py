@@ -116,7 +116,7 @@ class Mirror:
             inputs={"base": cell.inputs["base"]},
         )  # fmt: skip
         return lock_cell(
-            cell, first, LockOptions(), (), Chooser(), Context(self.store, self.settings, Quiet()),
+            cell, first, LockOptions(), (), Chooser(), Context(self.store, self.settings, Quiet()), {},
         )  # fmt: skip
 
 

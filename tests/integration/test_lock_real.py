@@ -44,7 +44,7 @@ def cell(debian: Debian) -> Cell:
 
 def relock(cell: Cell, previous: Lock, settings: Settings, store: Store) -> Lock:
     chooser = LocalWheelSelector(Catalogue(), lambda path, torch: (), Context(store, settings, Quiet()))
-    return lock_cell(cell, previous, LockOptions(), (), chooser, Context(store, settings, Quiet()))
+    return lock_cell(cell, previous, LockOptions(), (), chooser, Context(store, settings, Quiet()), {})
 
 
 def test_a_real_stack_with_an_sdist(cell: Cell, settings: Settings, debian: Debian, tmp_path: Path) -> None:

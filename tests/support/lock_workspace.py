@@ -10,6 +10,7 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
+from imagegen.plan.lock import pack_own_packages
 from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement
 from imagegen.wheels.find import WheelRequirement
@@ -55,6 +56,7 @@ class Workspace:
             PackageIndex(root / "special"),
             root / "links",
         )
+        self.project = root / "project"
         self.links.mkdir()
         self.env = {"HOME": str(root), "PATH": os.defpath, "PIP_FIND_LINKS": str(self.links)}
         self.env |= {
@@ -93,7 +95,8 @@ class Workspace:
             say = staticmethod(self.say)
 
         rules, chooser = more.pop("rules", ()), more.pop("chooser", self.chooser)
+        packed = pack_own_packages(self.cell, self.project, self.store)
         return lock_cell(
             self.cell, previous or self.first, LockOptions(**more), rules, chooser,  # type: ignore[arg-type]
-            Context(self.store, Settings.from_environment(self.env), Recorder()),
+            Context(self.store, Settings.from_environment(self.env), Recorder()), packed,
         )  # fmt: skip

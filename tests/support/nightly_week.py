@@ -61,7 +61,7 @@ class Week:
     def resolve(self, as_of: str, previous: Lock | None, upgraded: Sequence[str], bounds: dict[str, str]) -> Lock:
         return resolve.lock_cell(
             self.cell, previous, LockOptions(packages=tuple(upgraded), as_of=as_of, bounds=bounds), self.rules,
-            Chooser(), Context(self.store, self.settings, Quiet()),
+            Chooser(), Context(self.store, self.settings, Quiet()), {},
         )  # fmt: skip
 
     def first(self, as_of: str) -> Lock:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal, NoReturn, Protocol
 
 from imagegen.app.comparison import comparison_facts
-from imagegen.app.lock import wheel_selector
+from imagegen.app.lock import own_packages, wheel_selector
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.propose import Proposal, ReleaseIndex, propose
 from imagegen.app.publish import Publisher, publish_image
@@ -185,11 +185,12 @@ def propose_cell(session: Session, as_of: str, bases: dict[str, LockedBase], cel
     context = session.context_for(cell)
     chooser = wheel_selector(session, cell)
     before = session.find_lock(cell)
+    packed = own_packages(session, cell)
 
     def resolve(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
         same_base = bool(before and previous and previous.base == before.base)
         options = LockOptions(packages=tuple(upgraded), as_of=as_of, bounds=bounds, trust_previous_wheels=same_base)
-        return lock_cell(cell, previous, options, session.rules, chooser, context)
+        return lock_cell(cell, previous, options, session.rules, chooser, context, packed)
 
     def current_base() -> LockedBase:
         name = cell.base.name

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import pwd
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -35,8 +35,8 @@ _NAMED = 5  # files in a message
 _CHUNK = 1 << 20  # bytes
 
 
-def pack(path: Path, folder: str, store: Store) -> PackedTree:
-    """Pack a directory's files below one folder; an sdist as it is.
+def pack(path: Path, folder: str, store: Store, without: Collection[str] = ()) -> PackedTree:
+    """Pack a directory's files below one folder, less its entries `without`; an sdist as it is.
 
     Raises FetchError: absent, no source, or in a repository of another user.
     """
@@ -58,7 +58,7 @@ def pack(path: Path, folder: str, store: Store) -> PackedTree:
     root = path.resolve()
     left_out: list[str] = []
     try:
-        names = list(_names(root, b"", left_out.append))
+        names = [each for each in _names(root, b"", left_out.append) if _top(each) not in without]
         if not names:
             raise FetchError(
                 f"{where} holds no source", code="fetch-no-source", why="it is empty, or git ignores all that is in it"
@@ -73,12 +73,15 @@ def pack(path: Path, folder: str, store: Store) -> PackedTree:
         ) from error
 
 
-def unchanged(path: Path, folder: str, digest: str, store: Store) -> PackedTree:
-    """The archive again, as the lock pins it; on another machine, the one that the store has. Raises LockError."""
+def unchanged(path: Path, folder: str, digest: str, store: Store, without: Collection[str] = ()) -> PackedTree:
+    """Return the archive of `pack` again, as the lock pins it; on another machine, the one that the store has.
+
+    Raises LockError.
+    """
     if not path.exists() and store.has(digest):
         store.verify(digest)
         return PackedTree(digest, store.path(digest).stat().st_size)
-    made = pack(path, folder, store)
+    made = pack(path, folder, store, without)
     if made.digest != digest:
         raise LockError(
             f"{path} is no longer what the lock was made of",
@@ -112,6 +115,10 @@ def _names(root: Path, below: bytes, leave_out: Callable[[str], None]) -> Iterat
         elif full.exists():
             yield path  # neither: the caller reports it
         # else it is tracked, and was removed
+
+
+def _top(name: bytes) -> str:
+    return os.fsdecode(name.partition(b"/")[0])
 
 
 def _of_git(tree: Worktree, folder: Path) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ from imagegen.image.layers.wheel import PREFIX, site_packages
 from imagegen.incontainer.preflight.model import Image as ImageFacts
 from imagegen.incontainer.preflight.model import image_to_json
 from imagegen.plan.lock.foundation import interpreter_key
-from imagegen.plan.lock.model import Lock, LockedWheel
+from imagegen.plan.lock.model import LOCAL, Lock, LockedWheel
 from imagegen.plan.matrix.model import EnvVar, cuda_version
 
 ROOT = "/opt/imagegen"
@@ -149,6 +149,7 @@ HEAVY = 10_000_000  # bytes of wheel
 GROUPS = 8
 PACKAGES, INTERPRETER = "packages", "interpreter"  # layers under the venv
 SKELETON, SUPPORT, FILES = "venv", "support", "files"  # layers without wheels
+PROJECT = "project"  # the layer of the project's own light packages
 # The foundation of every stack, most stable first: (name or prefix ending in "-"). The rest follows by name.
 _FOUNDATION = ("nvidia-", "torch", "triton", "numpy")
 
@@ -163,10 +164,15 @@ class LayerPlan:
 
 
 def plan(lock: Lock) -> tuple[LayerPlan, ...]:
-    """The layers above the base, from the bottom up: skeleton, heavy wheels, light groups, support, copied files."""
-    heavy = sorted(filter(is_heavy, lock.wheels), key=_heavy_order)
+    """Return the layers above the base, from the bottom up.
+
+    They are skeleton, heavy wheels, groups of light ones, support, and what changes most: the project's own
+    packages, and copied files.
+    """
+    shared = [wheel for wheel in lock.wheels if wheel.file.index != LOCAL]
+    heavy = sorted(filter(is_heavy, shared), key=_heavy_order)
     groups: dict[str, list[LockedWheel]] = {}
-    for wheel in sorted(lock.wheels, key=lambda wheel: wheel.name):
+    for wheel in sorted(shared, key=lambda wheel: wheel.name):
         if not is_heavy(wheel):
             groups.setdefault(group_of(wheel.name), []).append(wheel)
     parts: list[tuple[str, tuple[LockedWheel, ...]]] = [(SKELETON, ())]
@@ -174,7 +180,16 @@ def plan(lock: Lock) -> tuple[LayerPlan, ...]:
     parts += [(group, tuple(groups[group])) for group in sorted(groups)]
     plans = [LayerPlan(name, wheels, layer_key(lock, wheels)) for name, wheels in parts]
     files = [LayerPlan(FILES, (), files_key(lock))] if lock.copies else []
-    return (*plans, LayerPlan(SUPPORT, (), support_key(lock)), *files)
+    return (*plans, LayerPlan(SUPPORT, (), support_key(lock)), *_own_plans(lock), *files)
+
+
+def _own_plans(lock: Lock) -> list[LayerPlan]:
+    """Return the layers of the project's own packages: one for each heavy one, then one for all others."""
+    own = sorted((each for each in lock.wheels if each.file.index == LOCAL), key=lambda wheel: wheel.name)
+    parts: list[tuple[str, tuple[LockedWheel, ...]]] = [(wheel.name, (wheel,)) for wheel in own if is_heavy(wheel)]
+    if light := tuple(wheel for wheel in own if not is_heavy(wheel)):
+        parts.append((PROJECT, light))
+    return [LayerPlan(name, wheels, layer_key(lock, wheels)) for name, wheels in parts]
 
 
 def is_heavy(wheel: LockedWheel) -> bool:
@@ -223,7 +238,7 @@ def files_key(lock: Lock) -> str:
 
 
 def support_key(lock: Lock) -> str:
-    """Return the digest of all that decides the bytes of the layer of imagegen's own files."""
+    """Everything that decides the bytes of the support layer."""
     return digest_of_json({"format": LAYER_FORMAT, "interpreter": _interpreter(lock), SUPPORT: support_identity(lock)})
 
 

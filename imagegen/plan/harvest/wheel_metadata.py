@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
@@ -71,6 +72,16 @@ def parse(raw: bytes, package: str, version: str) -> Metadata:
     if canonicalize_name(one("Name"), validate=True) != package or Version(one("Version")) != Version(version):
         raise ValueError(f"it is that of {one('Name')} {one('Version')}")
     return Metadata(tuple(every("Requires-Dist")), one("Requires-Python") if "Requires-Python" in found else "")
+
+
+def of_file(file: BinaryIO, package: str, version: str) -> Metadata:
+    """Return the metadata of a wheel. Raises ValueError for what is no wheel, or is that of another release."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            raw = _member(archive)
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError) as error:
+        raise ValueError(str(error)) from error
+    return parse(raw, package, version)
 
 
 def _broken(link: IndexLink) -> str:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from imagegen.plan.lock.file import contents_hash, dumps, inputs_hash, loads, read, read_text, write
     from imagegen.plan.lock.freshness import contradictions, outdated, require_fresh, stale
     from imagegen.plan.lock.indexes import with_indexes
+    from imagegen.plan.lock.own import pack_own_packages, require_own_packages
 
 __all__ = [
     "contents_hash",
@@ -18,9 +19,11 @@ __all__ = [
     "inputs_hash",
     "loads",
     "outdated",
+    "pack_own_packages",
     "read",
     "read_text",
     "require_fresh",
+    "require_own_packages",
     "require_unchanged",
     "stale",
     "with_built_wheels",
@@ -35,5 +38,6 @@ __getattr__ = lazy_names(
         "file": ("contents_hash", "dumps", "inputs_hash", "loads", "read", "read_text", "write"),
         "freshness": ("contradictions", "outdated", "require_fresh", "stale"),
         "indexes": ("with_indexes",),
+        "own": ("pack_own_packages", "require_own_packages"),
     },
 )

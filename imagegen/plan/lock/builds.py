@@ -19,7 +19,7 @@ from packaging.version import Version
 from imagegen.core import data, git
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
-from imagegen.core.errors import BuildError, FetchError, LockError, ReproducibilityError
+from imagegen.core.errors import BuildError, FetchError, Location, LockError, ReproducibilityError
 from imagegen.core.git import command
 from imagegen.core.net import Client, Missing, MissingFiles
 from imagegen.core.oci import canonical_json, digest_of
@@ -170,7 +170,7 @@ def source_of(each: Compiled, context: Context) -> LockedFile:
         return LockedFile(release.filename, release.size, release.sha256, indexes.DEFAULT)
     folder = f"{each.package}-{each.version}"
     if isinstance(release, LocalSource):
-        with _locate_errors(release):
+        with locate_errors(release.where):
             made, index = git.pack(release.path, folder, context.store), LOCAL
         name = release.path.name if release.path.is_file() else archive_name(each.package, each.version)
     else:
@@ -308,17 +308,17 @@ def _require_unchanged(build: LockedBuild, recipe: Recipe, store: Store) -> None
     release = recipe.releases.get(build.version)
     if not isinstance(release, LocalSource):
         raise LockError(f"{folder} has no directory to be compiled from", code="lock-sources-invalid", fix="lock again")
-    with _locate_errors(release):
+    with locate_errors(release.where):
         git.unchanged(release.path, folder, build.source.digest, store)
 
 
 @contextmanager
-def _locate_errors(source: LocalSource) -> Iterator[None]:
-    """Add the line that names the directory to errors of packing it, unless an error names one of its files."""
+def locate_errors(where: Location | None) -> Iterator[None]:
+    """Add the line that names a directory to errors of packing it, unless an error names one of its files."""
     try:
         yield
     except FetchError as error:
-        error.where = error.where or source.where
+        error.where = error.where or where
         raise
 
 

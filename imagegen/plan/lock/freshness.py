@@ -13,7 +13,17 @@ from imagegen.core.errors import BuildError, LockError
 from imagegen.plan.lock.builds import BUILDER, builder, commit_of, patches_of
 from imagegen.plan.lock.foundation import lock_interpreter
 from imagegen.plan.lock.indexes import DEFAULT, WheelTarget
-from imagegen.plan.lock.model import GIT, LINKS, URL, Lock, LockedBuild, LockedGit, LockedWheel, file_conflicts_among
+from imagegen.plan.lock.model import (
+    GIT,
+    LINKS,
+    LOCAL,
+    URL,
+    Lock,
+    LockedBuild,
+    LockedGit,
+    LockedWheel,
+    file_conflicts_among,
+)
 from imagegen.plan.lock.recipes import Compiled, architectures, environment
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.plan.matrix.recipe import SdistFile
@@ -102,7 +112,8 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
     whole = cell.from_uv_lock  # a file that names all others: what it says is compared when it is read again
     if not whole:
         yield from (f"wheel {name}" for name, each in wheels.items() if name not in required and not _is_ordinary(each))
-    made = [each for each in lock.wheels if each.sdist and not (whole and each.sdist.git)]
+    own = {each.component.package for each in cell.requirements if each.own}
+    made = [each for each in lock.wheels if each.sdist and not (whole and each.sdist.git) and each.name not in own]
     yield from (f"sdist {each.name}" for each in made if not _is_declared(each, cell))
     if lock.uv.name != "uv" or lock.uv.sdist or not _is_ordinary(lock.uv):
         yield "uv"
@@ -172,6 +183,8 @@ def _is_of(wheel: LockedWheel, requirement: Requirement, cell: Cell) -> bool:
         return True
     has_recipe = requirement.component.package in cell.recipes
     chosen = wheel.choice is not None and has_recipe and not requirement.from_source
+    if requirement.own:
+        return wheel.file.index == LOCAL and bool(wheel.sdist) == (requirement.own.kind == "path")
     index = GIT if requirement.git else requirement.index
     return wheel.file.index == index or (chosen and wheel.file.index in (URL, LINKS))
 

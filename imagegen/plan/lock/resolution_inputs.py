@@ -23,11 +23,12 @@ from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError, ImagegenError, LockError
 from imagegen.core.net import Client, NotFoundError, UnreachableError
 from imagegen.core.progress import Progress
+from imagegen.core.store import Store
 from imagegen.core.text import redact
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.file import LockErrors
 from imagegen.plan.lock.indexes import WheelTarget
-from imagegen.plan.lock.model import BUILT, GIT
+from imagegen.plan.lock.model import BUILT, GIT, LOCAL, LockedWheel
 from imagegen.plan.lock.recipes import Compiled, no_recipe, require_metadata
 from imagegen.plan.lock.resolve import Site
 from imagegen.plan.matrix.model import Cell, Requirement
@@ -78,13 +79,14 @@ def gather(
     The resolution needs no file of components that are `compiled` by a recipe.
     """
     for requirement in cell.requirements:
-        if requirement.component.compiled and requirement.component.package not in cell.recipes:
+        component = requirement.component
+        if component.compiled and component.package not in cell.recipes and not requirement.own:
             attempts.attempt(lambda each=requirement: _check_wheel(each, target, context.settings))  # type: ignore[misc]
     found: dict[str, Site | None] = dict(default_site(context.settings))
     maker = _SiteBuilder(cell, target, work_dir, context.settings, context.progress)
     routed: dict[str, list[Requirement]] = {}
     for requirement in cell.requirements:
-        ordinary = not requirement.git and requirement.component.package not in compiled
+        ordinary = not (requirement.git or requirement.own) and requirement.component.package not in compiled
         if requirement.index != indexes.DEFAULT and ordinary:
             routed.setdefault(requirement.index, []).append(requirement)
     for alias, requirements in routed.items():
@@ -100,6 +102,22 @@ def gather(
     sites |= {GIT: maker.commits(archives)} if archives else {}
     sites |= {BUILT: maker.recipes(compiled.values())} if compiled else {}
     return ResolutionInputs(sites, archives)
+
+
+def own_site(wheels: Iterable[LockedWheel], store: Store, work_dir: Path) -> Site:
+    """Write a page that offers the wheels of the project's own packages, and return it."""
+    links = []
+    for wheel in wheels:
+        file = work_dir / wheel.file.filename
+        file.symlink_to(store.path(wheel.file.digest))
+        links.append(_link(file.as_uri(), wheel.file.sha256, wheel.file.filename))
+    return _write_page(work_dir, LOCAL, links)
+
+
+def _write_page(work_dir: Path, alias: str, lines: Sequence[str]) -> Site:
+    page = work_dir / f"{alias}.html"
+    page.write_text("<!DOCTYPE html>\n" + "<br>\n".join(lines))
+    return Site(page.as_uri(), flat=True)
 
 
 def default_site(settings: Settings) -> dict[str, Site]:
@@ -258,9 +276,7 @@ class _SiteBuilder:
         return self._page(alias, [_link(file.resolve().as_uri(), _sha256(file), file.name) for _, file in found])
 
     def _page(self, alias: str, lines: Sequence[str]) -> Site:
-        page = self.work_dir / f"{alias}.html"
-        page.write_text("<!DOCTYPE html>\n" + "<br>\n".join(lines))
-        return Site(page.as_uri(), flat=True)
+        return _write_page(self.work_dir, alias, lines)
 
     def _exact_file(self, requirement: Requirement) -> Path | None:
         specifiers = list(Pep508(pep508(requirement)).specifier)

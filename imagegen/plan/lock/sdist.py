@@ -45,11 +45,12 @@ class SdistBuilder:
     progress: Progress
 
 
-def build(name: str, version: str, sdist: LockedSdist, workshop: SdistBuilder) -> LockedFile:
+def build(name: str, version: str | None, sdist: LockedSdist, workshop: SdistBuilder) -> LockedFile:
     """Build twice and compare; the wheel is then in the store, and what it is gets remembered there.
 
-    The sdist and its build requirements must be in the store. Raises SandboxError when the build fails, WheelError when
-    it gives no pure wheel of this release, ReproducibilityError when it gives two wheels.
+    `version` is None where only the wheel states it. The sdist and its build requirements must be in the store. Raises
+    SandboxError when the build fails, WheelError when it gives no pure wheel of this release, ReproducibilityError when
+    it gives two wheels.
     """
     store, key = workshop.store, _key(sdist, workshop)
     with store.lock(f"sdist-{key}"):
@@ -71,7 +72,7 @@ def _key(sdist: LockedSdist, workshop: SdistBuilder) -> str:
     return digest_of(text.encode())
 
 
-def _build_twice(name: str, version: str, sdist: LockedSdist, workshop: SdistBuilder) -> tuple[str, bytes]:
+def _build_twice(name: str, version: str | None, sdist: LockedSdist, workshop: SdistBuilder) -> tuple[str, bytes]:
     first = _build_once(version, sdist, workshop)
     if _build_once(version, sdist, workshop) != first:
         raise ReproducibilityError(
@@ -82,14 +83,14 @@ def _build_twice(name: str, version: str, sdist: LockedSdist, workshop: SdistBui
     return first
 
 
-def _build_once(version: str, sdist: LockedSdist, workshop: SdistBuilder) -> tuple[str, bytes]:
+def _build_once(version: str | None, sdist: LockedSdist, workshop: SdistBuilder) -> tuple[str, bytes]:
     # At the top level: directories that bubblewrap makes for mounts cannot be entered by the sandbox's user.
     files = {f"/{file.filename}": file for file in (sdist.file, *(each.file for each in sdist.build_requires))}
     mounts = {inside: workshop.store.path(file.digest) for inside, file in files.items()}
     mounts["/tomllib"] = Path(tomllib.__file__).parent
     sandbox = Sandbox(workshop.rootfs(), read_only=mounts, memory=_MEMORY)
     env = {"SOURCE_DATE_EPOCH": str(EPOCH), "PYTHONDONTWRITEBYTECODE": "1"}
-    if sdist.git:  # setuptools-scm and hatch-vcs ask git for the version, and the archive has no repository
+    if sdist.git and version:  # setuptools-scm and hatch-vcs ask git for the version, and the archive has no repository
         env["SETUPTOOLS_SCM_PRETEND_VERSION"] = version
     try:
         directory = sdist.git.subdirectory if sdist.git else ""
@@ -106,7 +107,7 @@ def _build_once(version: str, sdist: LockedSdist, workshop: SdistBuilder) -> tup
     return filename.decode(errors="replace"), wheel
 
 
-def _check(name: str, version: str, filename: str, wheel: bytes, source: str) -> None:
+def _check(name: str, version: str | None, filename: str, wheel: bytes, source: str) -> None:
     """Raise WheelError unless it is a pure wheel of this release, and whole."""
     try:
         found, release, _, tags = parse_wheel_filename(filename)
@@ -125,12 +126,12 @@ def _check(name: str, version: str, filename: str, wheel: bytes, source: str) ->
         raise WheelError(
             f"{source} gave something that is no wheel", code="wheel-invalid", where=filename, why=str(error)
         ) from error
-    if (found, release) != (name, Version(version)):
+    if (found, release) != (name, Version(version) if version else release):
         raise WheelError(
             f"{source} gave a wheel of another release",
             code="wheel-wrong-release",
             where=filename,
-            why=f"not {name} {version}",
+            why=f"not {name} {version or ''}".strip(),
         )
     binary = [member for member in members if member.endswith((".so", ".a", ".o", ".dll"))]
     if binary or any(tag.abi != "none" or tag.platform != "any" for tag in tags):

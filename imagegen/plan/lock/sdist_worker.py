@@ -8,6 +8,7 @@ and the sandbox is what contains it.
 
 import importlib
 import os
+import shutil
 import sys
 import tarfile
 import zipfile
@@ -21,7 +22,8 @@ except ModuleNotFoundError:  # before Python 3.11: imagegen's own is mounted as 
 
     sys.path.remove("/")
 
-_SITE, _SOURCE, _OUT = Path("/tmp/site"), Path("/tmp/source"), Path("/tmp/out")  # noqa: S108 - the sandbox's own /tmp
+_TMP = Path("/tmp")  # noqa: S108 - the sandbox's own
+_SITE, _BIN, _SOURCE, _OUT = (_TMP / name for name in ("site", "bin", "source", "out"))
 
 
 def main(sdist: str, project: str, wheels: list[str]) -> None:
@@ -32,6 +34,11 @@ def main(sdist: str, project: str, wheels: list[str]) -> None:
         directory.mkdir()
     for wheel in wheels:
         zipfile.ZipFile(wheel).extractall(_SITE)  # noqa: S202 - extractall of zipfile stays below its directory
+    _BIN.mkdir()
+    for script in _SITE.glob("*.data/scripts/*"):  # a backend may be a program, as uv's is
+        shutil.copy(script, _BIN)
+        (_BIN / script.name).chmod(0o755)
+    os.environ["PATH"] = f"{_BIN}:{os.environ.get('PATH', os.defpath)}"
     os.chdir(_unpacked(sdist) / project)
     system = tomllib.loads(Path("pyproject.toml").read_text("utf-8")) if Path("pyproject.toml").exists() else {}
     system = system.get("build-system", {})

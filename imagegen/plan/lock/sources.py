@@ -22,7 +22,7 @@ from imagegen.core.store import Store
 from imagegen.core.text import redact
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.indexes import IndexLink
-from imagegen.plan.lock.model import BUILT, LINKS, URL, LockedFile
+from imagegen.plan.lock.model import BUILT, LINKS, LOCAL, URL, LockedFile
 
 _THREADS = 6
 
@@ -95,7 +95,9 @@ class Finder:
             yield from self._matching(links, required, index_url, tried)
         if required.file.url:
             yield required.file.url
-        if required.file.index in (URL, LINKS, BUILT):
+        if required.file.index == LOCAL:
+            tried.append("the project: the matrix names a path that is not there")
+        if required.file.index in (URL, LINKS, BUILT, LOCAL):
             return
         url = indexes.url_of(required.file.index, self._settings)
         if url is None:

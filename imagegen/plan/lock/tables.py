@@ -93,7 +93,7 @@ GIT = "git"  # in place of an index's alias: the file is made of a commit
 URL = "url"  # in place of an index's alias: the file has an address of its own
 LINKS = "find-links"  # in place of an index's alias: only places that the user names have the file
 BUILT = "wheelhouse"  # in place of an index's alias: a compiler makes the file
-LOCAL = "local"  # in place of an index's alias: the file, or the directory that it is packed of, is on the user's disk
+LOCAL = "local"  # in place of an index's alias: the file, or the directory that it is made of, is on the user's disk
 _SPEC = "spec.json"  # the file beside those of a build
 
 
@@ -213,6 +213,8 @@ class LockedWheel(LockTable):
     via: tuple[t.Distribution, ...] = field(default=(), kw_only=True)  # dependent packages; () if the cell requires it
     choice: t.Line | None = field(default=None, kw_only=True)  # why this file: of a component that needs a compiler
     file: Annotated[LockedFile, Field(alias=".file")]
+    # Of the project's own package: the Requires-Dist of its metadata
+    requires: tuple[t.Line, ...] = field(default=(), kw_only=True)
     record_exception: t.Line | None = None  # why its RECORD is wrong, and accepted; None: it is right
     sdist: Annotated[LockedSdist | None, Field(validation_alias=AliasChoices("sdist", "git"))] = None
     build: Annotated[str | None, Field(init=False)] = None  # key of the source build that made it; in no lock file
@@ -254,9 +256,11 @@ class LockedWheel(LockTable):
             raise ValueError(f"{file.filename} is made of a commit, then its index is {GIT}; or it is not")
         if source:
             source.file.require_release(self.name, self.version)
-            if not source.git and not source.file.filename.endswith(".tar.gz"):
+            if not (source.git or source.file.index == LOCAL or source.file.filename.endswith(".tar.gz")):
                 raise ValueError(f"{source.file.filename} is not a source distribution (PEP 625)")
-        if file.index in (BUILT, LOCAL):
+            if (file.index == LOCAL) != (source.file.index == LOCAL):
+                raise ValueError(f"{file.filename} and its source are not of the same place")
+        if file.index == BUILT:
             raise ValueError(f"{file.filename} cannot be of {file.index}: what is compiled stands in a lock as a build")
         if self.choice is None and file.index in (URL, LINKS):
             raise ValueError(f"{file.filename} is of no index, and no choice says why")

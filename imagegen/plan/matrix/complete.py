@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from imagegen.core.config import mirror_name
-from imagegen.core.errors import ErrorList, MatrixError
+from imagegen.core.errors import ErrorList, Location, MatrixError
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.builds import LEADER, Builds
 from imagegen.plan.matrix.cells import Matrix, cell_id, inputs
@@ -44,6 +44,7 @@ from imagegen.plan.matrix.model import (
     Index,
     Label,
     Override,
+    OwnSource,
     PinOverride,
     Requirement,
     Rule,
@@ -56,6 +57,7 @@ from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, ImageEntry, Sdi
 
 CELL_AXES = ("cuda", "python", "platform")  # what every cell must have
 _UNEXPLAINED = "The image names it, and gives no reason."
+_OWN = "It is the project's own package."
 _MAX_CELLS = 10_000  # of one image; the largest of the shipped ones has 24
 _LONGEST_TAG = 115  # characters: 128 (OCI distribution-spec v1.1), less a dash and 12 digits of the inputs' hash
 SHAPES = {"python": ("3.", "3.11"), "platform": ("linux/", "linux/amd64")}  # axis -> prefix of its values, example
@@ -346,19 +348,21 @@ class _Completion:
         interpreter = self.interpreters.choose(found, made.interpreter, base.system, axes)
         if interpreter is None:
             return None
+        named = definitions(placed, axes, "components")
         requirements = tuple(
             Requirement(
                 replace(component, entry_points=tuple(use.entry_points)) if use.entry_points else component,
                 use.version,
-                use.because or _UNEXPLAINED,
+                use.because or (_OWN if use.path or use.wheel else _UNEXPLAINED),
                 self._index(found, made.components, component, axes["cuda"]),
                 component.git[use.git] if use.git else None,
                 tuple(sorted(set(use.extras))),
                 use.from_source,
                 use.uv_lock,
                 tuple(sorted(set(use.groups))),
+                _own_source(use, named[name].where),
             )
-            for component, use in ((self.components[name], use) for name, use in sorted(made.components.items()))
+            for name, component, use in ((n, self.components[n], use) for n, use in sorted(made.components.items()))
         )
         aliases = {"pypi", *(each.index for each in requirements)} & set(self.indexes)
         draft = Cell(
@@ -381,8 +385,8 @@ class _Completion:
             file_conflicts=self.file_conflicts,
             recipes={
                 self.components[name].package: self.recipes[name]
-                for name in sorted(made.components)
-                if name in self.recipes
+                for name, use in sorted(made.components.items())
+                if name in self.recipes and not (use.path or use.wheel)
             },
             omits=dict(sorted(made.omits.items())),
             packages=dict(sorted({**(base.packages if base.kind == "registry" else {}), **made.packages}.items())),
@@ -409,6 +413,13 @@ class _Completion:
             project = self.directories[place.found.layer].parent
             top = project.joinpath(*[".."] * each.source.count("../"))
             yield CopySource(path, each.source, each.because, project / each.source, top, place.where)
+
+
+def _own_source(use: ComponentUse, where: Location) -> OwnSource | None:
+    """Return the project's own source of a component that the line `where` requires; None where it has none."""
+    if use.path:
+        return OwnSource("path", use.path, where)
+    return OwnSource("wheel", use.wheel, where) if use.wheel else None
 
 
 def _metadata(entry: SdistEntry) -> Sdist:

@@ -121,7 +121,9 @@ class Definition:
 
 
 def definitions(
-    chain: Iterable[Sequence[PlacedEntry]], axes: Mapping[str, str], section: Literal["files", "overrides"]
+    chain: Iterable[Sequence[PlacedEntry]],
+    axes: Mapping[str, str],
+    section: Literal["components", "files", "overrides"],
 ) -> dict[str, Definition]:
     """Return name -> the definition that counts in the cell with these `axes`, of one field of PartEntry.
 

@@ -199,6 +199,15 @@ class GitSource:
 
 
 @dataclass(frozen=True)
+class OwnSource:
+    """A directory or a wheel file of the project that gives a package; the lock pins its hash."""
+
+    kind: Literal["path", "wheel"]
+    path: str  # from the project's directory; "." is that directory
+    where: Location = field(compare=False)  # what names it
+
+
+@dataclass(frozen=True)
 class System:
     """A distribution's release, as far as wheels depend on it."""
 
@@ -251,6 +260,7 @@ class Requirement:
     from_source: bool = False  # compiled by its recipe, even where a wheel would fit
     uv_lock: str | None = None  # path in the tree of `git` of the uv.lock that says all that the cell holds
     groups: tuple[str, ...] = ()  # sorted; dependency groups of `uv_lock`
+    own: OwnSource | None = None  # in place of a release of the index
 
     @property
     def label(self) -> str | None:

@@ -95,6 +95,10 @@ class ComponentUse(Strict):
     entry_points: list[t.Module] = Field(
         default=[], description="Modules that users start in this version, in place of the component's own."
     )
+    path: t.ProjectPath | None = Field(
+        default=None, description="A directory of the project with a pyproject.toml, in place of a release."
+    )
+    wheel: t.ProjectWheel | None = Field(default=None, description="A wheel of the project, in place of a release.")
     uv_lock: t.PathBelow | None = Field(
         default=None, description="A uv.lock in the commit's tree: it says what the image holds; nothing is resolved."
     )
@@ -110,6 +114,13 @@ class ComponentUse(Strict):
             raise ValueError("`uv_lock` is a file of a commit: `git` is missing")
         if self.groups and not self.uv_lock:
             raise ValueError("`groups` are those of a `uv_lock`")
+        return self
+
+    @model_validator(mode="after")
+    def _of_one_place(self) -> Self:
+        named = [key for key in ("path", "wheel", "git", "index", "from_source") if getattr(self, key)]
+        if len(named) > 1 and {"path", "wheel"} & set(named):
+            raise ValueError(f"{' and '.join(f'`{key}`' for key in named)} name different places: keep one")
         return self
 
 

@@ -35,7 +35,7 @@ from imagegen.image.inventory.subjects import known_system
 from imagegen.image.layers import scan
 from imagegen.plan.harvest import wheel_metadata
 from imagegen.plan.lock import indexes
-from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
+from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedWheel
 
 
 @cache
@@ -267,7 +267,7 @@ def _recalled(wheel: LockedWheel, lock: Lock, store: Store) -> Licence | None:
 
 
 def _is_served(wheel: LockedWheel) -> bool:
-    return not (wheel.sdist or wheel.build)
+    return not (wheel.sdist or wheel.build or wheel.file.index == LOCAL)
 
 
 def _asked(wheels: Iterable[LockedWheel], store: Store, settings: Settings) -> dict[str, Licence]:

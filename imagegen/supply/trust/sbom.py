@@ -14,15 +14,19 @@ from imagegen.core.git import Submodule
 from imagegen.core.text import redact
 from imagegen.plan.lock import contents_hash, inputs_hash
 from imagegen.plan.lock.foundation import LockedDeb
-from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedGit, LockedPatch, LockedWheel, title
+from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedFile, LockedGit, LockedPatch, LockedWheel, title
 from imagegen.supply.trust.licences import KnownLicences, Terms, data, of_deb, of_wheel
 
 _PLAIN = ".-_~:"  # beside letters and digits, what is never percent-encoded
 
 
 def pypi(name: str, version: str, file: LockedFile | None) -> str:
-    """Return the purl of a wheel, a source distribution, or a release; `name` is normalised as PyPI does."""
-    return _purl("pypi", name, version, {"file_name": file.filename if file else None})
+    """Return the purl of a wheel, a source distribution, or a release; `name` is normalised as PyPI does.
+
+    A package of the project is generic: one of this name on PyPI, with its vulnerabilities, is another's.
+    """
+    kind = "generic" if file and file.index == LOCAL else "pypi"
+    return _purl(kind, name, version, {"file_name": file.filename if file else None})
 
 
 def deb(package: LockedDeb, suite: str | None) -> str:

@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, FetchError, ImagegenError, LockError
+from imagegen.core.git import PackedTree
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress, timed
 from imagegen.image import base
@@ -25,11 +25,12 @@ from imagegen.plan.lock import indexes, recipes, sdist
 from imagegen.plan.lock.builds import BUILDER, builder, commit_of, keyed, patches_of, source_of
 from imagegen.plan.lock.file import LockErrors
 from imagegen.plan.lock.foundation import lock_interpreter
-from imagegen.plan.lock.freshness import BASE
+from imagegen.plan.lock.freshness import BASE, contradictions, stale
 from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import (
     BUILT,
     GIT,
+    LOCAL,
     URL,
     Foundation,
     Lock,
@@ -46,7 +47,14 @@ from imagegen.plan.lock.model import (
     file_conflicts_among,
 )
 from imagegen.plan.lock.recipes import Compiled, no_wheel, released
-from imagegen.plan.lock.resolution_inputs import Attempts, ResolutionInputs, default_site, gather, pep508
+from imagegen.plan.lock.resolution_inputs import (
+    Attempts,
+    ResolutionInputs,
+    default_site,
+    gather,
+    own_site,
+    pep508,
+)
 from imagegen.plan.lock.resolve import Pinned, Remote, ResolveRequest, resolve
 from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel
 from imagegen.plan.lock.uv_project import ProjectContents, UvProject
@@ -55,6 +63,8 @@ from imagegen.plan.rules import Facts, facts_of_lock, minimum_version, rule_cons
 from imagegen.wheels.find import WheelRequirement
 from imagegen.wheels.resolve import copies
 from imagegen.wheels.resolve.candidates import COMPILED, WheelSelector, wheel_of
+from imagegen.wheels.resolve.own import OwnPackageBuilder, with_own_wheels
+from imagegen.wheels.resolve.previous import built_wheels, file_sizes, kept_versions, own_wheels, settled_packages
 
 _ASKED = "the cell asks for one that is compiled for it"
 
@@ -189,6 +199,7 @@ class Resolver:
     context: Context
     sizes: Mapping[str, int]  # sha256 -> bytes, as far as the previous lock knows them
     made_before: Mapping[tuple[str, str], LockedWheel]  # by name and version, trusted wheels of sdists
+    own: Mapping[str, LockedWheel] = field(default_factory=dict)  # by package
 
     def resolved(self, constraints: tuple[str, ...], kept: Mapping[str, str]) -> tuple[Pinned, ...]:
         """The releases that answer the cell; of what is compiled and of commits, without their files."""
@@ -214,13 +225,21 @@ class Resolver:
         return tuple(each for each in found if each.name not in question.omitted)
 
     def _asked(self, requirement: Requirement) -> str:
-        compiled = self.compiled.get(requirement.component.package)
+        package = requirement.component.package
+        if own := self.own.get(package):
+            return f"{requirement.pep508}{',' if requirement.specifier else ''}=={own.version}"
+        compiled = self.compiled.get(package)
         return compiled.pep508 if compiled else pep508(requirement)
+
+    def with_own(self, own: Mapping[str, LockedWheel], work_dir: Path) -> Resolver:
+        """Return a resolver that gets the project's own packages from a page in `work_dir`."""
+        sites = {**self.parts.sites, LOCAL: own_site(own.values(), self.context.store, work_dir)}
+        return replace(self, own=own, parts=replace(self.parts, sites=sites))
 
     @property
     def _routes(self) -> dict[str, str]:
         routes = {each.component.package: GIT if each.git else each.index for each in self.cell.requirements}
-        return routes | dict.fromkeys(self.compiled, BUILT)
+        return routes | dict.fromkeys(self.compiled, BUILT) | dict.fromkeys(self.own, LOCAL)
 
     def wheels(self, found: Iterable[Pinned], contents: ProjectContents | None = None) -> tuple[LockedWheel, ...]:
         """Return all but what is compiled, sorted by name; with `contents`, as a uv.lock has them."""
@@ -230,7 +249,8 @@ class Resolver:
         routes = contents.routes if contents else self._routes
         sdists = {component.package: component.sdist for component in self.cell.sdists if component.sdist}
         locked = [
-            *self._files([each for each in found if each.name not in commits], routes, sdists),
+            *self._files([each for each in found if each.name not in {*commits, *self.own}], routes, sdists),
+            *(replace(self.own[each.name], via=each.via) for each in found if each.name in self.own),
             *(self._from_commit(each, commits[each.name]) for each in found if each.name in commits),
         ]
         return tuple(
@@ -312,6 +332,12 @@ class Resolver:
         before = self.made_before.get((locked.name, locked.version))
         if before and before.sdist == source:
             return replace(locked, file=before.file, sdist=source)
+        return replace(locked, file=self.build(locked.name, locked.version, source, own), sdist=source)
+
+    def build(
+        self, name: str, version: str | None, source: LockedSdist, own: Sequence[RequiredFile] = ()
+    ) -> LockedFile:
+        """Return the wheel that the sandbox builds of `source`; `own` and what its backend needs are fetched first."""
         parts = [*own, *(RequiredFile(each.name, each.file) for each in source.build_requires)]
         total = sum(part.file.estimate for part in parts)
         label = f"fetching what {source.file.filename} is built with"
@@ -320,8 +346,18 @@ class Resolver:
             for _ in in_parallel([partial(finder.fetch, part) for part in parts], client):
                 pass
         workshop = sdist_builder(self.below, self.context)
-        wheel = sdist.build(locked.name, locked.version, source, workshop)
-        return replace(locked, file=wheel, sdist=source)
+        return sdist.build(name, version, source, workshop)
+
+    def own_wheels(self, packed: Mapping[str, PackedTree], before: Mapping[str, LockedWheel]) -> dict[str, LockedWheel]:
+        """Return the wheels of the project's own packages. Raises as `OwnPackageBuilder.wheels`."""
+        builder = OwnPackageBuilder(
+            self.cell,
+            self.target,
+            self.context.store,
+            lambda name, source: self.build(name, None, source),
+            self.build_requires,
+        )
+        return builder.wheels(packed, before)
 
 
 def require_used(cell: Cell, found: Iterable[Pinned]) -> None:
@@ -373,11 +409,13 @@ def lock_cell(
     rules: Iterable[Rule],
     chooser: WheelSelector,
     context: Context,
+    packed: Mapping[str, PackedTree],
 ) -> Lock:
     """Resolve a cell. Versions and cutoff time of `previous` stay, unless the options say otherwise.
 
-    `chooser` selects the wheel of a component that needs a compiler. Nothing is compiled here. The new lock has the
-    record of `previous` only if nothing else differs.
+    `packed` are the sources of the project's own packages, by package; if they alone changed, and not what they
+    require, nothing is resolved. `chooser` selects the wheel of a component that needs a compiler. Nothing is compiled
+    here. The new lock has the record of `previous` only if nothing else differs.
 
     Raises LockError when there is no solution, FetchError when an index fails, BuildError for what cannot be compiled,
     and what `base.resolve` and building sdists raise; LockErrors when several parts that the cell needs cannot be
@@ -388,7 +426,9 @@ def lock_cell(
     pinned = None if options.upgrade or options.packages else previous
     time = pinned.as_of if pinned and options.as_of is None else parse_as_of(options.as_of)
     context = replace(context, settings=indexes.with_indexes(context.settings, cell.indexes))
-    kept = {} if options.upgrade or previous is None else _kept(previous, options.packages)
+    if previous and options == LockOptions() and (edited := _with_edited_sources(cell, previous, packed, context)):
+        return edited
+    kept = {} if options.upgrade or previous is None else kept_versions(previous, options.packages)
     attempts = Attempts()
     locked_base = attempts.attempt(
         lambda: _base(cell, previous, context.settings, context.progress, upgrade=upgrade_base)
@@ -410,8 +450,8 @@ def lock_cell(
         else:
             parts = gather(cell, target, compiled, attempts, Path(work_dir), context)
         assert locked_base  # noqa: S101 - else `gather` has raised why not
-        made_before = _made_before(previous, locked_base) if previous and options.trust_previous_wheels else {}
-        sizes = _sizes(previous)
+        made_before = built_wheels(previous, locked_base) if previous and options.trust_previous_wheels else {}
+        sizes = file_sizes(previous)
         below = Foundation(locked_base, interpreter, added if added and added.debs else None)
         maker = Resolver(
             cell,
@@ -424,6 +464,8 @@ def lock_cell(
             sizes,
             made_before,
         )
+        if packed:
+            maker = maker.with_own(maker.own_wheels(packed, own_wheels(pinned)), Path(work_dir))
         bounded = (f"{name}{specifier}" for name, specifier in sorted(options.bounds.items()))
         if contents:
             found, wheels = contents.found, maker.wheels(contents.found, contents)
@@ -459,11 +501,23 @@ def lock_cell(
             overrides=cell.overrides,
             added=added,
         )
-        settled = _settled(previous, made, kept) if previous else {}
+        settled = settled_packages(previous, made, kept) if previous else {}
         made = drafter.completed(made, {each.name: each.via for each in found}, settled)
     made = replace(made, file_conflicts=file_conflicts_among(cell.file_conflicts, made.packages))
     made = replace(made, gpu=gpus_of(cell, rules, facts_of_lock(made, cell.base.glibc)))
     return previous if previous is not None and replace(previous, record=None) == made else made
+
+
+def _with_edited_sources(cell: Cell, previous: Lock, packed: Mapping[str, PackedTree], context: Context) -> Lock | None:
+    """Return the previous lock with the project's own packages as they are; None where it must be resolved again."""
+    if not packed or stale(previous, cell) or contradictions(previous, cell):
+        return None
+    target = WheelTarget.of(cell.platform, cell.base, previous.interpreter.version)
+    parts = ResolutionInputs(default_site(context.settings), {})
+    maker = Resolver(cell, target, previous.foundation, {}, parts, previous.as_of, context, file_sizes(previous), {})
+    with_copies = replace(previous, copies=copies.read(cell, context.store))
+    edited = with_own_wheels(with_copies, maker.own_wheels(packed, own_wheels(previous)))
+    return replace(edited, record=None) if edited and edited != previous else edited
 
 
 def _released(
@@ -531,45 +585,3 @@ def _added(
         return before
     tree = base.rootfs(locked_base, context)
     return base.resolve_packages(cell.packages, tree, locked_base.name, context.settings, context.progress)
-
-
-def _kept(previous: Lock, upgraded: Sequence[str]) -> dict[str, str]:
-    names = {canonicalize_name(name) for name in upgraded}
-    unknown = names - {each.name for each in previous.packages}
-    if unknown:
-        raise LockError(
-            f"the lock has no {', '.join(sorted(unknown))}",
-            code="lock-unknown-package",
-            fix="upgrade a package that it has",
-        )
-    return {each.name: each.version for each in previous.packages if each.name not in names}
-
-
-def _settled(previous: Lock, made: Lock, kept: Mapping[str, str]) -> dict[str, LockedWheel | LockedBuild]:
-    """Return the compiled packages that may stay, by package: a chosen wheel stays as long as it is for the same torch.
-
-    So a place that cannot be reached today turns no wheel into a build.
-    """
-    old, new = ({wheel.name: wheel.file.sha256 for wheel in lock.wheels}.get("torch") for lock in (previous, made))
-    same = old == new and previous.inputs.get("gpus") == made.inputs.get("gpus")
-    return {
-        each.name: each
-        for each in previous.packages
-        if each.name in kept and (isinstance(each, LockedBuild) or (same and each.choice))
-    }
-
-
-def _sizes(previous: Lock | None) -> dict[str, int]:
-    wheels = previous.wheels if previous else ()
-    sdists = [wheel.sdist for wheel in wheels if wheel.sdist]
-    parts = [wheel for each in sdists for wheel in each.build_requires]
-    parts += [wheel for build in (previous.builds if previous else ()) for wheel in build.build_requires]
-    files = [*(each.file for each in (*wheels, *parts)), *(each.file for each in sdists)]
-    return {file.sha256: file.size for file in files if file.size is not None}
-
-
-def _made_before(previous: Lock, locked_base: LockedBase) -> dict[tuple[str, str], LockedWheel]:
-    """Wheels made from sdists, by name and version, as far as this base would make them."""
-    if base.key(previous.base) != base.key(locked_base):
-        return {}
-    return {(wheel.name, wheel.version): wheel for wheel in previous.wheels if wheel.sdist}

@@ -1,0 +1,141 @@
+"""Wheels of the project's own packages, for a lock: built of a directory in the sandbox, or taken as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from packaging.requirements import Requirement as Pep508
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from imagegen.core.errors import ImagegenError, LockError, ReproducibilityError, SandboxError, WheelError
+from imagegen.core.git import PackedTree
+from imagegen.core.store import Store
+from imagegen.plan.harvest import wheel_metadata
+from imagegen.plan.lock.indexes import WheelTarget
+from imagegen.plan.lock.model import LOCAL, Lock, LockedFile, LockedSdist, LockedWheel, archive_name
+from imagegen.plan.lock.recipes import pyproject
+from imagegen.plan.matrix.model import Cell, OwnSource, Requirement
+
+_DEFAULT_BACKEND = ("setuptools>=40.8.0",)  # PEP 518: of a project that names no build requirements
+_NO_NETWORK = (
+    "`build-system.requires` of its pyproject.toml must name all that the build needs: the sandbox has no network and "
+    "no repository of git"
+)
+_COMPILED = "compile it: `compiled: true` in its entry under `components`, and a recipe with `path:` under wheels/"
+
+
+@dataclass(frozen=True)
+class OwnPackageBuilder:
+    """Makes wheels of packed sources.
+
+    `build` returns the wheel of a source, by package; `resolve` the wheels that satisfy build requirements, complete.
+    """
+
+    cell: Cell
+    target: WheelTarget
+    store: Store
+    build: Callable[[str, LockedSdist], LockedFile]
+    resolve: Callable[[tuple[str, ...]], tuple[LockedWheel, ...]]
+
+    def wheels(self, packed: Mapping[str, PackedTree], before: Mapping[str, LockedWheel]) -> dict[str, LockedWheel]:
+        """Return the wheels of the cell's own packages, by package.
+
+        The build requirements of an earlier wheel in `before` stay where they still satisfy the project's. Raises
+        LockError, SandboxError, WheelError and ReproducibilityError, with the line that names the source.
+        """
+        found = {}
+        for each in self.cell.requirements:
+            package = each.component.package
+            if each.own:
+                try:
+                    found[package] = self._wheel(each, each.own, packed[package], before.get(package))
+                except (LockError, SandboxError, WheelError, ReproducibilityError) as error:
+                    raise _located(error, each.own) from error
+        return found
+
+    def _wheel(
+        self, requirement: Requirement, own: OwnSource, packed: PackedTree, before: LockedWheel | None
+    ) -> LockedWheel:
+        package, sha256 = requirement.component.package, packed.digest.removeprefix("sha256:")
+        if own.kind == "wheel":
+            file = LockedFile(Path(own.path).name, packed.size, sha256, LOCAL)
+            return self._described(requirement, file, None)
+        archive = LockedFile(f"{package}.tar", packed.size, sha256, LOCAL)
+        source = LockedSdist(archive, self._build_requires(package, packed, before))
+        return self._described(requirement, self.build(package, source), source)
+
+    def _build_requires(self, package: str, packed: PackedTree, before: LockedWheel | None) -> tuple[LockedWheel, ...]:
+        table = pyproject(self.store, packed, package, "").get("build-system", {})
+        texts = tuple(table.get("requires", _DEFAULT_BACKEND))
+        try:
+            required = [Pep508(each) for each in texts]
+        except (TypeError, ValueError) as error:
+            what = "`build-system.requires` of its pyproject.toml is malformed"
+            raise LockError(what, code="lock-pyproject-malformed", why=str(error)) from error
+        locked = before.sdist.build_requires if before and before.sdist else ()
+        return locked if _satisfy(locked, required, self.target.python) else self.resolve(texts)
+
+    def _described(self, requirement: Requirement, file: LockedFile, source: LockedSdist | None) -> LockedWheel:
+        """Return the wheel with its release and requirements. Raises LockError for one that does not fit the cell."""
+        package = requirement.component.package
+        try:
+            name, version, _, _ = parse_wheel_filename(file.filename)
+            if name != package:
+                raise ValueError(f"it is of {name}")  # noqa: TRY301 - as what the file name raises
+            with self.store.path(file.digest).open("rb") as opened:
+                metadata = wheel_metadata.of_file(opened, package, str(version))
+        except ValueError as error:
+            fix = f"name the component as the package is named, and not {package}, or correct the file"
+            what = f"{file.filename} is no wheel of {package}"
+            raise LockError(what, code="lock-own-invalid", why=str(error), fix=fix) from error
+        if self.target.best([(file.filename, file)]) is None:
+            needed = f"{package} for Python {self.target.python} on {self.target.uv_platform}"
+            raise LockError(
+                f"{file.filename} is no wheel of {needed}",
+                code="lock-no-wheel",
+                fix="build it for this interpreter and platform, or choose a cell that has those of the file",
+            )
+        if not SpecifierSet(metadata.python).contains(self.target.python, prereleases=True):
+            what = f"{package} {version} requires Python {metadata.python}, and the cell has {self.target.python}"
+            raise LockError(what, code="lock-no-wheel", fix="change its `requires-python`, or choose another cell")
+        if source:
+            own = replace(source.file, filename=archive_name(package, str(version)))
+            source, file = replace(source, file=own), replace(file, index=LOCAL)
+        return LockedWheel(package, str(version), file, sdist=source, requires=metadata.requires)
+
+
+def with_own_wheels(lock: Lock, made: Mapping[str, LockedWheel]) -> Lock | None:
+    """Return the lock with other wheels of its own packages; None where the change needs another resolution.
+
+    It needs none where each wheel has the requirements of the one before, and the version where others require it.
+    """
+    wheels = []
+    for wheel in lock.wheels:
+        new = made.get(wheel.name, wheel)
+        if new.requires != wheel.requires or (wheel.via and new.version != wheel.version):
+            return None
+        wheels.append(replace(wheel, version=new.version, file=new.file, sdist=new.sdist))
+    return replace(lock, wheels=tuple(wheels))
+
+
+def _satisfy(locked: Sequence[LockedWheel], required: Sequence[Pep508], python: str) -> bool:
+    """Return whether the wheels are what the requirements of a build need: none is missing, and none left over."""
+    versions = {each.name: each.version for each in locked}
+    applying = [each for each in required if not each.marker or each.marker.evaluate({"python_version": python})]
+    names = {canonicalize_name(each.name) for each in applying}
+    return {each.name for each in locked if not each.via} <= names <= versions.keys() and all(
+        each.specifier.contains(versions[canonicalize_name(each.name)], prereleases=True) for each in applying
+    )
+
+
+def _located(error: ImagegenError, own: OwnSource) -> ImagegenError:
+    """Return the error with the line that names the source, and a fix that fits a package of the project."""
+    error.where = own.where
+    if isinstance(error, SandboxError) and error.code == "sandbox-sdist-failed":
+        error.fix = _NO_NETWORK
+    if isinstance(error, WheelError) and error.code == "wheel-not-pure":
+        error.fix = _COMPILED
+    return error
