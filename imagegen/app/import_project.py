@@ -11,9 +11,11 @@ from pathlib import Path
 from packaging.pylock import is_valid_pylock_path
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
+from pydantic import TypeAdapter, ValidationError
 
 from imagegen.app.entries import entry_path, trial, write_entry
 from imagegen.app.session import Session
+from imagegen.core import types as t
 from imagegen.core.errors import Location, MatrixErrors, OptionConflictError, ProjectFileError, UsageError
 from imagegen.core.text import redact
 from imagegen.core.types import parse_requirement
@@ -21,6 +23,7 @@ from imagegen.plan.matrix.model import NO_CUDA, Cell
 from imagegen.plan.projects import choices, conda, entry, locks, requirements
 from imagegen.plan.projects.choices import TORCH, ImagePlatform, Known
 from imagegen.plan.projects.model import (
+    OWN_PACKAGE,
     DeclaringFile,
     MarkerTarget,
     Omission,
@@ -78,6 +81,7 @@ def import_project(session: Session, source: Path, name: str | None, selection: 
     python = _python(session, source, file)
     found = file.recover(MarkerTarget(_versions(session).get(python.value, python.value)))
     found = found.with_names(lambda each: _relative(each, session.project, source))
+    found = _with_own_packages(found, session.project)
     platform = choices.platform(found, python, _known(session))
     omissions = (*found.omissions, *_of_platform(session, found, platform))
     if not (found.pins or found.debian):
@@ -149,6 +153,27 @@ def _relative(file: Path, project: Path, source: Path) -> str:
     whole, root = os.path.realpath(file), os.path.realpath(project)
     inside = Path(whole).is_relative_to(root)
     return os.path.relpath(whole, root if inside else os.path.realpath(source.parent))
+
+
+def _with_own_packages(found: Recovered, project: Path) -> Recovered:
+    """Return the packages with directories relative to the project; one that an entry cannot name is an omission."""
+    pins, omissions = [], list(found.omissions)
+    for pin in found.pins:
+        if pin.directory is None:
+            pins.append(pin)
+            continue
+        relative = os.path.relpath(os.path.realpath(pin.directory), os.path.realpath(project))
+        try:
+            TypeAdapter(t.ProjectPath).validate_python(relative)
+            is_there = (pin.directory / "pyproject.toml").is_file()
+        except ValidationError:
+            is_there = False
+        if not is_there:
+            what, why = f"{pin.package} in {relative}", "the project has no such directory with a pyproject.toml"
+            omissions.append(Omission(pin.places[0], what, why, OWN_PACKAGE, is_package=True))
+        else:
+            pins.append(replace(pin, directory=Path(relative)))
+    return replace(found, pins=tuple(pins), omissions=tuple(omissions))
 
 
 def _versions(session: Session) -> dict[str, str]:

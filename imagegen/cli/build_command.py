@@ -98,7 +98,7 @@ def command(
         app.progress.say("note: no smoke checks, they need an engine that runs the image")
         built = build_layout(app, only, lock, directory, options, compile_wheels=builder is not None)
     else:
-        built = _into_engine(app, only, lock, options)
+        built = build_into_engine(app, only, lock, options)
     report = built.report.as_dict() if built.report else None
     if as_json:
         app.json([{"cell": only.id, "digest": built.digest, "tags": built.tags, "report": report}])
@@ -123,7 +123,8 @@ def _directory(output: str, pattern: str, chosen: Sequence[Cell]) -> Path:
     return Path(directory)
 
 
-def _into_engine(app: App, cell: Cell, lock: Lock, options: BuildOptions) -> BuiltImage:
+def build_into_engine(app: App, cell: Cell, lock: Lock, options: BuildOptions) -> BuiltImage:
+    """Build the image in an engine, and print its smoke report, its tags and how to run it. Raises as `build_image`."""
     with Engine.connect(app.settings, app.progress) as engine:
         try:
             built = build_image(app, cell, lock, engine, options)

@@ -4,22 +4,40 @@ from __future__ import annotations
 
 import click
 
+from imagegen.app.build import BuildOptions
 from imagegen.app.import_project import Selection, find_file, import_project
+from imagegen.app.lock import lock_image
 from imagegen.cli.app import App, json_option, pass_app
+from imagegen.cli.build_command import build_into_engine
 from imagegen.cli.import_command import show
+from imagegen.core.errors import OptionConflictError
+from imagegen.wheels.resolve import LockOptions
 
 
 @click.command("init")
 @click.option("--name", metavar="IMAGE", help="The image's name (default: that of the directory).")
+@click.option("--build", is_flag=True, help="Also lock the image, build it, and run its smoke checks.")
 @json_option()
 @pass_app
-def command(app: App, *, name: str | None, as_json: bool) -> None:
+def command(app: App, *, name: str | None, build: bool, as_json: bool) -> None:
     """Write matrices/ with an image of the project in this directory, or in that of --project.
 
     It is `imagegen import` of the first of these files: uv.lock, pylock.toml, requirements.txt, environment.yml,
-    environment.yaml, pyproject.toml. Comments in the entry explain its lines.
+    environment.yaml, pyproject.toml. Comments in the entry explain its lines. A project that is a package itself is in
+    the image.
     """
+    if build and as_json:
+        raise OptionConflictError("--json is about the entry that --build goes beyond", fix="leave out one of the two")
     source, others = find_file(app.project)
     if others:
         app.progress.say(f"{source.name} is read, and not {', '.join(others)}")
-    show(app, import_project(app, source, name, Selection()), as_json=as_json)
+    imported = import_project(app, source, name, Selection())
+    show(app, imported, as_json=as_json)
+    if build:
+        _build(App(app.env, app.project), imported.cell.id)  # another matrix: it has the new entry
+
+
+def _build(app: App, cell_id: str) -> None:
+    cell = app.matrix.select_one(cell_id)
+    locked = lock_image(app, cell, LockOptions(), record=False)
+    click.echo(build_into_engine(app, cell, locked.lock, BuildOptions()).digest)

@@ -224,3 +224,33 @@ def test_a_scalar_is_read_as_the_same_text(text: str) -> None:
     document = parse(Path("x.yaml"), f"a: {entry.scalar(text)}\n".encode())
     assert document.errors == []
     assert document.data == {"a": text}
+
+
+PACKAGE = """\
+[project]
+name = "my-app"
+version = "0.1"
+dependencies = ["numpy"]
+[build-system]
+requires = ["uv_build"]
+build-backend = "uv_build"
+"""
+
+
+def test_a_project_that_is_a_package_is_in_the_image(project: Path, golden: Callable[[str, str], None]) -> None:
+    imported = run(project, PACKAGE, file="pyproject.toml")
+    golden("import/package.yaml", imported.path.read_text())
+    cell = session_of(project).matrix.select_one("my-rl")
+    own = {each.component.name: each.own.path for each in cell.requirements if each.own}
+    assert own == {"my-app": "."}
+    assert imported.missing == 0
+
+
+def test_a_package_outside_the_project_is_named(project: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "pyproject.toml").write_text(PACKAGE)
+    imported = import_project(session_of(project), other / "pyproject.toml", "my-rl", Selection())
+    assert [each.component.name for each in imported.cell.requirements] == ["numpy"]
+    assert [each.place.line for each in imported.omissions] == [2]
+    assert imported.missing == 1

@@ -134,8 +134,10 @@ def test_a_uv_lock_gives_its_versions_for_the_target(tmp_path: Path) -> None:
     file = locks.read_uv_lock(write(tmp_path, "uv.lock", UV_LOCK))
     found = file.recover(LINUX)
     assert file.python == ">=3.12"
-    assert pins(found) == {"dep": ("==2.0", 25), "torch": ("==2.8.0+cu128", 40), "wheel-only": ("==1.5", 45)}
-    assert {each.place.line: each.is_package for each in found.omissions} == {11: True, 30: True, 45: False}
+    others = {"dep": ("==2.0", 25), "torch": ("==2.8.0+cu128", 40), "wheel-only": ("==1.5", 45)}
+    assert pins(found) == {"app": ("", 11), **others}
+    assert {each.package: each.directory for each in found.pins if each.directory} == {"app": tmp_path}
+    assert {each.place.line: each.is_package for each in found.omissions} == {30: True, 45: False}
     assert [(each.package, each.specifier) for each in found.overrides] == [("dep", "==2.0")]
     assert found.other_extras == ("gpu",)
 
@@ -162,7 +164,7 @@ def test_a_uv_lock_that_gives_no_answer_is_refused(tmp_path: Path, text: str, ex
 
 def test_a_newer_revision_of_the_same_format_is_read(tmp_path: Path) -> None:
     text = UV_LOCK.replace("revision = 3", 'revision = 99\nnew-key = "x"')
-    assert len(locks.read_uv_lock(write(tmp_path, "uv.lock", text)).recover(LINUX).pins) == 3
+    assert len(locks.read_uv_lock(write(tmp_path, "uv.lock", text)).recover(LINUX).pins) == 4
 
 
 def test_a_uv_lock_without_a_project_is_refused(tmp_path: Path) -> None:
@@ -202,6 +204,23 @@ def test_a_pyproject_gives_its_requirements_with_lines(tmp_path: Path) -> None:
     assert pins(found) == {"a": (">=1", 5), "kernel": ("==3", 11), "tester": ("", 13)}
     assert [(each.place.line, each.is_package) for each in found.omissions] == [(7, True), (8, True)]
     assert (file.python, found.other_platforms) == (">=3.10", 1)
+
+
+@pytest.mark.parametrize(
+    ("tables", "is_package"),
+    [
+        ("[build-system]\nrequires = []\n", True),
+        ("", False),
+        ("[tool.uv]\npackage = true\n", True),
+        ("[build-system]\nrequires = []\n[tool.uv]\npackage = false\n", False),
+    ],
+)
+def test_a_project_with_a_build_system_is_a_package(tmp_path: Path, tables: str, is_package: bool) -> None:
+    text = f'[project]\nname = "My_App"\ndependencies = ["a"]\n[project.optional-dependencies]\nx = ["b"]\n{tables}'
+    found = locks.read_pyproject(write(tmp_path, "pyproject.toml", text), ["x"]).recover(LINUX)
+    own = [(each.package, each.directory, each.extras) for each in found.pins if each.directory]
+    assert own == ([("my-app", tmp_path, ("x",))] if is_package else [])
+    assert {"a", "b"} <= {each.package for each in found.pins}
 
 
 @pytest.mark.parametrize("text", ['[project]\nname = "a"\ndynamic = ["dependencies"]\n', "[tool.x]\n"])

@@ -84,6 +84,9 @@ def _component(
     family: Collection[str],
 ) -> Iterator[str]:
     yield f"      {scalar(name)}:"
+    if pin.directory:
+        yield "        # The project's own package: after an edit of its files, lock again."
+        yield f"        path: {scalar(pin.directory.as_posix())}"
     specifier = _without_label(pin.specifier) if pin.package in family else pin.specifier
     if specifier:
         yield f"        version: {json.dumps(specifier)}"

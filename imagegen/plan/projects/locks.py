@@ -64,7 +64,8 @@ class UvLockFile:
         pins: list[PackagePin] = []
         omissions: list[Omission] = []
         for each in selected:
-            pin, omission = _of_uv(each.package, Location(self.path, line_of[id(each.package)]))
+            place = Location(self.path, line_of[id(each.package)])
+            pin, omission = _of_uv(each.package, place, self._extras_of(each.package, roots))
             pins += [pin] if pin else []
             omissions += [omission] if omission else []
         overrides = tuple(
@@ -75,6 +76,11 @@ class UvLockFile:
         names = {root.name for root in roots}
         known = {extra for each in self.lock.package if each.name in names for extra in each.optional_dependencies}
         return Recovered(merge(pins), tuple(omissions), overrides, other_extras=_unchosen(known, self.extras))
+
+    def _extras_of(self, package: UvPackage, roots: Sequence[Root]) -> tuple[str, ...]:
+        """Return the chosen extras that the package has, where it is the project itself."""
+        is_root = any(root.name == package.name for root in roots)
+        return tuple(sorted(set(self.extras) & package.optional_dependencies.keys())) if is_root else ()
 
     def _roots(self) -> tuple[Root, ...]:
         """The project at the lock's own directory; all members of a workspace that has none there.
@@ -106,17 +112,15 @@ def _unchosen(known: Iterable[str], chosen: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(set(map(str, known)) - set(chosen)))
 
 
-def _of_uv(package: UvPackage, place: Location) -> tuple[PackagePin | None, Omission | None]:
-    """Return the pin of a package, and what it does not express."""
+def _of_uv(package: UvPackage, place: Location, extras: tuple[str, ...]) -> tuple[PackagePin | None, Omission | None]:
+    """Return the pin of a package, and what it does not express. `extras` are those of the project itself."""
     source = package.source
     what = str(package)
     if source.git:
         why = "a commit is locked with its tree and static metadata, which uv.lock does not give"
         return None, Omission(place, redact(f"{what} of {source.git}"), why, _UV_LOCK, is_package=True)
     if source.member:
-        why = "it is a directory of the project, and an image is made of packages"
-        fix = f"{OWN_PACKAGE}; {_UV_LOCK}"
-        return None, Omission(place, f"{what} in {source.member}", why, fix, is_package=True)
+        return PackagePin(package.name, "", (place,), extras, directory=Path(place.file).parent / source.member), None
     if package.version is None:
         return None, Omission(place, what, "uv.lock gives no version of it", OWN_PACKAGE, is_package=True)
     if not (source.url or source.path):
@@ -233,14 +237,15 @@ class PyprojectFile:
     is_dynamic: bool  # its build backend alone knows the dependencies
     python: str
     other_extras: tuple[str, ...] = ()
+    own: PackagePin | None = None  # the project, where it is a package
 
     def recover(self, target: MarkerTarget) -> Recovered:
         """Return the requirements whose markers hold. Raises ProjectFileError for one that is malformed."""
-        pins: list[PackagePin] = []
+        pins = [self.own] if self.own else []
         omissions: list[Omission] = []
         errors: ErrorList[ProjectFileError] = ErrorList()
         other = 0
-        if self.is_dynamic:
+        if self.is_dynamic and not self.own:  # a wheel of the package states them
             why = (
                 "pyproject.toml does not list them: they are known after the build backend ran, which it does not here"
             )
@@ -294,7 +299,18 @@ def read_pyproject(path: Path, extras: Sequence[str] = (), groups: Sequence[str]
     if not isinstance(python, str) or not isinstance(dynamic, list):
         raise malformed("the table `project` is malformed", Location(path))
     is_dynamic = "project" not in table or "dependencies" in dynamic
-    return PyprojectFile(path, requirements, named, is_dynamic, python, _unchosen(optional, extras))
+    own = _own_package(table, path, text, tuple(sorted(extras)))
+    return PyprojectFile(path, requirements, named, is_dynamic, python, _unchosen(optional, extras), own)
+
+
+def _own_package(table: dict[str, Any], path: Path, text: str, extras: tuple[str, ...]) -> PackagePin | None:
+    """Return the project as a package of the image; None for one without a build system, as for uv."""
+    name = _table(table, "project").get("name")
+    is_package = _table(_table(table, "tool"), "uv").get("package", "build-system" in table)
+    if not (isinstance(name, str) and is_package):
+        return None
+    place = Location(path, _line_of(text, name))
+    return PackagePin(canonicalize_name(name), "", (place,), extras, directory=path.parent)
 
 
 def _table(parent: dict[str, Any], name: str) -> dict[str, Any]:

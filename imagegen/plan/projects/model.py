@@ -12,7 +12,7 @@ from imagegen.core.errors import ErrorList, Location, ProjectFileError, ProjectF
 from imagegen.core.types import parse_specifier
 from imagegen.plan.matrix import metadata
 
-OWN_PACKAGE = "docs/tutorials/own-package.md installs it on top of the image"
+OWN_PACKAGE = "name it as a component with `path:` or `wheel:`, as docs/how-to/your-own-package.md shows"
 COMMIT = "declare the commit as a component with `git:`, as docs/how-to/extend-the-matrix.md shows"
 
 
@@ -37,6 +37,7 @@ class PackagePin:
     places: tuple[Location, ...]
     extras: tuple[str, ...] = ()  # sorted
     because: str = ""  # where the places are not the whole reason
+    directory: Path | None = None  # of a package of the project itself
 
 
 @dataclass(frozen=True)
