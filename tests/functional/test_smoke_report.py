@@ -305,3 +305,11 @@ def test_junit_stays_xml_whatever_a_program_wrote(reason: str, log: str) -> None
     failure = root.find("testsuite/testcase/failure")
     assert failure is not None
     assert len(failure.attrib["message"]) == len(reason)
+
+
+def test_the_program_checks_the_modules_of_undeclared_distributions(tmp_path: Path) -> None:
+    fields = spec(lock_of({"packaging": "1"}), Declarations({"packaging": ()}, undeclared=("packaging",)))
+    (tmp_path / "spec.json").write_text(json.dumps({**fields, "prefix": sys.prefix}))
+    command = [sys.executable, "-m", "smoke.entry", "imports", str(tmp_path / "spec.json")]
+    ended = subprocess.run(command, cwd=SMOKE.parent, capture_output=True, text=True, check=False)
+    assert json.loads(ended.stdout.splitlines()[-1])["details"]["modules"] == ["packaging"]

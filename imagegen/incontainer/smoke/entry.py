@@ -20,7 +20,7 @@ def main(name: str, spec: str) -> None:
 
     fields = json.loads(Path(spec).read_text(encoding="utf-8"))
     same = (fields[key] for key in ("python", "prefix", "env", "versions", "imports"))
-    more = (tuple(fields["gpus"]), fields["omits"], fields["modules"], fields["overrides"])
+    more = (tuple(fields["gpus"]), fields["omits"], fields["modules"], fields["overrides"], fields["undeclared"])
     given = Spec(row.device, *same, *more, check=name)
     status, reason, details = answer(check, given)
     print(json.dumps({"check": name, "status": status, "reason": reason, "details": details}), flush=True)
