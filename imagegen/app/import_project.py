@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from packaging.pylock import is_valid_pylock_path
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -19,7 +22,7 @@ from imagegen.core import types as t
 from imagegen.core.errors import Location, MatrixErrors, OptionConflictError, ProjectFileError, UsageError
 from imagegen.core.text import redact
 from imagegen.core.types import parse_requirement
-from imagegen.plan.matrix.model import NO_CUDA, Cell
+from imagegen.plan.matrix.model import NO_CUDA, Cell, StackFile
 from imagegen.plan.projects import choices, conda, entry, locks, requirements
 from imagegen.plan.projects.choices import TORCH, ImagePlatform, Known
 from imagegen.plan.projects.model import (
@@ -82,26 +85,53 @@ def import_project(session: Session, source: Path, name: str | None, selection: 
     found = file.recover(MarkerTarget(_versions(session).get(python.value, python.value)))
     found = found.with_names(lambda each: _relative(each, session.project, source))
     found = _with_own_packages(found, session.project)
-    platform = choices.platform(found, python, _known(session))
+    stack = _stack(session, source, selection) if isinstance(file, locks.UvLockFile | locks.PylockFile) else None
+    if stack:
+        found = found.as_stack()
+    platform = choices.platform(found, python, _known(session), is_locked=bool(stack))
     omissions = (*found.omissions, *_of_platform(session, found, platform))
     if not (found.pins or found.debian):
         raise _empty(source, omissions)
-    whole = _with_torch(session, found, platform)
+    whole = found if stack else _with_torch(session, found, platform)
     by_package = {each.package: each for each in session.matrix.components.values()}
     relative = _relative(source, session.project, source)
 
-    def text(*, override: bool) -> str:
+    def text(stack: StackFile | None, *, override: bool) -> str:
         family = session.matrix.builds.family()
-        return entry.render(image, relative, whole, platform, by_package, family, override=override)
+        return entry.render(image, relative, whole, platform, by_package, family, stack=stack, override=override)
 
-    with trial(session, path, text(override=path.exists())) as tried:
-        try:
+    with _tried(session, path, text(None, override=path.exists()), source) as tried:  # with each pin, for the answer
+        cell = tried.matrix.select_one(image)
+        answer = tried.cell_answers([cell])[cell.id]
+    if stack:
+        with _tried(session, path, text(stack, override=path.exists()), source) as tried:
             cell = tried.matrix.select_one(image)
+    write_entry(path, text(stack, override=False))
+    return Imported(path, source, cell, platform, found, omissions, answer)
+
+
+@contextlib.contextmanager
+def _tried(session: Session, path: Path, text: str, source: Path) -> Iterator[Session]:
+    """Give a session with the entry. Raises ProjectFileError where no image can be made of it."""
+    with trial(session, path, text) as tried:
+        try:
+            _ = tried.matrix
         except MatrixErrors as error:
             raise _unfit(source, error) from error
-        answer = tried.cell_answers([cell])[cell.id]
-    write_entry(path, text(override=False))
-    return Imported(path, source, cell, platform, found, omissions, answer)
+        yield tried
+
+
+def _stack(session: Session, source: Path, selection: Selection) -> StackFile | None:
+    """Return a lock file as the stack of an image; None where it lies outside of the project's directory."""
+    root, whole = os.path.realpath(session.project), os.path.realpath(source)
+    path = os.path.relpath(whole, root)
+    try:
+        TypeAdapter(t.ProjectFile).validate_python(path)
+    except ValidationError:
+        return None
+    kind: Literal["uv", "pylock"] = "uv" if source.name == "uv.lock" else "pylock"
+    extras, groups = sorted(set(selection.extras)), sorted(set(selection.groups))
+    return StackFile(kind, path, tuple(extras), tuple(groups), Location(source))
 
 
 def find_file(directory: Path) -> tuple[Path, tuple[str, ...]]:

@@ -17,6 +17,7 @@ from imagegen.plan import lock
 from imagegen.plan.lock.file import LockErrors
 from imagegen.plan.lock.model import LOCAL, Lock
 from imagegen.plan.matrix.model import Cell
+from imagegen.plan.projects.stack import read_stack
 from imagegen.plan.rules import facts_of_cell, facts_of_lock
 from imagegen.wheels import resolve
 from imagegen.wheels.resolve import LockOptions
@@ -101,6 +102,7 @@ def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: L
             wheel_selector(session, cell),
             session.context_for(cell),
             own_packages(session, cell),
+            read_stack(cell.stack, session.project) if cell.stack else None,
         )
     except LockError as error:
         raise _unknown_project(session, cell, error) or error from error
@@ -162,6 +164,7 @@ def _is_current(session: Session, previous: Lock, cell: Cell) -> bool:
     try:
         session.require_sound(previous, cell)
         session.require_own_packages(previous, cell)
+        session.require_unchanged_stack(previous, cell)
         _require_unchanged_sources(session, previous, cell)
     except (LockError, IncompatibleError):
         return False

@@ -216,6 +216,7 @@ class Session:
             )
         self.require_sound(found, cell)
         self.require_own_packages(found, cell)
+        self.require_unchanged_stack(found, cell)
         return found
 
     def require_own_packages(self, found: Lock, cell: Cell) -> None:
@@ -224,6 +225,13 @@ class Session:
 
         if any(wheel.file.index == LOCAL for wheel in found.wheels):  # else no store is needed
             lock.require_own_packages(found, cell, self.project, self.store)
+
+    def require_unchanged_stack(self, found: Lock, cell: Cell) -> None:
+        """Raise LockError where the project's lock file no longer has the packages of a lock."""
+        if cell.stack:
+            from imagegen.plan.projects.stack import read_stack  # late: an ordinary build reads no such file
+
+            read_stack(cell.stack, self.project).require_unchanged(found, cell)
 
     def require_sound(self, found: Lock, cell: Cell) -> None:
         """Raise LockError or IncompatibleError where a lock is stale or edited, or breaks a rule."""

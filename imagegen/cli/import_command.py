@@ -42,7 +42,7 @@ def show(app: App, imported: Imported, *, as_json: bool) -> None:
 
 def _as_text(imported: Imported) -> str:
     found, platform, image = imported.found, imported.platform, imported.cell.image
-    packages = len(found.pins) + len(found.debian)
+    packages = found.packages
     lines = [
         f"{imported.path}: {counted(packages, 'package')} of {packages + imported.missing} of {imported.source}",
         f"  base {platform.base}, cuda {platform.cuda.value}: {platform.cuda.because}",
@@ -70,7 +70,8 @@ def _as_dict(imported: Imported) -> dict[str, Any]:
         "base": platform.base,
         "cuda": platform.cuda.value,
         "python": platform.python.value,
-        "packages": len(found.pins) + len(found.debian),
+        "packages": found.packages,
+        "stack": imported.cell.stack.path if imported.cell.stack else None,
         "missing": imported.missing,
         "other_extras": list(found.other_extras),
         "other_platforms": found.other_platforms,

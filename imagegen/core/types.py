@@ -328,6 +328,14 @@ LabelName = Annotated[
 
 # Paths: below a directory; the same with leading ../; absolute in an image, a file or a glob; of a URL.
 PathBelow = Annotated[str, string(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*", 200)]
+ProjectFile = Annotated[
+    str,
+    string(
+        r"(?:\./)?[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*",
+        200,
+        meaning="a path below the project's directory, as in ./uv.lock",
+    ),
+]
 RelativePath = Annotated[str, string(r"(?:\.\./)*[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*", 300)]
 ProjectPath = Annotated[
     str,

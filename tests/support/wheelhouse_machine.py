@@ -45,7 +45,7 @@ def app_of(here: Machine, lock: Lock | None = None) -> App:
     """One that knows a single cell."""
     app = here.app
     base = SimpleNamespace(glibc="2.36")
-    cell = SimpleNamespace(id=WITH_BUILD.cell, base=base, indexes={}, recipes={})
+    cell = SimpleNamespace(id=WITH_BUILD.cell, base=base, indexes={}, recipes={}, stack=None)
 
     def select(pattern: str) -> tuple[SimpleNamespace, ...]:
         return (cell,)

@@ -28,6 +28,7 @@ from imagegen.image.base import LockedBase
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock, Record
 from imagegen.plan.matrix.model import Cell
+from imagegen.plan.projects.stack import read_stack
 from imagegen.wheels.resolve import LockOptions, lock_cell
 
 Result = Literal["unchanged", "proposed", "published", "failed"]
@@ -186,11 +187,12 @@ def propose_cell(session: Session, as_of: str, bases: dict[str, LockedBase], cel
     chooser = wheel_selector(session, cell)
     before = session.find_lock(cell)
     packed = own_packages(session, cell)
+    stack = read_stack(cell.stack, session.project) if cell.stack else None
 
     def resolve(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
         same_base = bool(before and previous and previous.base == before.base)
         options = LockOptions(packages=tuple(upgraded), as_of=as_of, bounds=bounds, trust_previous_wheels=same_base)
-        return lock_cell(cell, previous, options, session.rules, chooser, context, packed)
+        return lock_cell(cell, previous, options, session.rules, chooser, context, packed, stack)
 
     def current_base() -> LockedBase:
         name = cell.base.name

@@ -109,11 +109,12 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
             yield f"wheel {package}"
     yield from (f"build {name}" for name in builds)
     required = {each.component.package for each in cell.requirements}
-    whole = cell.from_uv_lock  # a file that names all others: what it says is compared when it is read again
-    if not whole:
+    if not cell.is_prelocked:  # else a file names all others: what it says is compared when it is read again
         yield from (f"wheel {name}" for name, each in wheels.items() if name not in required and not _is_ordinary(each))
     own = {each.component.package for each in cell.requirements if each.own}
-    made = [each for each in lock.wheels if each.sdist and not (whole and each.sdist.git) and each.name not in own]
+    made = [each for each in lock.wheels if each.sdist and each.name not in own]
+    made = [each for each in made if not (cell.from_uv_lock and each.sdist and each.sdist.git)]
+    made = [] if cell.stack else made  # the project's file names the sdists and commits
     yield from (f"sdist {each.name}" for each in made if not _is_declared(each, cell))
     if lock.uv.name != "uv" or lock.uv.sdist or not _is_ordinary(lock.uv):
         yield "uv"
@@ -179,7 +180,7 @@ def _pin(requirement: str) -> tuple[str, Version]:
 
 def _is_of(wheel: LockedWheel, requirement: Requirement, cell: Cell) -> bool:
     """Return whether the file is of a place that may give it; where one was chosen, it may have come from anywhere."""
-    if cell.from_uv_lock:
+    if cell.is_prelocked:
         return True
     has_recipe = requirement.component.package in cell.recipes
     chosen = wheel.choice is not None and has_recipe and not requirement.from_source
@@ -218,13 +219,11 @@ def _answers(wheel: LockedWheel | None, requirement: Requirement, cell: Cell) ->
         wheel is not None
         and wheel.because == requirement.because
         and _is_of(wheel, requirement, cell)
-        and (
-            _source(wheel) == (requirement.git and LockedGit.of(requirement.git)) or _is_from_uv_lock(requirement, cell)
-        )
+        and (_source(wheel) == (requirement.git and LockedGit.of(requirement.git)) or _is_prelocked(requirement, cell))
         and SpecifierSet(requirement.specifier).contains(wheel.version, prereleases=True)
     )
 
 
-def _is_from_uv_lock(requirement: Requirement, cell: Cell) -> bool:
-    """Return whether a uv.lock names the requirement's source, and not the matrix."""
-    return cell.from_uv_lock is not None and requirement.git is None
+def _is_prelocked(requirement: Requirement, cell: Cell) -> bool:
+    """Return whether another lock file names the requirement's source, and not the matrix."""
+    return cell.is_prelocked and requirement.git is None

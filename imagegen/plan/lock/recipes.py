@@ -32,7 +32,7 @@ _LARGEST = 64 << 20  # bytes of a file that is read whole; a uv.lock of 1,000 pa
 
 def member(store: Store, archive: git.PackedTree, name: str) -> bytes:
     """Return a file of an archive. Raises KeyError where it holds no such file, or one too large to read whole."""
-    with tarfile.open(store.path(archive.digest), "r:") as tar:
+    with tarfile.open(store.path(archive.digest), "r:*") as tar:
         info = tar.getmember(name)
         file = tar.extractfile(info) if info.isreg() and info.size <= _LARGEST else None
         if file is None:

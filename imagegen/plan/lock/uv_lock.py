@@ -18,7 +18,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from imagegen.core.errors import LockError
+from imagegen.core.errors import Location, LockError
 from imagegen.plan.matrix import metadata
 
 VERSION = 1  # of the format
@@ -303,7 +303,7 @@ class _Selection:
         )
 
 
-def sha256_of(file: DistributionFile, package: UvPackage, where: str) -> str:
+def sha256_of(file: DistributionFile, package: UvPackage, where: Location | str) -> str:
     """Return the file's sha256 as hex digits. Raises LockError where uv.lock names another hash, or none."""
     algorithm, _, digest = (file.hash or "").partition(":")
     if algorithm != "sha256" or not re.fullmatch(r"[0-9a-f]{64}", digest):

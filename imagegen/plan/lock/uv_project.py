@@ -9,7 +9,7 @@ import configparser
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import urljoin
 
@@ -40,6 +40,7 @@ class ProjectContents:
     commits: Mapping[str, GitSource]
     archives: Mapping[str, git.PackedTree]
     choice: str  # the file that names all others, in words
+    sdists: Mapping[str, Sdist] = field(default_factory=dict)  # by package, of those that no component declares
 
 
 class UvProject:
@@ -84,7 +85,7 @@ class UvProject:
         lacking = {name for name, package in sources.items() if self._place(package)} - commits.keys()
         return ProjectContents(
             found=tuple(each for each in found if each.name not in lacking),
-            routes={name: self._route(package) for name, package in sources.items()},
+            routes={name: route(each.source.registry, self._place(each)) for name, each in sources.items()},
             commits=commits,
             archives=archives,
             choice=self.where,
@@ -137,20 +138,6 @@ class UvProject:
             raise self._error(f"{file.name} of {package} has no address")
         return Remote(file.name, file.url, uv_lock.sha256_of(file, package, self.where), file.size)
 
-    @staticmethod
-    def _route(package: UvPackage) -> str:
-        """The index alias of the package's files: URL for those that have an address of their own."""
-        import pypi_simple  # late: it brings an HTML parser, which an unchanged build never needs
-
-        registry = (package.source.registry or "").rstrip("/")
-        return (
-            indexes.DEFAULT
-            if f"{registry}/" == pypi_simple.PYPI_SIMPLE_ENDPOINT
-            else GIT
-            if not (registry or package.source.url)
-            else URL
-        )
-
     def _place(self, package: UvPackage) -> GitCommit | None:
         """The commit that the package is built of; None for one of files."""
         if (directory := package.source.member) is None:
@@ -195,16 +182,8 @@ class UvProject:
         """A member's commit with what its build backend requires, and its archive. Raises FetchError, LockError."""
         if name == self.requested.component.package:
             return self.source, self.archive
-        folder = f"{name}-{version}"
         known = self.source.tree if place.commit == self.source.commit else None
-        try:
-            archive = self._archive(git.TreeSource(place.url, place.commit, known), folder)
-        except FetchError as error:
-            raise type(error)(f"{name} of uv.lock: {error.what}", why=error.why, fix=error.fix) from error
-        project = pyproject(self.store, archive, folder, place.subdirectory)
-        metadata = Sdist(version, (), uv_lock.build_requires(project))
-        short = place.commit[:12]
-        return GitSource(short, place.url, place.commit, archive.tree, metadata, place.subdirectory), archive
+        return commit_source(name, version, place, known, Context(self.store, self.settings, self.progress))
 
     def _error(self, why: str) -> LockError:
         return LockError(
@@ -214,3 +193,29 @@ class UvProject:
             why=why,
             fix="correct the image's components, or name another commit",
         )
+
+
+def route(registry: str | None, commit: GitCommit | None) -> str:
+    """Return the index alias of a package's files: GIT for a commit, URL for those with an address of their own."""
+    import pypi_simple  # late: it brings an HTML parser, which an unchanged build never needs
+
+    if commit:
+        return GIT
+    return indexes.DEFAULT if f"{(registry or '').rstrip('/')}/" == pypi_simple.PYPI_SIMPLE_ENDPOINT else URL
+
+
+def commit_source(
+    name: str, version: str, place: GitCommit, tree: str | None, context: Context
+) -> tuple[GitSource, git.PackedTree]:
+    """Return a package's commit with what its build backend requires, and its archive; `tree` where it is known.
+
+    Raises FetchError, LockError.
+    """
+    folder = f"{name}-{version}"
+    try:
+        archive = git.archive(git.TreeSource(place.url, place.commit, tree), folder, context)
+    except FetchError as error:
+        raise type(error)(f"{name} of the lock file: {error.what}", why=error.why, fix=error.fix) from error
+    project = pyproject(context.store, archive, folder, place.subdirectory)
+    metadata = Sdist(version, (), uv_lock.build_requires(project))
+    return GitSource(place.commit[:12], place.url, place.commit, archive.tree, metadata, place.subdirectory), archive

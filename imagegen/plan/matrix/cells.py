@@ -132,6 +132,8 @@ def inputs(cell: Cell) -> Cell:
         parts["files"] = [[each.path, each.source, each.because] for each in cell.copies]
     if found := cell.from_uv_lock:
         parts["uv.lock"] = [found.uv_lock, found.extras, found.groups, found.git and found.git.commit]
+    if each := cell.stack:
+        parts["stack"] = [each.kind, each.path, each.extras, each.groups]
     parts |= {f"index {alias}": index.url for alias, index in cell.indexes.items()}
     parts |= {f"component {each.component.name}": _routed(each, cell) for each in cell.requirements}
     parts |= {

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from packaging.version import Version
 
@@ -49,11 +50,12 @@ from imagegen.plan.matrix.model import (
     Requirement,
     Rule,
     Sdist,
+    StackFile,
     cuda_version,
 )
 from imagegen.plan.matrix.recipe import Recipe, recipe
 from imagegen.plan.matrix.references import Entries, PlacedEntry, check_references
-from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, ImageEntry, SdistEntry
+from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, ImageEntry, SdistEntry, StackFileEntry
 
 CELL_AXES = ("cuda", "python", "platform")  # what every cell must have
 _UNEXPLAINED = "The image names it, and gives no reason."
@@ -287,7 +289,7 @@ class _Completion:
         generations = [Generation(e.entry, tuple(self.stacks[name] for name in e.entry.stacks)) for e in chain]
         self.errors += removal_errors(found, generations, choices)
         placed = [(*(self.entries["stacks"][name] for name in each.entry.stacks), each) for each in chain]
-        cells = [self._cell(found, entry, choice, compose(generations, choice), placed) for choice in choices]
+        cells = [self._cell(found, entry, chain, choice, compose(generations, choice), placed) for choice in choices]
         return [cell for cell in cells if cell]
 
     def _base(self, found: PlacedEntry) -> Base:
@@ -329,6 +331,7 @@ class _Completion:
         self,
         found: PlacedEntry,
         entry: ImageEntry,
+        chain: Sequence[PlacedEntry],
         axes: Mapping[str, str],
         made: Composition,
         placed: Sequence[Sequence[PlacedEntry]],
@@ -342,6 +345,9 @@ class _Completion:
         if len(locked) > 1:
             self._fail(found, f"{' and '.join(locked)} each have a uv_lock: a cell takes one")
             return None
+        if locked and entry.stack:
+            self._fail(found, f"{locked[0]} has a uv_lock, and the image a `stack`: a cell takes one")
+            return None
         if unknown := sorted(set(made.accepts) - {each.id for each in self.rules}):
             self._fail(found, f"it accepts {', '.join(unknown)}, and no rule has that id")
             return None
@@ -354,7 +360,7 @@ class _Completion:
                 replace(component, entry_points=tuple(use.entry_points)) if use.entry_points else component,
                 use.version,
                 use.because or (_OWN if use.path or use.wheel else _UNEXPLAINED),
-                self._index(found, made.components, component, axes["cuda"]),
+                "pypi" if entry.stack else self._index(found, made.components, component, axes["cuda"]),
                 component.git[use.git] if use.git else None,
                 tuple(sorted(set(use.extras))),
                 use.from_source,
@@ -404,6 +410,7 @@ class _Completion:
             override_places={name: each.where for name, each in definitions(placed, axes, "overrides").items()},
             accepts=dict(sorted(made.accepts.items())),
             extends=entry.extends,
+            stack=_stack_file(entry.stack, chain) if entry.stack else None,
         )
         return inputs(draft)
 
@@ -420,6 +427,15 @@ def _own_source(use: ComponentUse, where: Location) -> OwnSource | None:
     if use.path:
         return OwnSource("path", use.path, where)
     return OwnSource("wheel", use.wheel, where) if use.wheel else None
+
+
+def _stack_file(entry: StackFileEntry, chain: Sequence[PlacedEntry]) -> StackFile:
+    """Return the lock file that the last image of `chain` to name one names."""
+    kind: Literal["uv", "pylock"] = "uv" if entry.uv else "pylock"
+    path = (entry.uv or entry.pylock or "").removeprefix("./")
+    found = next(each for each in reversed(chain) if each.entry.stack)
+    where = found.where("stack", kind, key=False)
+    return StackFile(kind, path, tuple(sorted(set(entry.extras))), tuple(sorted(set(entry.groups))), where)
 
 
 def _metadata(entry: SdistEntry) -> Sdist:

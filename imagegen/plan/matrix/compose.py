@@ -194,6 +194,7 @@ def inherit(chain: Sequence[PlacedEntry]) -> ImageEntry:
             "description": own.description or _derived(own, parent.name),
             "purpose": own.purpose or whole.purpose,
             "gpus": own.gpus or whole.gpus,
+            "stack": own.stack or whole.stack,
             "axes": {**whole.axes, **own.axes},
             "exclude": [*whole.exclude, *own.exclude],
         }

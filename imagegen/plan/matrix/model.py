@@ -208,6 +208,17 @@ class OwnSource:
 
 
 @dataclass(frozen=True)
+class StackFile:
+    """A lock file of the project that has the packages of an image, with the chosen extras and dependency groups."""
+
+    kind: Literal["uv", "pylock"]
+    path: str  # from the project's directory
+    extras: tuple[str, ...]  # sorted
+    groups: tuple[str, ...]  # sorted
+    where: Location = field(compare=False)  # what names it
+
+
+@dataclass(frozen=True)
 class System:
     """A distribution's release, as far as wheels depend on it."""
 
@@ -429,6 +440,7 @@ class Cell:
     override_places: Mapping[str, Location] = field(default_factory=dict)  # package -> its override in the matrix
     accepts: Mapping[str, str] = field(default_factory=dict)  # id of a rule that only warns here -> why
     extends: str | None = None  # the image whose content this one takes over, where the matrix names one
+    stack: StackFile | None = None  # None: the requirements are resolved, or a uv.lock of a commit has the content
 
     @property
     def declarations(self) -> Declarations:
@@ -445,6 +457,11 @@ class Cell:
     def from_uv_lock(self) -> Requirement | None:
         """The requirement whose uv.lock has the content of the cell; None if the cell is resolved."""
         return next((each for each in self.requirements if each.uv_lock), None)
+
+    @property
+    def is_prelocked(self) -> bool:
+        """Return whether another lock file has the content of the cell: then nothing is resolved."""
+        return self.stack is not None or self.from_uv_lock is not None
 
     @property
     def python(self) -> str:

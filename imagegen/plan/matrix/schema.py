@@ -222,6 +222,23 @@ class StackEntry(NamedEntry, PartEntry):
     variants: list[VariantEntry] = []
 
 
+class StackFileEntry(Strict):
+    """A lock file of the project that says which packages the image holds: nothing is resolved."""
+
+    uv: t.ProjectFile | None = Field(default=None, description="A uv.lock, from the project's directory.")
+    pylock: t.ProjectFile | None = Field(
+        default=None, description="A pylock.toml (PEP 751), from the project's directory."
+    )
+    extras: list[t.Distribution] = Field(default=[], description="Extras of its project.")
+    groups: list[t.Distribution] = Field(default=[], description="Dependency groups of its project.")
+
+    @model_validator(mode="after")
+    def _one_file(self) -> Self:
+        if bool(self.uv) == bool(self.pylock):
+            raise ValueError("a stack is of one file: either `uv` or `pylock`")
+        return self
+
+
 class ImageEntry(NamedEntry, PartEntry):
     """A named member of the matrix, as the user types it; it may extend another one."""
 
@@ -246,6 +263,10 @@ class ImageEntry(NamedEntry, PartEntry):
     )
     exclude: list[AxisChoice] = Field(
         default=[], description="Cells that there are not: each item names values on some axes, as `when` does."
+    )
+    stack: StackFileEntry | None = Field(
+        default=None,
+        description="A lock file of the project in place of a resolution; `components` are packages of it.",
     )
     stacks: list[t.Name] = []
     variants: list[VariantEntry] = []

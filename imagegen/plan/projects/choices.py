@@ -59,21 +59,24 @@ def exact_version(specifier: str) -> Version | None:
     return Version(clauses[0].version)
 
 
-def platform(found: Recovered, python: Choice, known: Known) -> ImagePlatform:
-    """Return base, stacks, GPUs and CUDA for what was recovered."""
-    cuda = choose_cuda(found, known)
+def platform(found: Recovered, python: Choice, known: Known, *, is_locked: bool = False) -> ImagePlatform:
+    """Return base, stacks, GPUs and CUDA for what was recovered; with `is_locked`, its builds stay as they are."""
+    cuda = choose_cuda(found, known, is_locked=is_locked)
     version = cuda_version(cuda.value)
     if version is None:
         return ImagePlatform("debian12", (), (), cuda, python)
     return ImagePlatform("debian12-gpu", ("gpu",), gpus_for(version), cuda, python)
 
 
-def choose_cuda(found: Recovered, known: Known) -> Choice:
-    """Return the value of the axis cuda: by torch's label, an index, conda's CUDA, or the packages for GPUs."""
+def choose_cuda(found: Recovered, known: Known, *, is_locked: bool = False) -> Choice:
+    """Return the value of the axis cuda: by torch's label, an index, conda's CUDA, or the packages for GPUs.
+
+    Without any of these, torch of a locked set is the build that it is, and otherwise the one for the CPU.
+    """
     stated = next(_stated(found, known), None)
     if stated:
         return stated
-    gpu = next((pin for pin in found.pins if needs_gpu(pin.package)), None)
+    gpu = next((pin for pin in found.pins if needs_gpu(pin.package)), None) or (_torch(found) if is_locked else None)
     if gpu is None:
         reason = "No CUDA: nothing in the file names one, and no package of it is of use with a GPU alone."
         return Choice(NO_CUDA, reason)

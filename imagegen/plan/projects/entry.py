@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from imagegen.core.errors import Location
 from imagegen.core.text import shown
-from imagegen.plan.matrix.model import NO_CUDA, Component
+from imagegen.plan.matrix.model import NO_CUDA, Component, StackFile
 from imagegen.plan.projects.choices import TORCH, ImagePlatform, exact_version
 from imagegen.plan.projects.model import PackagePin, Recovered
 
@@ -26,12 +26,14 @@ def render(
     components: Mapping[str, Component],
     family: Collection[str],
     *,
+    stack: StackFile | None = None,
     override: bool = False,
 ) -> str:
     """Return the file of the image `name`, recovered from the file `source`.
 
     `components` are those of the matrix by package, `family` the packages whose builds are for one CUDA release each.
-    With `override`, the entry replaces another one of its name.
+    With `stack`, the image takes that lock file of the project as it stands. With `override`, the entry replaces
+    another one of its name.
     """
     lines = [
         "images:",
@@ -57,7 +59,9 @@ def render(
         f"      # {_comment(platform.python.because)}",
         f'      python: ["{platform.python.value}"]',
     ]
-    if found.pins:
+    if stack:
+        lines += _stack(stack, found, components)
+    elif found.pins:
         lines += ["    # Each package of the file; what these require comes with them.", "    components:"]
         named = [
             (components[pin.package].name if pin.package in components else pin.package, pin) for pin in found.pins
@@ -73,6 +77,22 @@ def render(
         lines += ["    # Debian packages in place of conda's.", "    packages:"]
         lines += [f"      {scalar(each)}: {scalar(reason([place]))}" for each, place in sorted(found.debian.items())]
     return MARK + "\n".join(lines) + "\n"
+
+
+def _stack(stack: StackFile, found: Recovered, components: Mapping[str, Component]) -> Iterator[str]:
+    chosen = [("extras", stack.extras), ("groups", stack.groups)]
+    more = [f"{key}: [{', '.join(map(scalar, names))}]" for key, names in chosen if names]
+    yield "    # Versions, files and hashes are those of this file: nothing is resolved."
+    yield f"    stack: {{{', '.join([f'{stack.kind}: ./{stack.path}', *more])}}}"
+    own = {pin.package: pin.directory for pin in found.pins if pin.directory}
+    named = {pin.package for pin in found.pins} & {*found.direct, *own}
+    if named:
+        yield "    # Packages of the file that the project itself requires: their modules must import in the image."
+        yield "    components:"
+    for package, name in sorted((each, components[each].name if each in components else each) for each in named):
+        where = f"path: {scalar(own[package].as_posix())}, " if package in own else ""
+        because = "It is the project's own package." if where else "The project requires it."
+        yield f"      {scalar(name)}: {{{where}because: {scalar(because)}}}"
 
 
 def _component(

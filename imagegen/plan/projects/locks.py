@@ -14,7 +14,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagegen.core.errors import ErrorList, Location, ProjectFileError
+from imagegen.core.errors import ErrorList, Location, LockError, ProjectFileError
 from imagegen.core.text import redact
 from imagegen.core.types import parse_requirement, parse_specifier
 from imagegen.plan.lock import uv_lock
@@ -58,7 +58,7 @@ class UvLockFile:
 
     def recover(self, target: MarkerTarget) -> Recovered:
         """Return what `uv sync --frozen` installs. Raises LockError where the file does not answer the target."""
-        roots = self._roots()
+        roots = self.roots()
         selected = uv_lock.select(self.lock, roots, target.python, target.machine, str(self.path))
         line_of = dict(zip(map(id, self.lock.package), self.lines, strict=True))
         pins: list[PackagePin] = []
@@ -75,14 +75,16 @@ class UvLockFile:
         )
         names = {root.name for root in roots}
         known = {extra for each in self.lock.package if each.name in names for extra in each.optional_dependencies}
-        return Recovered(merge(pins), tuple(omissions), overrides, other_extras=_unchosen(known, self.extras))
+        direct = tuple(each.package.name for each in selected if names & set(each.via))
+        unchosen = _unchosen(known, self.extras)
+        return Recovered(merge(pins), tuple(omissions), overrides, other_extras=unchosen, direct=direct)
 
     def _extras_of(self, package: UvPackage, roots: Sequence[Root]) -> tuple[str, ...]:
         """Return the chosen extras that the package has, where it is the project itself."""
         is_root = any(root.name == package.name for root in roots)
         return tuple(sorted(set(self.extras) & package.optional_dependencies.keys())) if is_root else ()
 
-    def _roots(self) -> tuple[Root, ...]:
+    def roots(self) -> tuple[Root, ...]:
         """The project at the lock's own directory; all members of a workspace that has none there.
 
         Raises ProjectFileError for a file without a project.
@@ -98,7 +100,12 @@ class UvLockFile:
 def read_uv_lock(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> UvLockFile:
     """Read a uv.lock. Raises ProjectFileError, and LockError for a format that is not known."""
     text = read_text(path)
-    parsed = uv_lock.parse(text, str(path))
+    try:
+        parsed = uv_lock.parse(text, str(path))
+    except LockError as error:
+        line = next((n for n, each in enumerate(text.splitlines(), 1) if each.startswith("version")), None)
+        error.where = Location(path, line)
+        raise
     return UvLockFile(path, parsed, _lines(text, "[[package]]", len(parsed.package)), tuple(extras), tuple(groups))
 
 
@@ -118,7 +125,8 @@ def _of_uv(package: UvPackage, place: Location, extras: tuple[str, ...]) -> tupl
     what = str(package)
     if source.git:
         why = "a commit is locked with its tree and static metadata, which uv.lock does not give"
-        return None, Omission(place, redact(f"{what} of {source.git}"), why, _UV_LOCK, is_package=True)
+        named = redact(f"{what} of {source.git}")
+        return None, Omission(place, named, why, _UV_LOCK, is_package=True, in_stack=True)
     if source.member:
         return PackagePin(package.name, "", (place,), extras, directory=Path(place.file).parent / source.member), None
     if package.version is None:
@@ -126,9 +134,11 @@ def _of_uv(package: UvPackage, place: Location, extras: tuple[str, ...]) -> tupl
     if not (source.url or source.path):
         return PackagePin(package.name, f"=={package.version}", (place,)), None
     if not package.wheels:
-        return None, Omission(place, f"{what} of an archive", "its sources are on no index", COMMIT, is_package=True)
+        why, held = "its sources are on no index", source.url is not None
+        return None, Omission(place, f"{what} of an archive", why, COMMIT, is_package=True, in_stack=held)
     pin = PackagePin(package.name, f"=={Version(package.version).public}", (place,))
-    return pin, Omission(place, f"the address of {package.wheels[0].name}", _NO_FILE, _CHECK)
+    named = f"the address of {package.wheels[0].name}"
+    return pin, Omission(place, named, _NO_FILE, _CHECK, in_stack=source.url is not None)
 
 
 @dataclass(frozen=True)
@@ -147,6 +157,20 @@ class PylockFile:
 
     def recover(self, target: MarkerTarget) -> Recovered:
         """Return what an installer selects. Raises ProjectFileError where the file does not answer the target."""
+        chosen = self.select(target, _tags(target))
+        line_of = dict(zip(map(id, self.lock.packages), self.lines, strict=True))
+        pins: list[PackagePin] = []
+        omissions: list[Omission] = []
+        for package, _ in chosen:
+            pin, omission = _of_pylock(package, Location(self.path, line_of[id(package)]))
+            pins += [pin] if pin else []
+            omissions += [omission] if omission else []
+        other = len(self.lock.packages) - len(chosen)
+        unchosen = _unchosen(self.lock.extras or (), self.extras)
+        return Recovered(merge(pins), tuple(omissions), other_platforms=other, other_extras=unchosen)
+
+    def select(self, target: MarkerTarget, tags: Sequence[Tag]) -> list[tuple[Package, object]]:
+        """Return what an installer selects for the wheel tags, the most specific first. Raises ProjectFileError."""
         environment: Any = {
             "implementation_name": "cpython",
             "implementation_version": target.python,
@@ -162,10 +186,8 @@ class PylockFile:
         }
         groups = self.groups or None  # None: those that the file itself calls its default
         try:
-            chosen = list(
-                self.lock.select(
-                    environment=environment, tags=_tags(target), extras=self.extras, dependency_groups=groups
-                )
+            return list(
+                self.lock.select(environment=environment, tags=tags, extras=self.extras, dependency_groups=groups)
             )
         except PylockSelectError as error:
             raise ProjectFileError(
@@ -175,16 +197,6 @@ class PylockFile:
                 why=str(error),
                 fix="lock the project again for Linux and this Python, or name its extras and groups",
             ) from error
-        line_of = dict(zip(map(id, self.lock.packages), self.lines, strict=True))
-        pins: list[PackagePin] = []
-        omissions: list[Omission] = []
-        for package, _ in chosen:
-            pin, omission = _of_pylock(package, Location(self.path, line_of[id(package)]))
-            pins += [pin] if pin else []
-            omissions += [omission] if omission else []
-        other = len(self.lock.packages) - len(chosen)
-        unchosen = _unchosen(self.lock.extras or (), self.extras)
-        return Recovered(merge(pins), tuple(omissions), other_platforms=other, other_extras=unchosen)
 
 
 def read_pylock(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> PylockFile:
@@ -205,7 +217,7 @@ def _of_pylock(package: Package, place: Location) -> tuple[PackagePin | None, Om
     if package.vcs:
         why = "a commit is locked with its tree and static metadata, which pylock.toml does not give"
         what = redact(f"{name} of {package.vcs.url or package.vcs.path}")
-        return None, Omission(place, what, why, COMMIT, is_package=True)
+        return None, Omission(place, what, why, COMMIT, is_package=True, in_stack=True)
     if package.directory:
         why = "it is a directory, and an image is made of packages"
         return None, Omission(place, f"{name} in {package.directory.path}", why, OWN_PACKAGE, is_package=True)
@@ -214,7 +226,7 @@ def _of_pylock(package: Package, place: Location) -> tuple[PackagePin | None, Om
         return None, Omission(place, f"{name} of an archive", why, COMMIT, is_package=True)
     if package.index is None and package.wheels:
         pin = PackagePin(name, f"=={package.version.public}", (place,))
-        return pin, Omission(place, f"the address of the wheel of {name}", _NO_FILE, _CHECK)
+        return pin, Omission(place, f"the address of the wheel of {name}", _NO_FILE, _CHECK, in_stack=True)
     return PackagePin(name, f"=={package.version}", (place,)), None
 
 

@@ -42,13 +42,17 @@ class PackagePin:
 
 @dataclass(frozen=True)
 class Omission:
-    """A statement of a file that the entry does not express. `is_package`: a package is missing for it."""
+    """A statement of a file that the entry does not express. `is_package`: a package is missing for it.
+
+    `in_stack`: an image that takes the lock file as its stack holds it all the same.
+    """
 
     place: Location
     what: str
     why: str
     fix: str
     is_package: bool = False
+    in_stack: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,21 @@ class Recovered:
     debian: Mapping[str, Location] = field(default_factory=dict)  # Debian package -> its place
     indexes: Mapping[str, Location] = field(default_factory=dict)  # address -> its place
     cuda: tuple[str, Location] | None = None  # a CUDA version that the file names: "12.4"
+    direct: tuple[str, ...] = ()  # of a lock file: the packages that the project itself requires, sorted
+    others: int = 0  # packages that no pin expresses, and a stack of the file holds
     other_platforms: int = 0  # requirements whose markers do not hold for the target
     other_extras: tuple[str, ...] = ()  # extras of the project that were not chosen, sorted
+
+    @property
+    def packages(self) -> int:
+        """The number of packages that an entry with these contents has."""
+        return len(self.pins) + len(self.debian) + self.others
+
+    def as_stack(self) -> Recovered:
+        """Return the contents of an image that takes the lock file as its stack."""
+        held = [each for each in self.omissions if each.in_stack]
+        left = tuple(each for each in self.omissions if not each.in_stack)
+        return replace(self, omissions=left, others=sum(each.is_package for each in held))
 
     def with_names(self, name: Callable[[Path], str]) -> Recovered:
         """Return the same with each file of a place under the name that `name` gives it."""

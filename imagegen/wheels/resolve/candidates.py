@@ -214,9 +214,9 @@ def _torch(cell: Cell, locked: Lock | None) -> str | None:
 def uncatalogued(lock: Lock, cell: Cell, catalogue: Catalogue) -> tuple[str, ...]:
     """Return the file names of the lock's direct downloads that the catalogue does not list for this cell.
 
-    Those of a cell that a uv.lock describes are that file's.
+    Those of a cell that another lock file describes are that file's.
     """
-    if cell.from_uv_lock:
+    if cell.is_prelocked:
         return ()
     found = []
     components = {each.component.package: each.component for each in cell.requirements}

@@ -59,6 +59,7 @@ from imagegen.plan.lock.resolve import Pinned, Remote, ResolveRequest, resolve
 from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel
 from imagegen.plan.lock.uv_project import ProjectContents, UvProject
 from imagegen.plan.matrix.model import Cell, GitSource, Requirement, Rule, Sdist
+from imagegen.plan.projects.stack import ProjectStack, with_needed_recipes
 from imagegen.plan.rules import Facts, facts_of_lock, minimum_version, rule_constraints
 from imagegen.wheels.find import WheelRequirement
 from imagegen.wheels.resolve import copies
@@ -248,6 +249,7 @@ class Resolver:
         commits = contents.commits if contents else {n: each.git for n, each in requirements.items() if each.git}
         routes = contents.routes if contents else self._routes
         sdists = {component.package: component.sdist for component in self.cell.sdists if component.sdist}
+        sdists |= contents.sdists if contents else {}
         locked = [
             *self._files([each for each in found if each.name not in {*commits, *self.own}], routes, sdists),
             *(replace(self.own[each.name], via=each.via) for each in found if each.name in self.own),
@@ -303,9 +305,12 @@ class Resolver:
         return tuple(wheels)
 
     def _size(self, pinned: Pinned, remote: Remote, routes: Mapping[str, str], client: Client) -> int | None:
-        """The file's size in bytes, asked for where an index leaves it out; a uv.lock is taken as it is."""
+        """The file's size in bytes, asked for where an index leaves it out; another lock file is taken as it is."""
         known = remote.size or self.sizes.get(remote.sha256)
-        return known if known or routes.get(pinned.name) == URL else client.size(remote.url)
+        if known or routes.get(pinned.name) == URL:
+            return known
+        digest, store = f"sha256:{remote.sha256}", self.context.store
+        return store.path(digest).stat().st_size if store.has(digest) else client.size(remote.url)
 
     def _from_sdist(self, locked: LockedWheel, declared: Sdist) -> LockedWheel:
         """`locked`, whose file is an sdist, as the wheel that it gives in the sandbox."""
@@ -410,12 +415,13 @@ def lock_cell(
     chooser: WheelSelector,
     context: Context,
     packed: Mapping[str, PackedTree],
+    stack: ProjectStack | None = None,
 ) -> Lock:
     """Resolve a cell. Versions and cutoff time of `previous` stay, unless the options say otherwise.
 
     `packed` are the sources of the project's own packages, by package; if they alone changed, and not what they
     require, nothing is resolved. `chooser` selects the wheel of a component that needs a compiler. Nothing is compiled
-    here. The new lock has the record of `previous` only if nothing else differs.
+    here. The new lock has the record of `previous` only if nothing else differs. `stack` is the cell's own lock file.
 
     Raises LockError when there is no solution, FetchError when an index fails, BuildError for what cannot be compiled,
     and what `base.resolve` and building sdists raise; LockErrors when several parts that the cell needs cannot be
@@ -426,7 +432,8 @@ def lock_cell(
     pinned = None if options.upgrade or options.packages else previous
     time = pinned.as_of if pinned and options.as_of is None else parse_as_of(options.as_of)
     context = replace(context, settings=indexes.with_indexes(context.settings, cell.indexes))
-    if previous and options == LockOptions() and (edited := _with_edited_sources(cell, previous, packed, context)):
+    is_plain = options == LockOptions()
+    if previous and is_plain and (edited := _with_edited_sources(cell, previous, packed, stack, context)):
         return edited
     kept = {} if options.upgrade or previous is None else kept_versions(previous, options.packages)
     attempts = Attempts()
@@ -437,14 +444,16 @@ def lock_cell(
     debs = all_debs(locked_base, added) if locked_base else ()
     interpreter = lock_interpreter(cell.interpreter, cell.platform, debs)
     target = WheelTarget.of(cell.platform, cell.base, interpreter.version)
+    contents = stack.contents(cell, target, attempts, context) if stack else None
+    cell = with_needed_recipes(cell, contents, target) if contents else cell
     release = partial(_released, cell=cell, chooser=chooser, kept=kept, bounds=options.bounds)
     released = [attempts.attempt(partial(release, each)) for each in cell.requirements]
     compiled = {each.package: each for each in released if each}
     with tempfile.TemporaryDirectory(prefix="imagegen-lock-") as work_dir:
-        contents: ProjectContents | None = None
         if cell.from_uv_lock:
             contents = UvProject(cell, target, compiled, attempts, context).contents()
-            if locked_base is None:
+        if contents:
+            if stack or locked_base is None:
                 attempts.require()
             parts = ResolutionInputs(default_site(context.settings), contents.archives)
         else:
@@ -508,9 +517,13 @@ def lock_cell(
     return previous if previous is not None and replace(previous, record=None) == made else made
 
 
-def _with_edited_sources(cell: Cell, previous: Lock, packed: Mapping[str, PackedTree], context: Context) -> Lock | None:
+def _with_edited_sources(
+    cell: Cell, previous: Lock, packed: Mapping[str, PackedTree], stack: ProjectStack | None, context: Context
+) -> Lock | None:
     """Return the previous lock with the project's own packages as they are; None where it must be resolved again."""
     if not packed or stale(previous, cell) or contradictions(previous, cell):
+        return None
+    if stack and stack.changed_packages(previous, cell):
         return None
     target = WheelTarget.of(cell.platform, cell.base, previous.interpreter.version)
     parts = ResolutionInputs(default_site(context.settings), {})

@@ -1,0 +1,369 @@
+"""A project's lock file as the content of a cell: its files by address and sha256, without asking an index.
+
+Only what the file does not say is made: sdists and commits are fetched, since their build requirements are in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from imagegen.core import data, git
+from imagegen.core.context import Context
+from imagegen.core.errors import ImagegenError, Location, LockError
+from imagegen.core.net import Client
+from imagegen.core.text import redact
+from imagegen.plan.lock import indexes, uv_lock
+from imagegen.plan.lock.file import LockErrors
+from imagegen.plan.lock.indexes import WheelTarget
+from imagegen.plan.lock.model import URL, Lock, LockedBuild, LockedFile, LockedWheel
+from imagegen.plan.lock.recipes import no_wheel, pyproject
+from imagegen.plan.lock.resolution_inputs import Attempts
+from imagegen.plan.lock.resolve import Pinned, Remote
+from imagegen.plan.lock.sources import Finder, RequiredFile
+from imagegen.plan.lock.uv_lock import DistributionFile, GitCommit, Root, UvPackage
+from imagegen.plan.lock.uv_project import ProjectContents, commit_source, route
+from imagegen.plan.matrix.model import Cell, GitSource, Sdist, StackFile
+from imagegen.plan.projects.locks import PylockFile, UvLockFile, read_pylock, read_uv_lock
+from imagegen.plan.projects.model import MarkerTarget
+
+_DEFAULT_GROUP = "dev"  # that `uv sync` installs unless it is told otherwise (uv's documentation of dependency groups)
+_NAMED = 5  # packages in a message
+
+
+@dataclass(frozen=True)
+class StackPackage:
+    """A package that the file selects, in the terms of both formats.
+
+    Its files are those of the index `registry`, or have addresses of their own; or it is a commit; or it lies at the
+    path `local` of the project.
+    """
+
+    name: str
+    version: str | None
+    place: Location
+    via: tuple[str, ...] = ()
+    wheels: tuple[Remote, ...] = ()
+    sdist: Remote | None = None
+    registry: str | None = None
+    commit: GitCommit | None = None
+    local: str | None = None
+
+
+@dataclass(frozen=True)
+class ProjectStack:
+    """The lock file that a cell names, read."""
+
+    declared: StackFile
+    file: UvLockFile | PylockFile
+
+    def contents(self, cell: Cell, target: WheelTarget, attempts: Attempts, context: Context) -> ProjectContents:
+        """Return what the file holds for the cell, and report what `uv sync` would install otherwise.
+
+        Commits and sdists that cannot be fetched are recorded in `attempts`. Raises LockError, or LockErrors with the
+        line of each package: the file does not answer the cell, or lacks a file or a hash.
+        """
+        packages = self.packages(cell, target)
+        own = {each.component.package for each in cell.requirements if each.own}
+        installed = [each for each in packages if each.local is None]
+        found = {each.name: self._pinned(each) for each in installed}
+        self._require_files(installed, found, cell, target)
+        commits, archives = self._commits(installed, attempts, context)
+        sdists = self._sdists(installed, cell, target, attempts, context)
+        for difference in self.differences(each for each in packages if each.name not in own):
+            context.progress.say(f"{self.declared.path}: {difference}")
+        lacking = {each.name for each in installed if each.commit} - commits.keys()
+        built = [each for each in packages if each.name in own]  # the version is that of the wheel
+        found |= {each.name: Pinned(each.name, each.version or "0", each.via, (), None) for each in built}
+        return ProjectContents(
+            found=tuple(found[name] for name in sorted(found.keys() - lacking)),
+            routes={each.name: self._route(each, context) for each in installed},
+            commits=commits,
+            archives=archives,
+            choice=f"as {self.declared.path} has it",
+            sdists=sdists,
+        )
+
+    def packages(self, cell: Cell, target: WheelTarget) -> tuple[StackPackage, ...]:
+        """Return the packages that the file selects, sorted by name. Raises LockError as `contents`."""
+        required = {each.component.package: each for each in cell.requirements}
+        if isinstance(self.file, UvLockFile):
+            known = {each.name for each in self.file.lock.package}
+            self._require_known(required.keys() - known)
+            roots = [Root(name, each.extras) for name, each in sorted(required.items())]
+            packages = tuple(_of_uv(self.file, roots, target))
+        else:
+            packages = tuple(_of_pylock(self.file, target))
+            self._require_known(required.keys() - {each.name for each in packages})
+        for each in packages:
+            specifier = required[each.name].specifier if each.name in required else ""
+            if each.version and not SpecifierSet(specifier).contains(each.version, prereleases=True):
+                raise self._mismatch(f"it has {each.name} {each.version}, and the image asks for {specifier}", each)
+        return packages
+
+    def differences(self, packages: Iterable[StackPackage]) -> Iterator[str]:
+        """Yield what `uv sync --frozen --no-editable` installs and the image does not, in words."""
+        for each in packages:
+            if each.local is not None:
+                yield f"`uv sync` also installs {each.name} of {each.local}, which the image does not hold"
+        if isinstance(self.file, UvLockFile) and _DEFAULT_GROUP not in self.declared.groups:
+            roots = {root.name for root in self.file.roots()}
+            packages_of_roots = [each for each in self.file.lock.package if each.name in roots]
+            if any(each.dev_dependencies.get(_DEFAULT_GROUP) for each in packages_of_roots):
+                yield f"`uv sync` also installs the group {_DEFAULT_GROUP}; `groups: [{_DEFAULT_GROUP}]` adds it"
+
+    def changed_packages(self, lock: Lock, cell: Cell) -> list[str]:
+        """Return the packages of which the file no longer says what a lock of the cell has. Raises as `contents`."""
+        target = WheelTarget.of(cell.platform, cell.base, lock.interpreter.version)
+        own = {each.component.package for each in cell.requirements if each.own}
+        selected = [each for each in self.packages(cell, target) if each.local is None and each.name not in own]
+        locked = {each.name: each for each in lock.packages if each.name not in own}
+        changed = [each.name for each in selected if not _is_locked(each, locked.get(each.name), target)]
+        return changed + sorted(locked.keys() - {each.name for each in selected})
+
+    def require_unchanged(self, lock: Lock, cell: Cell) -> None:
+        """Raise LockError where the file no longer selects the packages and files of a lock of the cell."""
+        if changed := self.changed_packages(lock, cell):
+            more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
+            raise LockError(
+                f"the lock of {cell.id} is stale",
+                code="lock-stale",
+                where=self.declared.where,
+                why=f"{self.declared.path} now says otherwise about {', '.join(changed[:_NAMED])}{more}",
+                fix=f"`imagegen lock {cell.id}`",
+            )
+
+    def _require_known(self, unknown: Iterable[str]) -> None:
+        if missing := sorted(unknown):
+            what = f"it does not have {', '.join(missing)}, which the image names"
+            raise self._mismatch(what, fix=f"add it to the project and lock that again, or leave {missing[0]} out")
+
+    def _mismatch(self, why: str, package: StackPackage | None = None, fix: str | None = None) -> LockError:
+        return LockError(
+            f"{self.declared.path} does not answer this image",
+            code="lock-stack-mismatch",
+            where=package.place if package else self.declared.where,
+            why=why,
+            fix=fix or "correct the image's components, or lock the project again",
+        )
+
+    def _pinned(self, package: StackPackage) -> Pinned:
+        if package.version is None:
+            raise self._mismatch(f"it gives no version of {package.name}", package)
+        return Pinned(package.name, package.version, package.via, package.wheels, package.sdist)
+
+    @staticmethod
+    def _require_files(
+        packages: Iterable[StackPackage], found: Mapping[str, Pinned], cell: Cell, target: WheelTarget
+    ) -> None:
+        """Raise LockError for each package without a file that the cell can install."""
+        errors: list[ImagegenError] = []
+        for each in packages:
+            fits = target.best((file.filename, file) for file in each.wheels) is not None
+            if each.commit or fits or each.name in cell.recipes or (each.sdist and not each.wheels):
+                continue
+            error = no_wheel(found[each.name], target, cell)
+            error.where = each.place
+            errors.append(error)
+        _raise_all(errors)
+
+    @staticmethod
+    def _route(package: StackPackage, context: Context) -> str:
+        """Return the index alias of the package's files; a mirror that is the user's default index is PyPI."""
+        own = indexes.url_of(indexes.DEFAULT, context.settings)
+        if package.registry and own and package.registry.rstrip("/") == own.rstrip("/"):
+            return indexes.DEFAULT
+        return route(package.registry, package.commit)
+
+    @staticmethod
+    def _commits(
+        packages: Iterable[StackPackage], attempts: Attempts, context: Context
+    ) -> tuple[dict[str, GitSource], dict[str, git.PackedTree]]:
+        commits, archives = {}, {}
+        for each in packages:
+            if each.commit and each.version:
+                made = attempts.attempt(
+                    lambda name=each.name, version=each.version, commit=each.commit: commit_source(  # type: ignore[misc]
+                        name, version, commit, None, context
+                    )
+                )
+                if made:
+                    commits[each.name], archives[each.name] = made
+        return commits, archives
+
+    def _sdists(
+        self,
+        packages: Iterable[StackPackage],
+        cell: Cell,
+        target: WheelTarget,
+        attempts: Attempts,
+        context: Context,
+    ) -> dict[str, Sdist]:
+        """Return version and build requirements of the installed sdists that no component declares."""
+        declared = {(each.package, each.sdist.version) for each in cell.sdists if each.sdist}
+        found = {}
+        for each in packages:
+            fits = target.best((file.filename, file) for file in each.wheels) is not None
+            if not each.sdist or not each.version or fits or each.commit or each.name in cell.recipes:
+                continue
+            if (each.name, each.version) not in declared:
+                made = attempts.attempt(lambda package=each: self._sdist(package, context))  # type: ignore[misc]
+                if made:
+                    found[each.name] = made
+        return found
+
+    def _sdist(self, package: StackPackage, context: Context) -> Sdist:
+        """Fetch an sdist and read what its build backend requires. Raises FetchError, LockError."""
+        remote, version = package.sdist, package.version
+        assert remote and version  # noqa: S101 - the caller passes such packages alone
+        alias = self._route(package, context)
+        url = remote.url if alias == URL else None
+        hint = None if url else indexes.hint(remote.url, remote.filename)
+        file = LockedFile(remote.filename, remote.size, remote.sha256, alias, hint, url)
+        with Client(context.settings) as client, context.progress.meter(remote.filename, file.estimate) as meter:
+            Finder(client, context.store, context.settings, meter).fetch(RequiredFile(package.name, file))
+        size = context.store.path(file.digest).stat().st_size
+        archive = git.PackedTree(file.digest, size)
+        project = pyproject(context.store, archive, remote.filename.removesuffix(".tar.gz"), "")
+        return Sdist(version, (), uv_lock.build_requires(project))
+
+
+def with_needed_recipes(cell: Cell, contents: ProjectContents, target: WheelTarget) -> Cell:
+    """Return the cell with recipes of those packages alone of which the project's lock file has no wheel that fits.
+
+    Their requirements have the versions of the file.
+    """
+    lacking = {
+        each.name: each.version
+        for each in contents.found
+        if each.name in cell.recipes and not target.best((file.filename, file) for file in each.wheels)
+    }
+    return replace(
+        cell,
+        recipes={name: recipe for name, recipe in cell.recipes.items() if name in lacking},
+        requirements=tuple(
+            replace(each, specifier=f"=={lacking[each.component.package]}")
+            if each.component.package in lacking
+            else each
+            for each in cell.requirements
+        ),
+    )
+
+
+def read_stack(declared: StackFile, project: Path) -> ProjectStack:
+    """Read the lock file that an image names. Raises LockError, ProjectFileError."""
+    path = project / declared.path
+    try:
+        data.require_within(path, project)
+    except OSError as error:
+        raise LockError(
+            f"{declared.path} lies outside of the project",
+            code="lock-stack-mismatch",
+            where=declared.where,
+            why=error.strerror,
+            fix="name a file below the project's directory",
+        ) from error
+    read = read_uv_lock if declared.kind == "uv" else read_pylock
+    return ProjectStack(declared, read(path, declared.extras, declared.groups))
+
+
+def _of_uv(file: UvLockFile, components: Iterable[Root], target: WheelTarget) -> Iterator[StackPackage]:
+    line_of = dict(zip(map(id, file.lock.package), file.lines, strict=True))
+    where = str(file.path)
+    selected = uv_lock.select(file.lock, file.roots(), target.python, target.machine, where)
+    there = {each.package.name for each in selected}
+    # A package of several versions is found by the requirements of the project alone.
+    if others := [each for each in components if each.name not in there or each.extras]:
+        selected = uv_lock.select(file.lock, (*file.roots(), *others), target.python, target.machine, where)
+    for each in selected:
+        package, source = each.package, each.package.source
+        place = Location(file.path, line_of[id(package)])
+        yield StackPackage(
+            package.name,
+            package.version,
+            place,
+            each.via,
+            tuple(_remote(one, package, place) for one in package.wheels) if not source.path else (),
+            _remote(package.sdist, package, place) if package.sdist and not source.path else None,
+            source.registry,
+            source.commit,
+            source.member or source.path,
+        )
+
+
+def _remote(file: DistributionFile, package: UvPackage, place: Location) -> Remote:
+    if file.url is None:
+        raise _unusable(f"{file.name} of {package} has no address", place)
+    return Remote(file.name, file.url, uv_lock.sha256_of(file, package, place), file.size)
+
+
+def _of_pylock(file: PylockFile, target: WheelTarget) -> Iterator[StackPackage]:
+    line_of = dict(zip(map(id, file.lock.packages), file.lines, strict=True))
+    ranked = sorted(target.ranks, key=target.ranks.__getitem__)
+    chosen = file.select(MarkerTarget(target.python, target.machine), ranked)
+    for package, _ in sorted(chosen, key=lambda pair: pair[0].name):
+        place = Location(file.path, line_of[id(package)])
+        if package.archive:
+            what = f"{package.name} is an archive of sources; a lock needs a wheel, an sdist of an index or a commit"
+            raise _unusable(what, place)
+        yield StackPackage(
+            canonicalize_name(package.name),
+            str(package.version) if package.version else None,
+            place,
+            (),
+            tuple(_of_file(each, place) for each in package.wheels or ()),
+            _of_file(package.sdist, place) if package.sdist else None,
+            package.index,
+            _commit_of(package.vcs, place) if package.vcs else None,
+            package.directory.path if package.directory else None,
+        )
+
+
+def _of_file(file: Any, place: Location) -> Remote:
+    """Return a wheel or sdist of a pylock.toml."""
+    sha256 = str(file.hashes.get("sha256", ""))
+    if not file.url:
+        raise _unusable(f"{file.filename} has no address", place)
+    if not sha256:
+        raise LockError(
+            f"{file.filename} has no sha256", code="lock-no-hash", where=place, fix="lock the project again"
+        )
+    return Remote(file.filename, file.url, sha256, file.size)
+
+
+def _commit_of(vcs: Any, place: Location) -> GitCommit:
+    if vcs.type != "git" or not vcs.url:
+        raise _unusable(f"{redact(str(vcs.url or vcs.path))} is no repository of git with an address", place)
+    return GitCommit(vcs.url, vcs.commit_id, vcs.subdirectory or "")
+
+
+def _unusable(what: str, place: Location) -> LockError:
+    fix = "lock the project for an index, a commit or an address"
+    return LockError(what, code="lock-stack-mismatch", where=place, fix=fix)
+
+
+def _is_locked(package: StackPackage, locked: LockedWheel | LockedBuild | None, target: WheelTarget) -> bool:
+    """Return whether the lock has the package as the file selects it."""
+    if locked is None or package.version is None or Version(locked.version) != Version(package.version):
+        return False
+    if isinstance(locked, LockedBuild):
+        return True  # of the version that the file has; it has no wheel that fits
+    source = locked.sdist
+    if package.commit:
+        return source is not None and source.git is not None and source.git.commit == package.commit.commit
+    remote = target.best((file.filename, file) for file in package.wheels) or package.sdist
+    file = source.file if source else locked.file
+    return remote is not None and file.sha256 == remote.sha256
+
+
+def _raise_all(errors: list[ImagegenError]) -> None:
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise LockErrors(errors)
