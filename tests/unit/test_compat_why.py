@@ -14,6 +14,7 @@ from packaging.specifiers import SpecifierSet
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix import Rule
 from imagegen.plan.rules import Explanation, MetadataCache, PlatformChoices, Question, explain, suggest
+from imagegen.plan.rules.problem import Problem
 from tests.support.package_metadata import library, package, question, rule
 
 FIELD = library(
@@ -319,6 +320,20 @@ def test_the_releases_of_a_package_that_a_rule_requires_are_read() -> None:
     requires = rule("r", {"a": ""}, {"b": ""})
     assert explain(question(a="==1.0"), [requires], known).answer == "unknown"
     assert explain(question(a="==1.0"), [], known).answer == "compatible"
+
+
+def test_rules_that_the_absence_of_a_package_satisfies_take_no_part() -> None:
+    known = library(package("a", {"1.0": ["b"]}), package("b", {"1.0": ()}), package("x", {"1.0": ()}))
+    rules = [
+        rule("seen", {"a": ""}, {"b": ">=1"}),
+        rule("when", {"x": ""}, {"b": ">=1"}),
+        rule("then", {"a": ""}, {"x": ">=1"}),
+        rule("conflict", {"a": ""}, conflict={"x": ">=1"}),
+        rule("required", {"b": ""}, {"y": ""}),
+        rule("surrounding", {"a": ""}, {"x": ">=1", "cuda": ">=12"}),
+    ]
+    problem = Problem(rules, question(a="==1.0").facts, known)
+    assert set(problem.rules) == {"seen", "required", "surrounding"}
 
 
 @given(WORLDS, RULES, ASKED)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 
 from packaging.ranges import VersionRange
 from packaging.version import Version
@@ -46,7 +47,7 @@ class Atom:
             return literal.negated
         if self.opaque:
             return not (self.range.is_subset(inside) if literal.negated else self.range.is_disjoint(inside))
-        return self.range.is_subset(inside) is not literal.negated
+        return _is_subset(self.range, inside) is not literal.negated
 
     def agrees_with(self, other: Atom) -> bool:
         """Return whether both can be of one public version, labels aside, or the other one is not installed."""
@@ -70,7 +71,14 @@ def points(versions: Iterable[Version]) -> tuple[Atom, ...]:
     return tuple(Atom(str(version), version=version) for version in versions)
 
 
-def pieces(ranges: Iterable[VersionRange]) -> tuple[Atom, ...]:
+@cache
+def _is_subset(inner: VersionRange, outer: VersionRange) -> bool:
+    """Problems about one question have most pieces and specifiers in common."""
+    return inner.is_subset(outer)
+
+
+@cache
+def pieces(ranges: tuple[VersionRange, ...]) -> tuple[Atom, ...]:
     """The line of versions, cut so that each piece lies inside or outside each of the ranges."""
     parts = [versions_in("")]
     for cut in ranges:

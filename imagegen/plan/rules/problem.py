@@ -142,6 +142,7 @@ class Problem:
                 if each.name not in seen and not is_surrounding(each.name):
                     seen.add(each.name)
                     pending.append(each.name)
+        self.rules = {name: rule for name, rule in self.rules.items() if not _is_idle(rule, seen)}
 
     def _required_by_rules(self, seen: Collection[str]) -> list[str]:
         """Packages, not seen yet, that must be installed by a rule about seen packages."""
@@ -397,6 +398,18 @@ def _where(choices: Sequence[Atom], fits: Callable[[Atom], bool]) -> int:
     return sum(1 << place for place, atom in enumerate(choices) if fits(atom))
 
 
-def _sorted(ranges: Iterable[VersionRange]) -> list[VersionRange]:
+def _sorted(ranges: Iterable[VersionRange]) -> tuple[VersionRange, ...]:
     """Return the ranges in an order that does not depend on hashes."""
-    return sorted(ranges, key=repr)
+    return tuple(sorted(ranges, key=repr))
+
+
+def _is_idle(rule: Rule, seen: Collection[str]) -> bool:
+    """Return whether no package that is not `seen` has to be installed for the rule, and their absence satisfies it."""
+
+    def is_absent(name: str) -> bool:
+        return not is_surrounding(name) and name not in seen
+
+    if any(map(is_absent, (*rule.when, *rule.conflict))):
+        return True
+    results = (*rule.then, *rule.same)
+    return bool(results) and not rule.conflict and all(map(is_absent, results))

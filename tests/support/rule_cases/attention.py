@@ -35,6 +35,13 @@ CASES = {
         stack("12.8", glibc="2.31", torch="2.8.0", flash_attn="2.8.2"),
         stack("12.8", glibc="2.31", torch="2.8.0", flash_attn="2.8.3+cu128torch2.8"),
     ),
+    # no manylinux wheel is listed of 2.8.1; the project's own has a label without a minor version of CUDA
+    "flash-attn-prebuilt-glibc-before-2.8.2": case(
+        stack("12.8", glibc="2.31", torch="2.7.1+cu128", flash_attn="2.8.1+cu128torch2.7"),
+        stack("12.8", glibc="2.35", torch="2.7.1+cu128", flash_attn="2.8.1+cu128torch2.7"),
+        stack("12.8", glibc="2.31", torch="2.7.1+cu128", flash_attn="2.8.1"),
+        stack("12.8", glibc="2.31", torch="2.7.1+cu128", flash_attn="2.6.3+cu128torch2.7"),
+    ),
     # libc10.so of torch 2.7.1: new ABI; of 2.6.0: old
     "flash-attn-abi-old": case(
         stack("12.6", torch="2.7.1", flash_attn="2.7.4.post1+cu12torch2.6cxx11abiFALSE"),
