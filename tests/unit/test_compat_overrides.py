@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from imagegen.plan.matrix.model import PinOverride
-from imagegen.plan.rules import Explanation, explain
+from imagegen.plan.matrix.model import Override, PinOverride
+from imagegen.plan.rules import Explanation, Question, explain
+from imagegen.plan.rules.facts import overridden_in
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.package_metadata import library, package, question, rule
 
@@ -52,6 +55,28 @@ def test_nothing_overrides_what_breaks() -> None:
     assert (refused.kind, refused.overridden_by) == ("breaks", ())
     overrides = {conflict.kind: conflict.override for conflict in refused.conflicts}
     assert overrides == {"breaks": "", "pip-refuses": "models==5.0"}
+
+
+@pytest.mark.parametrize(
+    ("specifier", "version", "answer"),
+    [
+        ("==2.3.*", "2.3", "compatible"),
+        ("==2.3+cu130", "2.3", "compatible"),
+        ("", "2.3", "compatible"),
+        ("==2.3.*", "1.26", "incompatible"),  # what trainer requires does not count any more
+        (None, "2.3", "incompatible"),
+    ],
+)
+def test_an_override_of_a_cell_binds_in_place_of_what_is_declared(
+    specifier: str | None, version: str, answer: str
+) -> None:
+    matrix = shipped_matrix()
+    (chosen,) = (each for each in matrix.cells() if each.id == "prime-rl-cu130-py312")
+    own = replace(chosen, overrides=(Override("numpy", specifier, because="It works."),))
+    facts = replace(question(trainer="==1.0", numpy=f"=={version}").facts, overridden=overridden_in(own))
+    explanation = explain(Question({"numpy": f"=={version}"}, facts, (), cell=own), [], FIELD)
+    assert explanation.answer == answer
+    assert [each.kind for each in explanation.conflicts] == ["pip-refuses"] * (answer == "incompatible")
 
 
 def test_each_shipped_override_has_a_source_that_names_a_release_or_a_commit() -> None:

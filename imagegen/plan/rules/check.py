@@ -63,7 +63,7 @@ class Conflict:
             lines.append(f"  {'and' if number else 'because'}: {rule.reason} [{rule.id}]")
             if rule.message and rule.message not in rule.reason:
                 lines.append(f"  message: {rule.message}")
-            lines.append(f"  source: {rule.source} ({rule.evidence}, {rule.date})")
+            lines.append(f"  source: {rule.source} ({', '.join(filter(None, [rule.evidence, rule.date]))})")
             lines.append(f"  fix: {rule.fix}")
         if self.override:
             lines.append(f"  override: {self.override} (uv pip install --override FILE, or pip install --no-deps)")

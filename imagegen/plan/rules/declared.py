@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import reduce
 from operator import or_
@@ -10,16 +10,24 @@ from typing import TypeVar
 
 from packaging.version import Version
 
-from imagegen.plan.matrix.model import NO_CUDA, NgcImage
+from imagegen.plan.matrix.model import NO_CUDA, NgcImage, Rule
 from imagegen.plan.rules import atoms
 from imagegen.plan.rules.evaluate import minimal_core
-from imagegen.plan.rules.facts import versions_in
+from imagegen.plan.rules.facts import rules_in_context, versions_in
+from imagegen.plan.rules.overrides import override_rules
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question
 from imagegen.plan.rules.statements import MetadataCache, cuda_of_stack, holding, machine_of
 from imagegen.plan.rules.torch_pins import LIBRARIES, TORCH
 
 T = TypeVar("T")
+
+
+def rules_about(question: Question, rules: Iterable[Rule], library: MetadataCache) -> list[Rule]:
+    """Return the rules in the context of a question, and those that follow from the overrides of its cell."""
+    accepts = question.cell.accepts if question.cell else ()
+    overrides = override_rules(question.cell) if question.cell else ()
+    return [*rules_in_context(rules, question.facts, accepts, required_by_others(question, library)), *overrides]
 
 
 def required_by_others(question: Question, library: MetadataCache) -> frozenset[str]:

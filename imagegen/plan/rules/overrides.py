@@ -1,13 +1,41 @@
-"""Declared requirements that can be overridden: how, and the projects that do."""
+"""Declared requirements that are overridden: by a cell, or by projects, and how a user does it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from imagegen.plan.matrix.model import PinOverride, is_surrounding
+from imagegen.plan.matrix.model import Cell, Override, PinOverride, Rule, is_surrounding
 from imagegen.plan.rules.check import Conflict
 from imagegen.plan.rules.facts import Facts, versions_in
+
+_LABEL = re.compile(r"\+[\w.]+")  # of a version in a specifier; facts keep labels apart
+
+
+def override_rules(cell: Cell) -> Iterator[Rule]:
+    """Yield a rule for each override of a cell: in place of what is declared, it binds."""
+    for each in cell.overrides:
+        if each.specifier is None:
+            yield _override_rule(cell, each, {}, {each.package: ""})
+        elif each.specifier:
+            yield _override_rule(cell, each, {each.package: _LABEL.sub("", each.specifier)}, {})
+
+
+def _override_rule(cell: Cell, override: Override, then: dict[str, str], conflict: dict[str, str]) -> Rule:
+    return Rule(
+        id=f"override:{override.package}",
+        when={},
+        then=then,
+        conflict=conflict,
+        because=f"{cell.image} has {override}: {override.because}",
+        source=override.source or f"the overrides of {cell.image} in the matrix",
+        date="",
+        severity="error",
+        evidence="documented",
+        kind="pip-refuses",
+        fix=f"Leave {override.package} to the override, or change it in the matrix.",
+    )
 
 
 def add_overrides(conflict: Conflict, known: Iterable[PinOverride], facts: Facts) -> Conflict:

@@ -13,9 +13,9 @@ from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.metadata import ReleaseMetadata
 from imagegen.plan.matrix.model import NO_CUDA, NO_GLIBC, Cell, Rule, System, cuda_version
 from imagegen.plan.rules.builds import unscanned_rules
-from imagegen.plan.rules.declared import required_by_others
+from imagegen.plan.rules.declared import rules_about
 from imagegen.plan.rules.evaluate import evaluate_cell
-from imagegen.plan.rules.facts import Fact, Facts, on_each, rules_in_context
+from imagegen.plan.rules.facts import Fact, Facts, on_each
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question
 from imagegen.plan.rules.solve import Clause, Contradiction, GaveUpError, State, search
@@ -98,11 +98,8 @@ def suggest(
     Rules that only warn and those with evidence "remembered" are obeyed too, so that no suggestion has a warning or a
     suspected conflict; only where nothing else works, warnings are not.
     """
-    accepts = question.cell.accepts if question.cell else ()
-    required = required_by_others(question, library)
     builds = builds or Builds()
-    rules = [*rules, *unscanned_rules(question, library, builds)]
-    rules = rules_in_context(rules, question.facts, accepts, required)
+    rules = rules_about(question, [*rules, *unscanned_rules(question, library, builds)], library)
     try:
         for avoids_warnings in (True, False):
             search = _Search(question, rules, library, surroundings, builds, avoids_warnings=avoids_warnings)

@@ -10,7 +10,7 @@ from imagegen.core.text import nearest
 from imagegen.plan.matrix.interpreters import PACKAGES, Models
 from imagegen.plan.matrix.model import PinOverride, Rule
 from imagegen.plan.rules.check import WORST_FIRST, Answer, AnswerKind, Conflict, kind_of
-from imagegen.plan.rules.declared import required_by_others
+from imagegen.plan.rules.declared import rules_about
 from imagegen.plan.rules.evaluate import (
     assumptions,
     conflict_of_core,
@@ -19,7 +19,7 @@ from imagegen.plan.rules.evaluate import (
     minimal_core,
     rules_core,
 )
-from imagegen.plan.rules.facts import Facts, on_each, rules_in_context
+from imagegen.plan.rules.facts import Facts, on_each
 from imagegen.plan.rules.overrides import add_overrides
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question
@@ -118,9 +118,7 @@ def explain(
     "incompatible" follows from binding facts; "unknown": only remembered rules reject it, or it is about something that
     is not known here.
     """
-    accepts = question.cell.accepts if question.cell else ()
-    required = required_by_others(question, library)
-    rules = sorted(rules_in_context(rules, question.facts, accepts, required), key=lambda rule: rule.id)
+    rules = sorted(rules_about(question, rules, library), key=lambda rule: rule.id)
     each = [_Case(rules, facts, library, question).explain() for facts in on_each(question.gpus, question.facts)]
     answer = min((one.answer for one in each), key=WORST_FIRST.index)
     conflicts = {tuple(rule.id for rule in one.rules): one for case in each for one in case.conflicts}
