@@ -174,6 +174,30 @@ def test_an_extra_counts_with_those_that_it_includes() -> None:
     assert explain(replace(requested, extras={"nested": frozenset({"all"})}), [], known).answer == "incompatible"
 
 
+@pytest.mark.parametrize(
+    ("requested", "answer"),
+    [
+        ({"user": "==1.0"}, "incompatible"),
+        ({"top": "==1.0"}, "incompatible"),  # it requires another package, all of whose releases require the extra
+        ({"user": "==2.0"}, "compatible"),
+        ({"user": ">=1"}, "compatible"),
+        ({"user": "==3.0"}, "compatible"),  # on Windows alone
+        ({"nested": "==1.0"}, "compatible"),
+    ],
+)
+def test_an_extra_counts_that_another_package_requires(requested: dict[str, str], answer: str) -> None:
+    windows = "nested[fast]; sys_platform == 'win32'"
+    releases = {"1.0": ["nested[fast]"], "2.0": ["nested"], "3.0": ["nested", windows]}
+    known = library(
+        package("user", releases),
+        package("top", {"1.0": ["middle"]}),
+        package("middle", {"1.0": ["nested[fast]"]}),
+        package("nested", {"1.0": ()}, extras={"fast": ("torch==2.8.0; extra == 'fast'",)}),
+        package("torch", {"2.8.0": (), "2.9.1": ()}),
+    )
+    assert explain(question(torch="==2.9.1", **requested), [], known).answer == answer
+
+
 def test_an_undecidable_marker_refuses_nothing() -> None:
     assert why(torch="==2.9.1", odd="==1.0").answer == "compatible"
 

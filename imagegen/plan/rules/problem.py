@@ -125,6 +125,9 @@ class Problem:
         """Collect the statements of the releases in question, and of all packages that these or rules require."""
         pending = list(self.facts.packages)
         seen = set(pending)
+        installed = set(self.facts.packages) - self.scope.free  # and what all of their releases require
+        extras = dict(self.scope.extras)
+        pythons = atoms.pythons(self.facts.versions.get("python"), ())
         while pending or (pending := self._required_by_rules(seen)):
             name = pending.pop(0)
             seen.add(name)
@@ -135,11 +138,20 @@ class Problem:
                 continue
             self.releases[name] = found
             among = 0 if fact and fact.built else found.within(None if name in self.scope.free else fact)
-            for each in found.statements(among, self.machine, self.scope.extras.get(name, frozenset())):
+            for each in found.statements(among, self.machine, extras.get(name, frozenset())):
                 if each.name in self.facts.overridden:
                     continue
-                self.statements.setdefault(each.origin, []).append(each)
-                if each.name not in seen and not is_surrounding(each.name):
+                known = self.statements.setdefault(each.origin, [])
+                if each not in known:
+                    known.append(each)
+                if is_surrounding(each.name):
+                    continue
+                if name in installed and each.releases == among and all(holding(each, pythons, self.machine)):
+                    installed.add(each.name)
+                    if each.extras - extras.get(each.name, frozenset()):
+                        extras[each.name] = extras.get(each.name, frozenset()) | each.extras
+                        seen.discard(each.name)  # it is read again
+                if each.name not in seen:
                     seen.add(each.name)
                     pending.append(each.name)
         self.rules = {name: rule for name, rule in self.rules.items() if not _is_idle(rule, seen)}

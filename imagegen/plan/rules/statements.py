@@ -28,8 +28,9 @@ _OF_THE_BUILD = re.compile(r"(nvidia|cuda)-.+")
 _GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}  # PEP 600, "Legacy manylinux tags"
 
 
-# A statement without the releases that it is about: the name, its choices, the words, the marker and its extra.
-Said = tuple[str, tuple[str, ...], str, Marker | None, str]
+# A statement without the releases that it is about: the name, its choices, the words, the marker and its extra, and the
+# extras of the name that are required.
+Said = tuple[str, tuple[str, ...], str, Marker | None, str, frozenset[str]]
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Statement:
     needs: str
     marker: Marker | None = None
     extra: str = ""  # for which the marker counts
+    extras: frozenset[str] = frozenset()  # of `name`
 
     @property
     def of_wheels(self) -> bool:
@@ -192,24 +194,27 @@ def cuda_of_stack(facts: Facts) -> Fact | None:
     return facts.versions.get("cuda") or (Fact.exactly(labelled) if labelled else None)
 
 
+_NONE: frozenset[str] = frozenset()
+
+
 def _of(package: str, release: ReleaseMetadata, machine: str, extras: frozenset[str]) -> Iterator[Said]:
     every = sorted(_with_included(package, release, extras))
     groups = {"": release.requires or ()} | {extra: release.extras.get(extra, ()) for extra in every}
     for extra, texts in groups.items():
         for text in texts:
-            name, specifier, marker = _requirement(text)
+            name, specifier, marker, named = _requirement(text)
             if name != package and not (package == "torch" and _OF_THE_BUILD.fullmatch(name)):
-                yield name, (specifier,), f"requires {name}{specifier}", marker, extra
+                yield name, (specifier,), f"requires {name}{specifier}", marker, extra, named
     if release.python:
-        yield "python", (release.python,), f"requires Python {release.python}", None, ""
+        yield "python", (release.python,), f"requires Python {release.python}", None, "", _NONE
     platforms = _platforms(release.wheels)
     if platforms and PLATFORMS[machine] not in platforms:
-        yield "platform", platforms, f"has no wheel for {PLATFORMS[machine]}", None, ""
+        yield "platform", platforms, f"has no wheel for {PLATFORMS[machine]}", None, "", _NONE
     pythons, glibc = _wheels(release.wheels, machine)
     if pythons:
-        yield "python", pythons, f"has wheels for Python {_listed(pythons)} alone", None, ""
+        yield "python", pythons, f"has wheels for Python {_listed(pythons)} alone", None, "", _NONE
     if glibc:
-        yield "glibc", (f">={glibc}",), f"has no wheel for a glibc older than {glibc}", None, ""
+        yield "glibc", (f">={glibc}",), f"has no wheel for a glibc older than {glibc}", None, "", _NONE
 
 
 def _with_included(package: str, release: ReleaseMetadata, extras: Iterable[str]) -> set[str]:
@@ -226,9 +231,10 @@ def _with_included(package: str, release: ReleaseMetadata, extras: Iterable[str]
 
 
 @cache
-def _requirement(text: str) -> tuple[str, str, Marker | None]:
+def _requirement(text: str) -> tuple[str, str, Marker | None, frozenset[str]]:
     parsed = parse_requirement(text)
-    return canonicalize_name(parsed.name), str(parsed.specifier), parsed.marker
+    extras = frozenset(map(canonicalize_name, parsed.extras))
+    return canonicalize_name(parsed.name), str(parsed.specifier), parsed.marker, extras
 
 
 @cache
