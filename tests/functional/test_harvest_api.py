@@ -37,7 +37,7 @@ except ImportError:
 def new():
     from transformers import New
 """,
-        f"trl-0.27.0.data/purelib/{SERVE}": b"def main():\n    from vllm.server import run\n",
+        f"trl-0.27.0.data/purelib/{SERVE}": b"def main():\n    from vllm.server import run\n    run(port=1)\n",
     },
     ("vllm", "0.11.0"): {
         "vllm/__init__.py": b"",
@@ -48,6 +48,12 @@ def new():
         "vllm/__init__.py": b"",
         "vllm/params.py": b"class LLM: pass",
         "vllm/server.py": b"def run(): pass",
+    },
+    ("vllm", "0.13.0"): {
+        "vllm/__init__.py": b"",
+        "vllm/params.py": b"class LLM: pass",
+        "vllm/server.py": b"from .entry import run",
+        "vllm/entry.py": b"def run(port): pass",
     },
     ("transformers", "5.0.0"): {
         "transformers/__init__.py": b"sys.modules[__name__] = _LazyModule(define_import_structure('models'))",
@@ -85,12 +91,13 @@ def test_names_are_compared_release_by_release(index: Index, tmp_path: Path) -> 
     assert found.names == (
         SharedName("transformers", "transformers.New", False, ROLLOUT, 7, False, ("==0.27.0",), ("<5.0.0",)),
         SharedName("vllm", "vllm.params.Guided", False, ROLLOUT, 2, True, ("==0.25.0",), (">=0.12.0",)),
-        SharedName("vllm", "vllm.server", True, SERVE, 2, False, ("==0.27.0",), ("<0.12.0",)),
+        SharedName("vllm", "vllm.server", True, SERVE, 2, True, ("==0.27.0",), ("<0.12.0",)),
+        SharedName("vllm", "vllm.server.run", False, SERVE, 3, True, ("==0.27.0",), (">=0.12.0,<0.13.0",), "port"),
     )
     assert {name: list(wheels) for name, wheels in found.wheels.items()} == {
         "trl": ["0.25.0", "0.27.0"],
         "transformers": ["4.57.0", "5.0.0"],
-        "vllm": ["0.11.0", "0.12.0"],
+        "vllm": ["0.11.0", "0.12.0", "0.13.0"],
     }
 
 
@@ -108,7 +115,7 @@ def test_the_command_writes_a_file_once(index: Index, tmp_path: Path, monkeypatc
     assert ['"written": true' in each.output for each in ended] == [True, False]
     found = api.load([tmp_path / "matrices"], "trl")
     assert found
-    assert (len(found.names), found.read) == (3, str(dt.datetime.now(dt.UTC).date()))
+    assert (len(found.names), found.read) == (4, str(dt.datetime.now(dt.UTC).date()))
 
 
 @pytest.mark.parametrize("options", [["numpy"], ["--models"], ["--verdicts"]])
