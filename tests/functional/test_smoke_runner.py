@@ -156,6 +156,7 @@ def test_the_runner_runs_what_applies_and_prints_each_line(tmp_path: Path) -> No
         "omits": {},
         "modules": {},
         "overrides": {},
+        "undeclared": [],
     }
     spec.write_text(json.dumps(fields))
     argv = [sys.executable, "-m", "smoke.runner", str(spec)]

@@ -21,8 +21,8 @@ from imagegen.plan.matrix.model import Cell, OwnSource, Requirement
 
 _DEFAULT_BACKEND = ("setuptools>=40.8.0",)  # PEP 518: of a project that names no build requirements
 _NO_NETWORK = (
-    "`build-system.requires` of its pyproject.toml must name all that the build needs: the sandbox has no network and "
-    "no repository of git"
+    "name all that the build needs in `build-system.requires` of its pyproject.toml: the sandbox has no network, no "
+    "compiler and no repository of git; docs/how-to/your-own-package.md says how compiled sources are built"
 )
 _COMPILED = "compile it: `compiled: true` in its entry under `components`, and a recipe with `path:` under wheels/"
 

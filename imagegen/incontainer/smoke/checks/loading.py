@@ -26,7 +26,7 @@ from importlib import metadata
 from pathlib import Path
 
 from smoke import elf, forks, stub
-from smoke.program import Details, Findings, Spec, step
+from smoke.program import Details, Findings, Skipped, Spec, step
 
 PATIENCE = 240  # seconds for one file: its package may have to be imported first, and a cold disk is slow
 MOST_ABREAST = 8  # processes at a time: a package that is imported may take 1 GB
@@ -47,6 +47,8 @@ OPTIONAL = ("cupy_backends/cuda/libs/cudnn.", "torchao/_C.")
 def check(spec: Spec) -> Details:
     findings = Findings()
     image = image_of(spec)
+    if not image.needed and "torch" not in spec.versions:
+        raise Skipped(f"no library lies below {spec.prefix}: its packages are pure Python")
     findings.expect("any", bool(image.needed), f"there is no library below {spec.prefix}: nothing was proven")
     unlinked, linked = image.split()
     with driver_or_stub(image) as functions:
