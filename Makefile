@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages quickstart test test-unit test-functional test-local coverage test-slow test-browser chromium faults tables findings docs bench truth fuzz lint engine-up engine-down clean
+.PHONY: help setup packages quickstart test test-unit test-functional test-local coverage test-slow test-browser chromium qemu faults tables findings docs bench truth fuzz lint engine-up engine-down clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -61,11 +61,15 @@ test-local: test-unit test-functional  ## the tests that need neither an engine 
 coverage: setup  ## the lines and branches that unit and functional tests reach, which must not fall
 	@$(BIN)/pytest -n 2 --dist loadscope -m 'not slow' --cov --cov-report=term:skip-covered tests/unit tests/functional
 
-test-slow: setup chromium  ## the slow tests: several GB, many minutes
+test-slow: setup chromium qemu  ## the slow tests: several GB, many minutes
 	@$(call with_engine,$(BIN)/pytest -m slow)
 
 test-browser: setup chromium  ## the slow tests of the report's pages in a real browser: a minute
 	@$(BIN)/pytest tests/integration/test_report_browser.py
+
+qemu:
+	@command -v arch-test >/dev/null || { $(SUDO) apt-get -qq update; $(SUDO) env DEBIAN_FRONTEND=noninteractive \
+	    apt-get -qq install -y --no-install-recommends arch-test binfmt-support qemu-user-static >/dev/null; }
 
 chromium:
 	@command -v chromium >/dev/null || { $(SUDO) apt-get -qq update; \

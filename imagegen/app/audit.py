@@ -20,7 +20,7 @@ from imagegen.core import data, registry
 from imagegen.core.config import Settings
 from imagegen.core.errors import AuditError, FetchError, UsageError
 from imagegen.core.net import Client
-from imagegen.core.oci import INDEX_FILE, Layout, Platform
+from imagegen.core.oci import INDEX_FILE, PLATFORMS, Layout, Platform
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
@@ -123,7 +123,6 @@ def _audit_digest() -> str:
 
 LAYOUT = "oci:"
 _NAMED = 3  # of the directories that are not audited
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def image_subject(
@@ -180,7 +179,8 @@ def _main(tree: FileTree, variables: Mapping[str, str], reference: str, progress
 
 
 def _read(reference: str, scratch: Path, settings: Settings, progress: Progress) -> ArchivedImage:
-    here = Platform("linux", _ARCHITECTURES.get(platform.machine(), platform.machine()))
+    machine = platform.machine()
+    here = Platform("linux", PLATFORMS.get(machine, machine).rpartition("/")[2])
     if reference.startswith(LAYOUT):
         return _of_layout(reference.removeprefix(LAYOUT), here, scratch)
     name = registry.parse(reference)

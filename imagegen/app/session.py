@@ -275,7 +275,7 @@ class Session:
         from imagegen.image import base
         from imagegen.plan.lock.builds import keyed
 
-        moved = replace(locked, base=base.resolve(cell.base, self.settings, self.progress), record=None)
+        moved = replace(locked, base=base.resolve(cell.base, cell.platform, self.settings, self.progress), record=None)
         fresh = replace(
             moved, builds=tuple(keyed(build, moved) for build in moved.builds)
         )  # its compilers may be others

@@ -70,6 +70,11 @@ def canonical_json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
+# Of uname(2) and of the tags of wheels -> as OCI images name it; its architecture is Debian's name as well.
+PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
+MACHINES = {platform: machine for machine, platform in PLATFORMS.items()}
+
+
 @dataclass(frozen=True)
 class Platform:
     os: str

@@ -87,6 +87,21 @@ def test_packages_come_from_their_archives_and_then_from_the_store(here: Setting
     fetch.fetch(ONE, Context(store, without_mirrors, Quiet()))
 
 
+@pytest.mark.parametrize("answer", [None, 1])
+def test_a_base_for_a_processor_that_nothing_emulates_is_refused_before_a_download(
+    tmp_path: Path, here: Settings, answer: int | None
+) -> None:
+    (tmp_path / "bin").mkdir()
+    answers = {"mmdebstrap": 0} if answer is None else {"mmdebstrap": 0, "arch-test": answer}
+    for name, code in answers.items():
+        program = tmp_path / "bin" / name
+        program.write_text(f"#!/bin/sh\nexit {code}\n")
+        program.chmod(0o755)
+    foreign = locked(replace(deb("a", b"never fetched"), architecture="riscv64"))
+    with raises("base-foreign-architecture"):
+        base.build(foreign, Context(Store(tmp_path / "store"), here, Quiet()))
+
+
 @pytest.mark.fault(
     "Matrices, rules, locks",
     "a lock names a foreign package as a wheel, so that it is fetched, and as a Debian one, so that its scripts run",

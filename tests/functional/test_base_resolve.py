@@ -153,14 +153,14 @@ def test_only_code_names_of_the_table_are_releases() -> None:
 def test_another_kind_of_base_is_refused(tmp_path: Path) -> None:
     base = Base("x", "oci", "bookworm", None, "debian12", "2.36", {}, "")
     with raises("base-unknown-kind"):
-        resolve(base, settings(tmp_path), Quiet())
+        resolve(base, "linux/amd64", settings(tmp_path), Quiet())
 
 
 def test_what_cannot_be_a_package_never_reaches_apt(tmp_path: Path) -> None:
     packages = {"--purge": "", "python3-": "", "g++": "", "libc6:i386": "", "apt=1.0": ""}
     base = Base("x", "debian", "bookworm", None, "debian12", "2.36", packages, "")
     with pytest.raises(BaseError) as caught:
-        resolve(base, settings(tmp_path), Quiet())
+        resolve(base, "linux/amd64", settings(tmp_path), Quiet())
     assert "'--purge', 'python3-', 'libc6:i386', 'apt=1.0'" in caught.value.what
 
 

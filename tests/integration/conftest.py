@@ -98,7 +98,7 @@ def debian(settings: Settings, shared: Path, tmp_path_factory: pytest.TempPathFa
 def _debian(store: Store, settings: Settings) -> Debian:
     packages = {"python3": "the interpreter", "ca-certificates": "a package that runs much when it is installed"}
     requested = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", packages, "for tests")
-    locked = base.resolve(requested, settings, Quiet())
+    locked = base.resolve(requested, "linux/amd64", settings, Quiet())
     layer = base.build(locked, Context(store, settings, Quiet()))
     return Debian(requested, locked, layer, store, base.rootfs(locked, Context(store, settings, Quiet())))
 

@@ -120,7 +120,7 @@ def test_the_tree_is_kept_and_made_again_when_damaged(debian: Debian, settings: 
 
 def test_a_package_that_does_not_exist_is_named(debian: Debian, settings: Settings) -> None:
     with pytest.raises(BaseError) as caught:
-        base.resolve(replace(debian.requested, packages={"pyhton3": ""}), settings, Quiet())
+        base.resolve(replace(debian.requested, packages={"pyhton3": ""}), "linux/amd64", settings, Quiet())
     assert "locate package pyhton3" in str(caught.value.why)
     assert "matrix" in str(caught.value.fix)
 

@@ -121,7 +121,7 @@ def test_an_image_of_a_registry_gets_packages(hub: Hub, debian: Debian, engine: 
 def files(debian: Debian, settings: Settings) -> dict[str, Path]:
     """Real .debs that the base lacks, by package."""
     names = dict.fromkeys(("hello", "numactl", "tree"), "")
-    added = base.resolve_packages(names, debian.rootfs, "debian12", settings, Quiet())
+    added = base.resolve_packages(names, debian.rootfs, "debian12", "linux/amd64", settings, Quiet())
     base.fetch_packages(added, Context(debian.store, settings, Quiet()))
     found = {}
     for deb in added.debs:
@@ -149,7 +149,7 @@ class Ubuntu:
 
     def resolve(self, *names: str) -> LockedPackages:
         where = Settings.from_environment({**os.environ, **self.env})
-        return base.resolve_packages(dict.fromkeys(names, "Tests."), self.tree, "jammy", where, Quiet())
+        return base.resolve_packages(dict.fromkeys(names, "Tests."), self.tree, "jammy", "linux/amd64", where, Quiet())
 
 
 @pytest.fixture

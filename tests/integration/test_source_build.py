@@ -85,7 +85,7 @@ def store(tmp_path: Path) -> Store:
 def with_packages(settings: Settings) -> LockedBase:
     """A base as a matrix would have it; dpkg takes a minute for its packages."""
     requested = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", PACKAGES, "for tests")
-    return base.resolve(requested, settings, Quiet())
+    return base.resolve(requested, "linux/amd64", settings, Quiet())
 
 
 @pytest.fixture

@@ -197,7 +197,7 @@ def propose_cell(session: Session, as_of: str, bases: dict[str, LockedBase], cel
     def current_base() -> LockedBase:
         name = cell.base.name
         if name not in bases:
-            bases[name] = base.resolve(cell.base, context.settings, context.progress)
+            bases[name] = base.resolve(cell.base, cell.platform, context.settings, context.progress)
         return bases[name]
 
     releases = ReleaseIndex(as_of, context.settings, chooser, context.progress)

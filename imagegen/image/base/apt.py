@@ -278,7 +278,6 @@ def _advice(stderr: str) -> str:
 
 # Resolve Debian packages from signed archives, in this apt: of a base, and those above one.
 
-ARCHITECTURE = "amd64"
 STATUS = "var/lib/dpkg/status"  # dpkg's database, in a tree
 _ESSENTIAL = "?essential"  # apt's own idea of it (apt-patterns(7))
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]")  # Debian policy 5.6.1; apt takes a final "-" as "remove"
@@ -288,27 +287,32 @@ _URI_LINE = re.compile(
 )
 
 
-def resolve(base: Base, settings: Settings, progress: Progress) -> LockedBase:
+def resolve(base: Base, platform: str, settings: Settings, progress: Progress) -> LockedBase:
     """Return the exact packages of `base` in the archive as it is now: essential ones, apt, its own, dependencies.
 
-    Recommended packages stay out. For kind registry, return the image that its name resolves to now, or raise
-    FetchError. Raises BaseError: no apt or keyring on this machine, no mirror known, the archive unreachable or expired
-    or not signed by Debian, a package that does not exist.
+    `platform` is the cell's, "linux/arm64". Recommended packages stay out. For kind registry, return the image that its
+    name resolves to now, or raise FetchError. Raises BaseError: no apt or keyring on this machine, no mirror known, the
+    archive unreachable or expired or not signed by Debian, a package that does not exist.
     """
     if base.kind == "registry":
-        return image.resolve(base, settings, progress, architecture=ARCHITECTURE)
+        return image.resolve(base, settings, progress, architecture=architecture_of(platform))
     if base.kind != "debian" or base.suite is None:
         raise BaseError(f"base {base.name}: unknown kind {base.kind!r}", code="base-unknown-kind", fix="kind: debian")
     check_names(base.packages, f"base {base.name}")
     found = release(base.suite)
     sources = official(found, settings)
     with tempfile.TemporaryDirectory(prefix="imagegen-apt-") as name, timed(progress, f"resolving base {base.name}"):
-        apt = Apt(Path(name), sources, settings, architecture=ARCHITECTURE)
+        apt = Apt(Path(name), sources, settings, architecture=architecture_of(platform))
         apt.run("update", "--error-on=any")
         archives = {f"{archive}/{suite}": date for (archive, suite), (_, date) in apt.releases().items()}
         required = (_ESSENTIAL, *found.packages, *sorted(base.packages))
         debs = parse_uris(apt.run("install", "--yes", "--no-install-recommends", "--print-uris", *required), apt.roots)
     return LockedBase(base.name, base.kind, base.suite, archives, debs)
+
+
+def architecture_of(platform: str) -> str:
+    """Return Debian's name of a platform's architecture, which is the OCI's as well: "arm64" of "linux/arm64"."""
+    return platform.rpartition("/")[2]
 
 
 def official(release: DebianRelease, settings: Settings, *, pockets: bool = True) -> list[AptSource]:
@@ -362,7 +366,7 @@ def parse_uris(text: str, roots: Mapping[str, str]) -> tuple[LockedDeb, ...]:
 
 
 def resolve_packages(
-    requested: Mapping[str, str], tree: Path, name: str, settings: Settings, progress: Progress
+    requested: Mapping[str, str], tree: Path, name: str, platform: str, settings: Settings, progress: Progress
 ) -> LockedPackages:
     """Return the debs that the base `name`, unpacked at `tree`, lacks of the `requested` packages (name -> reason).
 
@@ -373,7 +377,8 @@ def resolve_packages(
     where = f"packages above base {name}"
     check_names(requested, where)
     status = read_status(tree, name)
-    entries, others = read_sources(tree, ARCHITECTURE)
+    architecture = architecture_of(platform)
+    entries, others = read_sources(tree, architecture)
     for each in others:
         progress.say(f"note: the archive {each[:200]} of base {name} is left out: only http and https are fetched from")
     if not entries:
@@ -390,7 +395,7 @@ def resolve_packages(
     sources = [_source(entry, served, tree) for entry in entries]
     system = AptSystem(status, trusted_keys(tree), read_preferences(tree))
     with tempfile.TemporaryDirectory(prefix="imagegen-apt-") as work, timed(progress, f"resolving {where}"):
-        apt = Apt(Path(work), sources, settings, architecture=ARCHITECTURE, system=system)
+        apt = Apt(Path(work), sources, settings, architecture=architecture, system=system)
         apt.run("update", "--error-on=any")
         options = ("--yes", "--no-remove", "--no-install-recommends", "--print-uris")
         debs = parse_uris(apt.run("install", *options, *sorted(requested)), apt.roots)

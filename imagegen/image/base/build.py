@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,14 +29,14 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, ImagegenError
 from imagegen.core.net import Missing
-from imagegen.core.oci import LayerDescriptor, digest_of
+from imagegen.core.oci import PLATFORMS, LayerDescriptor, digest_of
 from imagegen.core.progress import timed
 from imagegen.core.sandbox import failure, pipe_from
 from imagegen.core.store import Store, disk
 from imagegen.core.store.cache import Cache
 from imagegen.core.types import EPOCH
 from imagegen.image.base import fetch, image
-from imagegen.image.base.apt import ARCHITECTURE, STATUS
+from imagegen.image.base.apt import STATUS
 from imagegen.image.base.fetch import AptSuite, parse_deb822, parse_lines
 from imagegen.image.base.image import inside, unpack
 from imagegen.image.base.normalise import dpkg_configuration, normalise, read, snapshot, write_difference
@@ -196,6 +196,7 @@ def build(locked: LockedBase, context: Context) -> LayerDescriptor:
                 why="a Debian base is made by it",
                 fix="apt-get install mmdebstrap",
             )
+        require_execution(architecture_of(locked), context.settings.env)
         fetch.fetch(locked, context)
         with timed(context.progress, f"building base {locked.name} from {len(locked.debs)} packages"):
             layer = _build(locked, context.store)
@@ -292,6 +293,30 @@ def write_repository(locked: LockedBase, store: Store, directory: Path) -> None:
         path.chmod(0o755 if path.is_dir() else 0o644)  # as above: read by another user
 
 
+def architecture_of(locked: LockedBase) -> str:
+    """Return Debian's name of the architecture of a base's packages."""
+    return next(deb.architecture for deb in locked.debs if deb.architecture != "all")
+
+
+def require_execution(architecture: str, env: Mapping[str, str]) -> None:
+    """Raise BaseError where this machine runs no programs of an `architecture`, as Debian names it.
+
+    The scripts of packages run below mmdebstrap, and the image's interpreter compiles byte-code: for another processor
+    than this machine's, qemu does it, for which the kernel is configured (Linux, admin-guide/binfmt-misc).
+    """
+    if PLATFORMS.get(platform.machine()) == f"linux/{architecture}":
+        return
+    program = shutil.which("arch-test", path=env.get("PATH", os.defpath))
+    if program and subprocess.run([program, architecture], capture_output=True, check=False).returncode == 0:
+        return
+    raise BaseError(
+        f"this machine runs no programs for linux/{architecture}",
+        code="base-foreign-architecture",
+        why="the kernel starts no emulator for them" if program else "arch-test, which tests it, is not installed",
+        fix="apt-get install arch-test qemu-user-static binfmt-support; in a container, on its host",
+    )
+
+
 def _mmdebstrap(locked: LockedBase, repository: Path, archive: Path, store: Store) -> None:
     mode = "root" if os.geteuid() == 0 else "unshare"
     command = [
@@ -300,7 +325,7 @@ def _mmdebstrap(locked: LockedBase, repository: Path, archive: Path, store: Stor
         f"--mode={mode}",
         "--variant=custom",  # exactly the packages named, installed by dpkg
         "--format=tar",
-        f"--architectures={ARCHITECTURE}",
+        f"--architectures={architecture_of(locked)}",
         f"--include={','.join(deb.name for deb in locked.debs)}",
         "--dpkgopt=force-unsafe-io",
         f"--setup-hook={_MERGE_USR}",

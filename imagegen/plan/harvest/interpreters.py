@@ -18,6 +18,7 @@ from imagegen.core import data
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, MatrixError
 from imagegen.core.net import Client
+from imagegen.core.oci import PLATFORMS
 from imagegen.core.text import redact
 from imagegen.plan.lock.foundation import DOWNLOADS, MIRROR
 from imagegen.plan.matrix.model import InterpreterFile
@@ -28,7 +29,6 @@ _ASSET = re.compile(
     r"([0-9a-f]{64})  (cpython-(3\.[0-9]{1,2}\.[0-9]{1,2})\+([0-9]+)-(x86_64|aarch64)-unknown-linux-gnu"
     r"-install_only_stripped\.tar\.gz)"
 )
-_PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 _OLDEST = Version("3.10")
 _ENTRY = re.compile(r"^  (standalone-3\.[0-9]+):\n(?:    .*\n)*", re.MULTILINE)
 
@@ -70,7 +70,7 @@ def parse(sums: str, release: str) -> Iterator[Build]:
     for line in sums.splitlines():
         if (asset := _ASSET.fullmatch(line)) and asset[4] == release:
             path = f"{release}/{quote(asset[2])}"
-            files.setdefault(Version(asset[3]), {})[_PLATFORMS[asset[5]]] = InterpreterFile(path, asset[1])
+            files.setdefault(Version(asset[3]), {})[PLATFORMS[asset[5]]] = InterpreterFile(path, asset[1])
     newest: dict[tuple[int, ...], Version] = {}
     for version in sorted(files):
         if version >= _OLDEST:

@@ -23,6 +23,7 @@ from packaging.version import Version
 from imagegen.core.config import Settings, mirror_name
 from imagegen.core.errors import FetchError, LockError
 from imagegen.core.net.address import Page, file_path, is_file
+from imagegen.core.oci import MACHINES
 from imagegen.core.text import redact
 from imagegen.core.types import names_file, url_path
 from imagegen.plan.matrix.model import Base, Index
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from imagegen.core.net import Client
 
-MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 _OLDEST = {"x86_64": 5, "aarch64": 17}  # minor versions of glibc 2 at which manylinux begins (PEP 513, 599)
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _UV_GLIBC = (17, 28, *range(31, 41))  # what `uv pip compile --python-platform` knows, uv 0.13.8

@@ -12,6 +12,7 @@ from packaging.tags import Tag, parse_tag
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from imagegen.core.oci import MACHINES, PLATFORMS
 from imagegen.core.types import parse_requirement
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, holds
 from imagegen.plan.matrix.model import Rule, cuda_version
@@ -19,8 +20,6 @@ from imagegen.plan.rules.facts import Fact, Facts
 from imagegen.plan.rules.scans import ONLY_ON_PYPI, ScanCache
 from imagegen.plan.rules.torch_pins import TORCH, library_rules
 
-PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}  # machine in tags -> OCI's name
-_MACHINES = {platform: machine for machine, platform in PLATFORMS.items()}
 _INDEXES = {"pypi": "PyPI"}  # as users call them
 # What torch asks of NVIDIA's libraries is true of PyPI's build alone; builds for other CUDA versions ask for others.
 _ALWAYS = {"sglang": frozenset({"srt"})}  # extras without which nothing runs: of sglang before 0.5.3, the engine
@@ -284,7 +283,7 @@ def _glibc(platform: str, machine: str) -> str | None:
 
 def machine_of(facts: Facts) -> str:
     """Return the machine as wheel tags name it: x86_64 where the facts name no platform."""
-    return _MACHINES.get(facts.names.get("platform", ""), "x86_64")
+    return MACHINES.get(facts.names.get("platform", ""), "x86_64")
 
 
 def holding(statement: Statement, pythons: Iterable[Version], machine: str) -> list[bool]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from imagegen.core.oci import MACHINES
 from imagegen.core.types import parse_requirement
 from imagegen.plan.distributions import version_key
 from imagegen.plan.lock.model import MAIN, Lock, LockedBuild, LockedWheel
@@ -21,7 +22,6 @@ from imagegen.wheels.throttle import BuildJob, Machine, plan
 CORES = 16  # of the machine that build times are estimated for
 _ENOUGH = 1 << 40  # bytes of its memory: what a smaller one takes, `imagegen wheels build` says there
 
-_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 Requires = Callable[[str, str], Sequence[str] | None]  # name, version -> PEP 508, None: not known
 
 
@@ -227,7 +227,7 @@ def _forces(
         requested = [each for each in map(parse_requirement, stated) if canonicalize_name(each.name) == new.name]
     except ValueError:
         return True
-    machine = _MACHINES.get(lock.platform.rpartition("/")[2], "")
+    machine = MACHINES.get(lock.platform, "")
     return any(
         not each.specifier.contains(version, prereleases=True)
         for each in requested

@@ -24,6 +24,7 @@ from imagegen.audit.gpu import arch, runs
 from imagegen.audit.model import CodeTarget, Package, Severity
 from imagegen.core.config import Settings
 from imagegen.core.errors import BuildError, EngineError, WheelError
+from imagegen.core.oci import MACHINES
 from imagegen.core.progress import human
 from imagegen.core.store import Store
 from imagegen.core.text import counted, cut, redact
@@ -33,7 +34,6 @@ from imagegen.image import layers
 from imagegen.image.inventory import subjects
 from imagegen.image.layers import Image
 from imagegen.plan.lock.builds import patched_sources
-from imagegen.plan.lock.indexes import MACHINES
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.recipe import Recipe

@@ -581,7 +581,7 @@ def _unused(cell: Cell, wheels: Iterable[LockedWheel]) -> set[str]:
 def _base(cell: Cell, previous: Lock | None, settings: Settings, progress: Progress, *, upgrade: bool) -> LockedBase:
     if previous and not upgrade and previous.inputs.get("base") == cell.inputs.get("base"):
         return replace(previous.base, **{name: getattr(cell.base, name) for name in BASE})  # manual edits are dropped
-    return base.resolve(cell.base, settings, progress)
+    return base.resolve(cell.base, cell.platform, settings, progress)
 
 
 def _added(
@@ -597,4 +597,5 @@ def _added(
     if before and dict(before.requested) == dict(cell.packages):
         return before
     tree = base.rootfs(locked_base, context)
-    return base.resolve_packages(cell.packages, tree, locked_base.name, context.settings, context.progress)
+    name, settings, progress = locked_base.name, context.settings, context.progress
+    return base.resolve_packages(cell.packages, tree, name, cell.platform, settings, progress)

@@ -11,6 +11,13 @@ CASES = {
         stack("cpu", torch="2.13.0+cpu"),
         stack("13.0", torch="2.13.0"),
     ),
+    # 2026-11-24: of PyPI's torch for aarch64, 2.10.0 requires none of NVIDIA's packages and 2.11.0 requires them
+    "torch-cpu-build-arm64": case(
+        stack("cpu", platform="linux/arm64", torch="2.11.0"),
+        stack("cpu", platform="linux/arm64", torch="2.11.0+cpu"),
+        stack("cpu", platform="linux/arm64", torch="2.10.0"),
+        stack("13.0", platform="linux/arm64", torch="2.11.0"),
+    ),
     # pytorch#123649: "ImportError: /lib64/libc.so.6: version `GLIBC_2.28' not found"; torch 2.6.0 needs 2.17 at most
     "torch-glibc": case(
         stack("12.6", glibc="2.26", torch="2.7.0+cu126"),
