@@ -112,6 +112,8 @@ lint: setup  ## ruff, mypy, codespell; of the workflows zizmor and their schema
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-actions .github/actions/*/action.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.gitlab-ci .gitlab/nightly.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.buildkite .buildkite/nightly.yml
 
 engine-up: setup  ## a private Docker engine, unless one that will do answers
 	@$(BIN)/imagegen engine up --if-needed >/dev/null

@@ -7,11 +7,8 @@ arguments parsed by the real command line, then does what the test says instead 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,7 @@ import yaml
 
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
-from imagegen.cli.commands import cli
+from tests.support.ci_checkout import Checkout
 from tests.support.command_line import Run
 
 ROOT = Path(__file__).parents[2]
@@ -36,14 +33,6 @@ NOT_HERE = {
         "Build sdist and wheel",
     ): "it installs build and twine; tests/integration/test_package.py builds it",
 }
-CALL = """\
-#!{python}
-import json, os, sys
-with open({log!r}, "a") as log:
-    log.write(json.dumps([{name!r}, *sys.argv[1:]]) + "\\n")
-script = os.environ.get("DO_{upper}")
-sys.exit(os.system(script) >> 8 if script else 0)
-"""
 
 
 def steps() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -58,59 +47,15 @@ RUNS = {(file, step.get("name", "")): step["run"] for file, _, step in steps() i
 WITH_TOKEN = {(file, step.get("name", "")) for file, _, step in steps() if "GH_TOKEN" in step.get("env", {})}
 
 
-class Checkout:
-    """A clone of a repository with locks, on a machine whose programs are stand-ins."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.log, self.origin, self.here = root, root / "log", root / "origin.git", root / "here"
-        self.output, self.summary = root / "output", root / "summary"
-        (root / "bin").mkdir()
-        for name in ("gh", "docker", "sudo", "imagegen"):
-            program = root / "bin" / name
-            text = CALL.format(python=sys.executable, log=str(self.log), name=name, upper=name.upper())
-            program.write_text(text)
-            program.chmod(0o755)
-        (root / "bin/python").write_text('#!/bin/sh\necho "[\\"python\\"]" >> ' + str(self.log))
-        (root / "bin/python").chmod(0o755)
-        self.env = {
-            "PATH": f"{root}/bin:{os.environ['PATH']}", "HOME": str(root), "LANG": "C.UTF-8",
-            "GITHUB_OUTPUT": str(self.output), "GITHUB_STEP_SUMMARY": str(self.summary), "GITHUB_ACTOR": "me",
-            "GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@localhost", "GIT_CONFIG_GLOBAL": os.devnull,
-            "GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@localhost",
-        }  # fmt: skip
-
-    def write(self, path: str, text: str) -> None:
-        (self.here / path).parent.mkdir(parents=True, exist_ok=True)
-        (self.here / path).write_text(text)
-
-    def git(self, *arguments: str, cwd: Path | None = None) -> str:
-        done = subprocess.run(
-            ["git", *arguments], cwd=cwd or self.here, env=self.env, capture_output=True, text=True, check=True
-        )
-        return done.stdout
+class WorkflowCheckout(Checkout):
+    """A checkout in which steps of the workflows run."""
 
     def run(self, file: str, name: str, *, fails: bool = False, **env: str) -> str:
         """Run a step as GitHub does; what it says."""
         token = {"GH_TOKEN": "secret"} if (file, name) in WITH_TOKEN else {}
-        done = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", RUNS[file, name]],
-            cwd=self.here, env={**self.env, **token, **env}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert (done.returncode != 0) is fails, done.stderr
+        said = self.play(RUNS[file, name], fails=fails, **token, **env)
         DONE.add((file, name))
-        return done.stdout
-
-    @property
-    def calls(self) -> list[list[str]]:
-        found = [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
-        self.log.unlink(missing_ok=True)
-        for each in found:
-            if each[0] == "imagegen":
-                with cli.make_context("imagegen", each[1:]) as context:
-                    name, command, rest = cli.resolve_command(context, context._protected_args + context.args)
-                    assert command
-                    command.make_context(name, rest, parent=context)
-        return found
+        return said
 
 
 DONE: set[tuple[str, str]] = set()
@@ -119,22 +64,14 @@ DONE: set[tuple[str, str]] = set()
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with one lock, and a clone of it that reaches it from beside."""
-    first = Checkout(tmp_path_factory.mktemp("first"))
-    first.git("init", "-q", "--bare", "-b", "main", str(first.origin), cwd=first.root)
-    first.git("clone", "-q", str(first.origin), str(first.here), cwd=first.root)
-    first.git("remote", "set-url", "origin", "../origin.git")
-    first.write("locks/a.toml", "a 1\n")
-    first.git("add", ".")
-    first.git("commit", "-qm", "first")
-    first.git("push", "-q", "origin", "HEAD:main")
-    return first.root
+    return Checkout(tmp_path_factory.mktemp("first")).create().root
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, origin: Path) -> Checkout:
+def checkout(tmp_path: Path, origin: Path) -> WorkflowCheckout:
     for name in ("origin.git", "here"):
         shutil.copytree(origin / name, tmp_path / name)
-    return Checkout(tmp_path)
+    return WorkflowCheckout(tmp_path)
 
 
 def test_actions_are_pinned_and_tokens_stay_out_of_checkouts() -> None:
@@ -176,13 +113,13 @@ def test_no_expression_stands_in_a_script() -> None:
         assert "${{" not in script, key
 
 
-def test_setup_installs_imagegen(checkout: Checkout) -> None:
+def test_setup_installs_imagegen(checkout: WorkflowCheckout) -> None:
     checkout.run("action.yml", "Install imagegen")
     assert [call[0] for call in checkout.calls] == ["sudo", "sudo", "sudo", "python"]
 
 
 @pytest.mark.parametrize("file", ["nightly.yml", "release.yml"])
-def test_the_plan_is_two_matrices(file: str, checkout: Checkout, run: Run) -> None:
+def test_the_plan_is_two_matrices(file: str, checkout: WorkflowCheckout, run: Run) -> None:
     checkout.write("said", run("matrix", "--github").out)
     checkout.run(file, "List the cells", DO_IMAGEGEN="cat said")
     said = dict(line.split("=", 1) for line in checkout.output.read_text().splitlines())
@@ -196,13 +133,13 @@ def test_the_plan_is_two_matrices(file: str, checkout: Checkout, run: Run) -> No
 
 
 @pytest.mark.parametrize("file", ["nightly.yml", "release.yml"])
-def test_the_registry_is_logged_into_and_the_token_is_no_argument(file: str, checkout: Checkout) -> None:
+def test_the_registry_is_logged_into_and_the_token_is_no_argument(file: str, checkout: WorkflowCheckout) -> None:
     checkout.run(file, "Log in", TO="ghcr.io/Acme/rl", DO_DOCKER="cat > token")
     assert checkout.calls == [["docker", "login", "ghcr.io", "--username", "me", "--password-stdin"]]
     assert (checkout.here / "token").read_text() == "secret\n"
 
 
-def test_a_nightly_run_starts_from_the_last_ones_locks(checkout: Checkout) -> None:
+def test_a_nightly_run_starts_from_the_last_ones_locks(checkout: WorkflowCheckout) -> None:
     checkout.run("nightly.yml", "Take last night's locks")
     assert (checkout.here / "locks/a.toml").read_text() == "a 1\n"
     checkout.write("locks/a.toml", "a 2\n")
@@ -214,7 +151,7 @@ def test_a_nightly_run_starts_from_the_last_ones_locks(checkout: Checkout) -> No
 
 
 @pytest.mark.parametrize("option", ["", "--no-test"])
-def test_a_cell_is_moved_built_and_published(checkout: Checkout, option: str) -> None:
+def test_a_cell_is_moved_built_and_published(checkout: WorkflowCheckout, option: str) -> None:
     env = {"CELL": "cpu-grpo", "TO": "ghcr.io/Acme/rl", "AS_OF": "2026-11-20T00:00:00Z", "OPTION": option}
     checkout.run("nightly.yml", "Move, build and publish", DO_IMAGEGEN="echo moved", **env)
     more = [option] if option else []
@@ -228,7 +165,7 @@ def section(cell: str, line: str) -> ChangelogSection:
     return ChangelogSection("2026-06-02", cell, "1", "2", (line,))
 
 
-def test_the_locks_of_what_is_green_are_kept(checkout: Checkout) -> None:
+def test_the_locks_of_what_is_green_are_kept(checkout: WorkflowCheckout) -> None:
     kept = [ChangelogSection("2026-06-01", "a", "0", "1", ("a is older",))]
     checkout.write("locks/CHANGES.md", changes.dumps(kept))
     for cell in "ab":
@@ -250,7 +187,7 @@ def test_the_locks_of_what_is_green_are_kept(checkout: Checkout) -> None:
     assert checkout.git("rev-parse", "HEAD") == before, "nothing is new"
 
 
-def test_a_proposal_becomes_a_pull_request(checkout: Checkout) -> None:
+def test_a_proposal_becomes_a_pull_request(checkout: WorkflowCheckout) -> None:
     checkout.run("bump.yml", "Propose", DO_IMAGEGEN="echo 'a 1 -> 2'; echo 'a 2' > locks/a.toml; exit 1")
     assert checkout.calls == [["imagegen", "nightly", "--propose-only"]]
     assert (checkout.output.read_text(), checkout.summary.read_text()) == ("failed=1\n", "a 1 -> 2\n")
@@ -265,7 +202,7 @@ def test_a_proposal_becomes_a_pull_request(checkout: Checkout) -> None:
     assert "a 1 -> 2" in checkout.run("bump.yml", "Say what failed", fails=True)
 
 
-def test_a_harvest_becomes_a_pull_request(checkout: Checkout) -> None:
+def test_a_harvest_becomes_a_pull_request(checkout: WorkflowCheckout) -> None:
     checkout.write("matrices/metadata/a.json", "{}")
     checkout.run("harvest.yml", "Harvest", DO_IMAGEGEN="echo '- a: 2 new; 3 cells change'; exit 1")
     assert checkout.calls == [["imagegen", "harvest", each] for each in ("--scan", "--api", "--verdicts")]
@@ -290,7 +227,7 @@ def test_a_harvest_becomes_a_pull_request(checkout: Checkout) -> None:
         ("release.yml", "Publish", ["--no-test"]),
     ],
 )
-def test_images_are_published_and_promoted(checkout: Checkout, file: str, name: str, line: list[str]) -> None:
+def test_images_are_published_and_promoted(checkout: WorkflowCheckout, file: str, name: str, line: list[str]) -> None:
     cell = "hopper-vllm-cu130-py311"
     env = {"CELL": cell, "IMAGE": "hopper-vllm", "TO": "ghcr.io/Acme/rl", "OPTION": "--no-test"}
     checkout.run(file, name, **env, DO_IMAGEGEN="echo sha256:1; echo sha256:2")
@@ -305,7 +242,7 @@ def test_images_are_published_and_promoted(checkout: Checkout, file: str, name: 
     assert [call[1] for call in checkout.calls] == ["publish", "verify"]
 
 
-def test_a_package_has_the_version_of_the_tag(checkout: Checkout) -> None:
+def test_a_package_has_the_version_of_the_tag(checkout: WorkflowCheckout) -> None:
     checkout.write("dist/imagegen-1.2.0.tar.gz", "")
     checkout.run("package.yml", "Compare the version with the tag", GITHUB_REF_NAME="v1.2.0")
     checkout.run("package.yml", "Compare the version with the tag", GITHUB_REF_NAME="v1.2.1", fails=True)
