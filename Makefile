@@ -22,7 +22,7 @@ setup: packages .venv/ready  ## the programs of the system that are missing, and
 packages:
 	@set -eu; missing=""; \
 	need() { command -v "$$1" >/dev/null || PATH="/usr/sbin:/sbin:$$PATH" command -v "$$1" >/dev/null || missing="$$missing $$2"; }; \
-	need git git; need mmdebstrap mmdebstrap; need bwrap bubblewrap; \
+	need git git; need mmdebstrap mmdebstrap; need bwrap bubblewrap; need mksquashfs squashfs-tools; \
 	if [ -z "$${DOCKER_HOST:-}" ] && ! docker info >/dev/null 2>&1; then \
 	    need ip iproute2; need iptables iptables; need runc runc; \
 	fi; \

@@ -58,6 +58,7 @@ class LaunchSpec:
     driver: str | None = None  # the oldest NVIDIA driver
     gpus: int | None = None  # as many as requested; None: all where a target can say so, else one
     ray: str | None = None  # version of Ray in the image
+    squashfs: str | None = None  # the image as a file, for Slurm
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -87,14 +88,21 @@ class LaunchSpec:
         return int((self.driver or "0").partition(".")[0])
 
     @property
-    def enroot_uri(self) -> str:
-        """The image as enroot writes it, with `#` after the registry (enroot, doc/cmd/import.md)."""
+    def enroot_image(self) -> str:
+        """The image as enroot and pyxis name it: a path with a directory, else a reference with `#` after the registry.
+
+        Source: enroot, doc/cmd/import.md; pyxis, README.md.
+        """
+        if self.squashfs is not None:
+            return self.squashfs if self.squashfs.startswith(("/", "./", "../")) else f"./{self.squashfs}"
         found = references.parse(self.reference)
         tail = self.reference.removeprefix(f"{found.registry}/")
         return tail if found.registry == references.HUB else f"{found.registry}#{tail}"
 
 
-def launch_spec(cell: Cell, lock: Lock, reference: str, *, published: bool, gpus: int | None = None) -> LaunchSpec:
+def launch_spec(
+    cell: Cell, lock: Lock, reference: str, *, published: bool, gpus: int | None = None, squashfs: str | None = None
+) -> LaunchSpec:
     """Return the specification's values for a cell, as its lock and the matrix have them."""
     products = [
         product
@@ -114,6 +122,7 @@ def launch_spec(cell: Cell, lock: Lock, reference: str, *, published: bool, gpus
         driver=lock.gpu.driver if lock.gpu else None,
         gpus=gpus,
         ray=next((each.version for each in lock.packages if each.name == "ray"), None),
+        squashfs=squashfs,
     )
 
 
@@ -123,7 +132,7 @@ def published_repository(session: Session, cell: Cell) -> str | None:
     return f"{to.rstrip('/')}/{cell.image}" if to else None
 
 
-def read_launch_spec(session: Session, cell: Cell, gpus: int | None) -> LaunchSpec:
+def read_launch_spec(session: Session, cell: Cell, gpus: int | None = None, squashfs: str | None = None) -> LaunchSpec:
     """Return the values for a locked cell. Raises UsageError for GPUs of an image that runs on the CPU."""
     if gpus is not None and not cell.gpus:
         raise UsageError(
@@ -140,6 +149,7 @@ def read_launch_spec(session: Session, cell: Cell, gpus: int | None) -> LaunchSp
         f"{repository}@{known_digest(session, cell, lock)}",
         published=published is not None,
         gpus=gpus,
+        squashfs=squashfs,
     )
 
 

@@ -9,6 +9,7 @@ import click
 from imagegen.app import launch
 from imagegen.cli.app import App, pass_app, write_document
 from imagegen.cli.completion import complete_cells
+from imagegen.core.errors import OptionConflictError
 
 
 @click.command("launch")
@@ -22,14 +23,21 @@ from imagegen.cli.completion import complete_cells
 )
 @click.option("--gpus", type=click.IntRange(1, 1024), metavar="COUNT", help="GPUs of each container.")
 @click.option(
+    "--squashfs",
+    metavar="FILE",
+    help="With --for slurm: start FILE, which `imagegen export --squashfs` writes, instead of pulling the image.",
+)
+@click.option(
     "-o", "output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write to FILE, not stdout."
 )
 @pass_app
-def command(app: App, *, cell: str, target: str, gpus: int | None, output: Path | None) -> None:
+def command(app: App, *, cell: str, target: str, gpus: int | None, squashfs: str | None, output: Path | None) -> None:
     """Print a specification that runs CELL's image by digest: shared memory, locked memory, GPUs, driver, cache, user.
 
     The image is the published one where publish.yaml names a registry, else the local one. Without --gpus, Docker
     gives a container all GPUs, and schedulers one.
     """
-    text = launch.render(launch.read_launch_spec(app, app.matrix.select_one(cell), gpus), target)
+    if squashfs is not None and target != "slurm":
+        raise OptionConflictError("--squashfs is for Slurm alone", fix="--for slurm; or leave --squashfs out")
+    text = launch.render(launch.read_launch_spec(app, app.matrix.select_one(cell), gpus, squashfs), target)
     write_document(output, text.encode())

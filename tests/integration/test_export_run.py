@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -83,3 +86,42 @@ def test_a_check_that_is_not_done_in_time_has_failed(exported: Path) -> None:
     assert ended.returncode == 1
     results = json.loads((exported / "results.json").read_text())["results"]
     assert {each["status"] for each in results if each["check"] == "loading"} == {"fail"}
+
+
+def test_a_squashfs_runs_the_image_s_entry_point(machine: Machine) -> None:
+    """Debian has no enroot, whose rule is that /etc/rc gets the command, with the variables of /etc/environment."""
+    file = machine.root / "small.sqsh"
+    figures = json.loads(machine.imagegen("export", "small", "--no-audit", "--json", "--squashfs", str(file)))
+    assert (figures["image"], figures["size"]) == (machine.site.reference, file.stat().st_size)
+    root = machine.root / "squashfs-root"
+    subprocess.run(["unsquashfs", "-q", "-n", "-d", root, file], check=True, stdout=subprocess.DEVNULL)
+    environment = dict(line.split("=", 1) for line in (root / "etc/environment").read_text().splitlines())
+    command = ["chroot", str(root), "/bin/sh", "/etc/rc", "python", "-c", "import light0.m3; print(light0.m3.X)"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "3"
+    assert (root / "usr/bin/perl").samefile(next((root / "usr/bin").glob("perl5.*")))
+    again = machine.root / "again.sqsh"
+    machine.imagegen("export", "small", "--no-audit", "--squashfs", str(again))
+    assert again.read_bytes() == file.read_bytes()
+
+
+def test_a_squashfs_holds_all_files_of_the_image(machine: Machine, exported: Path) -> None:
+    file = machine.root / "all.sqsh"
+    machine.imagegen("export", "small", "--no-audit", "--squashfs", str(file))
+    root = machine.root / "all"
+    subprocess.run(["unsquashfs", "-q", "-n", "-d", root, file], check=True, stdout=subprocess.DEVNULL)
+    entries = json.loads(gzip.decompress((exported / "image.json.gz").read_bytes()))["entries"]
+    own = {"etc/rc", "etc/fstab", "etc/environment"}
+    for entry in entries:
+        path, status = root / entry["path"], (root / entry["path"]).lstat()
+        if entry["path"] in own:
+            continue
+        assert (status.st_uid, status.st_gid, int(status.st_mtime)) == (entry["uid"], entry["gid"], entry["mtime"])
+        if entry["kind"] == "symlink":
+            assert str(path.readlink()) == entry["target"]
+            continue
+        assert stat.S_IMODE(status.st_mode) == entry["mode"]
+        if entry["kind"] == "file":
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == entry["sha256"]
+    names = {str(path.relative_to(root)) for path in root.rglob("*")}
+    assert names - own == {entry["path"] for entry in entries} - own

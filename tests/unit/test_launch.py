@@ -71,6 +71,21 @@ def test_values_are_where_each_target_reads_them() -> None:
     assert f"--container-image=ghcr.io#acme/rl/tiny@sha256:{'e' * 64}" in slurm
 
 
+@pytest.mark.parametrize(
+    ("file", "named"), [("a.sqsh", "./a.sqsh"), ("../a b.sqsh", "../a b.sqsh"), ("/lustre/a.sqsh", "/lustre/a.sqsh")]
+)
+def test_slurm_starts_an_exported_file(file: str, named: str) -> None:
+    words = shlex.split(launch.render(replace(GPU, squashfs=file), "slurm"), comments=True)
+    assert f"--container-image={named}" in words
+    assert "--container-entrypoint" in words
+
+
+def test_an_exported_file_is_for_slurm_alone(run: Run) -> None:
+    assert run("launch", "cpu-grpo", "--for", "docker", "--squashfs", "x.sqsh").code == 64
+    ended = run("launch", "cpu-grpo", "--for", "slurm", "--squashfs", "x.sqsh")
+    assert (ended.code, "./x.sqsh" in ended.out) == (0, True)
+
+
 @pytest.mark.parametrize("target", [each for each in launch.TARGETS if each != "kuberay"])
 def test_an_image_for_the_cpu_requests_no_gpu(target: str) -> None:
     assert "gpu" not in launch.render(CPU, target).lower()

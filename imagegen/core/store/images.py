@@ -97,16 +97,48 @@ def filling(directory: Path, needed: int = 0) -> Iterator[Path]:
     """
     require_new(directory)
     directory = directory.absolute()
-    with disk.explained(directory, _OUTPUT, _REMEDY, needed):
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        for left in directory.parent.glob(f"{_UNFINISHED}*"):
+    with _unfinished(directory, needed) as fresh:
+        yield fresh
+        fresh.chmod(0o755)
+        if directory.exists():
+            directory.rmdir()
+        fresh.rename(directory)
+
+
+@contextmanager
+def filling_file(file: Path) -> Iterator[Path]:
+    """Yield the path of a file to write, which becomes `file` at the end: it appears complete or not at all.
+
+    Raises StoreError when `file` exists, and when it cannot be written.
+    """
+    require_new_file(file)
+    file = file.absolute()
+    with _unfinished(file) as fresh:
+        yield fresh / file.name
+        with (fresh / file.name).open("rb") as written:
+            os.fsync(written.fileno())
+        (fresh / file.name).rename(file)
+
+
+@contextmanager
+def _unfinished(output: Path, needed: int = 0) -> Iterator[Path]:
+    with disk.explained(output, _OUTPUT, _REMEDY, needed):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        for left in output.parent.glob(f"{_UNFINISHED}*"):
             disk.remove(left)  # by a killed build
-        with disk.new_directory(directory.parent, _UNFINISHED) as fresh:
+        with disk.new_directory(output.parent, _UNFINISHED) as fresh:
             yield fresh
-            fresh.chmod(0o755)
-            if directory.exists():
-                directory.rmdir()
-            fresh.rename(directory)
+
+
+def require_new_file(file: Path) -> None:
+    """Raise StoreError when something is there already: cheap to ask before long work."""
+    if file.is_symlink() or file.exists():
+        raise StoreError(
+            "the output file exists already",
+            code="store-output-exists",
+            where=str(file),
+            fix="name another, or remove it",
+        )
 
 
 def require_new(directory: Path) -> None:

@@ -65,8 +65,8 @@ class Entry:
 class RootFiles:
     """The root file system of an image.
 
-    `entries` are sorted so that directories come before their contents. `origins` names, for each sha256 in an order
-    of the layers, the layer's index and the path in it where a file has that content.
+    `entries` are sorted so that directories come before their contents. `origins` names the layer's index and the path
+    in it that have a file's content, for each path of a file; those of hard links to one file are equal.
     """
 
     entries: tuple[Entry, ...]
@@ -82,11 +82,10 @@ def read_tree(image: Image, store: Store) -> RootFiles:
     tree: dict[str, Entry] = {}
     origins: dict[str, tuple[int, str]] = {}
     for index, layer in enumerate(image.layers):
-        added = _apply(layer, store, tree)
-        for entry in added:
-            if entry.kind == "file":
-                origins.setdefault(entry.sha256, (index, entry.path))
-    return RootFiles(tuple(tree[path] for path in sorted(tree)), origins)
+        for path, target in _apply(layer, store, tree).items():
+            origins[path] = origins[target] if target != path else (index, path)
+    entries = tuple(tree[path] for path in sorted(tree))
+    return RootFiles(entries, {entry.path: origins[entry.path] for entry in entries if entry.kind == "file"})
 
 
 def contents(layer: Layer, store: Store) -> Iterator[tuple[str, IO[bytes]]]:
@@ -119,13 +118,13 @@ def _opened(layer: Layer, store: Store) -> Iterator[tarfile.TarFile]:
         ) from error
 
 
-def _apply(layer: Layer, store: Store, tree: dict[str, Entry]) -> Iterable[Entry]:
-    """Apply a layer's changeset to `tree`; returns the layer's own entries, without hard links.
+def _apply(layer: Layer, store: Store, tree: dict[str, Entry]) -> dict[str, str]:
+    """Apply a layer's changeset to `tree`; returns its files in order: path -> target of a hard link, else the path.
 
     Whiteouts are about lower layers, wherever they stand in theirs.
     """
     added: dict[str, Entry] = {}
-    linked: set[str] = set()
+    targets: dict[str, str] = {}
     removed: list[str] = []
     with _opened(layer, store) as archive:
         for member in members(archive):
@@ -135,8 +134,8 @@ def _apply(layer: Layer, store: Store, tree: dict[str, Entry]) -> Iterable[Entry
                 removed.append(path)
             elif path:
                 added[path] = _linked(path, member, tree | added) if member.islnk() else _entry(path, member, archive)
-                if member.islnk():
-                    linked.add(path)
+                if added[path].kind == "file":
+                    targets[path] = _path(member.linkname) if member.islnk() else path
     for path in removed:
         folder, _, name = path.rpartition("/")
         _remove(
@@ -154,7 +153,7 @@ def _apply(layer: Layer, store: Store, tree: dict[str, Entry]) -> Iterable[Entry
             raise StoreError(
                 f"{path} cannot be exported", code="store-unsupported-file", where=f"layer {layer.name}", why=why
             )
-    return [entry for path, entry in added.items() if path not in linked]
+    return targets
 
 
 def _linked(path: str, member: tarfile.TarInfo, known: Mapping[str, Entry]) -> Entry:
@@ -311,9 +310,9 @@ def plan(image: Image, store: Store, inventory: Mapping[str, str], progress: Pro
     """Compare the image's files with a host's `inventory` (sha256 -> path). Raises StoreError as `read_tree`."""
     with timed(progress, f"reading {len(image.layers)} layers"):
         tree = read_tree(image, store)
-    requested = dict.fromkeys(entry.sha256 for entry in tree.entries if entry.kind == "file")
+    requested = {entry.sha256: tree.origins[entry.path] for entry in tree.entries if entry.kind == "file"}
     present = {digest: inventory[digest] for digest in requested if digest in inventory}
-    missing = {digest: tree.origins[digest] for digest in requested if digest not in present}
+    missing = {digest: origin for digest, origin in requested.items() if digest not in present}
     return ExportPlan(image, tree.entries, present, missing)
 
 
