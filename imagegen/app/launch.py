@@ -104,12 +104,7 @@ def launch_spec(
     cell: Cell, lock: Lock, reference: str, *, published: bool, gpus: int | None = None, squashfs: str | None = None
 ) -> LaunchSpec:
     """Return the specification's values for a cell, as its lock and the matrix have them."""
-    products = [
-        product
-        for gpu in cell.gpus
-        for product in gpu.products
-        if product not in gpu.arm64 or cell.platform == "linux/arm64"
-    ]
+    products = gpu_products(cell)
     names = _accelerators()
     return LaunchSpec(
         cell=cell.id,
@@ -117,12 +112,22 @@ def launch_spec(
         published=published,
         modules=tuple(found[0] for found in cell.declarations.imports.values() if found),
         capabilities=lock.gpu.capabilities if lock.gpu else (),
-        products=tuple(products),
+        products=products,
         accelerators=tuple(name for product in products for name in names.get(product, ())),
         driver=lock.gpu.driver if lock.gpu else None,
         gpus=gpus,
         ray=next((each.version for each in lock.packages if each.name == "ray"), None),
         squashfs=squashfs,
+    )
+
+
+def gpu_products(cell: Cell) -> tuple[str, ...]:
+    """Return the GPUs that the cell's image runs on, without those whose host has another processor."""
+    return tuple(
+        product
+        for gpu in cell.gpus
+        for product in gpu.products
+        if product not in gpu.arm64 or cell.platform == "linux/arm64"
     )
 
 

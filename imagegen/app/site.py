@@ -18,7 +18,7 @@ from jinja2 import StrictUndefined
 from jinja2.loaders import FileSystemLoader
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from imagegen.app import launch
+from imagegen.app import chooser, launch
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.states import MEANINGS, CellState, StateName
@@ -164,6 +164,7 @@ class SiteReport:
 # The view model of a report: every number and text that its pages show. Pure.
 
 _ON_CARDS = 4  # main components
+_SPECIFICATIONS = {"compose": "Docker Compose", "kubernetes": "Kubernetes", "slurm": "Slurm"}  # of a card, by target
 _WORST_FIRST = ("error", "warning")  # severities that are listed; notes are only counted
 
 
@@ -224,7 +225,9 @@ class CellPage:
     stale: tuple[str, ...]
     families: tuple[str, ...]
     main: Mapping[str, str]
+    choice: chooser.ChooserValues
     commands: tuple[tuple[str, str], ...]  # what it does, and the shell text
+    specifications: tuple[tuple[str, str], ...]  # what starts the image or builds on it, and the text by digest
     chosen: tuple[Pin, ...]
     needed: tuple[Pin, ...]
     layers: tuple[LayerView, ...]
@@ -240,10 +243,30 @@ class CellPage:
 
 
 @dataclass(frozen=True)
+class HeatRow:
+    """The cells of an image, one tuple for each CUDA of the heat map."""
+
+    image: str
+    engine: str
+    columns: tuple[tuple[RowView, ...], ...]
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """The states of all cells, images by CUDA."""
+
+    cudas: tuple[str, ...]  # "CPU", "12.8"
+    rows: tuple[HeatRow, ...]
+
+
+@dataclass(frozen=True)
 class SiteIndex:
     counts: Mapping[StateName, int]  # of cells
     groups: tuple[Group, ...]
     sheets: tuple[CellPage, ...]
+    choices: chooser.ChooserValues
+    heat: HeatMap
+    preferred: Mapping[str, int]  # cell -> its place in the order in which the chooser proposes images
     unconfirmed: tuple[Rule, ...] = ()
 
 
@@ -260,9 +283,36 @@ def index(report: SiteReport) -> SiteIndex:
         Group(image, report.descriptions.get(image, ""), tuple(_row(cell.id, report, locked) for cell in cells))
         for image, cells in itertools.groupby(report.cells, key=lambda cell: cell.image)
     ]
+    sheets = tuple(_sheets(report))
     return SiteIndex(
-        {name: counts[name] for name in MEANINGS}, tuple(groups), tuple(_sheets(report)), report.unconfirmed
+        counts={name: counts[name] for name in MEANINGS},
+        groups=tuple(groups),
+        sheets=sheets,
+        choices=chooser.offered([sheet.choice for sheet in sheets]),
+        heat=_heat(report, locked),
+        preferred={sheet.cell.id: place for place, sheet in enumerate(sorted(sheets, key=_preference))},
+        unconfirmed=report.unconfirmed,
     )
+
+
+def _preference(sheet: CellPage) -> tuple[object, ...]:
+    return chooser.preference(sheet.state.name, sheet.choice, sheet.cell)
+
+
+def _heat(report: SiteReport, locked: set[str]) -> HeatMap:
+    cudas = sorted(
+        {cell.cuda_version or "" for cell in report.cells}, key=lambda cuda: chooser.version_key(cuda) if cuda else ()
+    )
+    rows = []
+    for image, cells in itertools.groupby(report.cells, key=lambda cell: cell.image):
+        of_image = tuple(cells)
+        engine = chooser.engines({need.component.package for cell in of_image for need in cell.requirements})
+        columns = (
+            tuple(_row(cell.id, report, locked) for cell in of_image if (cell.cuda_version or "") == cuda)
+            for cuda in cudas
+        )
+        rows.append(HeatRow(image, ", ".join(engine), tuple(columns)))
+    return HeatMap(tuple(cuda or "CPU" for cuda in cudas), tuple(rows))
 
 
 def _row(cell: str, report: SiteReport, locked: set[str]) -> RowView:
@@ -284,7 +334,9 @@ def _sheets(report: SiteReport) -> Iterable[CellPage]:
             stale=sheet.stale,
             families=tuple(dict.fromkeys(gpu.family.capitalize() for gpu in sheet.cell.gpus)),
             main=dict(list(main_versions(sheet.lock).items())[:_ON_CARDS]),
+            choice=chooser.values_of(sheet.cell, sheet.lock),
             commands=_commands(sheet),
+            specifications=_specifications(sheet),
             chosen=tuple(pins.pop(name) for name in chosen),
             needed=tuple(pins.values()),
             layers=_layers(sheet, others),
@@ -319,6 +371,17 @@ def _commands(sheet: CellReport) -> tuple[tuple[str, str], ...]:
         if target != "docker" and launch.can_run(spec, target)
     )
     return *first, ("A shell in it:", launch.render(spec, "docker").rstrip()), ("By digest, elsewhere:", others)
+
+
+def _specifications(sheet: CellReport) -> tuple[tuple[str, str], ...]:
+    """Return what starts the image or builds on it: by digest where the lock records one, else by its tag here."""
+    name = sheet.remote[-1] if sheet.remote else sheet.tag
+    if sheet.lock.record:
+        name = f"{name.rpartition(':')[0]}@{sheet.lock.record.digest}"
+    spec = launch.launch_spec(sheet.cell, sheet.lock, name, published=bool(sheet.remote))
+    pull = [("Docker", shlex.join(["docker", "pull", name]))] if sheet.remote else []
+    rendered = [(title, launch.render(spec, target).rstrip()) for target, title in _SPECIFICATIONS.items()]
+    return *pull, ("Dockerfile", f"FROM {name}"), *rendered
 
 
 def _layers(sheet: CellReport, others: Sequence[Lock]) -> tuple[LayerView, ...]:
@@ -399,7 +462,7 @@ SECTIONS = {
     "layers": "Layers",
     "history": "History",
 }
-_ASSETS = ("style.css", "filter.js")
+_ASSETS = ("style.css", "choose.js", "copy.js", "filter.js")
 
 
 def render(report: SiteReport) -> dict[str, bytes]:

@@ -86,8 +86,9 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     """Write web pages about the cells that match GLOB: the state of each, and the contents of each locked one.
 
-    Pages show how to run an image, requirements, sizes, results of audit and smoke checks, and the history in git. They
-    need no server and load nothing from the network. Prints the path of the first page.
+    The first page proposes a locked image by GPU, engine, CUDA and Python, with what runs it by digest, and shows why
+    each cell has its state. The others show requirements, sizes, results of audit and smoke checks, and the history in
+    git. Pages need no server and no JavaScript, and load nothing from the network. Prints the path of the first page.
     """
     site.require_own(output)
     cells = app.matrix.select(pattern)

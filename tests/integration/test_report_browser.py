@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,7 +95,7 @@ def test_the_filter_takes_an_address(browser: Browser, pages: Path, query: str, 
     browser.look(width=1280)
     browser.open(pages / "index.html", query)
     assert browser.value(SHOWN) == left
-    assert browser.value("document.querySelector('output').value") == f"{len(left)} of 3 cells"
+    assert browser.value("document.querySelector('#filter output').value") == f"{len(left)} of 3 cells"
 
 
 def test_the_filter_takes_keyboard_input(browser: Browser, pages: Path) -> None:
@@ -101,7 +103,7 @@ def test_the_filter_takes_keyboard_input(browser: Browser, pages: Path) -> None:
     browser.open(pages / "index.html")
     focus = "document.activeElement.tagName + '.' + (document.activeElement.name || document.activeElement.className)"
     seen = []
-    for _ in range(8):
+    for _ in range(40):
         browser.press("Tab")
         seen.append(browser.value(focus))
         if seen[-1] == "INPUT.filter":
@@ -123,3 +125,76 @@ def test_on_paper_there_is_no_navigation_and_what_is_folded_is_seen(browser: Bro
     )
     assert browser.call("Page.printToPDF")["data"]
     browser.call("Emulation.setEmulatedMedia", media="")
+
+
+CARDS = (
+    "[...document.querySelectorAll('.card')].filter(e => e.checkVisibility()).map(e => e.querySelector('h3').innerText)"
+)
+CHOOSE = """(([name, value]) => {
+    const form = document.getElementById('choose');
+    form.elements[name].value = value;
+    form.elements[name].dispatchEvent(new Event('input', {bubbles: true}));
+})"""
+
+
+def test_the_chooser_shows_one_image_with_what_runs_it(browser: Browser, pages: Path) -> None:
+    browser.look(width=1280)
+    browser.open(pages / "index.html")
+    assert browser.value(CARDS) == ["tiny-gpu", "tiny-cpu-py311"]
+    browser.value(f"{CHOOSE}(['gpu', 'RTX 5090'])")
+    assert browser.value(CARDS) == ["tiny-gpu"]
+    assert browser.value("document.querySelector('.first pre').innerText").startswith(
+        "docker pull ghcr.io/acme/rl/tiny@"
+    )
+    browser.value(f"{CHOOSE}(['gpu', 'none: CPU'])")
+    assert browser.value(CARDS) == ["tiny-cpu-py311"]
+    browser.value(f"{CHOOSE}(['cuda', '13.0'])")
+    assert browser.value(CARDS) == []
+    assert browser.value("document.getElementById('choose').elements.found.value")
+
+
+def test_the_heat_map_shows_a_reason_on_focus_without_scripts(browser: Browser, pages: Path) -> None:
+    shown = "getComputedStyle(document.querySelector('.square.conflict .tip')).visibility"
+    for width in (390, 1280):
+        browser.look(width=width, scripts=False)
+        browser.open(pages / "index.html")
+        assert browser.value(shown) == "hidden"
+        browser.value("document.querySelector('.square.conflict').focus()")
+        assert browser.value(shown) == "visible"
+        assert "worse-cpu" in browser.value("document.querySelector('.square.conflict .tip').innerText")
+        assert browser.value(OVERFLOWING) == []
+
+
+def test_a_button_copies_a_command(browser: Browser, pages: Path) -> None:
+    browser.look(width=1280)
+    browser.open(pages / "cells/tiny-gpu.html")
+    copied = """new Promise(done => {
+        navigator.clipboard.writeText = async text => done(text);
+        document.querySelector('.copy').click();
+    })"""
+    assert browser.value(copied) == browser.value("document.querySelector('pre').textContent")
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The checker of accessibility rules, from npm."""
+    folder = tmp_path_factory.mktemp("axe")
+    subprocess.run(["npm", "pack", "--silent", "axe-core@4.10.2"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    with tarfile.open(next(folder.glob("*.tgz"))) as archive:
+        program = archive.extractfile("package/axe.min.js")
+        assert program
+        return program.read().decode()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("page", ["index.html", "cells/tiny-gpu.html", "cells/tiny-cpu-py311.html"])
+def test_a_page_has_no_violation_of_accessibility_rules(
+    browser: Browser, pages: Path, axe: str, page: str, width: int, *, dark: bool
+) -> None:
+    browser.look(width=width, dark=dark)
+    browser.open(pages / page)
+    browser.value("document.querySelectorAll('details').forEach(e => e.open = true)")
+    browser.value(f"{axe};0")
+    found = browser.value("axe.run().then(r => r.violations.map(v => [v.id, v.nodes.map(n => n.html.slice(0, 120))]))")
+    assert found == []

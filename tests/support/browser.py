@@ -57,6 +57,7 @@ class Browser:
         self._session = attached["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.call(f"{domain}.enable")
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)
 
     def __enter__(self) -> Browser:
         return self
@@ -86,8 +87,8 @@ class Browser:
             self._handle(self._message())
 
     def value(self, expression: str) -> Any:
-        """Return the value of a JavaScript expression, on a page whose own scripts may be off."""
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """Return the value of a JavaScript expression, or of its promise, on a page whose own scripts may be off."""
+        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from imagegen.app import site
+from imagegen.app import chooser, site
+from imagegen.app.chooser import ChooserValues
 from imagegen.core.data import shipped
 from tests.support import report_samples
 
@@ -53,7 +54,43 @@ def pages(files: dict[str, bytes]) -> Iterator[tuple[str, Element]]:
 def test_the_pages(files: dict[str, bytes], golden: Callable[[str, str], None]) -> None:
     golden("report-index.html", files["index.html"].decode())
     golden("report-cell.html", files["cells/tiny-gpu.html"].decode())
-    assert set(files) == {"index.html", "cells/tiny-gpu.html", "cells/tiny-cpu-py311.html", "style.css", "filter.js"}
+    cells = {"cells/tiny-gpu.html", "cells/tiny-cpu-py311.html"}
+    assert set(files) == {"index.html", *cells, "style.css", "choose.js", "copy.js", "filter.js"}
+
+
+def test_an_image_is_started_by_digest_where_it_is_published(report: site.SiteReport) -> None:
+    gpu, cpu = site.index(report).sheets
+    digest = f"ghcr.io/acme/rl/tiny@sha256:{'e' * 64}"
+    texts = dict(gpu.specifications)
+    assert (texts["Docker"], texts["Dockerfile"]) == (f"docker pull {digest}", f"FROM {digest}")
+    assert all(digest in texts[name] for name in ("Docker Compose", "Kubernetes"))
+    assert dict(cpu.specifications)["Dockerfile"] == f"FROM imagegen/tiny@sha256:{'e' * 64}"
+    assert "Docker" not in dict(cpu.specifications)
+
+
+def test_the_chooser_offers_what_the_images_have(report: site.SiteReport) -> None:
+    whole = site.index(report)
+    assert whole.choices == ChooserValues(("RTX 5090", "RTX PRO 6000", "none: CPU"), ("none",), ("13.0",), ("3.11",))
+    assert [sheet.choice.cuda for sheet in whole.sheets] == [("13.0",), ()]
+
+
+def test_the_chooser_proposes_tested_images_first(report: site.SiteReport) -> None:
+    gpu, cpu = (sheet.cell for sheet in report.sheets)
+    newer = replace(cpu, id="tiny-cpu-py312", axes={**cpu.axes, "python": "3.12"})
+    keys = {
+        (state, cell.id): chooser.preference(state, ChooserValues(("x",), (), (), ()), cell)
+        for state in ("tested", "locked") for cell in (cpu, newer, gpu)
+    }  # fmt: skip
+    assert sorted(keys, key=lambda key: keys[key]) == [
+        (state, cell) for state in ("tested", "locked") for cell in ("tiny-gpu", "tiny-cpu-py312", "tiny-cpu-py311")
+    ]
+
+
+def test_the_heat_map_has_each_cell_once(report: site.SiteReport) -> None:
+    heat = site.index(report).heat
+    found = [(row.image, [[cell.cell for cell in cells] for cells in row.columns]) for row in heat.rows]
+    assert heat.cudas == ("CPU", "13.0")
+    assert found == [("tiny", [["tiny-cpu-py311"], ["tiny-gpu"]]), ("worse", [["worse-cpu"], []])]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +173,7 @@ def test_what_others_wrote_is_text_and_nothing_else(report: site.SiteReport, wor
         assert _shape(page) == _shape(parsed(plain[name])), name
     assert b"secret" not in b"".join(made.values())
     if words == HOSTILE:
-        assert text(parsed(made["index.html"])).count(HOSTILE) == 4
+        assert text(parsed(made["index.html"])).count(HOSTILE) == 7
 
 
 def _saying(words: str, report: site.SiteReport) -> site.SiteReport:
@@ -203,6 +240,6 @@ def _luminance(colour: str) -> float:
 def test_the_browsers_scripts_are_only_ours(files: dict[str, bytes]) -> None:
     for name, page in pages(files):
         scripts = [each.get("src") for each in page.iter("script")]
-        assert scripts == (["filter.js"] if name == "index.html" else [])
+        assert scripts == (["copy.js", "choose.js", "filter.js"] if name == "index.html" else ["../copy.js"])
         policy = next(each.get("content") for each in page.iter("meta") if each.get("http-equiv"))
         assert policy is not None and "default-src 'none'" in policy and "unsafe" not in policy
