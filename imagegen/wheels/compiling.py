@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from imagegen.plan.matrix.builds import Builds
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.rules import Question
-from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.throttle import BuildJob
+
+if TYPE_CHECKING:
+    from imagegen.wheels.catalogue import Catalogue
 
 _TORCH = re.compile(r"torch(\d+\.\d+)")  # in a label: "cu12torch2.8cxx11abitrue"
 _PIN = re.compile(r"==\s*([^,*\s]+)")
