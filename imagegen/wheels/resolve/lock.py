@@ -585,10 +585,7 @@ def _base(cell: Cell, previous: Lock | None, settings: Settings, progress: Progr
 
 
 def _added(
-    cell: Cell,
-    previous: Lock | None,
-    locked_base: LockedBase | None,
-    context: Context,
+    cell: Cell, previous: Lock | None, locked_base: LockedBase | None, context: Context
 ) -> LockedPackages | None:
     """The packages above the base: the previous lock's while the base is the same and the cell requests the same."""
     if not cell.packages or locked_base is None:
