@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic import Strict as NoCoercion
@@ -247,6 +248,15 @@ def _copied(path: str) -> str:
     return path
 
 
+def _wheel_url(url: str) -> str:
+    filename = unquote(url.rpartition("/")[2])
+    try:
+        parse_wheel_filename(filename)
+    except ValueError as error:
+        raise ValueError(f"{filename!r} is no name of a wheel: {error}") from error
+    return url
+
+
 # Text of users. Text is prose; Line may be empty or begin with white space, as values and reasons in a lock may.
 Text = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=1000), AfterValidator(_text)]
 Line = Annotated[str, NoCoercion(), AfterValidator(_line)]
@@ -378,6 +388,7 @@ FileUrl = Annotated[
     string(rf"{HOST}/[A-Za-z0-9._~%!$&'()+,;=@/-]+", None, meaning=HTTPS),
     AfterValidator(_url_with_plain_path),
 ]
+WheelUrl = Annotated[FileUrl, AfterValidator(_wheel_url)]
 ImageReference = Annotated[  # registry host[:port]/path:tag; the lock adds the digest
     str,
     string(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import zipfile
 from dataclasses import replace
@@ -15,9 +16,11 @@ from imagegen.core.store import Store
 from imagegen.core.types import Gpu
 from imagegen.plan.lock import contradictions, dumps
 from imagegen.plan.lock.file import LockErrors, loads
-from imagegen.plan.lock.model import Lock, LockedFile, LockedGpus, LockedSdist
+from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedGpus, LockedSdist
 from imagegen.plan.lock.sdist import SdistBuilder, build
-from imagegen.plan.matrix.model import Component, Override, Rule, Sdist
+from imagegen.plan.matrix.model import Component, Override, Rule, Sdist, WheelAddress
+from imagegen.wheels.catalogue import Catalogue
+from imagegen.wheels.resolve import uncatalogued
 from tests.support.errors import raises
 from tests.support.http_server import Behaviour, Server, raw, status
 from tests.support.lock_workspace import DEB, TORCH, Workspace
@@ -273,3 +276,55 @@ def test_an_override_that_no_package_uses_is_an_error(workspace: Workspace) -> N
         workspace.make()
     places = {str(each.where): each.code for each in raised.value.errors}
     assert places == {"matrices/own.yaml:1": "lock-unused-override", "matrices/own.yaml:2": "lock-unused-override"}
+
+
+def addressed(workspace: Workspace, filename: str, sha256: str, specifier: str = "") -> None:
+    """Let the cell take peft from an address that only the find-links directory can stand in for."""
+    address = WheelAddress(f"https://unused.invalid/files/{filename.replace('+', '%2B')}", sha256)
+    peft, torch = workspace.cell.requirements
+    workspace.cell = replace(workspace.cell, requirements=(replace(peft, specifier=specifier, address=address), torch))
+
+
+def own_peft(workspace: Workspace, version: str = "1.0+own", tag: str = "py3-none-any") -> tuple[str, str]:
+    """Return name and sha256 of a wheel of peft that requires `extra`, in the find-links directory."""
+    made = PackageIndex(workspace.links.parent / "made")
+    made.wheel("peft", version, "torch", "extra", tag=tag)
+    (file,) = (made.root / "peft").glob("*.whl")
+    file.rename(workspace.links / file.name)
+    return file.name, hashlib.sha256((workspace.links / file.name).read_bytes()).hexdigest()
+
+
+def test_a_wheel_by_its_address_is_locked_by_its_hash(workspace: Workspace) -> None:
+    workspace.index.wheel("extra", "1.0")
+    addressed(workspace, *own_peft(workspace))
+    lock = workspace.make()
+    assert versions(lock) == {"extra": "1.0", "peft": "1.0+own", "torch": "2.13.0+cpu"}
+    (address,) = (each.address for each in workspace.cell.requirements if each.address)
+    peft = next(wheel for wheel in lock.wheels if wheel.name == "peft")
+    assert (peft.file.url, peft.file.sha256, peft.because) == (address.url, address.sha256, "tuning")
+    assert (peft.file.index, peft.choice is None) == (URL, False)
+    assert contradictions(lock, workspace.cell) == ()
+    assert uncatalogued(lock, workspace.cell, Catalogue()) == ()
+    other = replace(lock, wheels=tuple(replace(each, file=replace(each.file, sha256="0" * 64)) for each in lock.wheels))
+    assert "wheel peft" in contradictions(other, workspace.cell)
+    assert workspace.make(lock) is lock
+
+
+@pytest.mark.parametrize(
+    ("version", "tag", "specifier"),
+    [("1.0", "cp312-cp312-linux_x86_64", ""), ("1.0", "py3-none-win_amd64", ""), ("1.0", "py3-none-any", ">=2")],
+)
+def test_a_wheel_that_does_not_fit_the_cell_is_an_error(
+    version: str, tag: str, specifier: str, workspace: Workspace
+) -> None:
+    addressed(workspace, *own_peft(workspace, version, tag), specifier)
+    with raises("lock-no-wheel"):
+        workspace.make()
+
+
+def test_a_file_that_is_no_wheel_of_the_component_is_an_error(workspace: Workspace) -> None:
+    body = b"no archive"
+    (workspace.links / "peft-1.0-py3-none-any.whl").write_bytes(body)
+    addressed(workspace, "peft-1.0-py3-none-any.whl", hashlib.sha256(body).hexdigest())
+    with raises("lock-no-wheel"):
+        workspace.make()

@@ -179,3 +179,21 @@ def test_an_override_has_one_meaning(tmp_path: Path) -> None:
     (plain,) = load(tmp_path / "plain", SMALL).select("small")
     assert cell.inputs.keys() - plain.inputs.keys() == {"overrides"}
     assert complaint(tmp_path / "both", text.replace("omit: true", 'omit: true, version: "<2"'))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "url: https://example.org/numpy-2.0-py3-none-any.whl",
+        f"sha256: {'a' * 64}",
+        f"url: https://example.org/numpy.zip, sha256: {'a' * 64}",
+        f"url: file:///numpy-2.0-py3-none-any.whl, sha256: {'a' * 64}",
+        f"url: https://me:pw@example.org/numpy-2.0-py3-none-any.whl, sha256: {'a' * 64}",
+        f"url: https://example.org/numpy-2.0-py3-none-any.whl, sha256: {'a' * 64}, index: wheels-cpu",
+    ],
+)
+def test_a_malformed_address_of_a_wheel_is_an_error(fields: str, tmp_path: Path) -> None:
+    sound = f"url: https://example.org/numpy-2.0-py3-none-any.whl, sha256: {'a' * 64}"
+    entry = "numpy: {%s, because: n}"
+    assert complaint(tmp_path / "sound", SMALL.replace("numpy: {because: n}", entry % sound)) == ""
+    assert complaint(tmp_path / "faulty", SMALL.replace("numpy: {because: n}", entry % fields))

@@ -61,3 +61,13 @@ def test_files(tmp_path: Path) -> None:
         ("/etc/ray/cluster.yaml", ["/etc/ray/cluster.yaml"]),
         ("/srv/prompts", ["/srv/prompts/math/a.txt"]),
     ]
+
+
+def test_a_wheel_by_its_address(tmp_path: Path) -> None:
+    (found,) = (each for each in example(tmp_path, "my-wheel").requirements if each.address)
+    assert found.address
+    assert (found.component.package, str(found.address.version), found.component.declared) == (
+        "math-verify",
+        "0.8.0",
+        False,
+    )

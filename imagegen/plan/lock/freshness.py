@@ -182,6 +182,8 @@ def _is_of(wheel: LockedWheel, requirement: Requirement, cell: Cell) -> bool:
     """Return whether the file is of a place that may give it; where one was chosen, it may have come from anywhere."""
     if cell.is_prelocked:
         return True
+    if requirement.address:
+        return (wheel.file.url, wheel.file.sha256) == (requirement.address.url, requirement.address.sha256)
     has_recipe = requirement.component.package in cell.recipes
     chosen = wheel.choice is not None and has_recipe and not requirement.from_source
     if requirement.own:

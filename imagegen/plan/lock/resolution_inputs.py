@@ -79,14 +79,15 @@ def gather(
     The resolution needs no file of components that are `compiled` by a recipe.
     """
     for requirement in cell.requirements:
-        component = requirement.component
-        if component.compiled and component.package not in cell.recipes and not requirement.own:
+        component, is_given = requirement.component, bool(requirement.own or requirement.address)
+        if component.compiled and component.package not in cell.recipes and not is_given:
             attempts.attempt(lambda each=requirement: _check_wheel(each, target, context.settings))  # type: ignore[misc]
     found: dict[str, Site | None] = dict(default_site(context.settings))
     maker = _SiteBuilder(cell, target, work_dir, context.settings, context.progress)
     routed: dict[str, list[Requirement]] = {}
     for requirement in cell.requirements:
-        ordinary = not (requirement.git or requirement.own) and requirement.component.package not in compiled
+        elsewhere = requirement.git or requirement.own or requirement.address
+        ordinary = not elsewhere and requirement.component.package not in compiled
         if requirement.index != indexes.DEFAULT and ordinary:
             routed.setdefault(requirement.index, []).append(requirement)
     for alias, requirements in routed.items():
@@ -104,8 +105,13 @@ def gather(
     return ResolutionInputs(sites, archives)
 
 
-def own_site(wheels: Iterable[LockedWheel], store: Store, work_dir: Path) -> Site:
-    """Write a page that offers the wheels of the project's own packages, and return it."""
+def default_site(settings: Settings) -> dict[str, Site]:
+    """Return the default index by its alias if the user configured one, else nothing: uv has its own default."""
+    return {alias: Site(url) for alias, url in settings.index_urls.items() if alias == indexes.DEFAULT}
+
+
+def page_of_wheels(wheels: Iterable[LockedWheel], store: Store, work_dir: Path) -> Site:
+    """Write a page that offers wheels of the store, and return it."""
     links = []
     for wheel in wheels:
         file = work_dir / wheel.file.filename
@@ -118,11 +124,6 @@ def _write_page(work_dir: Path, alias: str, lines: Sequence[str]) -> Site:
     page = work_dir / f"{alias}.html"
     page.write_text("<!DOCTYPE html>\n" + "<br>\n".join(lines))
     return Site(page.as_uri(), flat=True)
-
-
-def default_site(settings: Settings) -> dict[str, Site]:
-    """Return the default index by its alias if the user configured one, else nothing: uv has its own default."""
-    return {alias: Site(url) for alias, url in settings.index_urls.items() if alias == indexes.DEFAULT}
 
 
 def pep508(requirement: Requirement) -> str:

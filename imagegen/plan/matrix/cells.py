@@ -157,6 +157,8 @@ def _asked(each: Requirement) -> list[Any]:
     requested: list[Any] = [each.component.name, each.pep508, each.index, each.because, git]
     if each.own:
         requested.append([each.own.kind, each.own.path])
+    if each.address:
+        requested.append([each.address.url, each.address.sha256])
     return [*requested, "from source"] if each.from_source else requested
 
 

@@ -51,6 +51,7 @@ from imagegen.plan.matrix.model import (
     Rule,
     Sdist,
     StackFile,
+    WheelAddress,
     cuda_version,
 )
 from imagegen.plan.matrix.recipe import Recipe, recipe
@@ -367,6 +368,7 @@ class _Completion:
                 use.uv_lock,
                 tuple(sorted(set(use.groups))),
                 _own_source(use, named[name].where),
+                WheelAddress(use.url, use.sha256) if use.url and use.sha256 else None,
             )
             for name, component, use in ((n, self.components[n], use) for n, use in sorted(made.components.items()))
         )

@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
+from urllib.parse import unquote
+
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
 
 from imagegen.core import types as t
 from imagegen.core.errors import Location
@@ -259,6 +263,22 @@ class Component:
 
 
 @dataclass(frozen=True)
+class WheelAddress:
+    """A wheel at an address of its own, by the hash of its bytes."""
+
+    url: str
+    sha256: str
+
+    @property
+    def filename(self) -> str:
+        return unquote(self.url.rpartition("/")[2])
+
+    @property
+    def version(self) -> Version:
+        return parse_wheel_filename(self.filename)[1]
+
+
+@dataclass(frozen=True)
 class Requirement:
     """A component as a cell requires it."""
 
@@ -272,6 +292,7 @@ class Requirement:
     uv_lock: str | None = None  # path in the tree of `git` of the uv.lock that says all that the cell holds
     groups: tuple[str, ...] = ()  # sorted; dependency groups of `uv_lock`
     own: OwnSource | None = None  # in place of a release of the index
+    address: WheelAddress | None = None  # in place of a release of the index
 
     @property
     def label(self) -> str | None:

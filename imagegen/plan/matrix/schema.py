@@ -99,6 +99,10 @@ class ComponentUse(Strict):
         default=None, description="A directory of the project with a pyproject.toml, in place of a release."
     )
     wheel: t.ProjectWheel | None = Field(default=None, description="A wheel of the project, in place of a release.")
+    url: t.WheelUrl | None = Field(
+        default=None, description="The address of a wheel, in place of a release of an index."
+    )
+    sha256: t.Sha256 | None = Field(default=None, description="Of the wheel at `url`.")
     uv_lock: t.PathBelow | None = Field(
         default=None, description="A uv.lock in the commit's tree: it says what the image holds; nothing is resolved."
     )
@@ -118,9 +122,11 @@ class ComponentUse(Strict):
 
     @model_validator(mode="after")
     def _of_one_place(self) -> Self:
-        named = [key for key in ("path", "wheel", "git", "index", "from_source") if getattr(self, key)]
-        if len(named) > 1 and {"path", "wheel"} & set(named):
+        named = [key for key in ("path", "wheel", "url", "git", "index", "from_source") if getattr(self, key)]
+        if len(named) > 1 and {"path", "wheel", "url"} & set(named):
             raise ValueError(f"{' and '.join(f'`{key}`' for key in named)} name different places: keep one")
+        if bool(self.url) != bool(self.sha256):
+            raise ValueError("`url` and `sha256` belong together: the hash decides which bytes are installed")
         return self
 
 

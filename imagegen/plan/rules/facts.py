@@ -125,6 +125,8 @@ def _label(requirement: Requirement) -> str | None:
     """
     if requirement.git:
         return f"git.{requirement.git.name}".lower()
+    if requirement.address:
+        return requirement.address.version.local or ""
     foreign = requirement.component.compiled and not requirement.from_source  # from wherever a wheel is
     return requirement.label or ("" if requirement.index == "pypi" and not foreign else None)
 

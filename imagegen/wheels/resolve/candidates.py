@@ -220,8 +220,9 @@ def uncatalogued(lock: Lock, cell: Cell, catalogue: Catalogue) -> tuple[str, ...
         return ()
     found = []
     components = {each.component.package: each.component for each in cell.requirements}
+    addressed = {each.component.package for each in cell.requirements if each.address}
     for wheel in lock.wheels:
-        if wheel.file.index != URL:
+        if wheel.file.index != URL or wheel.name in addressed:
             continue
         need = need_of(components[wheel.name], Version(wheel.version).public, cell, lock, cell.recipes.get(wheel.name))
         offers = [each for each in catalogue.offers(need) if isinstance(each, Offer) and each.url == wheel.file.url]

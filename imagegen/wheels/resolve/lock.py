@@ -52,7 +52,7 @@ from imagegen.plan.lock.resolution_inputs import (
     ResolutionInputs,
     default_site,
     gather,
-    own_site,
+    page_of_wheels,
     pep508,
 )
 from imagegen.plan.lock.resolve import Pinned, Remote, ResolveRequest, resolve
@@ -63,7 +63,9 @@ from imagegen.plan.projects.stack import ProjectStack, with_needed_recipes
 from imagegen.plan.rules import Facts, facts_of_lock, minimum_version, rule_constraints
 from imagegen.wheels.find import WheelRequirement
 from imagegen.wheels.resolve import copies
+from imagegen.wheels.resolve.addresses import wheels_by_address
 from imagegen.wheels.resolve.candidates import COMPILED, WheelSelector, wheel_of
+from imagegen.wheels.resolve.overrides import require_used
 from imagegen.wheels.resolve.own import OwnPackageBuilder, with_own_wheels
 from imagegen.wheels.resolve.previous import built_wheels, file_sizes, kept_versions, own_wheels, settled_packages
 
@@ -200,7 +202,7 @@ class Resolver:
     context: Context
     sizes: Mapping[str, int]  # sha256 -> bytes, as far as the previous lock knows them
     made_before: Mapping[tuple[str, str], LockedWheel]  # by name and version, trusted wheels of sdists
-    own: Mapping[str, LockedWheel] = field(default_factory=dict)  # by package
+    given: Mapping[str, LockedWheel] = field(default_factory=dict)  # by package: the project's own, and by address
 
     def resolved(self, constraints: tuple[str, ...], kept: Mapping[str, str]) -> tuple[Pinned, ...]:
         """The releases that answer the cell; of what is compiled and of commits, without their files."""
@@ -227,20 +229,20 @@ class Resolver:
 
     def _asked(self, requirement: Requirement) -> str:
         package = requirement.component.package
-        if own := self.own.get(package):
-            return f"{requirement.pep508}{',' if requirement.specifier else ''}=={own.version}"
+        if wheel := self.given.get(package):
+            return f"{requirement.pep508}{',' if requirement.specifier else ''}=={wheel.version}"
         compiled = self.compiled.get(package)
         return compiled.pep508 if compiled else pep508(requirement)
 
-    def with_own(self, own: Mapping[str, LockedWheel], work_dir: Path) -> Resolver:
-        """Return a resolver that gets the project's own packages from a page in `work_dir`."""
-        sites = {**self.parts.sites, LOCAL: own_site(own.values(), self.context.store, work_dir)}
-        return replace(self, own=own, parts=replace(self.parts, sites=sites))
+    def with_given(self, wheels: Mapping[str, LockedWheel], work_dir: Path) -> Resolver:
+        """Return a resolver that takes these wheels of the store, by package, from a page in `work_dir`."""
+        sites = {**self.parts.sites, LOCAL: page_of_wheels(wheels.values(), self.context.store, work_dir)}
+        return replace(self, given=wheels, parts=replace(self.parts, sites=sites))
 
     @property
     def _routes(self) -> dict[str, str]:
         routes = {each.component.package: GIT if each.git else each.index for each in self.cell.requirements}
-        return routes | dict.fromkeys(self.compiled, BUILT) | dict.fromkeys(self.own, LOCAL)
+        return routes | dict.fromkeys(self.compiled, BUILT) | dict.fromkeys(self.given, LOCAL)
 
     def wheels(self, found: Iterable[Pinned], contents: ProjectContents | None = None) -> tuple[LockedWheel, ...]:
         """Return all but what is compiled, sorted by name; with `contents`, as a uv.lock has them."""
@@ -251,15 +253,15 @@ class Resolver:
         sdists = {component.package: component.sdist for component in self.cell.sdists if component.sdist}
         sdists |= contents.sdists if contents else {}
         locked = [
-            *self._files([each for each in found if each.name not in {*commits, *self.own}], routes, sdists),
-            *(replace(self.own[each.name], via=each.via) for each in found if each.name in self.own),
+            *self._files([each for each in found if each.name not in {*commits, *self.given}], routes, sdists),
+            *(replace(self.given[each.name], via=each.via) for each in found if each.name in self.given),
             *(self._from_commit(each, commits[each.name]) for each in found if each.name in commits),
         ]
         return tuple(
             replace(
                 wheel,
                 because=requirements[wheel.name].because if wheel.name in requirements else None,
-                choice=contents.choice if contents and wheel.file.index == URL else None,
+                choice=contents.choice if contents and wheel.file.index == URL else wheel.choice,
                 record_exception=self.cell.record_exceptions.get(wheel.file.sha256),
             )
             for wheel in sorted(locked, key=lambda wheel: wheel.name)
@@ -365,26 +367,6 @@ class Resolver:
         return builder.wheels(packed, before)
 
 
-def require_used(cell: Cell, found: Iterable[Pinned]) -> None:
-    """Raise LockError for each override of a package that no found package requires."""
-    required = {each.name for each in found if each.via}
-    unused = [
-        LockError(
-            f'"{each.package}" overrides nothing',
-            code="lock-unused-override",
-            where=cell.override_places.get(each.package),
-            why=f"no package of this cell requires {each.package}",
-            fix="remove it from `overrides`" + ("" if each.specifier is None else ", or add it to `components`"),
-        )
-        for each in cell.overrides
-        if each.package not in required
-    ]
-    if len(unused) > 1:
-        raise LockErrors(unused)
-    if unused:
-        raise unused[0]
-
-
 # Making a lock: base, resolution, the choice of files, and wheels from sdists.
 
 
@@ -473,8 +455,8 @@ def lock_cell(
             sizes,
             made_before,
         )
-        if packed:
-            maker = maker.with_own(maker.own_wheels(packed, own_wheels(pinned)), Path(work_dir))
+        given = {**maker.own_wheels(packed, own_wheels(pinned)), **wheels_by_address(cell, target, context)}
+        maker = maker.with_given(given, Path(work_dir)) if given else maker
         bounded = (f"{name}{specifier}" for name, specifier in sorted(options.bounds.items()))
         if contents:
             found, wheels = contents.found, maker.wheels(contents.found, contents)
@@ -537,7 +519,7 @@ def _released(
     requirement: Requirement, cell: Cell, chooser: WheelSelector, kept: Mapping[str, str], bounds: Mapping[str, str]
 ) -> Compiled | None:
     package = requirement.component.package
-    if recipe := cell.recipes.get(package):
+    if (recipe := cell.recipes.get(package)) and not requirement.address:
         narrowed = ",".join(filter(None, [requirement.specifier, bounds.get(package)]))
         asked = replace(requirement, specifier=narrowed)
         return replace(released(asked, recipe, chooser.versions(package), kept.get(package)), requirement=requirement)
