@@ -23,7 +23,7 @@ from imagegen.core.errors import Location, MatrixErrors, OptionConflictError, Pr
 from imagegen.core.text import redact
 from imagegen.core.types import parse_requirement
 from imagegen.plan.matrix.model import NO_CUDA, Cell, StackFile
-from imagegen.plan.projects import choices, conda, entry, locks, requirements
+from imagegen.plan.projects import choices, conda, dockerfile, entry, locks, requirements
 from imagegen.plan.projects.choices import TORCH, ImagePlatform, Known
 from imagegen.plan.projects.model import (
     OWN_PACKAGE,
@@ -38,9 +38,16 @@ from imagegen.plan.projects.model import (
 from imagegen.plan.rules import CellAnswer
 
 # The files that `imagegen init` looks for: what is locked before what is declared.
-FILES = ("uv.lock", "pylock.toml", "requirements.txt", "environment.yml", "environment.yaml", "pyproject.toml")
-_UNREAD = ("Dockerfile",)  # that `imagegen init` names and does not read
-_KINDS = "uv.lock, pylock.toml, pyproject.toml, environment.yml or a file of requirements (.txt, .in)"
+FILES = (
+    "uv.lock",
+    "pylock.toml",
+    "requirements.txt",
+    "environment.yml",
+    "environment.yaml",
+    "pyproject.toml",
+    "Dockerfile",
+)
+_KINDS = "uv.lock, pylock.toml, pyproject.toml, environment.yml, a Dockerfile or a file of requirements (.txt, .in)"
 _BASE_SYSTEM = "debian12"  # of the bases that an imported image may have
 
 
@@ -139,16 +146,14 @@ def find_file(directory: Path) -> tuple[Path, tuple[str, ...]]:
 
     Raises UsageError where there is none.
     """
-    there = [name for name in (*FILES, *_UNREAD) if (directory / name).is_file()]
-    readable = [name for name in there if name in FILES]
-    if not readable:
+    there = [name for name in FILES if (directory / name).is_file()]
+    if not there:
         raise UsageError(
             f"{directory} has no file that declares packages",
             code="usage-nothing-to-import",
-            why="a Dockerfile is not read" if there else None,
             fix=f"known are {', '.join(FILES)}; `imagegen import FILE` takes any path",
         )
-    return directory / readable[0], tuple(name for name in there if name != readable[0])
+    return directory / there[0], tuple(name for name in there if name != there[0])
 
 
 def _read(source: Path, selection: Selection) -> DeclaringFile:
@@ -162,6 +167,8 @@ def _read(source: Path, selection: Selection) -> DeclaringFile:
     if selection:
         fix = "leave out --extra and --group"
         raise OptionConflictError(f"{source.name} has no extras and groups to choose from", fix=fix)
+    if source.name.startswith("Dockerfile") or source.suffix.lower() == ".dockerfile":
+        return dockerfile.read(source)
     if source.suffix in (".yml", ".yaml"):
         return conda.read(source)
     if source.suffix in (".txt", ".in"):

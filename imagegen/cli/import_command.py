@@ -26,7 +26,7 @@ def command(
     app: App, *, file: Path, name: str | None, extras: tuple[str, ...], groups: tuple[str, ...], as_json: bool
 ) -> None:
     """Write matrices/IMAGE.yaml with an image of the packages of FILE: a uv.lock, pylock.toml, pyproject.toml,
-    requirements.txt or conda's environment.yml.
+    requirements.txt, conda's environment.yml or a Dockerfile.
 
     Nothing of the project runs, and no index is asked. Printed are the choices of base, CUDA and Python, what FILE says
     and the entry does not, with line, reason and fix, and the answer of rules and metadata. A name that another file

@@ -73,8 +73,13 @@ def render(
         for pin in found.overrides:
             lines += [f"      {scalar(pin.package)}:", f"        version: {json.dumps(pin.specifier)}"]
             lines += [f"        because: {scalar(f'An override of {source}.')}"]
+    if found.env:
+        lines += ["    # Variables that the file sets for the image.", "    env:"]
+        for variable, (value, place) in sorted(found.env.items()):
+            texts = f"value: {json.dumps(value)}, because: {json.dumps(reason([place]))}"
+            lines.append(f"      {variable}: {{{texts}}}")
     if found.debian:
-        lines += ["    # Debian packages in place of conda's.", "    packages:"]
+        lines += ["    # Debian packages that the file names, or that stand in place of conda's.", "    packages:"]
         lines += [f"      {scalar(each)}: {scalar(reason([place]))}" for each, place in sorted(found.debian.items())]
     return MARK + "\n".join(lines) + "\n"
 

@@ -66,6 +66,7 @@ class Recovered:
     indexes: Mapping[str, Location] = field(default_factory=dict)  # address -> its place
     cuda: tuple[str, Location] | None = None  # a CUDA version that the file names: "12.4"
     direct: tuple[str, ...] = ()  # of a lock file: the packages that the project itself requires, sorted
+    env: Mapping[str, tuple[str, Location]] = field(default_factory=dict)  # variable -> its value and place
     others: int = 0  # packages that no pin expresses, and a stack of the file holds
     other_platforms: int = 0  # requirements whose markers do not hold for the target
     other_extras: tuple[str, ...] = ()  # extras of the project that were not chosen, sorted
@@ -97,6 +98,7 @@ class Recovered:
             overrides=pinned(self.overrides),
             debian={package: placed(place) for package, place in self.debian.items()},
             indexes={address: placed(place) for address, place in self.indexes.items()},
+            env={name: (value, placed(place)) for name, (value, place) in self.env.items()},
             cuda=self.cuda and (self.cuda[0], placed(self.cuda[1])),
         )
 

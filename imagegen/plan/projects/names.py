@@ -1,8 +1,9 @@
-"""The tables of data/projects.yaml: conda's names, packages for GPUs, and architectures by CUDA release."""
+"""The tables of data/projects.yaml: names of conda, packages and GPU architectures, images, words of commands."""
 
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -48,6 +49,32 @@ def gpus_for(cuda: str) -> tuple[str, ...]:
     known = _read()["gpus"]
     fitting = [release for release in known if Version(release) <= Version(cuda)]
     return tuple(known[max(fitting or known, key=Version)])
+
+
+@dataclass(frozen=True)
+class KnownImage:
+    """The contents of an image as its name states them: versions of packages, and its CUDA release."""
+
+    packages: Mapping[str, str]
+    cuda: str | None
+
+
+def known_image(name: str) -> KnownImage | None:
+    """Return what the name of a published image says of its contents; None for one that the table lacks."""
+    plain = re.sub(r"^(?:docker\.io/|index\.docker\.io/)(?:library/)?", "", name.partition("@")[0])
+    for entry in _read()["images"]:
+        if match := re.fullmatch(entry["image"], plain):
+            found = {key: value for key, value in match.groupdict().items() if value}
+            cuda = found.pop("cuda", None)
+            cuda = cuda if cuda is None or "." in cuda else f"{cuda[:2]}.{cuda[2:]}"
+            return KnownImage({canonicalize_name(key): value for key, value in found.items()}, cuda)
+    return None
+
+
+@cache
+def command_words(kind: str) -> frozenset[str]:
+    """Return a list of words of shell commands: "silent" or "pip_values", as the table says."""
+    return frozenset(_read()["commands"][kind])
 
 
 @cache

@@ -89,7 +89,7 @@ class RequirementsFile:
 
 def read(path: Path) -> RequirementsFile:
     """Read a file and those that it names by -r and -c. Raises ProjectFileError."""
-    reader = _FileReader(RequirementsFile())
+    reader = RequirementsReader(RequirementsFile())
     reader.read(path, constraints=False)
     raise_all(reader.errors)
     return reader.found
@@ -97,7 +97,7 @@ def read(path: Path) -> RequirementsFile:
 
 def parse(text: str, path: Path) -> RequirementsFile:
     """Return the contents of a file; `path` names it, and files that it names are read. Raises ProjectFileError."""
-    reader = _FileReader(RequirementsFile())
+    reader = RequirementsReader(RequirementsFile())
     reader.parse(text, path, constraints=False)
     raise_all(reader.errors)
     return reader.found
@@ -123,7 +123,7 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 @dataclass
-class _FileReader:
+class RequirementsReader:
     """A reader of a file and those that it names. `errors` are those of all of them."""
 
     found: RequirementsFile
@@ -149,10 +149,11 @@ class _FileReader:
     def parse(self, text: str, path: Path, *, constraints: bool) -> None:
         self._open.append(path)
         for number, line in logical_lines(text):
-            self._line(line, Location(path, number), constraints=constraints)
+            self.line(line, Location(path, number), constraints=constraints)
         self._open.pop()
 
-    def _line(self, line: str, place: Location, *, constraints: bool) -> None:
+    def line(self, line: str, place: Location, *, constraints: bool = False) -> None:
+        """Read one line that is no comment."""
         if _VARIABLE.search(line):
             why = "it has a variable of the environment"
             self._omit(place, line, why, "write its value", is_package=line[0] != "-")

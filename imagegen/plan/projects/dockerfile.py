@@ -1,0 +1,370 @@
+"""The packages and variables that a Dockerfile installs and sets, and those of its base image; nothing runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from imagegen.core import types as t
+from imagegen.core.errors import Location
+from imagegen.core.text import redact
+from imagegen.plan.projects import requirements
+from imagegen.plan.projects.dockerfile_syntax import Command, Instruction, Piece, commands, expand, parse
+from imagegen.plan.projects.model import MarkerTarget, Omission, PackagePin, Recovered, malformed, raise_all, read_text
+from imagegen.plan.projects.names import command_words, known_image
+
+_PYTHON = re.compile(r"(?:.*/)?python3?(?:\.\d+)?")
+_PIP = re.compile(r"(?:.*/)?pip3?(?:\.\d+)?")
+_APT = frozenset({"apt", "apt-get"})
+_SHELLS = frozenset({"sh", "bash", "/bin/sh", "/bin/bash"})
+_PREFIXES = frozenset({"sudo", "exec", "env", "command", "eatmydata"})
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+_PIP_FILES = {
+    "-r": "-r",
+    "--requirement": "-r",
+    "--requirements": "-r",
+    "-c": "-c",
+    "--constraint": "-c",
+    "--constraints": "-c",
+}
+_PIP_INDEXES = frozenset({"-i", "--index-url", "--extra-index-url", "--index", "--default-index", "-f", "--find-links"})
+_APT_VALUES = frozenset({"-t", "--target-release", "-o", "--option", "-c", "--config-file"})
+_SILENT_INSTRUCTIONS = frozenset({"SHELL", "MAINTAINER", "STOPSIGNAL", "HEALTHCHECK", "VOLUME"})
+_ELSEWHERE = {
+    **dict.fromkeys(("COPY", "ADD"), "files of the build context are no packages"),
+    **dict.fromkeys(("CMD", "ENTRYPOINT", "USER", "WORKDIR", "LABEL", "EXPOSE"), "no config is recovered"),
+    "ONBUILD": "it is for images that are built on this one",
+}
+_REPLACE = "docs/how-to/replace-a-dockerfile.md shows how an image says it"
+_BUILD_VARIABLES = frozenset({"DEBIAN_FRONTEND", "PIP_NO_CACHE_DIR", "MAX_JOBS", "PIP_ROOT_USER_ACTION", "TZ"})
+_SHOWN = 70  # characters of a command
+
+
+@dataclass(frozen=True)
+class BuildStage:
+    """A stage: its image with variables replaced, its name, and the instructions behind FROM."""
+
+    image: str
+    name: str
+    line: int
+    instructions: tuple[Instruction, ...]
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dockerfile:
+    """The instructions of a file. `python` is "", since the base image decides it."""
+
+    path: Path
+    instructions: tuple[Instruction, ...]
+    python: str = ""
+
+    def recover(self, target: MarkerTarget) -> Recovered:
+        """Return the contents of the last stage and of those that it begins with. Raises ProjectFileError."""
+        return _DockerfileRecovery(self.path, target).run(_chain(self._stages()), self._globals())
+
+    def _globals(self) -> dict[str, str]:
+        """Return the variables before the first FROM, which names of images may use."""
+        found: dict[str, str] = {}
+        for each in self.instructions:
+            if each.name == "FROM":
+                break
+            if each.name == "ARG":
+                for name, value in _assignments(each, self.path):
+                    if value is not None:
+                        found[name] = expand(value, found, [])
+        return found
+
+    def _stages(self) -> list[BuildStage]:
+        variables = {"TARGETARCH": "amd64", "TARGETPLATFORM": "linux/amd64", **self._globals()}
+        stages: list[BuildStage] = []
+        for each in self.instructions:
+            if each.name != "FROM":
+                if stages:
+                    stages[-1] = replace(stages[-1], instructions=(*stages[-1].instructions, each))
+                continue
+            unknown: list[str] = []
+            words = [word for word in expand(each.value, variables, unknown).split() if not word.startswith("--")]
+            if not words or (len(words) > 1 and (len(words) != 3 or words[1].lower() != "as")):
+                raise malformed("FROM names no image", Location(self.path, each.line), fix="FROM IMAGE [AS NAME]")
+            name = words[2].lower() if len(words) > 1 else ""
+            stages.append(BuildStage(words[0], name, each.line, (), tuple(unknown)))
+        if not stages:
+            raise malformed("the Dockerfile has no FROM", Location(self.path))
+        return stages
+
+
+def read(path: Path) -> Dockerfile:
+    """Read a Dockerfile. Raises ProjectFileError, with the line of what cannot be read."""
+    return Dockerfile(path, tuple(parse(read_text(path), path)))
+
+
+def _chain(stages: list[BuildStage]) -> list[BuildStage]:
+    """Return the last stage behind the stages that it begins with, the first one first."""
+    chain = [stages[-1]]
+    position = len(stages) - 1
+    while True:
+        before = [at for at in range(position) if stages[at].name and stages[at].name == chain[0].image.lower()]
+        if not before:
+            return chain
+        position = before[-1]
+        chain.insert(0, stages[position])
+
+
+def _assignments(instruction: Instruction, path: Path) -> Iterator[tuple[str, str | None]]:
+    """Yield names and values of ARG and ENV, variables not yet replaced; None for an ARG without a default."""
+    text = instruction.value
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise malformed("a quote does not end", Location(path, instruction.line), str(error)) from error
+    if instruction.name == "ENV" and words and "=" not in words[0]:
+        name, _, value = text.partition(" ")
+        yield name, value.strip()
+        return
+    for word in words:
+        name, has_value, value = word.partition("=")
+        yield name, value if has_value else None
+
+
+@dataclass
+class _Words(Iterator[str]):
+    """The last words of a command, one by one; `line` is that of the one before."""
+
+    words: list[str]
+    lines: tuple[int, ...]
+    position: int = 0
+
+    @property
+    def line(self) -> int:
+        return self.lines[len(self.lines) - len(self.words) + self.position - 1]
+
+    def __next__(self) -> str:
+        if self.position == len(self.words):
+            raise StopIteration
+        self.position += 1
+        return self.words[self.position - 1]
+
+
+@dataclass
+class _DockerfileRecovery:
+    path: Path
+    target: MarkerTarget
+    variables: dict[str, str] = field(default_factory=dict)
+    env: dict[str, tuple[str, Location]] = field(default_factory=dict)
+    debian: dict[str, Location] = field(default_factory=dict)
+    omissions: list[Omission] = field(default_factory=list)
+    base: list[PackagePin] = field(default_factory=list)
+    cuda: tuple[str, Location] | None = None
+
+    def __post_init__(self) -> None:
+        self.reader = requirements.RequirementsReader(requirements.RequirementsFile())
+
+    def run(self, chain: list[BuildStage], outer: Mapping[str, str]) -> Recovered:
+        self._base(chain[0])
+        for stage in chain:  # a stage inherits the variables of the one that it begins with
+            for each in stage.instructions:
+                self._instruction(each, outer)
+        raise_all(self.reader.errors)
+        found = self.reader.found
+        recovered = replace(found, lines=_last_wins(found.lines)).recover(self.target)
+        pins = {pin.package: pin for pin in (*self.base, *recovered.pins)}
+        return replace(
+            recovered,
+            pins=tuple(pins[name] for name in sorted(pins)),
+            omissions=(*self.omissions, *recovered.omissions),
+            debian=self.debian,
+            cuda=self.cuda,
+            env=self.env,
+        )
+
+    def _base(self, stage: BuildStage) -> None:
+        place = Location(self.path, stage.line)
+        known = None if stage.unknown else known_image(stage.image)
+        if known is None:
+            why = (
+                f"the value of {', '.join(stage.unknown)} is not in the file"
+                if stage.unknown
+                else "what it holds is unknown"
+            )
+            fix = "name as components what the image gets of it"
+            if stage.image != "scratch":
+                self._omit(place, f"the image {stage.image}", why, fix)
+            return
+        self.base = [PackagePin(name, f"=={version}", (place,)) for name, version in known.packages.items()]
+        self.cuda = (known.cuda, place) if known.cuda else None
+
+    def _instruction(self, each: Instruction, outer: Mapping[str, str]) -> None:
+        place = Location(self.path, each.line)
+        if each.name == "ARG":
+            for name, default in _assignments(each, self.path):
+                if default is not None:
+                    self.variables[name] = expand(default, self.variables, [])
+                elif name in outer:
+                    self.variables[name] = outer[name]
+        elif each.name == "ENV":
+            for name, value in _assignments(each, self.path):
+                self._variable(name, value or "", place)
+        elif each.name == "RUN":
+            self._run(each)
+        elif each.name in _ELSEWHERE:
+            self._omit(place, f"{each.name} {each.value}"[:_SHOWN], _ELSEWHERE[each.name], _REPLACE)
+        elif each.name not in _SILENT_INSTRUCTIONS:
+            self._omit(place, each.name, "it is not read", _REPLACE)
+
+    def _variable(self, name: str, value: str, place: Location) -> None:
+        unknown: list[str] = []
+        expanded = expand(value, self.variables, unknown)
+        self.variables[name] = expanded
+        if unknown:
+            why = f"the value of {', '.join(unknown)} is not in the file"
+            self._omit(place, f"the variable {name}", why, "add it to `env` with its value")
+            return
+        try:
+            TypeAdapter(t.EnvName).validate_python(name)
+            TypeAdapter(t.EnvValue).validate_python(expanded)
+        except ValidationError as error:
+            why = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+            self._omit(place, f"the variable {name}", why, "leave it out")
+            return
+        if name not in _BUILD_VARIABLES:
+            self.env[name] = (expanded, place)
+
+    def _run(self, each: Instruction) -> None:
+        pieces = list(each.pieces)
+        while pieces and re.match(r"\s*--[a-z]+=", pieces[0].text):
+            rest = re.sub(r"^\s*--[a-z]+=\S*\s?", "", pieces[0].text)
+            pieces = [Piece(pieces[0].line, rest), *pieces[1:]] if rest.strip() else pieces[1:]
+        if not pieces:
+            return
+        if each.value.startswith("["):
+            try:
+                words = json.loads("".join(piece.text for piece in pieces))
+                script = words[-1] if words[0] in _SHELLS else " ".join(map(shlex.quote, words))
+            except (ValueError, TypeError, IndexError, AttributeError):
+                script = None
+            if isinstance(script, str):
+                pieces = [Piece(each.line, script)]
+        body = "".join(piece.text for piece in pieces)
+        if each.document and re.match(r"\s*(?:\S*sh\s+)?<<", body):
+            pieces = list(each.document)
+        for command in commands(tuple(pieces), self.variables, self.path):
+            self._command(command)
+
+    def _command(self, command: Command) -> None:
+        words = list(command.words)
+        while words and (words[0] in _PREFIXES or _ASSIGNMENT.fullmatch(words[0])):
+            words.pop(0)
+        if words and words[0] in _SHELLS and len(words) > 2 and words[1].lstrip("-").endswith("c"):
+            for inner in commands((Piece(command.lines[0], words[2]),), self.variables, self.path):
+                self._command(replace(inner, is_conditional=inner.is_conditional or command.is_conditional))
+        elif words:
+            self._simple(command, words)
+
+    def _simple(self, command: Command, words: list[str]) -> None:
+        place, what = Location(self.path, command.lines[0]), redact(" ".join(words))[:_SHOWN]
+        packages, kind = _installed(words)
+        if kind is None:
+            if words[0] not in command_words("silent"):
+                self._omit(place, what, "only apt, pip and uv are read, and nothing runs", _REPLACE)
+        elif command.is_conditional:
+            why = "whether it runs is known only when it runs"
+            self._omit(place, what, why, "add what it installs by hand", package=True)
+        elif command.unknown:
+            why = f"the value of {', '.join(sorted(set(command.unknown)))} is not in the file"
+            self._omit(place, what, why, "give it a default by ARG, or add what it installs by hand", package=True)
+        elif kind == "apt":
+            self._apt(packages, command.lines)
+        elif kind == "pip":
+            self._pip(packages, command.lines)
+        elif kind == "project":
+            fix = "`imagegen import uv.lock` beside it, or `imagegen import pyproject.toml`"
+            self._omit(place, what, "the packages are those of the project's own files", fix, package=True)
+
+    def _apt(self, words: list[str], lines: tuple[int, ...]) -> None:
+        left = _Words(words, lines)
+        for word in left:
+            place = Location(self.path, left.line)
+            if word in _APT_VALUES:
+                next(left, None)
+            elif not word.startswith("-"):
+                name, _, version = word.partition("=")
+                name = re.split(r"[:/]", name)[0]
+                try:
+                    TypeAdapter(t.DebianPackage).validate_python(name)
+                except ValidationError:
+                    why = "it is no name of a Debian package"
+                    self._omit(place, f"the package {word}", why, _REPLACE, package=True)
+                    continue
+                self.debian.setdefault(name, place)
+                if version:
+                    why = "a lock pins the version that Debian's archive has on its day"
+                    self._omit(place, f"the version of {word}", why, "`imagegen lock` records one")
+
+    def _pip(self, words: list[str], lines: tuple[int, ...]) -> None:
+        left = _Words(words, lines)
+        for word in left:
+            place = Location(self.path, left.line)
+            name, has_value, value = word.partition("=") if word.startswith("--") else (word, "", "")
+            if name in _PIP_FILES:
+                self._file(_PIP_FILES[name], value if has_value else next(left, ""), place)
+            elif name in ("-e", "--editable"):
+                self.reader.line(f"-e {value if has_value else next(left, '.')}", place)
+            elif name in _PIP_INDEXES:
+                option = "--find-links" if name in ("-f", "--find-links") else "--index-url"
+                address = value if has_value else next(left, "")
+                address = address.partition("=")[2] if re.match(r"[\w-]+=http", address) else address  # uv's NAME=URL
+                self.reader.line(f"{option} {shlex.quote(address)}", place)
+            elif name == "--no-deps":
+                why = "packages of an entry bring what they require"
+                self._omit(place, "--no-deps", why, "name under `overrides` what must not come: `omit: true`")
+            elif name in command_words("pip_values"):
+                _ = has_value or next(left, None)
+            elif not word.startswith("-"):
+                self.reader.line(word, place)
+
+    def _file(self, option: str, name: str, place: Location) -> None:
+        """Read a file that a command names, where the build context is the Dockerfile's directory or one above it."""
+        for folder in (self.path.parent, self.path.parent.parent):
+            if (folder / name).is_file() and not name.startswith("/"):
+                self.reader.read(folder / name, constraints=option == "-c", place=place)
+                return
+        why = "the file is not beside the Dockerfile"
+        self._omit(place, f"{option} {name}", why, "`imagegen import` of that file", package=option == "-r")
+
+    def _omit(self, place: Location, what: str, why: str, fix: str, *, package: bool = False) -> None:
+        self.omissions.append(Omission(place, redact(what), why, fix, is_package=package))
+
+
+def _installed(words: list[str]) -> tuple[list[str], str | None]:
+    """Return the words behind an installing command, and its kind: apt, pip, the project's own files, or None."""
+    if words[0] in _APT:
+        at = next((at for at, word in enumerate(words) if word == "install"), None)
+        return (words[at + 1 :], "apt") if at else ([], None)
+    if _PYTHON.fullmatch(words[0]) and words[1:3] == ["-m", "pip"]:
+        words = ["pip", *words[3:]]
+    if words[0] in ("uv", "/root/.local/bin/uv") and words[1:2] == ["pip"]:
+        words = ["pip", *words[2:]]
+    if words[0] == "uv" and words[1:2] in (["sync"], ["run"]):
+        return [], "project"
+    if words[0] == "uv" and words[1:2] == ["add"]:
+        return words[2:], "pip"
+    if _PIP.fullmatch(words[0]):
+        at = next((at for at, word in enumerate(words[1:], 1) if not word.startswith("-")), None)
+        return (words[at + 1 :], "pip") if at and words[at] == "install" else ([], "other")
+    return [], None
+
+
+def _last_wins(lines: Iterable[requirements.Line]) -> list[requirements.Line]:
+    """Return the requirements of which each package has the last: a later `pip install` replaces an earlier release."""
+    found: dict[str, requirements.Line] = {}
+    for line in lines:
+        name = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*(?=\s*(?:\[|[=<>!~;@]|$))", line.text)
+        found[re.sub(r"[-_.]+", "-", name[0]).lower() if name else line.text] = line
+    return list(found.values())

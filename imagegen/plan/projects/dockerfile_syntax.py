@@ -1,0 +1,230 @@
+"""Dockerfiles and the shell commands in them as words with line numbers; nothing runs.
+
+Sources: Dockerfile reference ("Parser directives", "Escape", "Here-documents", "Environment replacement") and
+frontend/dockerfile/parser/parser.go of BuildKit; POSIX.1-2024, "Shell Command Language", for words and operators.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagegen.core.errors import Location
+from imagegen.plan.projects.model import malformed
+
+INSTRUCTIONS = frozenset(
+    {
+        "ADD",
+        "ARG",
+        "CMD",
+        "COPY",
+        "ENTRYPOINT",
+        "ENV",
+        "EXPOSE",
+        "FROM",
+        "HEALTHCHECK",
+        "LABEL",
+        "MAINTAINER",
+        "ONBUILD",
+    }
+    | {"RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR"}
+)
+_DIRECTIVE = re.compile(r"#\s*([A-Za-z][A-Za-z0-9]*)\s*=\s*(.+?)\s*$")
+_HEREDOC = re.compile(r"(?<!<)<<(-?)([\"']?)([A-Za-z_][A-Za-z0-9_]*)\2")
+_VARIABLE = re.compile(r"\\\$|\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-+])([^{}]*))?\})")
+_OPERATORS = frozenset({";", "&", "&&", "|", "||", "(", ")", ";;", "\n"})
+_REDIRECTION = re.compile(r"[<>&|]*[<>][<>&|]*")
+_OPENING, _CLOSING = frozenset({"if", "case", "for", "while", "until"}), frozenset({"fi", "esac", "done"})
+_BETWEEN = frozenset({"then", "else", "elif", "do", "{", "}", "!", "time"})
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The text of one line of a file."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """An instruction: its name in capitals, its value by lines, and the lines of its here-documents."""
+
+    name: str
+    line: int
+    pieces: tuple[Piece, ...]
+    document: tuple[Piece, ...] = ()
+
+    @property
+    def value(self) -> str:
+        """The value with its continuation lines joined."""
+        return "".join(piece.text for piece in self.pieces).strip()
+
+
+@dataclass(frozen=True)
+class Command:
+    """A simple command of a shell: its words with variables replaced, and the line of each.
+
+    `is_conditional`: whether it runs is known only when it runs. `unknown` are variables that have no known value.
+    """
+
+    words: tuple[str, ...]
+    lines: tuple[int, ...]
+    is_conditional: bool = False
+    unknown: tuple[str, ...] = ()
+
+
+def parse(text: str, path: Path) -> list[Instruction]:
+    """Return the instructions of a Dockerfile. Raises ProjectFileError with the line that BuildKit rejects too."""
+    lines = text.splitlines()
+    escape = _escape(lines)
+    found: list[Instruction] = []
+    position = 0
+    while position < len(lines):
+        if not lines[position].strip() or lines[position].lstrip().startswith("#"):
+            position += 1
+            continue
+        start = position
+        pieces, position = _joined(lines, position, escape)
+        name, _, rest = pieces[0].text.strip().partition(" ")
+        name = name.upper()
+        if name not in INSTRUCTIONS:
+            raise malformed(f"{name[:40]!r} is no instruction of a Dockerfile", Location(path, start + 1))
+        pieces[0] = Piece(pieces[0].line, rest)
+        document: list[Piece] = []
+        if name in ("RUN", "COPY", "ADD"):
+            for dash, _, word in _HEREDOC.findall("".join(piece.text for piece in pieces)):
+                body, position = _document(lines, position, word, bool(dash), Location(path, start + 1))
+                document += body
+        found.append(Instruction(name, start + 1, tuple(pieces), tuple(document)))
+    return found
+
+
+def _escape(lines: list[str]) -> str:
+    for line in lines:
+        directive = _DIRECTIVE.fullmatch(line.strip())
+        if not directive:
+            break
+        if directive[1].lower() == "escape":
+            return directive[2]
+    return "\\"
+
+
+def _joined(lines: list[str], position: int, escape: str) -> tuple[list[Piece], int]:
+    """Return the lines of an instruction, without comments and escapes, and the position behind them."""
+    pieces: list[Piece] = []
+    while position < len(lines):
+        line, number = lines[position], position + 1
+        position += 1
+        if pieces and (not line.strip() or line.lstrip().startswith("#")):
+            continue  # BuildKit leaves these out of an instruction
+        stripped = line.rstrip()
+        if not stripped.endswith(escape):
+            pieces.append(Piece(number, line))
+            break
+        pieces.append(Piece(number, stripped[: -len(escape)]))
+    return pieces, position
+
+
+def _document(
+    lines: list[str], position: int, word: str, strips_tabs: bool, where: Location
+) -> tuple[list[Piece], int]:
+    body: list[Piece] = []
+    while position < len(lines):
+        line = lines[position].lstrip("\t") if strips_tabs else lines[position]
+        position += 1
+        if line == word:
+            return body, position
+        body.append(Piece(position, f"{line}\n"))
+    raise malformed(f"the here-document {word!r} does not end", where, fix=f"add a line with {word} alone")
+
+
+def expand(text: str, variables: Mapping[str, str], unknown: list[str]) -> str:
+    """Return a text with $NAME, ${NAME}, ${NAME:-default} and ${NAME:+other} replaced; unknown names are appended."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if name is None:
+            return "$"
+        known, operator, other = variables.get(name), match[3], match[4] or ""
+        is_set = bool(known) if operator and operator[0] == ":" else known is not None
+        if operator and operator.endswith("-"):
+            return known or "" if is_set else other
+        if operator:
+            return other if is_set else ""
+        if known is None:
+            unknown.append(name)
+        return known or ""
+
+    return _VARIABLE.sub(value, text)
+
+
+def commands(pieces: tuple[Piece, ...], variables: Mapping[str, str], path: Path) -> Iterator[Command]:
+    """Yield the simple commands of a shell script. Raises ProjectFileError for quotes that do not end."""
+    depth = 0
+    words: list[tuple[str, int]] = []
+    for token, line in (*_tokens(pieces, path), ("\n", pieces[-1].line if pieces else 0)):
+        if token not in _OPERATORS:
+            words.append((token, line))
+            continue
+        while words and words[0][0] in _OPENING | _CLOSING | _BETWEEN:
+            word = words.pop(0)[0]
+            depth = max(0, depth + (word in _OPENING) - (word in _CLOSING))
+            if word in ("for", "case"):
+                words.clear()
+        if made := _command(words, variables, depth > 0):
+            yield made
+        words = []
+
+
+def _tokens(pieces: tuple[Piece, ...], path: Path) -> Iterator[tuple[str, int]]:
+    """Yield words and operators, each with its line. A comment ends with its line."""
+    text = "".join(piece.text for piece in pieces)
+    ends: list[tuple[int, int]] = []
+    total = 0
+    for piece in pieces:
+        total += len(piece.text)
+        ends.append((total, piece.line))
+    stream = io.StringIO(text)
+    lexer = shlex.shlex(stream, posix=True, punctuation_chars="();<>|&\n")
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
+    is_comment = False
+    while True:
+        try:
+            token = lexer.get_token()
+        except ValueError as error:
+            line = pieces[0].line if pieces else None
+            raise malformed("a quote of a shell command does not end", Location(path, line), str(error)) from error
+        if token is None:
+            return
+        place = next((line for end, line in ends if stream.tell() - 1 <= end), pieces[-1].line)
+        if "\n" in token and not token.strip("\n;&|()"):
+            is_comment = False
+            yield "\n", place
+            continue
+        is_comment = is_comment or token.startswith("#")
+        if not is_comment:
+            yield token, place
+
+
+def _command(words: list[tuple[str, int]], variables: Mapping[str, str], is_conditional: bool) -> Command | None:
+    unknown: list[str] = []
+    found: list[tuple[str, int]] = []
+    skip = False
+    for word, line in words:
+        if _REDIRECTION.fullmatch(word):
+            if found and found[-1][0] in ("1", "2"):  # a file descriptor
+                found.pop()
+            skip = True
+        elif skip:
+            skip = False
+        else:
+            expanded = expand(word, variables, unknown)
+            found += [(each, line) for each in (expanded.split() if "$" in word else [expanded])]
+    if not found:
+        return None
+    return Command(tuple(word for word, _ in found), tuple(line for _, line in found), is_conditional, tuple(unknown))
