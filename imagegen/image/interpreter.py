@@ -26,7 +26,6 @@ from imagegen.core.text import unprintable
 from imagegen.image.base.image import ODD, UnpackTarget
 from imagegen.plan.lock.foundation import InterpreterArchive
 
-_BUILT_AT = "/install"
 _PREFIX = re.compile(r"(?<![^\s'\":=!])(-[LI]|#!)?/install(?![^\s'\":/])", re.MULTILINE)
 # As uv's table of variables has it; each is a command, whose options stay.
 _COMMANDS = ("CC", "CXX", "BLDSHARED", "LDSHARED", "LDCXXSHARED", "LINKCC")

@@ -56,11 +56,12 @@ def test_the_reason_of_the_state_is_the_reason_of_the_refusal() -> None:
 
 
 def test_a_lock_that_a_build_refuses_says_why() -> None:
-    lock.require_fresh(LOCK, CELL, "lock.toml")
-    moved = replace(LOCK, inputs={**LOCK.inputs, "base": "other"})
-    with pytest.raises(LockError) as stale:
-        lock.require_fresh(moved, CELL, "lock.toml")
-    assert stale.value.where == "lock.toml"
-    assert "base" in str(stale.value.why)
-    with pytest.raises(LockError):
-        lock.require_fresh(replace(LOCK, image="other"), CELL, "lock.toml")
+    assert not lock.stale(LOCK, CELL)
+    assert not lock.contradictions(LOCK, CELL)
+    moved = lock.stale(replace(LOCK, inputs={**LOCK.inputs, "base": "other"}), CELL)
+    assert moved == ("base",)
+    stale = lock.outdated(CELL, moved, (), "lock.toml")
+    assert (stale.code, stale.where) == ("lock-stale", "lock.toml")
+    wrong = lock.contradictions(replace(LOCK, image="other"), CELL)
+    assert "image" in wrong
+    assert lock.outdated(CELL, (), wrong, "lock.toml").code == "lock-contradicts-matrix"

@@ -7,7 +7,7 @@ from imagegen.core.lazy import lazy_names
 if TYPE_CHECKING:
     from imagegen.plan.lock.builds import fetch_sources, require_unchanged, with_built_wheels
     from imagegen.plan.lock.file import contents_hash, dumps, inputs_hash, loads, read, read_text, write
-    from imagegen.plan.lock.freshness import contradictions, outdated, require_fresh, stale
+    from imagegen.plan.lock.freshness import contradictions, outdated, stale
     from imagegen.plan.lock.indexes import with_indexes
     from imagegen.plan.lock.own import pack_own_packages, require_own_packages
 
@@ -22,7 +22,6 @@ __all__ = [
     "pack_own_packages",
     "read",
     "read_text",
-    "require_fresh",
     "require_own_packages",
     "require_unchanged",
     "stale",
@@ -36,7 +35,7 @@ __getattr__ = lazy_names(
     {
         "builds": ("fetch_sources", "require_unchanged", "with_built_wheels"),
         "file": ("contents_hash", "dumps", "inputs_hash", "loads", "read", "read_text", "write"),
-        "freshness": ("contradictions", "outdated", "require_fresh", "stale"),
+        "freshness": ("contradictions", "outdated", "stale"),
         "indexes": ("with_indexes",),
         "own": ("pack_own_packages", "require_own_packages"),
     },

@@ -57,14 +57,6 @@ def contradictions(lock: Lock, cell: Cell) -> tuple[str, ...]:
     return tuple(_contradictions(lock, cell))
 
 
-def require_fresh(lock: Lock, cell: Cell, where: str) -> None:
-    """Raise LockError for a lock at the path `where` that is stale or that an edit has changed."""
-    moved = stale(lock, cell)
-    wrong = () if moved else contradictions(lock, cell)
-    if moved or wrong:
-        raise outdated(cell, moved, wrong, where)
-
-
 def outdated(cell: Cell, moved: Sequence[str], wrong: Sequence[str], where: str) -> LockError:
     """Return the error about a lock at the path `where`: its `stale` inputs, or else its `contradictions`."""
     fix = f"`imagegen lock {cell.id}`"
