@@ -26,7 +26,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.interpreters import Models
 from imagegen.plan.matrix.model import Cell, Rule
 from imagegen.plan.rules import facts_of_cell, facts_of_lock, minimum_version
-from imagegen.run import doctor_messages, doctor_symbols
+from imagegen.run import doctor_messages
 from imagegen.run.engine import ContainerInfo, Engine, signal_name
 
 HOST = "this host"
@@ -179,7 +179,7 @@ def examine_container(engine: Engine, name: str, models: Models) -> Diagnosis:
     Raises EngineError when there is none, or the engine fails.
     """
     visit = engine.visit(name)
-    findings = [*ending(visit), *doctor_messages.explain(visit.log, models)]
+    findings = [*ending(visit), *doctor_messages.explain_messages(visit.log, models)]
     inner: list[Row] = []
     machine: dict[str, Any] = {}
     if visit.running:
@@ -201,8 +201,8 @@ def examine_container(engine: Engine, name: str, models: Models) -> Diagnosis:
 
 def examine_log(where: str, log: str, models: Models) -> Diagnosis:
     """Explain the known messages, and the undefined symbols of torch, of a log or a traceback called `where`."""
-    findings = [*doctor_symbols.explain_symbols(log), *doctor_messages.explain(log, models)]
-    rows = (_row("log", _LOG, findings), _row(doctor_symbols.NAME, _SYMBOLS, findings))
+    findings = [*doctor_messages.explain_symbols(log), *doctor_messages.explain_messages(log, models)]
+    rows = (_row("log", _LOG, findings), _row(doctor_messages.SYMBOLS, _SYMBOLS, findings))
     count = (
         f"{len(findings)} explained" if findings else f"none of {len(doctor_messages.KNOWN)} known messages is in it"
     )

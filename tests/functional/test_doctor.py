@@ -121,7 +121,7 @@ MODELS = Models("2026-11-22", {"transformers": "4.45.0"}, {}, {"ministral3": {"t
 
 
 def explain(log: str) -> list[Finding]:
-    return doctor_messages.explain(log, MODELS)
+    return doctor_messages.explain_messages(log, MODELS)
 
 
 def test_a_model_type_comes_with_the_first_releases_that_know_it() -> None:

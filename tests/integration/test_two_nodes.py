@@ -89,7 +89,7 @@ def nodes(engine: Engine, cpu_grpo: Built) -> Iterator[Nodes]:
 
 def explained(done: subprocess.CompletedProcess[str]) -> str:
     """Return the doctor's explanations of a log."""
-    return "\n".join(each.text for each in doctor_messages.explain(done.stdout, Models("", {}, {}, {})))
+    return "\n".join(each.text for each in doctor_messages.explain_messages(done.stdout, Models("", {}, {}, {})))
 
 
 def test_torchruns_rendezvous_and_gloos_all_reduce(nodes: Nodes) -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from imagegen.audit.torch_exports import ExportIndex
 from imagegen.plan.matrix.interpreters import Models
-from imagegen.run import doctor_symbols as symbols
+from imagegen.run import doctor_messages
 from imagegen.run.doctor import examine_log
-from imagegen.run.doctor_symbols import explain_symbols
+from imagegen.run.doctor_messages import explain_symbols
 
 GONE, NEVER = "_ZN3c104cuda4goneEv", "_ZN3c105neverEv"
 INDEX = ExportIndex(("2.6.0", "2.7.0", "2.8.0", "2.9.0"), {GONE: 0b1011})
@@ -23,7 +23,7 @@ IMPORT = "ImportError: /opt/venv/flash_attn_2_cuda.so: undefined symbol: "
 def _mangled() -> Iterator[None]:
     """Demangling takes a process, which unit tests may not start."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(symbols, "demangle", str)
+        patch.setattr(doctor_messages, "demangle", str)
         yield
 
 

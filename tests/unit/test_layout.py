@@ -48,7 +48,6 @@ ORDER = [
     "run.embedded_engine",
     "run.engine",
     "run.doctor_messages",
-    "run.doctor_symbols",
     "run.doctor",
     "run.smoke",
     "run.numerics",
