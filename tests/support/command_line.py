@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from imagegen.app.session import Session
 from imagegen.cli import main
-from imagegen.cli.app import App
 from imagegen.core.data import shipped
-from imagegen.plan import lock, rules
+from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix import Matrix
-from imagegen.plan.matrix.model import Cell, Rule
 from tests.support.shipped_locks import shipped_lock
 
 IMAGE = """\
@@ -42,40 +39,37 @@ class Ended:
 
 
 Run = Callable[..., Ended]
-_LOAD: Callable[[App], Matrix] = vars(Session)["matrix"].func
-_LOADED: list[Matrix] = []
+_SHARED = ("matrix", "api-rules", "metadata", "scans", "answers", "catalogue")  # not "lock-check", which tests replace
+_RESULTS: dict[tuple[str, str], Any] = {}
 
 
-def _matrix(app: App, load: Callable[[App], Matrix] = _LOAD) -> Matrix:
-    """An app's matrix; that of the project as `run` makes it is loaded and checked once for all tests."""
-    files = [path for name in ("matrices", "wheels") for path in (app.project / name).rglob("*")]
-    if [path.read_text() for path in files if path.is_file()] != [IMAGE]:
-        return load(app)
-    if not _LOADED:
-        _LOADED.append(load(app))
-    return _LOADED[0]
+def _compiled(
+    session: Session,
+    kind: str,
+    subject: str,
+    compute: Callable[[], Any],
+    *inputs: str | None,
+    usual: Callable[..., Any] = Session._compiled,
+) -> Any:
+    """Return a result over the project as `run` makes it, which is computed once for all tests; of others as usual."""
+    if kind not in _SHARED or inputs or not _is_plain(session):
+        return usual(session, kind, subject, compute, *inputs)
+    key = (kind, subject)
+    if key not in _RESULTS:
+        _RESULTS[key] = compute()
+    return _RESULTS[key]
 
 
-_ANSWERS: dict[tuple[str, ...], dict[str, rules.CellAnswer]] = {}
+def _is_plain(session: Session) -> bool:
+    """Return whether the session's matrix is that of the project as `run` makes it."""
+    own = session.project / "matrices"
+    return session.matrix_directories == [shipped("matrices"), shipped("wheels"), own] and [
+        path.read_text() for path in own.rglob("*") if path.is_file()
+    ] == [IMAGE]
 
 
-def _answers(
-    cells: Sequence[Cell],
-    given: Iterable[Rule],
-    library: rules.MetadataCache,
-    judge: Callable[..., dict[str, rules.CellAnswer]] = rules.cell_answers,
-) -> dict[str, rules.CellAnswer]:
-    """Return the answers about cells; those of the matrix that is loaded once are found once."""
-    if not _LOADED or given is not _LOADED[0].rules:
-        return judge(cells, given, library)
-    names = tuple(cell.id for cell in cells)
-    if names not in _ANSWERS:
-        _ANSWERS[names] = judge(cells, given, library)
-    return _ANSWERS[names]
-
-
-def _read_lock(path: Path, *more: Path | None, read: Callable[..., Lock] = lock.read) -> Lock:
-    return shipped_lock(path.stem) if path.parent == shipped("locks") else read(path, *more)
+def _load_lock(text: str, path: Path, usual: Callable[..., Lock] = lock.loads) -> Lock:
+    return shipped_lock(path.stem) if path.parent == shipped("locks") else usual(text, path)
 
 
 def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], project: Path) -> Run:
@@ -86,11 +80,8 @@ def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys.modules["imagegen.cli.main"], "_SIGNALS", {})  # they stay the tests' own
     monkeypatch.setenv("XDG_CACHE_HOME", str(project / "cache"))
-    shared = cached_property(_matrix)
-    shared.__set_name__(App, "matrix")
-    monkeypatch.setattr(App, "matrix", shared)
-    monkeypatch.setattr(rules, "cell_answers", _answers)
-    monkeypatch.setattr(lock, "read", _read_lock)
+    monkeypatch.setattr(Session, "_compiled", _compiled)
+    monkeypatch.setattr(lock, "loads", _load_lock)
 
     def run(*arguments: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["imagegen", "--project", str(project), *arguments])
