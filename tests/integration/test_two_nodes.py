@@ -22,12 +22,14 @@ from tests.support.machines import Built
 pytestmark = pytest.mark.integration
 
 PORT = 29500
-PATIENCE = 10  # seconds that torch waits for the other host; gloo waits five times as long
+PATIENCE = 10  # seconds that torch waits for the other host, which may be slow to start; gloo waits five times as long
+SHORT = 3  # seconds, where no other host can come
 PROGRAM = f"""
+import os
 from datetime import timedelta
 import torch
 from torch import distributed as dist
-dist.init_process_group("gloo", timeout=timedelta(seconds={PATIENCE}))
+dist.init_process_group("gloo", timeout=timedelta(seconds=int(os.environ.get("PATIENCE", {PATIENCE}))))
 total = torch.full((1000,), float(dist.get_rank() + 1))
 dist.all_reduce(total)
 assert bool((total == 3).all())
@@ -104,7 +106,7 @@ def test_torchruns_rendezvous_and_gloos_all_reduce(nodes: Nodes) -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "no-such-host"])
 def test_a_first_host_that_cannot_be_reached(nodes: Nodes, address: str) -> None:
-    first, second = nodes.ranks(nodes.address, address)
+    first, second = nodes.ranks(nodes.address, address, PATIENCE=str(SHORT))
     assert (first.returncode, second.returncode) == (1, 1)
     assert "1/2 processes reached the rendezvous" in explained(first)
     assert f"the rendezvous at {address} cannot be reached" in explained(second)
