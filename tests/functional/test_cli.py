@@ -207,6 +207,26 @@ def test_errors_are_sentences_on_stderr_with_their_code(run: Run) -> None:
     assert run("lock").code == 64
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("build", "cpu-grop"), 64, "usage-unknown-cell"),
+        (("build", "nothing*"), 64, "usage-unknown-cell"),
+        (("build", "cpu-grpo", "--output", "tar:x"), 64, "usage-invalid-value"),
+        (("build",), 64, "missing argument"),
+        (("frobnicate",), 64, "usage-unknown-command"),
+        (("lock", "cpu-grpo", "--upgrade-package", "nonesuch"), 67, "lock-unknown-package"),
+        (("lock", "cpu-grpo", "--as-of", "yesterday"), 67, "lock-cutoff-invalid"),
+        (("--project", "gone", "list"), 64, "does not exist"),
+    ],
+)
+def test_bad_input_gets_a_sentence(run: Run, arguments: tuple[str, ...], code: int, said: str) -> None:
+    ended = run(*arguments)
+    assert (ended.code, ended.out) == (code, "")
+    assert said in ended.err
+    assert "Traceback" not in ended.err
+
+
 @pytest.mark.parametrize("no_color", ["", "1"])
 def test_colours_are_for_those_who_want_them(run: Run, monkeypatch: pytest.MonkeyPatch, no_color: str) -> None:
     monkeypatch.setenv("NO_COLOR", no_color)

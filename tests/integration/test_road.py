@@ -173,26 +173,6 @@ def test_a_base_that_left_the_archive_is_refused_by_name_or_relocked_loudly(
     assert digest_of(done) == json.loads((tmp_path / "image/index.json").read_text())["manifests"][0]["digest"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (("build", "sb3-maskabel"), 64, "usage-unknown-cell"),
-        (("build", "nothing*"), 64, "usage-unknown-cell"),
-        (("build", IMAGE, "--output", "tar:x"), 64, "usage-invalid-value"),
-        (("build",), 64, "missing argument"),
-        (("frobnicate",), 64, "usage-unknown-command"),
-        (("lock", IMAGE, "--upgrade-package", "nonesuch"), 67, "lock-unknown-package"),
-        (("lock", IMAGE, "--as-of", "yesterday"), 67, "lock-cutoff-invalid"),
-        (("--project", "gone", "list"), 64, "does not exist"),
-    ],
-)
-def test_bad_input_gets_a_sentence(machine: Place, arguments: tuple[str, ...], code: int, said: str) -> None:
-    done = machine.run(*arguments, code=code)
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-
-
 def test_the_store_is_sound_afterwards(built: Built, machine: Place) -> None:
     assert "0 damaged" in machine.run("store", "check").stderr
     before = json.loads(machine.run("store", "size", "--json").stdout)
