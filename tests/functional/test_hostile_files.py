@@ -120,7 +120,7 @@ def test_a_link_out_of_the_project_is_not_followed(link: str, tmp_path: Path) ->
     assert done.returncode == code, done.stderr
     assert data.OUTSIDE in done.stderr
     shown = done.stdout + done.stderr + "".join(each.read_text() for each in project.root.glob("report/**/*.html"))
-    assert SECRET[:4] not in shown
+    assert SECRET[:8] not in shown
 
 
 def test_a_link_within_the_project_is_followed(tmp_path: Path) -> None:

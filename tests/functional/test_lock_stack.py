@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import uv
 from packaging.requirements import Requirement
+from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
@@ -38,6 +39,7 @@ plus = ["more"]
 dev = ["more"]
 """
 OTHER = "torch-2.13.0%2Bcpu-cp310-cp310-linux_x86_64.whl"
+PYPI = PYPI_SIMPLE_ENDPOINT.rstrip("/")
 TOOL = "https://mirror.example.org/packages/tool-2.0-py3-none-any.whl"
 TORCH = "torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl"
 UV_LOCK = f"""\
@@ -70,12 +72,12 @@ dev = [{{ name = "more" }}]
 [[package]]
 name = "more"
 version = "3.0"
-source = {{ registry = "https://pypi.org/simple" }}
+source = {{ registry = "{PYPI}" }}
 wheels = [{{ url = "https://files.example.org/more-3.0-py3-none-any.whl", hash = "sha256:{"5" * 64}", size = 8 }}]
 [[package]]
 name = "old"
 version = "1.0"
-source = {{ registry = "https://pypi.org/simple" }}
+source = {{ registry = "{PYPI}" }}
 wheels = [{{ url = "https://files.example.org/old-1.0-py3-none-any.whl", hash = "sha256:{"6" * 64}" }}]
 [[package]]
 name = "tool"
@@ -203,7 +205,7 @@ def test_the_lock_equals_the_export_of_uv_hash_by_hash(project: Project, options
 
 
 def test_a_component_of_several_versions_is_the_one_that_the_project_requires(project: Project) -> None:
-    other = '[[package]]\nname = "tool"\nversion = "1.0"\nsource = { registry = "https://pypi.org/simple" }\n'
+    other = '[[package]]\nname = "tool"\nversion = "1.0"\nsource = { registry = "' + PYPI + '" }\n'
     text = UV_LOCK.replace(
         '{ name = "tool" },\n    { name = "torch" }', '{ name = "tool", version = "2.0" },\n    { name = "torch" }'
     )

@@ -295,7 +295,7 @@ def write_repository(locked: LockedBase, store: Store, directory: Path) -> None:
 
 def architecture_of(locked: LockedBase) -> str:
     """Return Debian's name of the architecture of a base's packages."""
-    return next(deb.architecture for deb in locked.debs if deb.architecture != "all")
+    return next((deb.architecture for deb in locked.debs if deb.architecture != "all"), "all")
 
 
 def require_execution(architecture: str, env: Mapping[str, str]) -> None:
@@ -304,7 +304,7 @@ def require_execution(architecture: str, env: Mapping[str, str]) -> None:
     The scripts of packages run below mmdebstrap, and the image's interpreter compiles byte-code: for another processor
     than this machine's, qemu does it, for which the kernel is configured (Linux, admin-guide/binfmt-misc).
     """
-    if PLATFORMS.get(platform.machine()) == f"linux/{architecture}":
+    if architecture == "all" or PLATFORMS.get(platform.machine()) == f"linux/{architecture}":
         return
     program = shutil.which("arch-test", path=env.get("PATH", os.defpath))
     if program and subprocess.run([program, architecture], capture_output=True, check=False).returncode == 0:

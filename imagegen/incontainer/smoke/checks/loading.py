@@ -47,7 +47,7 @@ OPTIONAL = ("cupy_backends/cuda/libs/cudnn.", "torchao/_C.")
 def check(spec: Spec) -> Details:
     findings = Findings()
     image = image_of(spec)
-    if not image.needed and "torch" not in spec.versions:
+    if not image.needed and is_pure(image.prefix):
         raise Skipped(f"no library lies below {spec.prefix}: its packages are pure Python")
     findings.expect("any", bool(image.needed), f"there is no library below {spec.prefix}: nothing was proven")
     unlinked, linked = image.split()
@@ -269,6 +269,12 @@ def plugin_of(deed: forks.Deed, image: Image) -> str:
         return ""
     ours = (image.cuda and OURS.match(absent[1])) or image.declared & set(Path(deed.name).parts)
     return "" if ours else absent[1]
+
+
+def is_pure(prefix: Path) -> bool:
+    """Return whether no distribution below a folder says that it has compiled files (Root-Is-Purelib, PEP 427)."""
+    found = (each for each in metadata.distributions() if Path(str(each.locate_file(""))).is_relative_to(prefix))
+    return all("\nRoot-Is-Purelib: true" in (each.read_text("WHEEL") or "") for each in found)
 
 
 def describe(name: str, image: Image) -> str:
