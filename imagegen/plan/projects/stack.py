@@ -33,7 +33,7 @@ from imagegen.plan.matrix.model import Cell, GitSource, Sdist, StackFile
 from imagegen.plan.projects.locks import PylockFile, UvLockFile, read_pylock, read_uv_lock
 from imagegen.plan.projects.model import MarkerTarget
 
-_DEFAULT_GROUP = "dev"  # that `uv sync` installs unless it is told otherwise (uv's documentation of dependency groups)
+_DEFAULT_GROUP = "dev"  # that `uv sync` installs by default (uv's documentation of dependency groups)
 _NAMED = 5  # packages in a message
 
 
