@@ -196,7 +196,7 @@ def build(locked: LockedBase, context: Context) -> LayerDescriptor:
                 why="a Debian base is made by it",
                 fix="apt-get install mmdebstrap",
             )
-        require_execution(architecture_of(locked), context.settings.env)
+        require_execution(_architecture(locked), context.settings.env)
         fetch.fetch(locked, context)
         with timed(context.progress, f"building base {locked.name} from {len(locked.debs)} packages"):
             layer = _build(locked, context.store)
@@ -293,7 +293,7 @@ def write_repository(locked: LockedBase, store: Store, directory: Path) -> None:
         path.chmod(0o755 if path.is_dir() else 0o644)  # as above: read by another user
 
 
-def architecture_of(locked: LockedBase) -> str:
+def _architecture(locked: LockedBase) -> str:
     """Return Debian's name of the architecture of a base's packages."""
     return next((deb.architecture for deb in locked.debs if deb.architecture != "all"), "all")
 
@@ -325,7 +325,7 @@ def _mmdebstrap(locked: LockedBase, repository: Path, archive: Path, store: Stor
         f"--mode={mode}",
         "--variant=custom",  # exactly the packages named, installed by dpkg
         "--format=tar",
-        f"--architectures={architecture_of(locked)}",
+        f"--architectures={_architecture(locked)}",
         f"--include={','.join(deb.name for deb in locked.debs)}",
         "--dpkgopt=force-unsafe-io",
         f"--setup-hook={_MERGE_USR}",

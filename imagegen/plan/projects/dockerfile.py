@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
 from pydantic import TypeAdapter, ValidationError
 
 from imagegen.core import types as t
@@ -366,5 +367,5 @@ def _last_wins(lines: Iterable[requirements.Line]) -> list[requirements.Line]:
     found: dict[str, requirements.Line] = {}
     for line in lines:
         name = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*(?=\s*(?:\[|[=<>!~;@]|$))", line.text)
-        found[re.sub(r"[-_.]+", "-", name[0]).lower() if name else line.text] = line
+        found[canonicalize_name(name[0]) if name else line.text] = line
     return list(found.values())

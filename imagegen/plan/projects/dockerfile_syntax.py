@@ -17,7 +17,7 @@ from imagegen.core.errors import Location
 from imagegen.plan.projects.model import malformed
 
 INSTRUCTIONS = frozenset(
-    {
+    [
         "ADD",
         "ARG",
         "CMD",
@@ -30,8 +30,13 @@ INSTRUCTIONS = frozenset(
         "LABEL",
         "MAINTAINER",
         "ONBUILD",
-    }
-    | {"RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR"}
+        "RUN",
+        "SHELL",
+        "STOPSIGNAL",
+        "USER",
+        "VOLUME",
+        "WORKDIR",
+    ]
 )
 _DIRECTIVE = re.compile(r"#\s*([A-Za-z][A-Za-z0-9]*)\s*=\s*(.+?)\s*$")
 _HEREDOC = re.compile(r"(?<!<)<<(-?)([\"']?)([A-Za-z_][A-Za-z0-9_]*)\2")
