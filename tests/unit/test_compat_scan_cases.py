@@ -52,6 +52,9 @@ KNOWS_MORE = {
     "vllm-b300": "its kernels for FP8 and FP4 are missing, and all others are there",
     "vllm-gb10": "its kernels for FP8 and FP4 are missing, and all others are there",
     "triton-gb10": "its ptxas does not know sm_121a",
+    "torchcodec-torch2.7": "torch has every symbol, and the process aborts or finds no operator",
+    "torchcodec-torch2.8": "torch has every symbol, and the process aborts or finds no operator",
+    "torchcodec-torch2.9": "torch has every symbol, and the process aborts",
 }
 
 

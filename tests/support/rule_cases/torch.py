@@ -185,4 +185,22 @@ CASES = {
         stack(python="3.11", hydra_core="1.3.0"),
         stack(python="3.10", hydra_core="1.2.0"),
     ),
+    # measured: 0.5 ends with std::bad_alloc beside torch 2.9.1, and decodes beside 2.7.1
+    "torchcodec-torch2.7": case(
+        stack("12.8", torch="2.9.1", torchcodec="0.5"),
+        stack("12.8", torch="2.7.1+cu128", torchcodec="0.5"),
+        stack("12.8", torch="2.8.0", torchcodec="0.7.0"),
+    ),
+    # measured: 0.7.0 ends with std::length_error beside torch 2.9.1, and decodes beside 2.8.0
+    "torchcodec-torch2.8": case(
+        stack("12.8", torch="2.9.1", torchcodec="0.7.0"),
+        stack("12.8", torch="2.8.0", torchcodec="0.7.0"),
+        stack("12.8", torch="2.9.1", torchcodec="0.8.1"),
+    ),
+    # measured: 0.9.1 ends with std::bad_alloc beside torch 2.8.0, and decodes beside 2.9.1
+    "torchcodec-torch2.9": case(
+        stack("12.8", torch="2.8.0", torchcodec="0.9.1"),
+        stack("12.8", torch="2.9.1", torchcodec="0.9.1"),
+        stack("12.8", torch="2.10.0", torchcodec="0.10.0"),
+    ),
 }
