@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.text import Text
 
 from imagegen.app.session import Session
 from imagegen.core import data
-from imagegen.core.errors import UsageError
+from imagegen.core.errors import ImagegenError, UsageError
 from imagegen.core.progress import Terminal
 
 _UNCUT = 10_000  # columns: more than any row of a table has
@@ -127,3 +129,19 @@ def _joined(row: Sequence[Text], widths: Sequence[int], console: Console) -> Ite
             line += part + Text(" " * (width - part.cell_len) + _GAP)
         line.rstrip()
         yield line
+
+
+def complete_cells(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001 - click's signature
+    """Return the images and cells whose names begin with `incomplete`; a shell has no place for an error.
+
+    Cells come after an image's whole name, since there are many.
+    """
+    try:
+        matrix = App(os.environ, Path(ctx.find_root().params.get("project") or ".")).matrix
+    except ImagegenError:
+        return []
+    images = [CompletionItem(name, help=matrix.select(name)[0].description) for name in matrix.defaults]
+    cells = [CompletionItem(cell.id, help=cell.purpose) for cell in matrix.cells()]
+    found = [each for each in images if each.value.startswith(incomplete)]
+    whole = any(incomplete.startswith(each.value) for each in images)
+    return found + [each for each in cells if each.value.startswith(incomplete)] if whole or not found else found

@@ -20,8 +20,7 @@ import click
 from rich.text import Text
 
 from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layout
-from imagegen.cli.app import App, Table, json_option, pass_app
-from imagegen.cli.completion import complete_cells
+from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
 from imagegen.cli.report_command import print_report
 from imagegen.core.errors import IncompatibleError, LockError, OptionConflictError, UsageError
 from imagegen.core.text import counted

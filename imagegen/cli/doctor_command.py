@@ -6,8 +6,7 @@ from typing import TextIO
 
 import click
 
-from imagegen.cli.app import App, json_option, pass_app
-from imagegen.cli.completion import complete_cells
+from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.errors import EngineError, OptionConflictError
 from imagegen.image.layers.image import local_tags
 from imagegen.incontainer.preflight.model import Image

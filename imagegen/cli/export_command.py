@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from imagegen.app.build import assemble_image, ensure_wheels
-from imagegen.cli.app import App, json_option, pass_app
-from imagegen.cli.completion import complete_cells
+from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.core.progress import human
 from imagegen.core.store.images import require_new, require_new_file

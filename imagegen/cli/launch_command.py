@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from imagegen.app import launch
-from imagegen.cli.app import App, pass_app, write_document
-from imagegen.cli.completion import complete_cells
+from imagegen.cli.app import App, complete_cells, pass_app, write_document
 from imagegen.core.errors import OptionConflictError
 
 

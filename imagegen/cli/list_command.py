@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from imagegen.app import states
-from imagegen.cli.app import App, Table, json_option, pass_app
-from imagegen.cli.completion import complete_cells
+from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
 from imagegen.core.errors import LockError
 from imagegen.core.store import images
 from imagegen.plan.lock.model import Lock

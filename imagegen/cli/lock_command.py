@@ -8,8 +8,7 @@ import click
 
 from imagegen.app.derive import Changes, lock_changed
 from imagegen.app.lock import LockedImage, check_locks, lock_image
-from imagegen.cli.app import App, json_option, pass_app
-from imagegen.cli.completion import complete_cells
+from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.wheels.resolve import LockOptions
 

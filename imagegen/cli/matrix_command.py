@@ -12,8 +12,7 @@ from rich.text import Text
 
 from imagegen.app import states
 from imagegen.app.states import CellState, StateName
-from imagegen.cli.app import App, Table, pass_app
-from imagegen.cli.completion import complete_cells
+from imagegen.cli.app import App, Table, complete_cells, pass_app
 from imagegen.core.text import shown
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules import CellAnswer

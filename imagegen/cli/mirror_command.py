@@ -6,8 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from imagegen.cli.app import App, json_option, pass_app
-from imagegen.cli.completion import complete_cells
+from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.config import MIRROR_VARIABLE
 from imagegen.core.context import Context
 from imagegen.core.progress import human

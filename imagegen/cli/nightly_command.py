@@ -14,9 +14,8 @@ from imagegen.app.nightly import changes
 from imagegen.app.nightly.propose import Proposal
 from imagegen.app.nightly.run import CellOutcome, update_locks
 from imagegen.app.publish import Publisher, PublishOptions
-from imagegen.cli.app import App, Table, json_option, pass_app
+from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
 from imagegen.cli.build_command import builder_option
-from imagegen.cli.completion import complete_cells
 from imagegen.cli.publish_command import key_option
 from imagegen.cli.report_command import print_report
 from imagegen.core.errors import LockError, OptionConflictError

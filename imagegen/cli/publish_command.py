@@ -8,9 +8,8 @@ from typing import Any, cast
 import click
 
 from imagegen.app.publish import KEY_VARIABLE, PublishedImage, Publisher, PublishOptions, plan_publish, publish_image
-from imagegen.cli.app import App, json_option, pass_app
+from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.build_command import builder_option
-from imagegen.cli.completion import complete_cells
 from imagegen.cli.report_command import print_report
 from imagegen.core.errors import OptionConflictError
 from imagegen.plan.lock.model import Lock

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from imagegen.app.build import require_unchanged_copies
-from imagegen.cli.app import App, json_option, pass_app
-from imagegen.cli.completion import complete_cells
+from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.errors import EngineError, OptionConflictError, PackagesGoneError
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers.image import local_tags

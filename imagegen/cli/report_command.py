@@ -16,8 +16,7 @@ from imagegen.app.audit import audit_report
 from imagegen.app.comparison import comparison_facts
 from imagegen.app.launch import published_repository
 from imagegen.app.nightly import changes
-from imagegen.cli.app import App, Table, json_option, pass_app
-from imagegen.cli.completion import complete_cells
+from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
 from imagegen.core import data
 from imagegen.core.errors import FetchError, LockError, PublishError, UsageError
 from imagegen.core.text import counted, shown

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from imagegen.app.publish import known_digest
-from imagegen.cli.app import App, pass_app, write_document
-from imagegen.cli.completion import complete_cells
+from imagegen.cli.app import App, complete_cells, pass_app, write_document
 from imagegen.supply.trust.licences import read_known_licences
 from imagegen.supply.trust.sbom import sbom
 from imagegen.wheels import builds

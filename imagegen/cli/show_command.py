@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 import click
 from rich.text import Text
 
-from imagegen.cli.app import App, Table, json_option, pass_app
-from imagegen.cli.completion import complete_cells
+from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
 from imagegen.core.errors import LockError
 from imagegen.core.progress import human
 from imagegen.core.text import counted

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from imagegen.cli.app import App, Table, json_option, pass_app
-from imagegen.cli.completion import complete_cells
+from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
 from imagegen.cli.report_command import check_writable, print_lines, print_report
 from imagegen.core.errors import EngineError, SmokeError, UsageError
 from imagegen.core.text import shown

@@ -16,10 +16,9 @@ import click
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagegen.cli.app import App, Table, json_option, pass_app
+from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
 from imagegen.cli.build_command import builder_option
 from imagegen.cli.commands import CommandGroup
-from imagegen.cli.completion import complete_cells
 from imagegen.core.context import Context
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
