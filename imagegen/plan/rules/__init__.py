@@ -1,8 +1,7 @@
 """Compatibility: rules, package metadata and facts -> verdict, reasons, what works instead."""
 
-from imagegen.plan.rules.age import unconfirmed
 from imagegen.plan.rules.builds import build_rules, choose_builds
-from imagegen.plan.rules.check import Conflict, Verdict, check_rules
+from imagegen.plan.rules.check import Conflict, Verdict, check_rules, unconfirmed
 from imagegen.plan.rules.declared import complete_names, replace_base_torch
 from imagegen.plan.rules.evaluate import evaluate, evaluate_cell, evaluate_on, minimum_version, rule_constraints
 from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, facts_of_lock, rules_in_context

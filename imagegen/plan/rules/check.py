@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -17,6 +18,7 @@ Answer = Literal["compatible", "incompatible", "unknown"]
 WORST_FIRST: tuple[Answer, ...] = ("incompatible", "unknown", "compatible")
 AnswerKind = Kind | Literal["unknown"]
 _WEAKEST_FIRST: tuple[Kind, ...] = ("degrades", "pip-refuses", "breaks")
+CONFIRMED_FOR = dt.timedelta(days=183)  # six months
 
 
 @dataclass(frozen=True)
@@ -202,3 +204,9 @@ def _blamed(
 def _shown(name: str) -> str:
     """A name of atoms as users write it."""
     return f"build of {name[:-1]}" if name.endswith("+") else name.partition("=")[0]
+
+
+def unconfirmed(rules: Iterable[Rule], today: dt.date) -> tuple[Rule, ...]:
+    """Return the rules whose last check is more than six months old, the oldest first."""
+    old = [rule for rule in rules if dt.date.fromisoformat(rule.last_checked) + CONFIRMED_FOR < today]
+    return tuple(sorted(old, key=lambda rule: (rule.last_checked, rule.id)))

@@ -14,10 +14,18 @@ from imagegen.core.types import Gpu, parse_specifier
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import ENV, NO_CUDA, NO_GLIBC, Cell, NgcImage, is_surrounding
 from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell
-from imagegen.plan.rules.gpu_names import is_variant, plain
 from imagegen.plan.rules.statements import MetadataCache
 from imagegen.plan.rules.torch_pins import LIBRARIES
-from imagegen.plan.rules.vocabulary import WSL, UnknownName, UnknownNameError, Vocabulary, cuda_of, python_of
+from imagegen.plan.rules.vocabulary import (
+    WSL,
+    UnknownName,
+    UnknownNameError,
+    Vocabulary,
+    cuda_of,
+    is_variant,
+    plain,
+    python_of,
+)
 
 _WORD = re.compile(
     r"(?P<name>[A-Za-z0-9][\w ./:+-]*?)\s*(?:\[(?P<extras>[\w\s,-]+)\])?\s*(?P<specifier>(?:[=<>!~]=?).*)?", re.DOTALL
