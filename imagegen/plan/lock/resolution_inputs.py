@@ -30,7 +30,7 @@ from imagegen.plan.lock.file import LockErrors
 from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import BUILT, GIT, LOCAL, LockedWheel
 from imagegen.plan.lock.recipes import Compiled, no_recipe, require_metadata
-from imagegen.plan.lock.resolve import Site
+from imagegen.plan.lock.resolve import Pinned, Site
 from imagegen.plan.matrix.model import Cell, Requirement
 
 T = TypeVar("T")
@@ -294,3 +294,23 @@ def _link(url: str, sha256: str, name: str) -> str:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def require_used(cell: Cell, found: Iterable[Pinned]) -> None:
+    """Raise LockError for each override of a package that no found package requires."""
+    required = {each.name for each in found if each.via}
+    unused = [
+        LockError(
+            f'"{each.package}" overrides nothing',
+            code="lock-unused-override",
+            where=cell.override_places.get(each.package),
+            why=f"no package of this cell requires {each.package}",
+            fix="remove it from `overrides`" + ("" if each.specifier is None else ", or add it to `components`"),
+        )
+        for each in cell.overrides
+        if each.package not in required
+    ]
+    if len(unused) > 1:
+        raise LockErrors(unused)
+    if unused:
+        raise unused[0]

@@ -54,6 +54,7 @@ from imagegen.plan.lock.resolution_inputs import (
     gather,
     page_of_wheels,
     pep508,
+    require_used,
 )
 from imagegen.plan.lock.resolve import Pinned, Remote, ResolveRequest, resolve
 from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel
@@ -65,7 +66,6 @@ from imagegen.wheels.find import WheelRequirement
 from imagegen.wheels.resolve import copies
 from imagegen.wheels.resolve.addresses import wheels_by_address
 from imagegen.wheels.resolve.candidates import COMPILED, WheelSelector, wheel_of
-from imagegen.wheels.resolve.overrides import require_used
 from imagegen.wheels.resolve.own import OwnPackageBuilder, with_own_wheels
 from imagegen.wheels.resolve.previous import built_wheels, file_sizes, kept_versions, own_wheels, settled_packages
 
