@@ -1,4 +1,4 @@
-"""Types that all packages share: the modification time of files, GPU architectures, validated strings of inputs."""
+"""Types that all packages share: the time of files, GPU architectures, submodules, validated strings of inputs."""
 
 from __future__ import annotations
 
@@ -425,3 +425,13 @@ ArchiveName = Annotated[str, string(_ARCHIVE, None, meaning="the name of an arch
 ArchiveUrl = Annotated[
     str, string(rf"https?://{_ARCHIVE}", None, meaning="the http or https address of an archive, without user")
 ]
+
+
+@dataclass(frozen=True)
+class Submodule(Part):
+    """The submodule at `path` of a commit's tree: a commit of another repository, and its tree."""
+
+    path: PathBelow
+    url: GitUrl
+    commit: GitObject
+    tree: GitObject

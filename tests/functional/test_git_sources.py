@@ -11,6 +11,7 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
 from imagegen.core.net import UnreachableError
+from imagegen.core.types import Submodule
 from tests.support.errors import raises
 from tests.support.git_server import LINK, SUBMODULE, Bare
 from tests.support.git_workspace import FILES, Workspace
@@ -104,12 +105,12 @@ class Nested:
         self.a, self.b, self.deep = replace(a, path="lib/a"), replace(b, path="b"), replace(deep, path="lib/a/deep")
         self.plain = git.TreeSource(git_workspace.url, git_workspace.bare.commit(tree), tree)
 
-    def _repository(self, name: str, files: dict[str, bytes | tuple[str, bytes]]) -> git.Submodule:
+    def _repository(self, name: str, files: dict[str, bytes | tuple[str, bytes]]) -> Submodule:
         bare = Bare(self.git_workspace.root / f"{name}.git")
         tree = bare.tree(files)
-        return git.Submodule(name, f"{self.git_workspace.server.url}/{name}.git", bare.commit(tree), tree)
+        return Submodule(name, f"{self.git_workspace.server.url}/{name}.git", bare.commit(tree), tree)
 
-    def archive(self, *submodules: git.Submodule) -> git.PackedTree:
+    def archive(self, *submodules: Submodule) -> git.PackedTree:
         return archive(self.git_workspace, replace(self.plain, submodules=submodules))
 
     def names(self, archive: git.PackedTree) -> list[str]:

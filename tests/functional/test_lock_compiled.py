@@ -15,10 +15,9 @@ from imagegen.core import data
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, FetchError, Location, LockError
-from imagegen.core.git import Submodule
 from imagegen.core.oci import ImageConfig, RemoteImage
 from imagegen.core.progress import Quiet
-from imagegen.core.types import Gpu
+from imagegen.core.types import Gpu, Submodule
 from imagegen.plan.lock import contradictions, dumps, fetch_sources, stale
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import LockedBase, LockedDeb, LockedGit

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen import __version__
-from imagegen.core.git import Submodule
 from imagegen.core.oci import digest_of
+from imagegen.core.types import Submodule
 from imagegen.plan.lock.model import Lock, LockedGit, LockedPatch
 from imagegen.supply.trust import documents
 from imagegen.supply.trust.documents import SourceCommit

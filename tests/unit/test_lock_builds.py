@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BuildError
-from imagegen.core.git import Submodule
+from imagegen.core.types import Submodule
 from imagegen.image.inputs import contents
 from imagegen.plan.lock import dumps, inputs_hash, with_built_wheels
 from imagegen.plan.lock.builds import BUILDER, BuiltWheel, builder, compiler, key_of, keyed

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixErrors
-from imagegen.core.git import Submodule
+from imagegen.core.types import Submodule
 from imagegen.plan import matrix
 from imagegen.plan.matrix.model import EnvVar
 from imagegen.plan.matrix.recipe import Architectures, Commit, Cost, LocalSource, Patch, SdistFile

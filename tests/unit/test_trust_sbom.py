@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from packageurl import PackageURL
 
 from imagegen.audit.model import InstalledDeb, Licence, OsRelease
-from imagegen.core.git import Submodule
 from imagegen.core.oci import ImageConfig, RemoteImage
+from imagegen.core.types import Submodule
 from imagegen.plan.lock.foundation import LockedBase
 from imagegen.plan.lock.model import Lock, LockedFile, LockedGit, LockedPatch, LockedSdist
 from imagegen.supply.trust.licences import KnownLicences

@@ -6,16 +6,14 @@ from imagegen.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from imagegen.core.git.local import pack, unchanged
-    from imagegen.core.git.submodule import Submodule
     from imagegen.core.git.tree import LARGEST_POINTER, PackedTree, TreeSource, archive, is_pointer
 
-__all__ = ["LARGEST_POINTER", "PackedTree", "Submodule", "TreeSource", "archive", "is_pointer", "pack", "unchanged"]
+__all__ = ["LARGEST_POINTER", "PackedTree", "TreeSource", "archive", "is_pointer", "pack", "unchanged"]
 
 __getattr__ = lazy_names(
     __name__,
     {
         "local": ("pack", "unchanged"),
-        "submodule": ("Submodule",),
         "tree": ("LARGEST_POINTER", "PackedTree", "TreeSource", "archive", "is_pointer"),
     },
 )

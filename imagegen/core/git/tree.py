@@ -17,14 +17,13 @@ from pathlib import Path
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
 from imagegen.core.git.repository import check_ref, fetched
-from imagegen.core.git.submodule import Submodule
 from imagegen.core.net import UnreachableError
 from imagegen.core.oci import digest_of
 from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import unprintable
-from imagegen.core.types import EPOCH
+from imagegen.core.types import EPOCH, Submodule
 
 MAX_ENTRIES = 200_000
 MAX_SIZE = 4 << 30  # bytes of all files; PyTorch's own tree has a tenth of it

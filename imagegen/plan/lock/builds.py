@@ -25,7 +25,7 @@ from imagegen.core.net import Client, Missing, MissingFiles
 from imagegen.core.oci import canonical_json, digest_of
 from imagegen.core.store import Store, disk
 from imagegen.core.text import counted
-from imagegen.core.types import EPOCH
+from imagegen.core.types import EPOCH, Submodule
 from imagegen.incontainer import WORKER
 from imagegen.incontainer.worker import source
 from imagegen.incontainer.worker.errors import Refused
@@ -182,7 +182,7 @@ def source_of(each: Compiled, context: Context) -> LockedFile:
     return LockedFile(name, made.size, made.digest.removeprefix("sha256:"), index)
 
 
-def commit_of(each: Compiled) -> tuple[LockedGit | None, tuple[git.Submodule, ...]]:
+def commit_of(each: Compiled) -> tuple[LockedGit | None, tuple[Submodule, ...]]:
     """The commit that the release is, with the submodules that come along; of another source none."""
     release = each.recipe.releases[each.version]
     if not isinstance(release, Commit):

@@ -18,8 +18,7 @@ from pydantic import AliasChoices, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from imagegen.core import types as t
-from imagegen.core.git.submodule import Submodule
-from imagegen.core.types import Part
+from imagegen.core.types import Part, Submodule
 from imagegen.plan.matrix.model import GitSource
 
 

@@ -15,8 +15,7 @@ from pydantic import Field, model_validator
 from imagegen.core import data
 from imagegen.core import types as t
 from imagegen.core.errors import ErrorList, Location, MatrixError
-from imagegen.core.git.submodule import Submodule
-from imagegen.core.types import Gpu, Part, Strict
+from imagegen.core.types import Gpu, Part, Strict, Submodule
 from imagegen.plan.matrix.model import Component, EnvVar
 from imagegen.plan.matrix.references import PlacedEntry
 

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from imagegen.audit.model import InstalledDeb, OsRelease
 from imagegen.core import registry
-from imagegen.core.git import Submodule
 from imagegen.core.text import redact
+from imagegen.core.types import Submodule
 from imagegen.plan.lock import contents_hash, inputs_hash
 from imagegen.plan.lock.foundation import LockedDeb
 from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedFile, LockedGit, LockedPatch, LockedWheel, title
