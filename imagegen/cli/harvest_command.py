@@ -181,7 +181,7 @@ def _write_models(app: App, *, as_json: bool) -> None:
     settings = lock.with_indexes(app.settings, _indexes(app))
     packages = {name: _known(app, name) for name in PACKAGES}
     today = str(dt.datetime.now(dt.UTC).date())
-    found = model_types.read(packages, settings, today, app.progress.say)
+    found = model_types.read(packages, settings, today, app.progress)
     path = app.project / "matrices" / model_table.FILE
     changed = replace(found, read="") != replace(model_table.load(app.matrix_directories), read="")
     if changed:
@@ -205,7 +205,7 @@ def _write_api(app: App, requested: Sequence[str], *, as_json: bool) -> None:
         )
     settings = lock.with_indexes(app.settings, _indexes(app))
     results = []
-    for found in api.read(packages, settings, str(dt.datetime.now(dt.UTC).date()), app.progress.say):
+    for found in api.read(packages, settings, str(dt.datetime.now(dt.UTC).date()), app.progress):
         before = shared_names.load(app.matrix_directories, found.package)
         path = shared_names.path_of(app.project / "matrices", found.package)
         changed = before is None or replace(found, read="") != replace(before, read="")

@@ -38,7 +38,8 @@ def scan_wheels(app: App, packages: Sequence[str], settings: Settings, *, dry_ru
             requested = [replace(each, known=judged(each.known)) for each in requested]
             for each in requested:
                 _write(app, each.known)
-            published.scan(requested, client, context, today, lambda found: _write(app, found))
+            for found in published.scan(requested, client, context, today):
+                _write(app, found)
     if as_json:
         app.json([_result(app, each) for each in requested])
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from imagegen.cli.commands import cli
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, UsageError
+from imagegen.core.progress import Quiet
 from imagegen.plan.harvest import api as harvested
 from imagegen.plan.matrix import api
 from imagegen.plan.matrix.api import SharedName
@@ -87,7 +88,7 @@ def zipped(members: dict[str, bytes]) -> bytes:
 
 def test_names_are_compared_release_by_release(index: Index, tmp_path: Path) -> None:
     settings = Settings.from_environment({"HOME": str(tmp_path), "PIP_INDEX_URL": index.url})
-    (found,) = harvested.read(["trl"], settings, "2026-11-24", lambda _: None)
+    (found,) = harvested.read(["trl"], settings, "2026-11-24", Quiet())
     assert found.names == (
         SharedName("transformers", "transformers.New", False, ROLLOUT, 7, False, ("==0.27.0",), ("<5.0.0",)),
         SharedName("vllm", "vllm.params.Guided", False, ROLLOUT, 2, True, ("==0.25.0",), (">=0.12.0",)),
@@ -105,7 +106,7 @@ def test_a_wheel_that_is_none_is_an_error(index: Index, tmp_path: Path) -> None:
     index.wheel("vllm-0.12.0-py3-none-any.whl", b"no archive")
     settings = Settings.from_environment({"HOME": str(tmp_path), "PIP_INDEX_URL": index.url})
     with pytest.raises(FetchError):
-        harvested.read(["trl"], settings, "", lambda _: None)
+        harvested.read(["trl"], settings, "", Quiet())
 
 
 def test_the_command_writes_a_file_once(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

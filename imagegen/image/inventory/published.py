@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,9 +72,8 @@ def scan(
     client: Client,
     context: Context,
     today: str,
-    keep: Callable[[PackageScans], None],
-) -> None:
-    """Scan the wheels and give each package to `keep` after each of its wheels, so that an interruption loses little.
+) -> Iterator[PackageScans]:
+    """Scan the wheels and yield a package after each of its wheels, so that an interruption loses little.
 
     All wheels are tried; failures are raised at the end, as ScanErrors.
     """
@@ -93,7 +92,7 @@ def scan(
             except (FetchError, WheelError) as error:
                 errors.append(error)
             else:
-                keep(known[name])
+                yield known[name]
     finally:
         client.close()
         pool.shutdown(cancel_futures=True)

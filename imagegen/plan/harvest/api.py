@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +25,7 @@ from imagegen.audit.imports import providers, starts
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
+from imagegen.core.progress import Progress
 from imagegen.plan.harvest import wheel_metadata
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.indexes import DEFAULT, IndexLink
@@ -53,7 +54,7 @@ class _Readers:
     sources: dict[_Member, bytes] = field(default_factory=dict)
 
 
-def read(packages: Sequence[str], settings: Settings, today: str, say: Callable[[str], None]) -> list[PackageNames]:
+def read(packages: Sequence[str], settings: Settings, today: str, progress: Progress) -> list[PackageNames]:
     """Return the names that each of the packages shares with others. Raises FetchError."""
     url = indexes.url_of(DEFAULT, settings)
     if url is None:
@@ -65,7 +66,7 @@ def read(packages: Sequence[str], settings: Settings, today: str, say: Callable[
         links = {name: _wheels(indexes.project(client, url, name)) for name in (*packages, *others)}
         needed: dict[str, dict[str, tuple[RequiredName, ...]]] = {}
         for name in packages:
-            say(f"reading {len(links[name])} wheels of {name}")
+            progress.say(f"reading {len(links[name])} wheels of {name}")
             each_release = pool.map(partial(_required, readers, name), links[name].values())
             needed[name] = dict(zip(links[name], each_release, strict=True))
         lacking: dict[str, dict[str, _Lacking]] = {}
@@ -78,7 +79,7 @@ def read(packages: Sequence[str], settings: Settings, today: str, say: Callable[
                 if each.name.partition(".")[0] == top
             }
             if names:
-                say(f"reading {len(links[name])} wheels of {name} in parts")
+                progress.say(f"reading {len(links[name])} wheels of {name} in parts")
                 read_one = partial(_lacking, readers, top=top, names=names)
                 lacking[name] = dict(zip(links[name], pool.map(read_one, links[name].values()), strict=True))
     found = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from packaging.version import Version
@@ -16,6 +16,7 @@ from packaging.version import Version
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
+from imagegen.core.progress import Progress
 from imagegen.plan.harvest import wheel_metadata
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.indexes import DEFAULT, IndexLink
@@ -34,7 +35,7 @@ _GENERATES = re.compile(r"MODEL_FOR_(CAUSAL_LM|IMAGE_TEXT_TO_TEXT|VISION_2_SEQ|M
 _THREADS = 6  # wheels at once
 
 
-def read(packages: Mapping[str, PackageReleases], settings: Settings, today: str, say: Callable[[str], None]) -> Models:
+def read(packages: Mapping[str, PackageReleases], settings: Settings, today: str, progress: Progress) -> Models:
     """Return the types of the harvested releases of transformers and vllm. Raises FetchError."""
     url = indexes.url_of(DEFAULT, settings)
     if url is None:
@@ -49,7 +50,7 @@ def read(packages: Mapping[str, PackageReleases], settings: Settings, today: str
         def sources(name: str, link: IndexLink) -> list[bytes]:
             return wheel_metadata.members(client, link, files[name])
 
-        say(f"reading {', '.join(f'{len(found)} wheels of {name}' for name, found in links.items())} in parts")
+        progress.say(f"reading {', '.join(f'{len(found)} wheels of {name}' for name, found in links.items())} in parts")
         texts = {
             name: dict(zip(found, pool.map(lambda link, name=name: sources(name, link), found.values()), strict=True))
             for name, found in links.items()
