@@ -1,9 +1,9 @@
-"""Comparisons of the project: its cells, locks and trusted signers as operands, and facts about builds and packages."""
+"""Compare and verify images of the project: cells, locks and signers as operands, facts about builds and packages."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,15 +12,18 @@ from typing import cast
 from imagegen.app.session import Session
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
+from imagegen.core.progress import Progress
 from imagegen.core.registry import Repository
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import numerics
 from imagegen.run.numerics import Fingerprint
+from imagegen.supply.compare import contents
+from imagegen.supply.compare.contents import ImageVerdict, StepResult, StepStatus
 from imagegen.supply.compare.difference import ComparisonFacts
 from imagegen.supply.compare.operands import ImageLocation, SideSources
-from imagegen.supply.compare.verify import Attachments
+from imagegen.supply.compare.verify import Attachments, VerificationOptions, Verified, verify_attachments
 from imagegen.supply.trust import project as projects
 from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.documents import LOCK, NUMERICS, Kind
@@ -71,7 +74,7 @@ def side_sources(session: Session, client: Client) -> SideSources:
 
     def documents(source: ImageLocation, digest: str, kind: Kind) -> list[bytes]:
         """Return the attached documents of one kind; those that a trusted signer attests come first."""
-        documents = attachment_verifier(source, project, NO_SIGNER)(digest).result.documents
+        documents = read_attachments(source, digest, project).result.documents
         found = [each for each in documents if each.document.kind is kind]
         return [each.document.content for each in sorted(found, key=lambda each: each.signer is None)]
 
@@ -96,18 +99,41 @@ def known_names(session: Session) -> list[str]:
     return [*session.matrix.defaults, *(cell.id for cell in session.matrix.cells())]
 
 
-def attachment_verifier(source: ImageLocation, project: Project, no_signer: str) -> Callable[[str], Attachments]:
-    """Return a function that reads and verifies an image's attachments; `no_signer` is the message without a trusted
-    signer.
+def verify_image(
+    reference: str,
+    source: ImageLocation,
+    requested: str,
+    client: Client,
+    progress: Progress,
+    project: Project,
+    *,
+    layers: bool = True,
+    demands: VerificationOptions | None = None,
+    no_signer: str = NO_SIGNER,
+) -> Verified:
+    """Verify the image under a tag or digest that `client` reads in `source`: its bytes, then its attachments.
+
+    Without `layers` their bytes are not checked. `no_signer` is the subject of a verdict without a trusted signature.
+    Raises UnavailableError, and NotFoundError where there is no image.
     """
+    found, steps = contents.found_at(source, requested, reference)
+    if found is None:
+        return Verified(ImageVerdict(reference, None, tuple(steps)), None, None)
+    if layers:
+        steps += contents.layer_steps(found, source, client, progress)
+    else:
+        steps.append(StepResult("layers", StepStatus.UNCHECKED, "they were left out"))
+    attached = read_attachments(source, found.digest, project, no_signer)
+    lock, more = verify_attachments(found, attached, demands or VerificationOptions())
+    return Verified(ImageVerdict(reference, found.digest, (*steps, *more)), found, lock)
+
+
+def read_attachments(source: ImageLocation, digest: str, project: Project, no_signer: str = NO_SIGNER) -> Attachments:
+    """Read and verify the attachments of the image with a digest."""
     trust = Trust(project)
     repository = cast("Repository", source)  # a layout answers as one
-
-    def verify_attachments(digest: str) -> Attachments:
-        there = gather(repository, digest, trust)
-        return Attachments(repository.referrers(digest), repository.artifact, there, trust.anybody, no_signer)
-
-    return verify_attachments
+    there = gather(repository, digest, trust)
+    return Attachments(repository.referrers(digest), repository.artifact, there, trust.anybody, no_signer)
 
 
 def _selected(session: Session, word: str) -> Sequence[Cell]:

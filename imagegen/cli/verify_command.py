@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagegen.app.comparison import NO_SIGNER, attachment_verifier, known_names
+from imagegen.app.comparison import NO_SIGNER, known_names, verify_image
 from imagegen.cli.app import App, json_option, pass_app
 from imagegen.core import registry
 from imagegen.core.errors import UsageError
@@ -21,7 +21,7 @@ from imagegen.core.text import shown
 from imagegen.image.inventory.archive import piped
 from imagegen.supply.compare import operands, rebuild
 from imagegen.supply.compare.contents import ImageVerdict, StepResult, StepStatus
-from imagegen.supply.compare.verify import VerificationOptions, Verified, verify
+from imagegen.supply.compare.verify import VerificationOptions, Verified
 from imagegen.supply.publish.plan import contradiction
 from imagegen.supply.trust import project as projects
 from imagegen.supply.trust.project import Key, Project
@@ -68,14 +68,21 @@ def command(
     project = Project(keys=tuple(Key(str(key), key) for key in keys)) if keys else projects.load(app.project)
     with Client(app.settings) as client:
         source, requested = operands.located(reference, app.store, client, app.settings)
-        said = attachment_verifier(source, project, "none of the keys of --key" if keys else NO_SIGNER)
         demands = VerificationOptions(
             cell,
             None if isinstance(source, LayoutRepository) else partial(_contradiction, app, reference),
             require_signature,
         )
-        verified = verify(
-            reference, source, requested, said, app.progress, client.close, layers=not no_layers, demands=demands
+        verified = verify_image(
+            reference,
+            source,
+            requested,
+            client,
+            app.progress,
+            project,
+            layers=not no_layers,
+            demands=demands,
+            no_signer="none of the keys of --key" if keys else NO_SIGNER,
         )
         verdict = verified.verdict
         if again:

@@ -361,7 +361,7 @@ def test_a_layout_is_looked_at_like_a_registry(world: World, tmp_path: Path) -> 
 
 def test_diff_reads_the_lock_that_is_attached(world: World, tmp_path: Path) -> None:
     def attached(source: operands.ImageLocation, digest: str) -> bytes | None:
-        said = comparison.attachment_verifier(source, world.project, comparison.NO_SIGNER)(digest).result
+        said = comparison.read_attachments(source, digest, world.project).result
         return next((each.document.content for each in said.documents if each.document.kind is LOCK), None)
 
     no_signer = (lambda _: None, lambda _: (None, tmp_path / "none.toml"), tuple)

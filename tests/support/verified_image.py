@@ -26,7 +26,6 @@ from imagegen.plan import lock as locks
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare import operands
 from imagegen.supply.compare.contents import ImageVerdict
-from imagegen.supply.compare.verify import verify
 from imagegen.supply.trust import statement
 from imagegen.supply.trust.documents import (
     AUDIT,
@@ -79,9 +78,11 @@ class World:
 
     def verify(self, reference: str | None = None, *, keys: bool = True, layers: bool = True) -> ImageVerdict:
         text = reference or self.published.reference
-        source, requested = operands.located(text, self.store, self.client, self.settings)
-        said = comparison.attachment_verifier(source, self.project if keys else Project(), comparison.NO_SIGNER)
-        return verify(text, source, requested, said, Quiet(), lambda: None, layers=layers).verdict
+        project = self.project if keys else Project()
+        with Client(self.settings) as client:
+            source, requested = operands.located(text, self.store, client, self.settings)
+            found = comparison.verify_image(text, source, requested, client, Quiet(), project, layers=layers)
+        return found.verdict
 
     def wrong(self, reference: str | None = None, *, keys: bool = True) -> set[str]:
         return {step.name for step in self.verify(reference, keys=keys).wrong}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import IO, cast
 
 from imagegen.core.errors import FetchError, ImagegenError
-from imagegen.core.net import NotFoundError, UnavailableError
+from imagegen.core.net import Client, NotFoundError, UnavailableError
 from imagegen.core.oci import (
     DAMAGED,
     MANIFEST_TYPE,
@@ -298,15 +298,16 @@ def _names(config: bytes, count: int) -> tuple[str, ...]:
     return tuple(str(number) for number in range(1, count + 1))
 
 
-def layer_steps(
-    found: ReadImage, source: ImageLocation, stop: Callable[[], None], progress: Progress
-) -> Iterator[StepResult]:
-    """Verify every blob's bytes, packed and unpacked: a step for each layer that differs, or one for all."""
+def layer_steps(found: ReadImage, source: ImageLocation, client: Client, progress: Progress) -> Iterator[StepResult]:
+    """Verify every blob's bytes, packed and unpacked: a step for each layer that differs, or one for all.
+
+    `client` reads the source; it is closed where the registry does not answer, and by an interruption.
+    """
     bad = False
     total = sum(layer.size for layer in found.layers)
     with progress.meter("checking layers", total) as meter:
         for name, layer in zip(found.names, found.layers, strict=True):
-            if wrong := _wrong(layer, source, stop):
+            if wrong := _wrong(layer, source, client):
                 bad = True
                 yield failed(f"layer {name}", wrong)
             meter.advance(layer.size)
@@ -315,18 +316,18 @@ def layer_steps(
         yield passed("layers", f"{what}, {human(total)}, have the digests of the manifest and unpack to the diff_ids")
 
 
-def _wrong(layer: LayerDescriptor, source: ImageLocation, stop: Callable[[], None]) -> str | None:
-    try:
-        with piped(partial(source.stream, layer.digest, layer.size), stop) as blob:
-            plain = Plain(blob)
-            tar = Hashed(plain)
+def _wrong(layer: LayerDescriptor, source: ImageLocation, client: Client) -> str | None:
+    with piped(partial(source.stream, layer.digest, layer.size), client.close) as blob:
+        plain = Plain(blob)
+        tar = Hashed(plain)
+        try:  # inside, since an error that leaves the block closes the client, which reads the next layers
             while tar.read(_CHUNK):
                 pass
             plain.finish()
-    except UnavailableError:
-        raise
-    except FetchError as error:
-        return f"{layer.digest}: {error.summary}"
+        except UnavailableError:
+            raise
+        except FetchError as error:
+            return f"{layer.digest}: {error.summary}"
     if plain.digest != layer.digest:
         return f"{layer.digest} has other bytes: their digest is {plain.digest}"
     if plain.size != layer.size:

@@ -14,7 +14,6 @@ from typing import Any
 from imagegen.core.errors import FetchError, TrustError
 from imagegen.core.net import UnavailableError
 from imagegen.core.oci import Artifact, digest_of
-from imagegen.core.progress import Progress
 from imagegen.core.registry import Referrer
 from imagegen.core.text import counted
 from imagegen.image.layers.image import read_description
@@ -23,7 +22,6 @@ from imagegen.plan.lock.model import Lock
 from imagegen.run import numerics
 from imagegen.supply.compare import contents
 from imagegen.supply.compare.contents import ImageVerdict, ReadImage, StepResult, StepStatus, failed, passed
-from imagegen.supply.compare.operands import ImageLocation
 from imagegen.supply.trust.attach import VerificationResult
 from imagegen.supply.trust.documents import (
     AUDIT,
@@ -195,7 +193,8 @@ _READERS: dict[str, Callable[[str, dict[str, Any], ReadImage, Lock | None, Seque
 # Verify that an image is what its lock says, from everything that its registry has of it and from no other source.
 #
 # Each artifact gives a step, and each fault is named. `contents` checks the image's bytes; this module checks what is
-# attached to it: the lock, the bill of materials, the provenance, the reports, and the signatures.
+# attached to it: the lock, the bill of materials, the provenance, the reports, and the signatures. `app.comparison` has
+# the order of the steps.
 
 _PREDICATE = "dev.sigstore.bundle.predicateType"  # annotation of a bundle, as cosign writes it
 _ORDER = (LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT, NUMERICS)
@@ -238,81 +237,57 @@ class VerificationOptions:
     signature: bool = False
 
 
-def verify(
-    reference: str,
-    source: ImageLocation,
-    requested: str,
-    said: Callable[[str], Attachments],
-    progress: Progress,
-    stop: Callable[[], None],
-    *,
-    layers: bool = True,
-    demands: VerificationOptions | None = None,
-) -> Verified:
-    """Verify the image under a tag or digest; `said` returns the attachments of the image with a digest.
-
-    Without `layers` their bytes are not checked. Raises UnavailableError, and NotFoundError where there is no image.
-    """
-    found, steps = contents.found_at(source, requested, reference)
-    if found is None:
-        return Verified(ImageVerdict(reference, None, tuple(steps)), None, None)
-    if layers:
-        steps += contents.layer_steps(found, source, stop, progress)
-    else:
-        steps.append(StepResult("layers", StepStatus.UNCHECKED, "they were left out"))
-    about = said(found.digest)
-    lock, more = _attached(found, about, demands or VerificationOptions())
-    verdict = ImageVerdict(reference, found.digest, (*steps, *more))
-    return Verified(verdict, found, lock)
-
-
-def _attached(
-    found: ReadImage, said: Attachments, demands: VerificationOptions
+def verify_attachments(
+    found: ReadImage, attachments: Attachments, demands: VerificationOptions
 ) -> tuple[Lock | None, list[StepResult]]:
-    of_documents = {each.digest for each in said.result.documents}
-    others = [error for error in said.result.faults if str(error.where) not in of_documents]
-    steps = [_fault(error.where, error.what, error.why, said.referrers) for error in others]
+    """Check what is attached to an image against the image. Return its lock, if one can be read, and the steps.
+
+    Raises UnavailableError.
+    """
+    of_documents = {each.digest for each in attachments.result.documents}
+    others = [error for error in attachments.result.faults if str(error.where) not in of_documents]
+    steps = [_fault(error.where, error.what, error.why, attachments.referrers) for error in others]
     by_kind: Mapping[Kind, list[Attached]] = {
-        kind: [each for each in said.result.documents if each.document.kind is kind] for kind in KINDS.values()
+        kind: [each for each in attachments.result.documents if each.document.kind is kind] for kind in KINDS.values()
     }
     lock = None
     for each in by_kind[LOCK]:
         read, step = contents.read_lock(found, each.document.content)
         lock = lock or read
-        steps.append(_attested(step, each, said))
+        steps.append(_attested(step, each, attachments))
     if not by_kind[LOCK]:
         steps.append(failed("lock", "none is attached: there is nothing that would say what this image should be"))
     if lock:
         steps += _name(lock, demands)
         steps.append(contents.image_step(found, lock))
     texts = [digest_of(each.document.content) for each in by_kind[LOCK]]
-    steps += _signature(said, demands)
+    steps += _signature(attachments, demands)
     for kind in _ORDER:
         title = _TITLES[kind]
         for each in by_kind[kind]:
-            steps.append(_attested(attachment_step(title, each.document, found, lock, texts), each, said))
+            steps.append(_attested(attachment_step(title, each.document, found, lock, texts), each, attachments))
         if not by_kind[kind] and not any(step.name == title for step in steps):
             steps.append(StepResult(title, StepStatus.ABSENT, "none is attached"))
-    steps += _facts(said, by_kind[LAYERS])
+    steps += _facts(attachments, by_kind[LAYERS])
     return lock, sorted(steps, key=lambda step: _rank(step.name))
 
 
-def _facts(said: Attachments, layers: Sequence[Attached]) -> Iterator[StepResult]:
+def _facts(attachments: Attachments, layers: Sequence[Attached]) -> Iterator[StepResult]:
     """Yield whether the layers' list and the list of wheel scans agree on digests. No scan is read."""
     named: dict[str, str] = {}
     for each in layers:
-        if each.signer or not said.demanded:
+        if each.signer or not attachments.demanded:
             with suppress(TrustError):  # other formats name no scans
                 named |= read_description(each.document.content).facts
-    artifacts = [each for each in said.referrers if each.artifact_type == FACTS]
+    artifacts = [each for each in attachments.referrers if each.artifact_type == FACTS]
     kept: set[str] = set()
     for referrer in artifacts:
         try:
-            listed = {key: blob.digest for key, blob in said.artifact(referrer).parts}
+            listed = {key: blob.digest for key, blob in attachments.artifact(referrer).parts}
         except UnavailableError:
             raise
         except FetchError as error:
-            yield _fault(referrer.digest, error.what, error.why, said.referrers)
+            yield _fault(referrer.digest, error.what, error.why, attachments.referrers)
             return
         if others := sorted(key for key in named.keys() & listed.keys() if named[key] != listed[key]):
             why = f"under {others[0]} it keeps {listed[others[0]]}, and the layers' list names {named[others[0]]}"
@@ -354,20 +329,20 @@ def _title(referrer: Referrer) -> str:
     return titles.get(referrer.artifact_type, "attachments")
 
 
-def _attested(step: StepResult, attached: Attached, said: Attachments) -> StepResult:
+def _attested(step: StepResult, attached: Attached, attachments: Attachments) -> StepResult:
     """Return the step of a document; it fails if a signer is required and no trusted one attests it, or it was
     replaced.
     """
-    for fault in said.result.faults:
+    for fault in attachments.result.faults:
         if str(fault.where) == attached.digest:
-            evidence = _fault(fault.where, fault.what, fault.why, said.referrers).evidence
+            evidence = _fault(fault.where, fault.what, fault.why, attachments.referrers).evidence
             return failed(step.name, evidence if step.outcome is StepStatus.PASS else f"{evidence}; {step.evidence}")
     if step.outcome is not StepStatus.PASS:
         return step
     if attached.signer:
         return passed(step.name, f"{step.evidence}; attested by {attached.signer}")
-    if said.demanded:
-        return failed(step.name, f"{attached.digest}: {said.no_signer} attests it")
+    if attachments.demanded:
+        return failed(step.name, f"{attached.digest}: {attachments.no_signer} attests it")
     return step
 
 
@@ -381,13 +356,13 @@ def _name(lock: Lock, demands: VerificationOptions) -> Iterator[StepResult]:
         yield failed("name", f"the image is of {lock.cell}: {why}") if why else passed("name", f"fits {lock.cell}")
 
 
-def _signature(said: Attachments, demands: VerificationOptions) -> Iterator[StepResult]:
-    others = said.result.untrusted
+def _signature(attachments: Attachments, demands: VerificationOptions) -> Iterator[StepResult]:
+    others = attachments.result.untrusted
     untrusted = f" ({counted(others, 'signature')} of others)" if others else ""
-    if said.result.signers:
-        yield passed("signature", f"signed by {', '.join(said.result.signers)}")
-    elif said.demanded:
-        yield failed("signature", f"{said.no_signer} has signed this image{untrusted}")
+    if attachments.result.signers:
+        yield passed("signature", f"signed by {', '.join(attachments.result.signers)}")
+    elif attachments.demanded:
+        yield failed("signature", f"{attachments.no_signer} has signed this image{untrusted}")
     elif demands.signature:
         yield failed("signature", f"a signature is required, and the project names no key and no identity{untrusted}")
     else:
