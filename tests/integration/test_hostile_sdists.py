@@ -1,4 +1,4 @@
-"""Source distributions that attack the machine that builds them, in the real sandbox."""
+"""Source distributions in the real sandbox: those that attack it, and one that builds in another order each time."""
 
 from __future__ import annotations
 
@@ -84,3 +84,13 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfil
 def test_what_an_archive_may_not_hold(evil: tarfile.TarInfo, debian: Debian) -> None:
     with pytest.raises(SandboxError, match="no plain file or folder inside the archive"):
         build(debian, ZIP + "    return name\n", evil)
+
+
+def test_a_set_that_is_written_has_the_same_order_in_each_build(debian: Debian) -> None:
+    """As in the setup.py of deepspeed, whose extra `all` is a list of a set."""
+    names = ", ".join(f"'name-{number}'" for number in range(100))
+    order = f"    archive.writestr(zipfile.ZipInfo('order'), ' '.join({{{names}}}))\n"
+    built = build(
+        debian, WRITE + "    archive = zipfile.ZipFile(path, 'w')\n" + order + "    archive.close()\n    return name\n"
+    )
+    assert built.filename == "demo-1.0-py3-none-any.whl"

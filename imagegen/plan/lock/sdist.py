@@ -89,13 +89,14 @@ def _build_once(version: str | None, sdist: LockedSdist, workshop: SdistBuilder)
     mounts = {inside: workshop.store.path(file.digest) for inside, file in files.items()}
     mounts["/tomllib"] = Path(tomllib.__file__).parent
     sandbox = Sandbox(workshop.rootfs(), read_only=mounts, memory=_MEMORY)
-    env = {"SOURCE_DATE_EPOCH": str(EPOCH), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {"SOURCE_DATE_EPOCH": str(EPOCH), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1"}
     if sdist.git and version:  # setuptools-scm and hatch-vcs ask git for the version, and the archive has no repository
         env["SETUPTOOLS_SCM_PRETEND_VERSION"] = version
     try:
         directory = sdist.git.subdirectory if sdist.git else ""
         sources, *wheels = files
-        argv = [workshop.interpreter, "-I", "-c", _WORKER.read_text(), sources, directory, *wheels]
+        # Not -I, which ignores the sandbox's PYTHONHASHSEED: setup.py of deepspeed writes a set into the metadata.
+        argv = [workshop.interpreter, "-s", "-c", _WORKER.read_text(), sources, directory, *wheels]
         filename, _, wheel = sandbox.run(argv, env=env, timeout=_TIMEOUT).partition(b"\n")
     except SandboxError as error:
         raise SandboxError(

@@ -1,6 +1,6 @@
 """Runs inside the sandbox, with the base's interpreter: an sdist becomes a wheel (PEP 517).
 
-Called as `python -I -c <this text> SDIST DIRECTORY WHEEL...`: a tar, compressed or not, the project's directory in it
+Called as `python -s -c <this text> SDIST DIRECTORY WHEEL...`: a tar, compressed or not, the project's directory in it
 ("": its root), and the wheels that the build backend needs. Writes the wheel's file name, a newline, and the wheel to
 stdout; whatever the backend prints goes to stderr. It imports nothing but the standard library; its input is hostile,
 and the sandbox is what contains it.
