@@ -180,7 +180,7 @@ def test_a_required_gpu_turns_only_gpu_skips_into_failures() -> None:
         assert judged(passed, check, require_gpu=True) == passed
     # These have no part that goes without a GPU.
     alone = {"cuda", "nccl", "fabric-cuda", "rollout-vllm", "rollout-sglang", "flash-attn-cuda", "conv1d-cuda"}
-    alone |= {"apex-cuda", "te-cuda"}
+    alone |= {"apex-cuda", "openrlhf-grpo", "te-cuda"}
     verl = {f"verl-{name}" for name in ("grpo", "gspo", "lora", "megatron", "grpo-2gpu", "megatron-2gpu")}
     assert {check.name for check in CHECKS if check.device == "cuda"} == {
         *alone,

@@ -8,36 +8,25 @@ to what a sound stack shows. Configuration names and metrics are those of verl 0
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from smoke.program import SECONDS, Details, Failed, Findings, Skipped, Spec, step
+from smoke import bytelm, trainer_process
+from smoke.program import Details, Failed, Findings, Skipped, Spec, step
 
 PROMPTS, GROUP, ANSWER = 16, 8, 16  # prompts of a batch, answers of each, tokens of an answer at most
-VOCABULARY = 320  # 256 bytes, 3 special tokens, and some that stay unused
-LOG_LINES = 80
-TIMEOUT = 1500  # seconds
-REPORT = 20  # seconds before the runner kills the check: a run that hangs is ended, and its stacks are read
 RAY_LOGS = Path("/tmp/ray/session_latest/logs")  # noqa: S108  # Ray's own default
-STACK_LINES = 400  # of all processes together
 # Of a sound run on an H200 (docs/measurements.md) the least correlation is 0.99997, the largest mean 0.0043.
 CORRELATION = 0.999  # at least, of the probabilities of the sampled tokens in rollout engine and trainer
 DIFFERENCE = 0.02  # at most, the mean of their differences
-TEMPLATE = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
+TEMPLATE = bytelm.TEMPLATE
 REWARD = """\
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_):
     return sum(32 <= ord(c) < 127 for c in solution_str) / max(1, len(solution_str))
@@ -131,38 +120,9 @@ def check_variant(spec: Spec, name: str) -> Details:
 def make_inputs(root: Path) -> None:
     """Write model, tokenizer, prompts and reward function below `root`."""
     import pandas as pd
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
     step("model, tokenizer, prompts")
-    # Bytes as tokens: AutoTokenizer makes a Qwen2Tokenizer of any tokenizer beside a Qwen2 model, and that splits so.
-    vocabulary = {char: number for number, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    model = Tokenizer(models.BPE(vocabulary, []))
-    model.pre_tokenizer, model.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=model,
-        eos_token="<|im_end|>",  # noqa: S106
-        pad_token="<|endoftext|>",  # noqa: S106
-        additional_special_tokens=["<|im_start|>"],
-    )
-    tokenizer.chat_template = TEMPLATE
-    tokenizer.save_pretrained(root / "model")
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=512,
-        bos_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        tie_word_embeddings=False,
-    )
-    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(root / "model")
+    bytelm.write_model(root / "model", TEMPLATE)
     rows = [
         {
             "data_source": "tiny",
@@ -247,20 +207,8 @@ def run(root: Path, argv: Iterable[str], variant: Variant) -> Run:
         "HYDRA_FULL_ERROR": "1",
         "PYTHONUNBUFFERED": "1",
     }
-    log = root / "log"
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *argv]
-    with log.open("wb") as output:
-        # In the check's own session, whose processes the runner ends with it.
-        process = subprocess.Popen(command, cwd=root, env=environment, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            code: int | None = process.wait(min(TIMEOUT, float(os.environ.get(SECONDS, "inf")) - REPORT))
-        except subprocess.TimeoutExpired:
-            dump_stacks()
-            process.kill()
-            code = None
-    text = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:])
-    if code is None:
-        text += "\n" + worker_stacks()
+    code, text = trainer_process.run_trainer(command, root, environment, RAY_LOGS)
     print(text, file=sys.stderr)  # now: what the run left may be in pieces, and then reading it raises
     step("what it left")
     answers = [line for path in sorted((root / "answers").glob("*.jsonl")) for line in _lines(path)]
@@ -271,34 +219,9 @@ def run(root: Path, argv: Iterable[str], variant: Variant) -> Run:
         learned = (
             adapter_size(saved)
             if variant.adapter
-            else printable(saved / HF_FOLDER[variant.strategy]) - printable(root / "model")
+            else bytelm.printable(saved / HF_FOLDER[variant.strategy]) - bytelm.printable(root / "model")
         )
     return Run(code, metrics, answers, learned, text)
-
-
-def dump_stacks() -> None:
-    """End all processes of this check with SIGABRT, so that each Python process writes its stacks to stderr.
-
-    They are those of the session that the runner made for it; does nothing where this process leads no session.
-    """
-    own = os.getpid()
-    for name in os.listdir("/proc"):
-        with contextlib.suppress(OSError, ValueError):  # it ended meanwhile, or it is no process
-            number = int(name)
-            if number != own and os.getsid(number) == own:
-                os.kill(number, signal.SIGABRT)
-    time.sleep(5)
-
-
-def worker_stacks() -> str:
-    """Return the stacks that Ray's workers wrote as they were ended: Ray keeps their stderr in files."""
-    found = []
-    for path in sorted(RAY_LOGS.glob("worker-*.err")):
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        start = next((number for number, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
-        if start is not None:
-            found += [f"{path.name}:", *lines[start:]]
-    return "\n".join(found[:STACK_LINES])
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -306,20 +229,6 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         return []
     # Not splitlines(): verl writes answers unescaped, and they can hold U+0085 or U+2028.
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-
-
-def printable(folder: Path) -> float:
-    """Return the probability that a saved model begins an answer with a printable character, averaged over prompts."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    prompts = torch.tensor([tokenizer(expected_text(str(digit), special=True))["input_ids"] for digit in range(10)])
-    with torch.no_grad():
-        probabilities = model(prompts).logits[:, -1].softmax(-1)
-    good = [len(text) == 1 and 32 <= ord(text) < 127 for text in map(tokenizer.decode, range(256))]
-    return float(probabilities[:, :256][:, torch.tensor(good)].sum(-1).mean())
 
 
 def adapter_size(folder: Path) -> float:
@@ -332,10 +241,9 @@ def adapter_size(folder: Path) -> float:
     return max((float(value.abs().max()) for value in whole), default=0.0)
 
 
-def expected_text(digit: str, *, special: bool = False) -> str:
-    """Return the prompt of a digit as TEMPLATE renders it, with or without the special tokens."""
-    text = f"<|im_start|>user\n{digit}<|im_end|>\n<|im_start|>assistant\n"
-    return text if special else text.replace("<|im_start|>", "").replace("<|im_end|>", "")
+def expected_text(digit: str) -> str:
+    """Return the prompt of a digit as verl writes it: as the template renders it, without the special tokens."""
+    return bytelm.without_special(bytelm.expected_prompt(digit))
 
 
 def judge(found: Run, variant: Variant) -> Details:
@@ -402,5 +310,5 @@ def _rewards_hold(answers: Iterable[Mapping[str, Any]]) -> bool:
     pairs = []
     for answer in answers:
         text = str(answer["output"])
-        pairs.append((float(answer["score"]), sum(32 <= ord(c) < 127 for c in text) / max(1, len(text))))
+        pairs.append((float(answer["score"]), bytelm.score(text)))
     return any(own > 0 for own, _ in pairs) and all(abs(own - due) < 1e-3 for own, due in pairs)
