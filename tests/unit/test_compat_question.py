@@ -177,7 +177,7 @@ def test_words_that_are_not_understood_are_reported(typed: list[str], said: str)
         ("troch==2.9.1", "troch", "torch"),
         ("flash-atn", "flash-atn", "flash-attn"),
         ("vlm", "vlm", "vllm"),
-        ("deepspeed==0.16.2", "deepspeed", None),  # deep-ep resembles it, and is another package
+        ("deepface==0.0.93", "deepface", None),  # deepspeed resembles it, and is another package
         ("math-verify", "math-verify", None),
         ("blackwel-vllm", "blackwel-vllm", "blackwell-vllm"),
         ("hoper", "hoper", "hopper"),
@@ -376,7 +376,7 @@ WORDS = [
     "driver==580",
     "GB200",
 ]
-WORDS += ["deepspeed==0.16", "gpu==GTX 980", "vlm"]  # not known
+WORDS += ["deepface==0.0.93", "gpu==GTX 980", "vlm"]  # not known
 
 
 @given(st.lists(st.sampled_from(WORDS), min_size=1, unique=True))

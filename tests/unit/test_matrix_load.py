@@ -32,6 +32,7 @@ def test_the_shipped_matrix_has_the_images_of_the_field() -> None:
         "cpu-grpo": "cpu-py311",
         "hopper-sglang": "cu130-py311",
         "hopper-vllm": "cu130-py311",
+        "openrlhf": "cu130-py312",
         "prime-rl": "cu128-py312",
         "sb3-maskable": "cpu-py311",
         "verl-enhanced-vllm": "cu124-py311",
