@@ -338,6 +338,7 @@ LabelName = Annotated[
 
 # Paths: below a directory; the same with leading ../; absolute in an image, a file or a glob; of a URL.
 PathBelow = Annotated[str, string(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*", 200)]
+TreeName = Annotated[str, string(r"[A-Za-z0-9_.][A-Za-z0-9._+-]*", 200, meaning="a name without a slash")]
 ProjectFile = Annotated[
     str,
     string(
@@ -368,7 +369,7 @@ TargetPath = Annotated[
     str, string(r"(?:/[A-Za-z0-9_.+@-]+)+", 200, meaning="an absolute path"), AfterValidator(_target)
 ]
 CopiedPath = Annotated[str, NoCoercion(), AfterValidator(_copied)]
-PathGlob = Annotated[str, string(r"(?:\*/|/)[A-Za-z0-9_.+*/-]*[A-Za-z0-9_.+*-]", 200)]
+PathGlob = Annotated[str, string(r"(?:\*/|/)(?:[A-Za-z0-9_.+*/-]|\[!?[A-Za-z0-9_.-]+\])*(?:[A-Za-z0-9_.+*-]|\])", 200)]
 UrlPath = Annotated[str, NoCoercion(), AfterValidator(url_path)]
 
 # Addresses (RFC 3986): no credentials and no query. Plain HTTP is for a server on this machine, but for packages that

@@ -174,7 +174,7 @@ def _pack(
         source.file, Context(workshop.store, settings, workshop.progress)
     ):
         return
-    commit = git.TreeSource(locked.url, locked.commit, locked.tree)
+    commit = git.TreeSource(locked.url, locked.commit, locked.tree, exclude=locked.exclude)
     made = git.archive(commit, f"{wheel.name}-{wheel.version}", Context(workshop.store, settings, workshop.progress))
     if made.digest != source.file.digest:
         raise ReproducibilityError(

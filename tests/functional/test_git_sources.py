@@ -11,6 +11,7 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
 from imagegen.core.net import UnreachableError
+from imagegen.core.store import Store
 from imagegen.core.types import Submodule
 from tests.support.errors import raises
 from tests.support.git_server import LINK, SUBMODULE, Bare
@@ -90,6 +91,38 @@ def test_a_ref_of_an_unreachable_server(git_workspace: Workspace, source: git.Tr
     assert progress.said == [
         f"{NOWHERE} cannot be reached: whether v1 still leads to {source.commit[:12]} was not asked"
     ]
+
+
+def test_excluded_entries_are_neither_fetched_nor_packed(git_workspace: Workspace) -> None:
+    """A mirror need not have their files, and the archive is the same from one that has."""
+    bare = git_workspace.bare
+    bare.git("config", "uploadpack.allowFilter", "true")
+    tree = bare.tree({"pkg/a.py": b"1", "pkg/b.py": b"1", "tests/large": b"2" * 5000, "top": b"3"})
+    source = git.TreeSource(git_workspace.url, bare.commit(tree), tree, exclude=("tests",))
+    part = archive(git_workspace, source)
+    assert [member.name for member in git_workspace.members(part)] == ["x-1/pkg/a.py", "x-1/pkg/b.py", "x-1/top"]
+    assert part.tree == tree
+    assert archive(git_workspace, replace(source, exclude=())).digest != part.digest
+
+    lost = bare.git("rev-parse", f"{tree}:tests/large").strip()
+    (bare.path / "objects" / lost[:2] / lost[2:]).unlink()
+    again = replace(git_workspace, store=Store(git_workspace.root / "again"))
+    assert archive(again, source) == part
+    by_path = replace(
+        git_workspace,
+        store=Store(git_workspace.root / "by-path"),
+        env={**git_workspace.env, "IMAGEGEN_GIT_MIRROR": str(bare.path.parent)},
+    )
+    assert archive(by_path, replace(source, url="https://host.test/x")) == part
+
+
+@pytest.mark.parametrize("exclude", [("test",), ("pkg", "top")])
+def test_entries_that_cannot_be_excluded(git_workspace: Workspace, exclude: tuple[str, ...]) -> None:
+    tree = git_workspace.bare.tree({"pkg/a.py": b"1", "top": b"3"})
+    with raises("fetch-git-exclude"):
+        archive(
+            git_workspace, git.TreeSource(git_workspace.url, git_workspace.bare.commit(tree), tree, exclude=exclude)
+        )
 
 
 class Nested:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +104,7 @@ def _rules(settings: Settings) -> Iterator[tuple[str, str]]:
 # by its hash; gitrevisions(7) for the meaning of a short name.
 
 _SAID = 4  # lines of git's own words
+_ARGUMENTS = 1000  # object ids in one command line
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _CONFIGURATION = {
     "fetch.recurseSubmodules": "false",
@@ -130,15 +131,20 @@ class NoRepositoryError(FetchError):
 
 @dataclass(frozen=True)
 class GitRepository:
-    """A bare repository that holds one commit, of this tree; `env` is the user's."""
+    """A bare repository that holds one commit, of this tree; `env` is the user's.
+
+    Of `names`, the top-level entries, it holds the files; () are all.
+    """
 
     path: Path
     env: Mapping[str, str]
     tree: str
+    names: tuple[str, ...] = ()
 
     def listing(self, tree: str) -> Iterator[bytes]:
         """Rows of `git ls-tree -r -l -z`, as they come: a small tree can name more files than memory holds."""
-        with command.started(self.path, self.env, ["ls-tree", "-r", "-l", "-z", "--full-tree", tree]) as process:
+        arguments = ["ls-tree", "-r", "-l", "-z", "--full-tree", tree, "--", *self.names]
+        with command.started(self.path, self.env, arguments) as process:
             assert process.stdout  # noqa: S101 - asked for a pipe
             rest = b""
             try:
@@ -176,20 +182,26 @@ class GitRepository:
 
 
 @contextmanager
-def fetched(url: str, commit: str, tree: str | None, store: Store, settings: Settings) -> Iterator[GitRepository]:
+def fetched(
+    url: str, commit: str, tree: str | None, store: Store, settings: Settings, exclude: Collection[str] = ()
+) -> Iterator[GitRepository]:
     """Yield a repository of the commit, which is removed at the end; with `tree`, the commit must have that one.
 
-    Raises FetchError: out of reach, absent, with another tree.
+    Files below the top-level entries in `exclude` are not fetched, if the server can leave out files. Raises
+    FetchError: out of reach, absent, with another tree, without an entry of `exclude`.
     """
-    fetch = ["fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"]
+    fetch = ["fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"]
+    fetch += ["--filter=blob:none"] if exclude else []
     with store.temporary_directory("git") as work_dir:
         repository = work_dir / "repository"
 
-        def ask(place: RemoteLocation, env: dict[str, str]) -> str:
+        def ask(place: RemoteLocation, env: dict[str, str]) -> tuple[str, tuple[str, ...]]:
             create = ["init", "--quiet", "--bare", "--object-format=sha1", "--template=", str(repository)]
             command.run(work_dir, env, create)
             here = {**env, "GIT_DIR": str(repository)}
-            command.run(repository, here, [*fetch, "--", place.url, commit])
+            # A repository that lacks objects records where it came from, and git takes no path for that.
+            source = Path(place.url).as_uri() if exclude and place.address is None else place.url
+            command.run(repository, here, [*fetch, "--depth=1", "--", source, commit])
             found = command.run(repository, here, ["rev-parse", "--verify", f"{commit}^{{tree}}"]).strip()
             if tree not in (None, found):
                 raise FetchError(
@@ -198,10 +210,47 @@ def fetched(url: str, commit: str, tree: str | None, store: Store, settings: Set
                     why=f"expected tree {tree}, got {found}",
                     fix="a commit has one tree: correct whichever of the two was written down wrongly",
                 )
-            return found
+            if not exclude:
+                return found, ()
+            names = _included(repository, here, found, exclude, f"{place.url} at {commit}")
+            for blobs in _batches(_blobs(repository, here, found, names)):
+                command.run(repository, here, [*fetch, "--", source, *blobs])
+            return found, names
 
-        found = _from_one(url, f"commit {commit}", ask, work_dir, store, settings)
-        yield GitRepository(repository, settings.env, found)
+        found, names = _from_one(url, f"commit {commit}", ask, work_dir, store, settings)
+        yield GitRepository(repository, settings.env, found, names)
+
+
+def _included(
+    repository: Path, env: Mapping[str, str], tree: str, exclude: Collection[str], where: str
+) -> tuple[str, ...]:
+    """Return the names of a tree's top-level entries without those in `exclude`. Raises FetchError for a name that it
+    lacks, and where none is left.
+    """
+    names = command.run(repository, env, ["ls-tree", "-z", "--name-only", tree]).split("\0")[:-1]
+    absent = sorted({*exclude} - {*names})
+    included = tuple(name for name in names if name not in exclude)
+    if absent or not included:
+        raise FetchError(
+            f"{where} cannot be fetched without {', '.join(sorted(exclude))}",
+            code="fetch-git-exclude",
+            why=f"the tree has no {', '.join(absent)}" if absent else "the tree has nothing else",
+            fix="correct `exclude`: it names top-level files and folders of the tree",
+        )
+    return included
+
+
+def _blobs(repository: Path, env: Mapping[str, str], tree: str, names: Sequence[str]) -> list[str]:
+    """Return the ids of the files below a tree's entries `names`, each once."""
+    rows = command.run(repository, env, ["ls-tree", "-r", "-z", "--full-tree", tree, "--", *names]).split("\0")
+    found = [row.partition("\t")[0].split() for row in rows if row]
+    return sorted({name for _, kind, name in found if kind == "blob"})
+
+
+def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield parts of `names`, each short enough for one command line."""
+    for start in range(0, len(names), _ARGUMENTS):
+        yield names[start : start + _ARGUMENTS]
 
 
 def check_ref(url: str, ref: str, commit: str, store: Store, settings: Settings) -> None:

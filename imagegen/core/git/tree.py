@@ -164,7 +164,8 @@ class TreeSource:
     """A commit, and the tree that it is known to have; both 40 hex digits. Without `tree`, the commit decides it.
 
     With `ref`, a tag or branch must lead to the commit whenever the source is requested. Of the tree's submodules those
-    in `submodules` come along, which may lie in each other; the others stay empty, as in a checkout without them.
+    in `submodules` come along, which may lie in each other; the others stay empty, as in a checkout without them. Its
+    top-level entries in `exclude` are neither fetched nor packed.
     """
 
     url: str
@@ -172,6 +173,7 @@ class TreeSource:
     tree: str | None
     ref: str | None = None
     submodules: tuple[Submodule, ...] = ()
+    exclude: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:
@@ -206,6 +208,8 @@ def archive(source: TreeSource, folder: str, context: Context) -> PackedTree:
     decides = [_FORMAT, source.commit, source.tree, folder]
     if source.submodules:
         decides.append(sorted([each.path, each.commit, each.tree] for each in source.submodules))
+    if source.exclude:
+        decides.append({"exclude": sorted(source.exclude)})
     key = digest_of(json.dumps(decides).encode())
     with context.store.lock(f"git-{key}"):
         known = _TREES.get(context.store, key)
@@ -242,14 +246,18 @@ def _gathered(
     The readers work until `repositories` is closed.
     """
 
-    def one(url: str, commit: str, tree: str | None) -> tuple[str, list[TreeEntry], Read]:
+    def one(
+        url: str, commit: str, tree: str | None, exclude: tuple[str, ...] = ()
+    ) -> tuple[str, list[TreeEntry], Read]:
         with timed(context.progress, f"fetching {url} at {commit[:12]}"):
-            repository = repositories.enter_context(fetched(url, commit, tree, context.store, context.settings))
+            repository = repositories.enter_context(
+                fetched(url, commit, tree, context.store, context.settings, exclude)
+            )
         where = f"{url} at {commit}"
         entries = checked(listed(repository.listing(repository.tree), where), where)
         return repository.tree, entries, repositories.enter_context(repository.blobs())
 
-    tree, entries, read = one(source.url, source.commit, source.tree)
+    tree, entries, read = one(source.url, source.commit, source.tree, source.exclude)
     found = {entry.path: (entry, read) for entry in entries}
     for each in sorted(source.submodules, key=lambda submodule: submodule.path):
         _require_recorded(each, [entry for entry, _ in found.values() if entry.is_submodule], source.where)

@@ -173,7 +173,7 @@ def _version(filename: str) -> str:
 def _archive(requirement: Requirement, context: Context) -> git.PackedTree:
     assert requirement.git  # noqa: S101 - asked for such alone
     source, package = requirement.git, requirement.component.package
-    commit = git.TreeSource(source.url, source.commit, source.tree)
+    commit = git.TreeSource(source.url, source.commit, source.tree, exclude=source.exclude)
     made = git.archive(commit, f"{package}-{source.metadata.version}", context)
     for paths, what in ((made.submodules, "submodules are"), (made.pointers, "files in Git LFS are")):
         if paths:

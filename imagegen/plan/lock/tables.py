@@ -145,10 +145,11 @@ class LockedGit(LockTable):
     commit: t.GitObject
     tree: t.GitObject
     subdirectory: t.PathBelow = ""  # of the tree: the project that is built; "" is its root
+    exclude: tuple[t.TreeName, ...] = ()  # top-level entries of the tree that the archive leaves out
 
     @classmethod
     def of(cls, source: GitSource) -> LockedGit:
-        return cls(source.name, source.url, source.commit, source.tree, source.subdirectory)
+        return cls(source.name, source.url, source.commit, source.tree, source.subdirectory, source.exclude)
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,9 @@ class LockedSdist(LockTable):
 
 _inline_file = inline(required=True, file=("file", "size", "sha256", "index", "path", "url"))
 _inline_commit = inline(
-    required=True, git=("ref", "url", "commit", "tree", "subdirectory"), file=("file", "size", "sha256", "index")
+    required=True,
+    git=("ref", "url", "commit", "tree", "subdirectory", "exclude"),
+    file=("file", "size", "sha256", "index"),
 )
 
 
@@ -308,7 +311,11 @@ class LockedBuild(LockTable):
         source.require_release(self.name, self.version)
         if source.index in (BUILT, LINKS, URL) or source.filename.endswith(".whl"):
             raise ValueError(f"{source.filename} of {source.index} is not a source that a build can begin with")
-        if (git is None) != (source.index != GIT) or (self.submodules and not git) or (git and git.subdirectory):
+        if (
+            (git is None) != (source.index != GIT)
+            or (self.submodules and not git)
+            or (git and (git.subdirectory or git.exclude))
+        ):
             raise ValueError(
                 f"{source.filename} is of a commit, then its index is {GIT}; or it has no commit and no submodules"
             )

@@ -153,7 +153,7 @@ def sha256(value: Any) -> str:
 
 
 def _asked(each: Requirement) -> list[Any]:
-    git = each.git and {name: value for name, value in dataclasses.asdict(each.git).items() if value != ""}
+    git = each.git and {name: value for name, value in dataclasses.asdict(each.git).items() if value not in ("", ())}
     requested: list[Any] = [each.component.name, each.pep508, each.index, each.because, git]
     if each.own:
         requested.append([each.own.kind, each.own.path])

@@ -56,7 +56,7 @@ from imagegen.plan.matrix.model import (
 )
 from imagegen.plan.matrix.recipe import Recipe, recipe
 from imagegen.plan.matrix.references import Entries, PlacedEntry, check_references
-from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, ImageEntry, SdistEntry, StackFileEntry
+from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, GitEntry, ImageEntry, SdistEntry, StackFileEntry
 
 CELL_AXES = ("cuda", "python", "platform")  # what every cell must have
 _UNEXPLAINED = "The image names it, and gives no reason."
@@ -219,10 +219,7 @@ class _Completion:
                 local=dict(entry.local),
                 pypi_build=entry.pypi_build,
                 aliases=tuple(entry.aliases),
-                git={
-                    each: GitSource(each, one.url, one.commit, one.tree, _metadata(one), one.subdirectory or "")
-                    for each, one in entry.git.items()
-                },
+                git={each: _git_source(each, one) for each, one in entry.git.items()},
                 compiled=entry.compiled,
                 entry_points=tuple(entry.entry_points),
             )
@@ -442,6 +439,18 @@ def _stack_file(entry: StackFileEntry, chain: Sequence[PlacedEntry]) -> StackFil
 
 def _metadata(entry: SdistEntry) -> Sdist:
     return Sdist(entry.version, tuple(entry.requires), tuple(entry.build_requires))
+
+
+def _git_source(name: str, entry: GitEntry) -> GitSource:
+    return GitSource(
+        name,
+        entry.url,
+        entry.commit,
+        entry.tree,
+        _metadata(entry),
+        entry.subdirectory or "",
+        tuple(sorted(set(entry.exclude))),
+    )
 
 
 def _file_conflict(found: PlacedEntry) -> FileConflictRule:

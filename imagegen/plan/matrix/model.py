@@ -191,7 +191,8 @@ class Sdist:
 class GitSource:
     """A commit of a repository, by hash: its tree decides what it holds. Metadata as in Sdist.
 
-    `subdirectory` is the folder of the tree that is the distribution's project; "" is the tree itself.
+    `subdirectory` is the folder of the tree that is the distribution's project; "" is the tree itself. `exclude` names
+    the top-level entries of the tree that the archive leaves out, sorted.
     """
 
     name: str  # how the matrix calls it: "v0.9.0"
@@ -200,6 +201,7 @@ class GitSource:
     tree: str  # 40 hex digits
     metadata: Sdist
     subdirectory: str = ""
+    exclude: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

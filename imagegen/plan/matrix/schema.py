@@ -149,6 +149,9 @@ class GitEntry(SdistEntry):
     commit: t.GitObject
     tree: t.GitObject
     subdirectory: t.PathBelow | None = Field(default=None, description="Of the tree: the project, if not its root.")
+    exclude: list[t.TreeName] = Field(
+        default=[], description="Top-level files and folders of the tree that are neither fetched nor packed."
+    )
 
 
 class ComponentEntry(NamedEntry):
@@ -441,7 +444,7 @@ class FileConflictEntry(NamedEntry):
 
     owner: t.Distribution
     over: Annotated[list[t.Distribution], Field(min_length=1)]
-    paths: t.PathGlob = Field(description="Glob over absolute paths in the image; * goes over slashes.")
+    paths: t.PathGlob = Field(description="Glob over absolute paths in the image, as of fnmatch; * goes over slashes.")
     versions: t.Specifier = Field("", description="Releases of `owner` to which this applies; without it, all.")
     because: t.Text
     source: t.Text
