@@ -16,17 +16,17 @@ TEMPLATE = (
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 
 
-def write_model(folder: Path, template: str) -> None:
-    """Write a random Qwen2 and its tokenizer, whose tokens are bytes, with that chat template."""
+def write_model(folder: Path, template: str, family: str = "Qwen2") -> None:
+    """Write a random model of Qwen2 or Qwen3 and its tokenizer, whose tokens are bytes, with that chat template."""
     import torch
+    import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-    # Bytes as tokens: AutoTokenizer makes a Qwen2Tokenizer of any tokenizer beside a Qwen2 model, and that splits so.
+    # Bytes as tokens: AutoTokenizer makes a Qwen2Tokenizer of any tokenizer beside these models, and that splits so.
     vocabulary = {char: number for number, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     model = Tokenizer(models.BPE(vocabulary, []))
     model.pre_tokenizer, model.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=model,
         eos_token="<|im_end|>",  # noqa: S106
         pad_token="<|endoftext|>",  # noqa: S106
@@ -35,7 +35,7 @@ def write_model(folder: Path, template: str) -> None:
     tokenizer.chat_template = template
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
-    config = Qwen2Config(
+    config = getattr(transformers, f"{family}Config")(
         vocab_size=VOCABULARY,
         hidden_size=256,
         intermediate_size=512,
@@ -48,7 +48,7 @@ def write_model(folder: Path, template: str) -> None:
         pad_token_id=tokenizer.pad_token_id,
         tie_word_embeddings=False,
     )
-    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    getattr(transformers, f"{family}ForCausalLM")(config).to(torch.bfloat16).save_pretrained(folder)
 
 
 def expected_prompt(digit: str) -> str:

@@ -36,6 +36,7 @@ _VERL_RUN = frozenset({"ray", "torch", "transferqueue", "transformers", "verl"})
 _VERL_LORA = _VERL_RUN | {"peft"}
 _VERL_MEGATRON = _VERL_RUN | {"mbridge", "megatron-core", "transformer-engine"}  # without the last it makes no model
 _OPENRLHF = frozenset({"deepspeed", "flash-attn", "openrlhf", "ray", "tensorboard", "torch", "transformers", "vllm"})
+_PRIME = frozenset({"dion", "flash-attn", "prime-rl", "torch", "torchtitan", "transformers", "verifiers", "vllm"})
 _TRL = frozenset({"torch", "transformers", "trl"})
 _SB3 = frozenset({"sb3-contrib", "torch"})
 _SGLANG = frozenset({"sglang", "torch", "transformers"})
@@ -80,6 +81,8 @@ CHECKS = (
     Check("verl-grpo-2gpu", "verl_trainer", "the same with FSDP over two GPUs", 1800, _VERL_RUN, "cuda", 2),
     Check("verl-megatron-2gpu", "verl_trainer", "the same with Megatron on two", 1800, _VERL_MEGATRON, "cuda", 2),
     Check("openrlhf-grpo", "openrlhf_grpo", "OpenRLHF's trainer learns, with ZeRO-3", 1800, _OPENRLHF, "cuda"),
+    Check("prime-rl-grpo", "prime_trainer", "prime-rl's trainer learns, with vLLM on its GPU", 1800, _PRIME, "cuda"),
+    Check("prime-rl-grpo-2gpu", "prime_trainer", "the same with a GPU for each, over NCCL", 1800, _PRIME, "cuda", 2),
     Check("sb3", "sb3", "MaskablePPO learns, saves, loads and acts legally, also with SubprocVecEnv", 300, _SB3),
     Check("numerics", "numerics", "operations are as exact as was measured", 300, _TORCH, by_name=True),
     Check("numerics-cuda", "numerics", "the same on this GPU, and in the engine", 900, _TORCH, "cuda", by_name=True),

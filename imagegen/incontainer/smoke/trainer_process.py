@@ -19,7 +19,7 @@ STACK_LINES = 400  # of all processes together
 
 
 def run_trainer(
-    argv: Sequence[str], folder: Path, environment: Mapping[str, str], ray_logs: Path
+    argv: Sequence[str], folder: Path, environment: Mapping[str, str], ray_logs: Path | None = None
 ) -> tuple[int | None, str]:
     """Run the trainer in `folder`; return its exit code (None: past its time) and the end of its output.
 
@@ -36,7 +36,7 @@ def run_trainer(
             process.kill()
             code = None
     text = "\n".join(read_lines(log)[-LOG_LINES:])
-    return code, text if code is not None else text + "\n" + worker_stacks(ray_logs)
+    return code, text if code is not None or ray_logs is None else text + "\n" + worker_stacks(ray_logs)
 
 
 def dump_stacks() -> None:
