@@ -3,24 +3,22 @@
     python bench/flash_attn_build.py build flash_attn-2.8.3.tar.gz FOLDER [--architectures 90] [--memory GiB] [--jobs N]
     python bench/flash_attn_build.py check FOLDER
 
-`build` needs nvcc, a C++ compiler, torch and setuptools, and no network; stopped and started again it goes on from
-what is compiled. `check` needs a GPU: forward and backward in bf16 against torch's attention in float32, and ends with
-1 where they differ by more than bf16 explains. --memory is for machines that get their memory while it is used, --jobs
-in place of the plan.
+`build` needs nvcc, a C++ compiler, torch, setuptools, pydantic and PyYAML, and no network; stopped and started again
+it goes on from what is compiled. `check` needs a GPU: forward and backward in bf16 against torch's attention in
+float32, and ends with 1 where they differ by more than bf16 explains. --memory is for machines that get their memory
+while it is used, --jobs in place of the plan.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-import types
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,12 +27,6 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-if importlib.util.find_spec("pydantic") is None:  # a machine with a GPU need not have what matrices are checked with
-    for name in ("imagegen.plan.matrix", "imagegen.plan.matrix.model"):
-        sys.modules[name] = types.ModuleType(name)
-    sys.modules["imagegen.plan.matrix"].__path__ = [str(ROOT / "imagegen/plan/matrix")]
-    sys.modules["imagegen.plan.matrix.model"].EnvVar = object  # type: ignore[attr-defined]
-
 from imagegen.plan.matrix.recipe import Cost  # noqa: E402
 from imagegen.wheels.throttle import BuildJob, budget, duration, machine, plan  # noqa: E402
 
@@ -101,11 +93,10 @@ def _spec(source: str, architectures: str) -> dict[str, Any]:
     nvcc = shutil.which("nvcc")
     home = os.environ.get("CUDA_HOME") or (str(Path(nvcc).resolve().parents[1]) if nvcc else "/usr/local/cuda")
     return {
-        "format": 1,
+        "format": 2,
         "name": "flash-attn",
         "version": "2.8.3",
         "source": source,
-        "patches": [],
         "build_requires": [],
         "env": {
             "CUDA_HOME": home,
