@@ -203,4 +203,10 @@ CASES = {
         stack("12.8", torch="2.9.1", torchcodec="0.9.1"),
         stack("12.8", torch="2.10.0", torchcodec="0.10.0"),
     ),
+    # measured: prime_rl.trainer.rl.train with both: "No module named 'cutlass.base_dsl._mlir_helpers'"
+    "torchao-cutlass-dsl": case(
+        stack("13.0", torchao="0.17.0", nvidia_cutlass_dsl="4.6.0"),
+        stack("13.0", torchao="0.17.0", nvidia_cutlass_dsl="4.5.2"),
+        stack("13.0", torchao="0.18.0", nvidia_cutlass_dsl="4.6.0"),
+    ),
 }
