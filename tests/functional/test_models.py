@@ -16,6 +16,7 @@ from imagegen.cli.commands import cli
 from imagegen.core.config import Settings
 from imagegen.core.data import shipped
 from imagegen.core.errors import FetchError, MatrixError, UsageError
+from imagegen.core.progress import Quiet
 from imagegen.plan.harvest import model_types as harvested
 from imagegen.plan.matrix import interpreters
 from imagegen.plan.matrix.interpreters import Models
@@ -126,7 +127,7 @@ def test_the_first_releases_are_read_in_the_wheels(index: Index, tmp_path: Path)
         for name, versions in (("transformers", TYPES), ("vllm", REGISTRY))
     }
     settings = Settings.from_environment({"HOME": str(tmp_path), "PIP_INDEX_URL": index.url})
-    found = harvested.read(packages, settings, "2026-11-22", lambda _: None)
+    found = harvested.read(packages, settings, "2026-11-22", Quiet())
     assert found.since == {"transformers": "4.50.0", "vllm": "0.8.0"}
     assert found.first == {
         "bert": {"transformers": "5.0.0"},
@@ -143,7 +144,7 @@ def test_a_wheel_that_is_none_is_an_error(index: Index, tmp_path: Path) -> None:
     packages["vllm"] = PackageReleases("vllm", "pypi", None, None, (), {"0.8.5": release("0.8.5")})
     settings = Settings.from_environment({"HOME": str(tmp_path), "PIP_INDEX_URL": index.url})
     with pytest.raises(FetchError):
-        harvested.read(packages, settings, "", lambda _: None)
+        harvested.read(packages, settings, "", Quiet())
 
 
 def zipped(members: dict[str, bytes]) -> bytes:
