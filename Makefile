@@ -48,7 +48,7 @@ quickstart: engine-up  ## build cpu-grpo, run its smoke checks, print how to run
 	@$(BIN)/imagegen build cpu-grpo --scratch-base
 
 test: setup lint  ## all tests but the slow ones
-	@$(call with_engine,$(BIN)/pytest -n 2 --dist loadscope -m 'not slow')
+	@$(call with_engine,$(BIN)/pytest -n 3 --dist loadscope -m 'not slow')
 
 test-unit: setup  ## the tests of functions, which start nothing: a minute
 	@$(BIN)/pytest -n 2 --dist loadscope -m 'not slow' tests/unit
