@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from smoke import bytelm, trainer_process
-from smoke.program import Details, Failed, Findings, Spec, step
+from smoke.program import Details, Findings, Spec, finite, step
 
 STEPS = 20
 BATCH, GROUP, ANSWER = 128, 8, 16  # answers of a step, answers to one prompt, tokens of an answer at most
@@ -378,20 +378,12 @@ def judge(found: Run) -> Details:
         "learned": found.learned,
         "seconds_per_step": [round(value, 1) for value in series(found.metrics, r"time/step")],
     }
-    try:
-        return findings.done(details)
-    except Failed as failed:
-        failed.details["log"] = found.log
-        raise
+    return findings.done(details, found.log)
 
 
 def series(metrics: Iterable[Mapping[str, float]], pattern: str) -> list[float]:
     """Return the metric whose name is of that pattern at each step that has it."""
     return [float(value) for each in metrics for name, value in each.items() if re.fullmatch(pattern, name)]
-
-
-def finite(values: list[float]) -> bool:
-    return bool(values) and all(map(math.isfinite, values))
 
 
 def rewards_hold(found: list[Answer]) -> bool:

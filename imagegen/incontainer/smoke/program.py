@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -57,13 +58,19 @@ class Findings:
         if not holds:
             self.wrong.setdefault(name, otherwise)
 
-    def done(self, details: Details) -> Details:
-        """The details; raises Failed when anything was wrong."""
+    def done(self, details: Details, log: str | None = None) -> Details:
+        """The details; raises Failed when anything was wrong, with the log of what was judged, if there is one."""
         if self.wrong:
             sentences = list(self.wrong.values())
             more = [f"and {len(sentences) - self._SHOWN} more"] if len(sentences) > self._SHOWN else []
-            raise Failed("; ".join(sentences[: self._SHOWN] + more), {**details, "wrong": self.wrong})
+            logged: Details = {} if log is None else {"log": log}
+            raise Failed("; ".join(sentences[: self._SHOWN] + more), {**details, "wrong": self.wrong, **logged})
         return details
+
+
+def finite(values: list[float]) -> bool:
+    """Return whether there are values, and all are finite."""
+    return bool(values) and all(map(math.isfinite, values))
 
 
 def step(text: str) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from smoke import bytelm, trainer_process
-from smoke.program import Details, Failed, Findings, Skipped, Spec, step
+from smoke.program import Details, Findings, Skipped, Spec, finite, step
 
 PROMPTS, GROUP, ANSWER = 16, 8, 16  # prompts of a batch, answers of each, tokens of an answer at most
 RAY_LOGS = Path("/tmp/ray/session_latest/logs")  # noqa: S108  # Ray's own default
@@ -261,7 +261,7 @@ def judge(found: Run, variant: Variant) -> Details:
             "training/rollout_probs_diff_mean",
         )
     )
-    findings.expect("finite", _finite(losses) and _finite(gradients), f"losses {losses}, gradient norms {gradients}")
+    findings.expect("finite", finite(losses) and finite(gradients), f"losses {losses}, gradient norms {gradients}")
     findings.expect("gradients", bool(gradients) and min(gradients) > 0, f"gradient norms: {gradients}")
     rose = scores[-1] - scores[0] if scores else math.nan
     findings.expect("learns", rose >= variant.rise, f"the mean reward went from {scores[:1]} to {scores[-1:]}")
@@ -270,7 +270,7 @@ def judge(found: Run, variant: Variant) -> Details:
     prompts = {expected_text(str(digit)) for digit in range(10)}
     findings.expect("template", bool(texts) and texts <= prompts, f"a prompt was not as rendered: {sorted(texts)[:2]}")
     least, most = min(correlations, default=math.nan), max(differences, default=math.nan)
-    compared = len(correlations) == len(differences) == len(found.metrics) and _finite(correlations + differences)
+    compared = len(correlations) == len(differences) == len(found.metrics) and finite(correlations + differences)
     same = compared and least >= CORRELATION and most <= DIFFERENCE
     findings.expect("weights", same, f"engine and trainer disagree: correlation {least}, mean difference {most}")
     learned = -math.inf if found.learned is None else found.learned
@@ -284,11 +284,7 @@ def judge(found: Run, variant: Variant) -> Details:
         "learned": found.learned,
         "seconds_per_step": [round(value, 1) for value in _series(found.metrics, "timing_s/step")],
     }
-    try:
-        return findings.done(details)
-    except Failed as failed:
-        failed.details["log"] = found.log
-        raise
+    return findings.done(details, found.log)
 
 
 def _series(metrics: Iterable[Mapping[str, float | None]], name: str) -> list[float]:
@@ -299,10 +295,6 @@ def _series(metrics: Iterable[Mapping[str, float | None]], name: str) -> list[fl
     doubled = f"{name.partition('/')[0]}/{name}"
     values = [each[key] for each in metrics for key in (name, doubled) if key in each]
     return [math.nan if value is None else float(value) for value in values]
-
-
-def _finite(values: list[float]) -> bool:
-    return bool(values) and all(map(math.isfinite, values))
 
 
 def _rewards_hold(answers: Iterable[Mapping[str, Any]]) -> bool:

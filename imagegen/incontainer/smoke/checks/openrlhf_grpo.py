@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smoke import bytelm, trainer_process
-from smoke.program import Details, Failed, Findings, Spec, step
+from smoke.program import Details, Findings, Spec, finite, step
 
 STEPS = 10
 PROMPTS, GROUP, ANSWER = 16, 8, 16  # prompts of a batch, answers of each, tokens of an answer at most
@@ -232,20 +232,12 @@ def judge(found: Run) -> Details:
         "learned": found.learned,
         "seconds_per_step": [round(value, 1) for value in series(found.metrics, "timing/step_total")],
     }
-    try:
-        return findings.done(details)
-    except Failed as failed:
-        failed.details["log"] = found.log
-        raise
+    return findings.done(details, found.log)
 
 
 def series(metrics: Iterable[Mapping[str, float]], name: str) -> list[float]:
     """Return the metric at each step that has it."""
     return [each[name] for each in metrics if name in each]
-
-
-def finite(values: list[float]) -> bool:
-    return bool(values) and all(map(math.isfinite, values))
 
 
 def rewards_hold(answers: list[Answer], means: list[float]) -> bool:
