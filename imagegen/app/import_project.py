@@ -14,6 +14,7 @@ from typing import Literal
 from packaging.pylock import is_valid_pylock_path
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 from pydantic import TypeAdapter, ValidationError
 
 from imagegen.app.entries import entry_path, trial, write_entry
@@ -22,6 +23,8 @@ from imagegen.core import types as t
 from imagegen.core.errors import Location, MatrixErrors, OptionConflictError, ProjectFileError, UsageError
 from imagegen.core.text import redact
 from imagegen.core.types import parse_requirement
+from imagegen.image.layers.plan import ROOT
+from imagegen.image.layers.wheel import PREFIX
 from imagegen.plan.matrix.model import NO_CUDA, Cell, StackFile
 from imagegen.plan.projects import choices, conda, dockerfile, entry, locks, requirements
 from imagegen.plan.projects.choices import TORCH, ImagePlatform, Known
@@ -35,6 +38,7 @@ from imagegen.plan.projects.model import (
     malformed,
     read_text,
 )
+from imagegen.plan.projects.names import BaseConfig, KnownImage
 from imagegen.plan.rules import CellAnswer
 
 # The files that `imagegen init` looks for: what is locked before what is declared.
@@ -85,13 +89,13 @@ def import_project(session: Session, source: Path, name: str | None, selection: 
 
     Without a name, the image has that of the file's directory. Raises ProjectFileError, LockError, UsageError.
     """
-    file = _read(source, selection)
+    file = _read(session, source, selection)
     image = name or _directory_name(source)
     path = entry_path(session, image, entry.MARK)
     python = _python(session, source, file)
     found = file.recover(MarkerTarget(_versions(session).get(python.value, python.value)))
     found = found.with_names(lambda each: _relative(each, session.project, source))
-    found = _with_own_packages(found, session.project)
+    found = _with_copies(_with_own_packages(found, session.project), session.project)
     stack = _stack(session, source, selection) if isinstance(file, locks.UvLockFile | locks.PylockFile) else None
     if stack:
         found = found.as_stack()
@@ -156,7 +160,7 @@ def find_file(directory: Path) -> tuple[Path, tuple[str, ...]]:
     return directory / there[0], tuple(name for name in there if name != there[0])
 
 
-def _read(source: Path, selection: Selection) -> DeclaringFile:
+def _read(session: Session, source: Path, selection: Selection) -> DeclaringFile:
     extras, groups = selection.extras, selection.groups
     if source.name == "uv.lock":
         return locks.read_uv_lock(source, extras, groups)
@@ -168,7 +172,7 @@ def _read(source: Path, selection: Selection) -> DeclaringFile:
         fix = "leave out --extra and --group"
         raise OptionConflictError(f"{source.name} has no extras and groups to choose from", fix=fix)
     if source.name.startswith("Dockerfile") or source.suffix.lower() == ".dockerfile":
-        return dockerfile.read(source)
+        return dockerfile.read(source, _ngc_images(session))
     if source.suffix in (".yml", ".yaml"):
         return conda.read(source)
     if source.suffix in (".txt", ".in"):
@@ -211,6 +215,44 @@ def _with_own_packages(found: Recovered, project: Path) -> Recovered:
         else:
             pins.append(replace(pin, directory=Path(relative)))
     return replace(found, pins=tuple(pins), omissions=tuple(omissions))
+
+
+def _with_copies(found: Recovered, project: Path) -> Recovered:
+    """Return the copied files relative to the project; one that an entry cannot name is an omission."""
+    files, omissions = {}, list(found.omissions)
+    for path, (source, place) in found.files.items():
+        relative = os.path.relpath(os.path.realpath(source), os.path.realpath(project))
+        reserved = next((each for each in (PREFIX, ROOT) if f"{path}/".startswith(f"{each}/")), None)
+        if reserved:
+            why = f"only imagegen writes below {reserved}"
+            omissions.append(Omission(place, f"the copy to {path}", why, "name it under `files` with another path"))
+            continue
+        try:
+            TypeAdapter(t.RelativePath).validate_python(relative)
+            files[path] = (Path(relative), place)
+        except ValidationError:
+            why = "an entry copies files and directories whose names are plain, and no link that leads elsewhere"
+            omissions.append(Omission(place, f"the copy of {relative}", why, "rename it, and name it under `files`"))
+    return replace(found, files=files, omissions=tuple(omissions))
+
+
+def _ngc_images(session: Session) -> dict[str, KnownImage]:
+    """Return NVIDIA's images by name: their torch is a build of its own, so PyPI's release of it takes its place."""
+    releases = session.metadata.of(TORCH)
+    found = {}
+    for each in session.matrix.ngc_images.values():
+        version = Version(each.torch).base_version
+        release = releases.package.releases.get(version) if releases else None
+        what = f"NVIDIA's torch {each.torch} for CUDA {each.cuda}, and the other packages of {each.tag}"
+        why = "no index has them" + (f"; the entry has torch {version} of PyPI, with its CUDA" if release else "")
+        fix = "name as components what the image needs of them, as transformer-engine, flash-attn or apex"
+        found[f"nvcr.io/nvidia/pytorch:{each.tag}-py3"] = KnownImage(
+            {TORCH: version} if release else {},
+            (release.cuda if release else None) or each.cuda,
+            BaseConfig("/workspace", runs_command=True),
+            (what, why, fix),
+        )
+    return found
 
 
 def _versions(session: Session) -> dict[str, str]:

@@ -22,6 +22,23 @@ def test_the_example_gives_the_image_of_the_page(tmp_path: Path) -> None:
     assert [each.what.split()[0] for each in imported.omissions] == ["rewards"]
 
 
+def test_the_dockerfile_gives_the_image_of_the_page(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```text\n# Dockerfile\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "Dockerfile").write_text(example)
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "app"\n')
+    (tmp_path / "deploy").mkdir()
+    (tmp_path / "deploy/serve.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "deploy/serve.sh").chmod(0o755)
+    session = Session({"XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path, Quiet())
+    imported = import_project(session, tmp_path / "Dockerfile", "my-rl", Selection())
+    cell = imported.cell
+    assert [each.component.package for each in cell.requirements] == ["app", "torch", "trl"]
+    assert [each.path for each in cell.copies] == ["/usr/local/bin/serve.sh"]
+    assert [each.name for each in cell.config] == ["entrypoint", "user", "workdir"]
+    assert (list(cell.packages), [each.port for each in cell.ports]) == (["ffmpeg"], ["8000/tcp"])
+    assert [each.place.line for each in imported.omissions] == [1, 4, 7]
+
+
 def test_the_page_names_the_files_of_init_in_their_order() -> None:
     (listed,) = re.findall(r"`init` imports the first of (.*?), and names", PAGE, re.DOTALL)
     assert tuple(re.findall(r"`([\w.]+)`", listed)) == FILES

@@ -51,6 +51,36 @@ def test_the_entry_is_complete_and_explained(project: Path, golden: Callable[[st
     assert imported.missing == 1
 
 
+def test_a_dockerfile_gives_config_and_files(project: Path, golden: Callable[[str, str], None]) -> None:
+    (project / "serve.py").write_text("")
+    text = """\
+FROM nvcr.io/nvidia/pytorch:25.08-py3
+RUN pip install trl==0.20.0
+LABEL org.acme.team="rl: one"
+EXPOSE 8000
+COPY serve.py .env /srv/
+COPY serve.py /opt/venv/serve.py
+ENTRYPOINT ["python", "/srv/serve.py"]
+"""
+    (project / ".env").write_text("")
+    imported = run(project, text, file="Dockerfile")
+    golden("import/dockerfile.yaml", imported.path.read_text())
+    cell = session_of(project).matrix.select_one("my-rl")
+    assert {each.name: each.value for each in cell.config} == {"entrypoint": ("python", "/srv/serve.py")}
+    assert [(each.path, each.source) for each in cell.copies] == [("/srv/serve.py", "serve.py")]
+    assert (cell.cuda, [each.port for each in cell.ports]) == ("cu128", ["8000/tcp"])
+    assert [each.place.line for each in imported.omissions] == [1, 5, 6]
+
+
+def test_a_directory_with_a_pyproject_is_a_component(project: Path) -> None:
+    (project / "pyproject.toml").write_text('[project]\nname = "app"\n')
+    (project / "lib").mkdir()
+    imported = run(project, "numpy\n-e .[gpu]\n./lib\n")
+    own = {each.component.package: each.own and each.own.path for each in imported.cell.requirements}
+    assert own == {"app": ".", "numpy": None}
+    assert [(each.place.line, each.is_package) for each in imported.omissions] == [(3, True)]
+
+
 def test_a_conda_environment_gives_debian_packages(project: Path, golden: Callable[[str, str], None]) -> None:
     text = """\
 dependencies:

@@ -12,7 +12,7 @@ from imagegen.core.errors import ProjectFileError
 from imagegen.plan.projects import dockerfile
 from imagegen.plan.projects.dockerfile_syntax import commands, parse
 from imagegen.plan.projects.model import MarkerTarget, Recovered
-from imagegen.plan.projects.names import known_image
+from imagegen.plan.projects.names import KnownImage, known_image
 
 LINUX = MarkerTarget("3.12.14")
 TEXT = """\
@@ -47,7 +47,7 @@ COPY . /app
 
 def recover(folder: Path, text: str) -> Recovered:
     (folder / "Dockerfile").write_text(text)
-    return dockerfile.read(folder / "Dockerfile").recover(LINUX)
+    return dockerfile.read(folder / "Dockerfile", {}).recover(LINUX)
 
 
 def test_what_is_recovered_and_what_is_not(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_what_is_recovered_and_what_is_not(tmp_path: Path) -> None:
     assert {name: value for name, (value, _) in found.env.items()} == {"HF_HOME": "/data/hf"}
     assert found.cuda and (found.cuda[0], found.cuda[1].line) == ("12.8", 3)
     assert [each.line for each in found.indexes.values()] == [15]
-    assert sorted(each.place.line or 0 for each in found.omissions) == [4, 9, 20, 23, 23, 25, 26]
+    assert [each.place.line or 0 for each in found.omissions] == [4, 9, 20, 23, 23, 25, 26]
     assert sorted(each.place.line or 0 for each in found.omissions if each.is_package) == [20, 23, 25]
     assert "token" not in str(found.omissions)
 
@@ -86,9 +86,9 @@ def test_files_of_requirements_are_read_beside_the_dockerfile(tmp_path: Path) ->
     ],
 )
 def test_images_that_are_known_by_their_names(image: str, packages: dict[str, str], cuda: str | None) -> None:
-    known = known_image(image)
+    known = known_image(image, {})
     assert known and (known.packages, known.cuda) == (packages, cuda)
-    assert known_image("acme/private:latest") is None
+    assert known_image("acme/private:latest", {}) is None
 
 
 @pytest.mark.parametrize(
@@ -121,3 +121,115 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             list(commands(each.document or each.pieces, {}, Path("Dockerfile")))
     except ProjectFileError:
         pass
+
+
+CONFIG = """\
+FROM nvidia/cuda:12.8.1-devel-ubuntu22.04 AS base
+CMD ["sleep", "infinity"]
+WORKDIR /srv
+FROM base
+LABEL org.acme.team="rl" com.Acme=no
+EXPOSE 8000 6000-6001/udp $PORT
+WORKDIR app
+COPY --chmod=755 run.sh setup.cfg ./
+COPY configs /etc/acme
+ADD data.tar.gz /data/
+ADD https://example.org/x /x
+COPY --from=ghcr.io/acme/tool:1 /tool /usr/bin/tool
+COPY missing.txt /tmp
+COPY <<EOF /etc/inline
+text
+EOF
+USER acme
+ENTRYPOINT ["./run.sh"]
+HEALTHCHECK CMD true
+RUN rm -rf /etc/acme/old && chmod +x /srv/app/setup.cfg && chmod +x run.sh
+"""
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Path:
+    for name in ("run.sh", "setup.cfg", "configs/a.yaml", "data.tar.gz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("#!/bin/sh\n")
+    (tmp_path / "run.sh").chmod(0o755)
+    return tmp_path
+
+
+def test_config_and_files_are_recovered(context: Path) -> None:
+    found = recover(context, CONFIG)
+    assert {name: value for name, (value, _) in found.config.items()} == {
+        "entrypoint": ("./run.sh",),
+        "workdir": ("/srv/app",),
+    }
+    assert {name: value for name, (value, _) in found.labels.items()} == {"org.acme.team": "rl"}
+    assert not found.ports  # a variable of the line has no value
+    assert {path: source.relative_to(context).as_posix() for path, (source, _) in found.files.items()} == {
+        "/srv/app/run.sh": "run.sh",
+        "/srv/app/setup.cfg": "setup.cfg",
+        "/etc/acme": "configs",
+    }
+    # Of line 8, the mode of one of two files; of line 20, two of the commands.
+    assert [each.place.line for each in found.omissions] == [5, 6, 8, 10, 11, 12, 13, 14, 17, 19, 20, 20]
+
+
+@pytest.mark.parametrize(
+    ("text", "config", "lines"),
+    [
+        ("CMD python x.py\n", {"cmd": ("/bin/sh", "-c", "python x.py")}, []),
+        ('SHELL ["bash", "-lc"]\nCMD a $B\n', {"cmd": ("bash", "-lc", "a $B")}, []),
+        ('CMD ["a"]\nENTRYPOINT ["b"]\n', {"cmd": ("a",), "entrypoint": ("b",)}, []),
+        ('ENTRYPOINT ["b"]\nENTRYPOINT []\nCMD []\n', {}, []),
+        ("USER 1000:100\n", {"user": ("1000:100",)}, []),
+        ("USER acme\nUSER root\n", {}, []),
+        ("WORKDIR /\n", {}, [2]),
+        ('CMD ["a\\nb"]\n', {}, [2]),
+    ],
+)
+def test_the_last_instruction_counts(
+    context: Path, text: str, config: dict[str, tuple[str, ...]], lines: list[int]
+) -> None:
+    found = recover(context, f"FROM python:3.12\n{text}")
+    assert {name: value for name, (value, _) in found.config.items()} == config
+    assert [each.place.line for each in found.omissions] == lines
+
+
+def test_a_base_image_whose_config_is_not_known(context: Path) -> None:
+    text = 'FROM vllm/vllm-openai:v0.11.0\nCMD ["--model", "m"]\nCOPY run.sh .\nWORKDIR x\nWORKDIR /x\nCOPY run.sh .\n'
+    found = recover(context, text)
+    assert list(found.config) == ["workdir"]
+    assert list(found.files) == ["/x/run.sh"]
+    assert [each.place.line for each in found.omissions] == [2, 3, 4]
+
+
+def test_ports_and_patterns(context: Path) -> None:
+    found = recover(context, "FROM debian:12\nEXPOSE 8000/TCP 53/udp 7000-7001 x 0\nCOPY *.cfg *.sh /opt/acme/\n")
+    assert sorted(found.ports) == ["53/udp", "7000", "7001", "8000"]
+    assert sorted(found.files) == ["/opt/acme/run.sh", "/opt/acme/setup.cfg"]
+    assert [each.place.line for each in found.omissions] == [2, 2]
+
+
+def test_directories_that_copy_brought_are_packages(context: Path) -> None:
+    (context / "pyproject.toml").write_text('[project]\nname = "Acme.RL"\n')
+    (context / "requirements.txt").write_text("numpy<2\n")
+    text = """\
+FROM debian:12
+WORKDIR /app
+COPY . .
+RUN pip install -r /app/requirements.txt && pip install -e ".[vllm]"
+RUN git clone https://example.org/b /b && cd /b && pip install -e . -r requirements.txt
+"""
+    found = recover(context, text)
+    own = next(pin for pin in found.pins if pin.directory)
+    assert (own.package, own.extras, own.directory, own.places[0].line) == ("acme-rl", ("vllm",), context, 4)
+    assert [pin.package for pin in found.pins] == ["acme-rl", "numpy"]
+    assert [each.place.line for each in found.omissions if each.is_package] == [5, 5]
+
+
+def test_an_image_of_nvidia(context: Path) -> None:
+    known = KnownImage({"torch": "2.7.0"}, "12.6", note=("what", "why", "fix"))
+    (context / "Dockerfile").write_text("FROM nvcr.io/nvidia/pytorch:25.03-py3\n")
+    read = dockerfile.read(context / "Dockerfile", {"nvcr.io/nvidia/pytorch:25.03-py3": known})
+    found = read.recover(LINUX)
+    assert [(pin.package, pin.specifier) for pin in found.pins] == [("torch", "==2.7.0")]
+    assert [(each.place.line, each.what) for each in found.omissions] == [(1, "what")]

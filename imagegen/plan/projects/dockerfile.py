@@ -16,9 +16,10 @@ from imagegen.core import types as t
 from imagegen.core.errors import Location
 from imagegen.core.text import redact
 from imagegen.plan.projects import requirements
-from imagegen.plan.projects.dockerfile_syntax import Command, Instruction, Piece, commands, expand, parse
+from imagegen.plan.projects.dockerfile_config import REPLACE, ConfigReader
+from imagegen.plan.projects.dockerfile_syntax import Command, Instruction, Piece, assignments, commands, expand, parse
 from imagegen.plan.projects.model import MarkerTarget, Omission, PackagePin, Recovered, malformed, raise_all, read_text
-from imagegen.plan.projects.names import command_words, known_image
+from imagegen.plan.projects.names import BaseConfig, KnownImage, command_words, known_image
 
 _PYTHON = re.compile(r"(?:.*/)?python3?(?:\.\d+)?")
 _PIP = re.compile(r"(?:.*/)?pip3?(?:\.\d+)?")
@@ -36,13 +37,12 @@ _PIP_FILES = {
 }
 _PIP_INDEXES = frozenset({"-i", "--index-url", "--extra-index-url", "--index", "--default-index", "-f", "--find-links"})
 _APT_VALUES = frozenset({"-t", "--target-release", "-o", "--option", "-c", "--config-file"})
-_SILENT_INSTRUCTIONS = frozenset({"SHELL", "MAINTAINER", "STOPSIGNAL", "HEALTHCHECK", "VOLUME"})
-_ELSEWHERE = {
-    **dict.fromkeys(("COPY", "ADD"), "files of the build context are no packages"),
-    **dict.fromkeys(("CMD", "ENTRYPOINT", "USER", "WORKDIR", "LABEL", "EXPOSE"), "no config is recovered"),
-    "ONBUILD": "it is for images that are built on this one",
+_CONFIG = frozenset({"ADD", "CMD", "COPY", "ENTRYPOINT", "EXPOSE", "LABEL", "SHELL", "USER", "WORKDIR"})
+_AT_RUN_TIME = "state it where the container starts, as `docker run` and Kubernetes do"
+_NO_FIELD = {
+    **dict.fromkeys(("HEALTHCHECK", "STOPSIGNAL", "VOLUME"), ("an entry has no field for it", _AT_RUN_TIME)),
+    "ONBUILD": ("it is for images that are built on this one", "leave it out"),
 }
-_REPLACE = "docs/how-to/replace-a-dockerfile.md shows how an image says it"
 _BUILD_VARIABLES = frozenset({"DEBIAN_FRONTEND", "PIP_NO_CACHE_DIR", "MAX_JOBS", "PIP_ROOT_USER_ACTION", "TZ"})
 _SHOWN = 70  # characters of a command
 
@@ -64,11 +64,13 @@ class Dockerfile:
 
     path: Path
     instructions: tuple[Instruction, ...]
+    images: Mapping[str, KnownImage]  # published ones, by name and tag, besides those that their names describe
     python: str = ""
 
     def recover(self, target: MarkerTarget) -> Recovered:
         """Return the contents of the last stage and of those that it begins with. Raises ProjectFileError."""
-        return _DockerfileRecovery(self.path, target).run(_chain(self._stages()), self._globals())
+        recovery = _DockerfileRecovery(self.path, target, self.images)
+        return recovery.run(_chain(self._stages()), self._globals())
 
     def _globals(self) -> dict[str, str]:
         """Return the variables before the first FROM, which names of images may use."""
@@ -77,7 +79,7 @@ class Dockerfile:
             if each.name == "FROM":
                 break
             if each.name == "ARG":
-                for name, value in _assignments(each, self.path):
+                for name, value in assignments(each, self.path):
                     if value is not None:
                         found[name] = expand(value, found, [])
         return found
@@ -101,9 +103,12 @@ class Dockerfile:
         return stages
 
 
-def read(path: Path) -> Dockerfile:
-    """Read a Dockerfile. Raises ProjectFileError, with the line of what cannot be read."""
-    return Dockerfile(path, tuple(parse(read_text(path), path)))
+def read(path: Path, images: Mapping[str, KnownImage]) -> Dockerfile:
+    """Read a Dockerfile; `images` are published ones whose names do not say what they hold, by name and tag.
+
+    Raises ProjectFileError, with the line of what cannot be read.
+    """
+    return Dockerfile(path, tuple(parse(read_text(path), path)), images)
 
 
 def _chain(stages: list[BuildStage]) -> list[BuildStage]:
@@ -116,22 +121,6 @@ def _chain(stages: list[BuildStage]) -> list[BuildStage]:
             return chain
         position = before[-1]
         chain.insert(0, stages[position])
-
-
-def _assignments(instruction: Instruction, path: Path) -> Iterator[tuple[str, str | None]]:
-    """Yield names and values of ARG and ENV, variables not yet replaced; None for an ARG without a default."""
-    text = instruction.value
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise malformed("a quote does not end", Location(path, instruction.line), str(error)) from error
-    if instruction.name == "ENV" and words and "=" not in words[0]:
-        name, _, value = text.partition(" ")
-        yield name, value.strip()
-        return
-    for word in words:
-        name, has_value, value = word.partition("=")
-        yield name, value if has_value else None
 
 
 @dataclass
@@ -157,6 +146,7 @@ class _Words(Iterator[str]):
 class _DockerfileRecovery:
     path: Path
     target: MarkerTarget
+    images: Mapping[str, KnownImage]
     variables: dict[str, str] = field(default_factory=dict)
     env: dict[str, tuple[str, Location]] = field(default_factory=dict)
     debian: dict[str, Location] = field(default_factory=dict)
@@ -166,58 +156,70 @@ class _DockerfileRecovery:
 
     def __post_init__(self) -> None:
         self.reader = requirements.RequirementsReader(requirements.RequirementsFile())
+        self.config = ConfigReader(self.path)
 
     def run(self, chain: list[BuildStage], outer: Mapping[str, str]) -> Recovered:
-        self._base(chain[0])
+        base = self._base(chain[0])
         for stage in chain:  # a stage inherits the variables of the one that it begins with
+            self.config.begin_stage(stage.line, base if stage is chain[0] else None)
             for each in stage.instructions:
                 self._instruction(each, outer)
         raise_all(self.reader.errors)
         found = self.reader.found
         recovered = replace(found, lines=_last_wins(found.lines)).recover(self.target)
         pins = {pin.package: pin for pin in (*self.base, *recovered.pins)}
+        config = self.config.config()
+        omissions = (*self.omissions, *self.config.omissions, *recovered.omissions)
         return replace(
             recovered,
             pins=tuple(pins[name] for name in sorted(pins)),
-            omissions=(*self.omissions, *recovered.omissions),
+            omissions=tuple(sorted(omissions, key=lambda each: (str(each.place.file), each.place.line or 0))),
             debian=self.debian,
             cuda=self.cuda,
             env=self.env,
+            config=config,
+            labels=self.config.labels,
+            ports=self.config.ports,
+            files=self.config.files,
         )
 
-    def _base(self, stage: BuildStage) -> None:
+    def _base(self, stage: BuildStage) -> BaseConfig:
+        """Read the first image, and return its config."""
         place = Location(self.path, stage.line)
-        known = None if stage.unknown else known_image(stage.image)
+        if stage.image == "scratch":
+            return BaseConfig("/", runs_command=True)
+        known = None if stage.unknown else known_image(stage.image, self.images)
         if known is None:
             why = (
                 f"the value of {', '.join(stage.unknown)} is not in the file"
                 if stage.unknown
                 else "what it holds is unknown"
             )
-            fix = "name as components what the image gets of it"
-            if stage.image != "scratch":
-                self._omit(place, f"the image {stage.image}", why, fix)
-            return
+            self._omit(place, f"the image {stage.image}", why, "name as components what the image gets of it")
+            return BaseConfig()
+        if known.note:
+            self._omit(place, *known.note)
         self.base = [PackagePin(name, f"=={version}", (place,)) for name, version in known.packages.items()]
         self.cuda = (known.cuda, place) if known.cuda else None
+        return known.config
 
     def _instruction(self, each: Instruction, outer: Mapping[str, str]) -> None:
         place = Location(self.path, each.line)
         if each.name == "ARG":
-            for name, default in _assignments(each, self.path):
+            for name, default in assignments(each, self.path):
                 if default is not None:
                     self.variables[name] = expand(default, self.variables, [])
                 elif name in outer:
                     self.variables[name] = outer[name]
         elif each.name == "ENV":
-            for name, value in _assignments(each, self.path):
+            for name, value in assignments(each, self.path):
                 self._variable(name, value or "", place)
         elif each.name == "RUN":
             self._run(each)
-        elif each.name in _ELSEWHERE:
-            self._omit(place, f"{each.name} {each.value}"[:_SHOWN], _ELSEWHERE[each.name], _REPLACE)
-        elif each.name not in _SILENT_INSTRUCTIONS:
-            self._omit(place, each.name, "it is not read", _REPLACE)
+        elif each.name in _CONFIG:
+            self.config.read(each, self.variables)
+        elif each.name in _NO_FIELD:
+            self._omit(place, f"{each.name} {each.value}"[:_SHOWN], *_NO_FIELD[each.name])
 
     def _variable(self, name: str, value: str, place: Location) -> None:
         unknown: list[str] = []
@@ -255,6 +257,7 @@ class _DockerfileRecovery:
         body = "".join(piece.text for piece in pieces)
         if each.document and re.match(r"\s*(?:\S*sh\s+)?<<", body):
             pieces = list(each.document)
+        self.config.begin_run()
         for command in commands(tuple(pieces), self.variables, self.path):
             self._command(command)
 
@@ -271,9 +274,14 @@ class _DockerfileRecovery:
     def _simple(self, command: Command, words: list[str]) -> None:
         place, what = Location(self.path, command.lines[0]), redact(" ".join(words))[:_SHOWN]
         packages, kind = _installed(words)
-        if kind is None:
-            if words[0] not in command_words("silent"):
-                self._omit(place, what, "only apt, pip and uv are read, and nothing runs", _REPLACE)
+        if words[0] in ("cd", "pushd", "popd"):
+            is_known = len(words) == 2 and not command.unknown and not command.is_conditional
+            self.config.enter(words[1] if is_known else None)
+        elif kind is None:
+            if why := self.config.changed(words):
+                self._omit(place, what, why, "change it in the project")
+            elif words[0] not in command_words("silent"):
+                self._omit(place, what, "only apt, pip and uv are read, and nothing runs", REPLACE)
         elif command.is_conditional:
             why = "whether it runs is known only when it runs"
             self._omit(place, what, why, "add what it installs by hand", package=True)
@@ -301,7 +309,7 @@ class _DockerfileRecovery:
                     TypeAdapter(t.DebianPackage).validate_python(name)
                 except ValidationError:
                     why = "it is no name of a Debian package"
-                    self._omit(place, f"the package {word}", why, _REPLACE, package=True)
+                    self._omit(place, f"the package {word}", why, REPLACE, package=True)
                     continue
                 self.debian.setdefault(name, place)
                 if version:
@@ -316,7 +324,7 @@ class _DockerfileRecovery:
             if name in _PIP_FILES:
                 self._file(_PIP_FILES[name], value if has_value else next(left, ""), place)
             elif name in ("-e", "--editable"):
-                self.reader.line(f"-e {value if has_value else next(left, '.')}", place)
+                self._requirement(value if has_value else next(left, "."), place, option="-e ")
             elif name in _PIP_INDEXES:
                 option = "--find-links" if name in ("-f", "--find-links") else "--index-url"
                 address = value if has_value else next(left, "")
@@ -328,11 +336,19 @@ class _DockerfileRecovery:
             elif name in command_words("pip_values"):
                 _ = has_value or next(left, None)
             elif not word.startswith("-"):
-                self.reader.line(word, place)
+                self._requirement(word, place)
+
+    def _requirement(self, word: str, place: Location, option: str = "") -> None:
+        """Read a requirement, which may be a directory that COPY brought."""
+        found = self.config.source(word.partition("[")[0]) if requirements.is_path(word) else None
+        self.reader.line(f"{option}{word}", place, directory=found)
 
     def _file(self, option: str, name: str, place: Location) -> None:
-        """Read a file that a command names, where the build context is the Dockerfile's directory or one above it."""
-        for folder in (self.path.parent, self.path.parent.parent):
+        """Read a file that a command names: one that COPY brought, or one beside the Dockerfile or above it."""
+        if copied := self.config.source(name):
+            self.reader.read(copied, constraints=option == "-c", place=place)
+            return
+        for folder in (self.path.parent, self.path.parent.parent) if self.config.is_in_workdir else ():
             if (folder / name).is_file() and not name.startswith("/"):
                 self.reader.read(folder / name, constraints=option == "-c", place=place)
                 return

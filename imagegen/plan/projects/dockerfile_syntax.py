@@ -168,6 +168,25 @@ def expand(text: str, variables: Mapping[str, str], unknown: list[str]) -> str:
     return _VARIABLE.sub(value, text)
 
 
+def assignments(instruction: Instruction, path: Path) -> Iterator[tuple[str, str | None]]:
+    """Yield names and values of ARG, ENV and LABEL, variables not yet replaced; None for an ARG without a default.
+
+    Raises ProjectFileError for quotes that do not end.
+    """
+    text = instruction.value
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise malformed("a quote does not end", Location(path, instruction.line), str(error)) from error
+    if instruction.name != "ARG" and words and "=" not in words[0]:
+        name, _, value = text.partition(" ")
+        yield name, value.strip()
+        return
+    for word in words:
+        name, has_value, value = word.partition("=")
+        yield name, value if has_value else None
+
+
 def commands(pieces: tuple[Piece, ...], variables: Mapping[str, str], path: Path) -> Iterator[Command]:
     """Yield the simple commands of a shell script. Raises ProjectFileError for quotes that do not end."""
     depth = 0

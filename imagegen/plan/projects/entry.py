@@ -81,7 +81,30 @@ def render(
     if found.debian:
         lines += ["    # Debian packages that the file names, or that stand in place of conda's.", "    packages:"]
         lines += [f"      {scalar(each)}: {scalar(reason([place]))}" for each, place in sorted(found.debian.items())]
+    lines += _config(found)
     return MARK + "\n".join(lines) + "\n"
+
+
+def _config(found: Recovered) -> Iterator[str]:
+    if found.config:
+        yield "    # Fields of the config that the file sets."
+        yield "    config:"
+    for field, (words, place) in sorted(found.config.items()):
+        value = json.dumps(words[0] if field in ("user", "workdir") else list(words))
+        yield f"      {field}: {{value: {value}, because: {json.dumps(reason([place]))}}}"
+    if found.labels:
+        yield "    labels:"
+    for name, (value, place) in sorted(found.labels.items()):
+        yield f"      {name}: {{value: {json.dumps(value)}, because: {json.dumps(reason([place]))}}}"
+    if found.ports:
+        yield "    ports:"
+    for port, place in sorted(found.ports.items()):
+        yield f"      {json.dumps(port)}: {scalar(reason([place]))}"
+    if found.files:
+        yield "    # Files of the project that are copied: after an edit, lock again."
+        yield "    files:"
+    for path, (source, place) in sorted(found.files.items()):
+        yield f"      {scalar(path)}: {{source: {scalar(source.as_posix())}, because: {json.dumps(reason([place]))}}}"
 
 
 def _stack(stack: StackFile, found: Recovered, components: Mapping[str, Component]) -> Iterator[str]:

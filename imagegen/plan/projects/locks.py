@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from imagegen.plan.projects.model import (
     Recovered,
     malformed,
     merge,
+    parse_toml,
     raise_all,
     read_text,
     table_lines,
@@ -203,7 +203,7 @@ def read_pylock(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = 
     """Read a pylock.toml. Raises ProjectFileError."""
     text = read_text(path)
     try:
-        parsed = Pylock.from_dict(_toml(text, path))
+        parsed = Pylock.from_dict(parse_toml(text, path))
     except PylockUnsupportedVersionError as error:
         fix = "lock the project with a tool that writes lock-version 1.0"
         raise malformed("the version of pylock.toml is unknown", Location(path), str(error), fix) from error
@@ -292,7 +292,7 @@ def read_pyproject(path: Path, extras: Sequence[str] = (), groups: Sequence[str]
     Raises ProjectFileError.
     """
     text = read_text(path)
-    table = _toml(text, path)
+    table = parse_toml(text, path)
     project = _table(table, "project")
     declared: dict[str, Any] = {"dependencies": project.get("dependencies", [])}
     optional, grouped = _table(project, "optional-dependencies"), _table(table, "dependency-groups")
@@ -346,12 +346,3 @@ def _line_of(text: str, requirement: str) -> int | None:
     """The first line that has the requirement as a quoted string."""
     found = re.search(rf"""["']{re.escape(requirement)}["']""", text)
     return text.count("\n", 0, found.start()) + 1 if found else None
-
-
-def _toml(text: str, path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        found = re.search(r"line (\d+), column (\d+)", str(error))
-        where = Location(path, int(found[1]), int(found[2])) if found else Location(path)
-        raise malformed("this is not valid TOML", where, str(error)) from error

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from imagegen.core import data
 from imagegen.core.errors import ErrorList, Location, ProjectFileError, ProjectFileErrors
 from imagegen.core.types import parse_specifier
 from imagegen.plan.matrix import metadata
+from imagegen.plan.matrix.model import ConfigName
 
 OWN_PACKAGE = "name it as a component with `path:` or `wheel:`, as docs/how-to/your-own-package.md shows"
 COMMIT = "declare the commit as a component with `git:`, as docs/how-to/extend-the-matrix.md shows"
@@ -67,6 +70,10 @@ class Recovered:
     cuda: tuple[str, Location] | None = None  # a CUDA version that the file names: "12.4"
     direct: tuple[str, ...] = ()  # of a lock file: the packages that the project itself requires, sorted
     env: Mapping[str, tuple[str, Location]] = field(default_factory=dict)  # variable -> its value and place
+    config: Mapping[ConfigName, tuple[tuple[str, ...], Location]] = field(default_factory=dict)
+    labels: Mapping[str, tuple[str, Location]] = field(default_factory=dict)
+    ports: Mapping[str, Location] = field(default_factory=dict)
+    files: Mapping[str, tuple[Path, Location]] = field(default_factory=dict)  # path in the image -> its source
     others: int = 0  # packages that no pin expresses, and a stack of the file holds
     other_platforms: int = 0  # requirements whose markers do not hold for the target
     other_extras: tuple[str, ...] = ()  # extras of the project that were not chosen, sorted
@@ -99,6 +106,10 @@ class Recovered:
             debian={package: placed(place) for package, place in self.debian.items()},
             indexes={address: placed(place) for address, place in self.indexes.items()},
             env={name: (value, placed(place)) for name, (value, place) in self.env.items()},
+            config={name: (value, placed(place)) for name, (value, place) in self.config.items()},
+            labels={name: (value, placed(place)) for name, (value, place) in self.labels.items()},
+            ports={port: placed(place) for port, place in self.ports.items()},
+            files={path: (source, placed(place)) for path, (source, place) in self.files.items()},
             cuda=self.cuda and (self.cuda[0], placed(self.cuda[1])),
         )
 
@@ -126,6 +137,16 @@ def read_text(path: Path) -> str:
         raise ProjectFileError(
             "the file cannot be read", code="project-unreadable", where=Location(path), why=error.strerror
         ) from error
+
+
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """Return the table of a TOML file. Raises ProjectFileError with line and column."""
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        found = re.search(r"line (\d+), column (\d+)", str(error))
+        where = Location(path, int(found[1]), int(found[2])) if found else Location(path)
+        raise malformed("this is not valid TOML", where, str(error)) from error
 
 
 def malformed(what: str, where: Location, why: str | None = None, fix: str | None = None) -> ProjectFileError:
@@ -165,7 +186,8 @@ def both(first: PackagePin, second: PackagePin) -> PackagePin:
         parse_specifier(specifier)
     except ValueError as error:
         raise ValueError(f"{error}: {' and '.join(map(str, places))}") from error
-    return PackagePin(first.package, specifier, places, tuple(sorted({*first.extras, *second.extras})))
+    extras = tuple(sorted({*first.extras, *second.extras}))
+    return PackagePin(first.package, specifier, places, extras, directory=first.directory or second.directory)
 
 
 def table_lines(text: str, header: str) -> list[int]:

@@ -52,22 +52,41 @@ def gpus_for(cuda: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
+class BaseConfig:
+    """The config of a base image, as far as it is known. `workdir` is "" where it is not."""
+
+    workdir: str = ""
+    runs_command: bool = False  # its entry point, if any, runs the command that it is given
+
+
+@dataclass(frozen=True)
 class KnownImage:
-    """The contents of an image as its name states them: versions of packages, and its CUDA release."""
+    """The contents of a published image: versions of packages, its CUDA release ("12.8"), and its config.
+
+    `note` says what the image has and an entry cannot have: what, why and what to do.
+    """
 
     packages: Mapping[str, str]
-    cuda: str | None
+    cuda: str | None = None
+    config: BaseConfig = BaseConfig()
+    note: tuple[str, str, str] | None = None
 
 
-def known_image(name: str) -> KnownImage | None:
-    """Return what the name of a published image says of its contents; None for one that the table lacks."""
+def known_image(name: str, others: Mapping[str, KnownImage]) -> KnownImage | None:
+    """Return the contents of a published image, of `others` by name and tag, else by what its name states.
+
+    None stands for an image that neither knows.
+    """
     plain = re.sub(r"^(?:docker\.io/|index\.docker\.io/)(?:library/)?", "", name.partition("@")[0])
+    if plain in others:
+        return others[plain]
     for entry in _read()["images"]:
         if match := re.fullmatch(entry["image"], plain):
             found = {key: value for key, value in match.groupdict().items() if value}
             cuda = found.pop("cuda", None)
             cuda = cuda if cuda is None or "." in cuda else f"{cuda[:2]}.{cuda[2:]}"
-            return KnownImage({canonicalize_name(key): value for key, value in found.items()}, cuda)
+            config = BaseConfig(entry.get("workdir", ""), entry.get("runs_command", False))
+            return KnownImage({canonicalize_name(key): value for key, value in found.items()}, cuda, config)
     return None
 
 
@@ -75,6 +94,12 @@ def known_image(name: str) -> KnownImage | None:
 def command_words(kind: str) -> frozenset[str]:
     """Return a list of words of shell commands: "silent" or "pip_values", as the table says."""
     return frozenset(_read()["commands"][kind])
+
+
+@cache
+def system_directories() -> frozenset[str]:
+    """Return the directories that every image has: a file that is copied to one of them goes below it."""
+    return frozenset(_read()["directories"])
 
 
 @cache

@@ -30,6 +30,7 @@ from imagegen.plan.projects.model import (
     both,
     malformed,
     merge,
+    parse_toml,
     raise_all,
     read_text,
 )
@@ -67,6 +68,7 @@ class Line:
     place: Location
     hashes: frozenset[str] = frozenset()
     editable: bool = False
+    directory: Path | None = None  # of a path, on this machine
 
 
 @dataclass
@@ -152,8 +154,8 @@ class RequirementsReader:
             self.line(line, Location(path, number), constraints=constraints)
         self._open.pop()
 
-    def line(self, line: str, place: Location, *, constraints: bool = False) -> None:
-        """Read one line that is no comment."""
+    def line(self, line: str, place: Location, *, constraints: bool = False, directory: Path | None = None) -> None:
+        """Read one line that is no comment. A path is the given directory, or begins in that of the file being read."""
         if _VARIABLE.search(line):
             why = "it has a variable of the environment"
             self._omit(place, line, why, "write its value", is_package=line[0] != "-")
@@ -168,12 +170,20 @@ class RequirementsReader:
             self.errors.append(malformed(what, place, str(error), _option_fix(str(error))))
             return
         if requirement:
-            self._requirement(requirement, options, place, constraints=constraints)
+            self._requirement(requirement, options, place, constraints=constraints, directory=directory)
         else:
             for name, value in options:
-                self._option(name, value, place, constraints=constraints)
+                self._option(name, value, place, constraints=constraints, directory=directory)
 
-    def _requirement(self, text: str, options: list[tuple[str, str]], place: Location, *, constraints: bool) -> None:
+    def _requirement(
+        self,
+        text: str,
+        options: list[tuple[str, str]],
+        place: Location,
+        *,
+        constraints: bool,
+        directory: Path | None,
+    ) -> None:
         hashes = frozenset(value for name, value in options if name == "--hash")
         for each in sorted(hashes):
             algorithm, _, digest = each.partition(":")
@@ -185,13 +195,23 @@ class RequirementsReader:
         for name, _ in options:
             if name in _NOT_EXPRESSED:
                 self._omit(place, f"{name} of {text}", *_NOT_EXPRESSED[name])
-        (self.found.constraints if constraints else self.found.lines).append(Line(text, place, hashes))
+        (self.found.constraints if constraints else self.found.lines).append(
+            Line(text, place, hashes, directory=directory or self._directory(text))
+        )
 
-    def _option(self, name: str, value: str, place: Location, *, constraints: bool) -> None:
+    def _directory(self, text: str) -> Path | None:
+        """Return the directory that a path of the file being read leads to; None for another requirement."""
+        if not self._open or not is_path(text):
+            return None
+        path = self._open[-1].parent / text.partition("[")[0].rstrip()
+        return path if path.is_dir() else None
+
+    def _option(self, name: str, value: str, place: Location, *, constraints: bool, directory: Path | None) -> None:
         if name in _FILES.values():
             self._named_file(value, place, constraints=constraints or name == "--constraint")
         elif name == "--editable":
-            self.found.lines.append(Line(value, place, editable=True))
+            local = directory or self._directory(value)
+            self.found.lines.append(Line(value, place, editable=True, directory=local))
         elif name in _INDEXES:
             self.found.indexes.setdefault(value, place)
         elif name in _NOT_EXPRESSED:
@@ -281,7 +301,11 @@ class _Recovery:
 
     def _pin(self, line: Line, *, required: bool = True) -> PackagePin | None:
         text, place = line.text, line.place
-        if line.editable or _VCS.match(text) or _SCHEME.match(text) or _is_path(text):
+        if line.directory and (name := _project_name(line.directory / "pyproject.toml")):
+            extras = re.search(r"\[([^]]*)\]", text)
+            names = {canonicalize_name(each.strip()) for each in extras[1].split(",")} if extras else ()
+            return PackagePin(name, "", (place,), tuple(sorted(names)), directory=line.directory)
+        if line.editable or _VCS.match(text) or _SCHEME.match(text) or is_path(text):
             return self._address(text, place, None, editable=line.editable)
         try:
             requirement = parse_requirement(text)
@@ -333,8 +357,19 @@ class _Recovery:
         self.omissions.append(Omission(place, what, why, fix, is_package=True))
 
 
-def _is_path(text: str) -> bool:
+def is_path(text: str) -> bool:
+    """Return whether pip takes a requirement for a path."""
     return text.startswith((".", "/", "~")) or bool(re.match(r"[A-Za-z0-9_.-]+/", text)) or text.endswith(".whl")
+
+
+def _project_name(path: Path) -> str | None:
+    """Return the name of the package that a pyproject.toml declares; None where there is none.
+
+    Raises ProjectFileError for a file that is no TOML.
+    """
+    project = parse_toml(read_text(path), path).get("project") if path.is_file() else None
+    name = project.get("name") if isinstance(project, dict) else None
+    return canonicalize_name(name) if isinstance(name, str) and name else None
 
 
 def _extras(requirement: Requirement | None) -> tuple[str, ...]:

@@ -1,0 +1,305 @@
+"""The config of an image and the copied files that a Dockerfile states, as far as they are certain; nothing runs.
+
+Sources: Dockerfile reference (CMD, ENTRYPOINT, COPY, ADD, EXPOSE, LABEL, USER, WORKDIR), and dispatchers.go of BuildKit
+for what an instruction does to the fields of an earlier one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from imagegen.core import types as t
+from imagegen.core.errors import Location
+from imagegen.core.text import redact
+from imagegen.plan.matrix.model import ConfigName
+from imagegen.plan.projects.dockerfile_syntax import Instruction, assignments, expand
+from imagegen.plan.projects.model import Omission
+from imagegen.plan.projects.names import BaseConfig, system_directories
+
+REPLACE = "docs/how-to/replace-a-dockerfile.md shows how an image says it"
+_SHOWN = 70  # characters of an instruction
+_COPY_FLAGS = frozenset({"--chmod", "--chown", "--from", "--link"})
+_ARCHIVES = re.compile(r".*\.(?:tar(?:\.\w+)?|tgz|tbz2?|txz)")  # that ADD unpacks
+_REMOTE = re.compile(r"(?:https?|ftp|ssh)://|git@")
+_CHANGES = frozenset({"chgrp", "chmod", "chown", "cp", "ln", "mv", "rm", "sed", "tar", "unzip"})
+_PORTS = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?(/(?:tcp|udp|sctp))?")
+_MOST_PORTS = 20  # of a range
+
+
+@dataclass
+class ConfigReader:
+    """A reader of a stage's instructions and of those of the stages that it begins with, in their order."""
+
+    path: Path
+    base: BaseConfig = field(default_factory=BaseConfig)
+    labels: dict[str, tuple[str, Location]] = field(default_factory=dict)
+    ports: dict[str, Location] = field(default_factory=dict)
+    files: dict[str, tuple[Path, Location]] = field(default_factory=dict)  # path in the image -> its source
+    omissions: list[Omission] = field(default_factory=list)
+    _fields: dict[ConfigName, tuple[tuple[str, ...], Location]] = field(default_factory=dict)
+    _shell: tuple[str, ...] = ("/bin/sh", "-c")
+    _workdir: str = ""  # "" where it is unknown
+    _directory: str = ""  # in which the next command of a RUN runs
+    _stage: int = 0  # the line of its FROM
+    _copied: dict[str, Path] = field(default_factory=dict)  # path in the image -> any file or directory of the context
+
+    def begin_stage(self, line: int, base: BaseConfig | None) -> None:
+        """Begin the stage whose FROM has that line, with the base image of the first one."""
+        self._stage, self._shell = line, ("/bin/sh", "-c")
+        if base:
+            self.base, self._workdir = base, base.workdir
+
+    def read(self, each: Instruction, variables: Mapping[str, str]) -> None:
+        """Read an instruction; what an entry cannot say becomes an omission. Raises ProjectFileError."""
+        unknown: list[str] = []
+        place, value = Location(self.path, each.line), each.value
+        if each.name not in ("CMD", "ENTRYPOINT", "SHELL", "LABEL"):  # a shell of the container reads these
+            value = expand(value, variables, unknown)
+        if unknown:
+            self._omit(each, f"the value of {', '.join(unknown)} is not in the file", REPLACE)
+        elif each.name in ("COPY", "ADD"):
+            self._copy(each, value, place)
+        elif each.name == "LABEL":
+            self._labels(each, variables, place)
+        elif each.name == "EXPOSE":
+            self._expose(each, value, place)
+        elif each.name == "USER":
+            self._fields["user"] = (value,), place
+        elif each.name == "WORKDIR":
+            self._change_directory(each, value.strip("\"'"), place)
+        else:
+            self._program(each, place)
+
+    @property
+    def is_in_workdir(self) -> bool:
+        """Whether the next command of a RUN runs in the working directory."""
+        return self._directory == self._workdir
+
+    def begin_run(self) -> None:
+        """Begin the commands of a RUN."""
+        self._directory = self._workdir
+
+    def enter(self, path: str | None) -> None:
+        """Change the directory of the commands behind this one; None stands for one that is not known."""
+        self._directory = (self._absolute(path, self._directory) or "") if path else ""
+
+    def config(self) -> dict[ConfigName, tuple[tuple[str, ...], Location]]:
+        """Return the fields of the final image that an entry can say; the others are added to the omissions."""
+        found = dict(self._fields)
+        if "cmd" in found and "entrypoint" not in found and not self.base.runs_command:
+            why = "the entry point of the base image gets it as arguments, and is not in the file"
+            fix = "add the whole command to `config` as `cmd`"
+            self._omit_field("CMD", *found.pop("cmd"), why, fix)
+        if "user" in found and found["user"][0][0].partition(":")[0] in ("root", "0"):
+            del found["user"]  # the user of every image
+        if "user" in found and self._refusal(t.User, found["user"][0][0]):
+            why = "a user is named by number, since no command of the file has run"
+            self._omit_field("USER", *found.pop("user"), why, "add its number to `config`, as in `user: 1000:1000`")
+        return found
+
+    def source(self, path: str) -> Path | None:
+        """Return the file or directory of the build context that a COPY brought to a path in the image."""
+        whole = self._absolute(path, self._directory)
+        for target in map(str, (PurePosixPath(whole), *PurePosixPath(whole).parents)) if whole else ():
+            if (
+                target in self._copied
+                and (found := self._copied[target] / os.path.relpath(str(whole), target)).exists()
+            ):
+                return found
+        return None
+
+    def changed(self, words: list[str]) -> str | None:
+        """Return the reason why a command leaves copied files otherwise than they were copied; None if it does not."""
+        if words[0] not in _CHANGES:
+            return None
+        for word in words[1:]:
+            path = self._absolute(word, self._directory)
+            target = next((each for each in self.files if path is not None and _overlap(path.rstrip("*/"), each)), None)
+            if target is None:
+                continue
+            source = self.files[target][0]
+            adds_bit = words[0] == "chmod" and re.fullmatch(r"[au]*\+x|0?[57][57][57]", words[1])
+            if not (adds_bit and source.is_file() and os.access(source, os.X_OK)):
+                return f"{target} is copied as it is in the project"
+        return None
+
+    def _copy(self, each: Instruction, value: str, place: Location) -> None:
+        flags, words = _flags(value)
+        if each.document:
+            self._omit(each, "its text is in the Dockerfile", "write it to a file of the project, and name that")
+        elif "--from" in flags:
+            why = f"{flags['--from']} is another stage or image, of which nothing is built"
+            fix = "name a package of it as a component, or its files under `files` once the project has them"
+            self._omit(each, why, fix)
+        elif len(words) < 2 or flags.keys() - _COPY_FLAGS:
+            self._omit(each, "it is not read", REPLACE)
+        elif not (target := self._absolute(words[-1], self._workdir)):
+            self._omit(each, "the working directory of the base image is not in the file", "write an absolute path")
+        else:
+            if (owner := flags.get("--chown", "root").partition(":")[0]) not in ("root", "0"):
+                why = "root owns the files of an image, and everybody may read them"
+                self._note(place, f"--chown={owner}", why, "let the program write below /workspace or HOME")
+            self._copy_all(each, words[:-1], target, flags.get("--chmod", ""), is_directory=words[-1][-1] in "/.")
+
+    def _copy_all(self, each: Instruction, names: list[str], target: str, mode: str, *, is_directory: bool) -> None:
+        found: list[tuple[Path, Path]] = []  # the context and the source in it
+        for name in names:
+            if _REMOTE.match(name):
+                self._omit(each, "its file is not in the project", "bring it into the project, and name it there")
+            elif each.name == "ADD" and _ARCHIVES.fullmatch(name):
+                self._omit(each, "ADD unpacks an archive", "unpack it in the project, and name the directory")
+            elif sources := self._sources(name):
+                found += sources
+            else:
+                self._omit(each, f"{name} is neither beside the Dockerfile nor above it", "name it under `files`")
+        is_directory = is_directory or len(found) > 1 or target in {*system_directories(), *self._copied, self._workdir}
+        for context, source in found:
+            path = target if source.is_dir() or not is_directory else str(PurePosixPath(target, source.name))
+            self._copied[path] = source
+            if source == context:
+                why = "an entry names the files and directories that the image needs, not a whole build context"
+                fix = "name them under `files`, and the project's own package as a component with `path:`"
+                self._omit(each, why, fix)
+            elif (refusal := self._refusal(t.TargetPath, path)) is not None:
+                self._omit(each, refusal, "name the files under `files`, with another path")
+            else:
+                self._add(each, path, source, mode)
+
+    def _add(self, each: Instruction, path: str, source: Path, mode: str) -> None:
+        if path in self.files and source.is_dir():
+            why = f"line {self.files[path][1].line} copies a directory to the same path"
+            self._omit(each, why, "name the files of both under `files`")
+            return
+        self.files[path] = source, Location(self.path, each.line)
+        if mode and source.is_file() and os.access(source, os.X_OK) != bool(re.search(r"\+x|^0?[1357]", mode)):
+            why = "the executable bit is that of the file in the project"
+            self._note(Location(self.path, each.line), f"--chmod={mode}", why, f"chmod {mode} {source.name}")
+
+    def _sources(self, name: str) -> list[tuple[Path, Path]]:
+        """Return what a name or pattern of COPY is, in the first of the directories that may be the build context."""
+        parts = [part for part in name.split("/") if part not in ("", ".")]
+        if ".." in parts:
+            return []
+        for context in (self.path.parent, self.path.parent.parent):
+            pattern = "/".join(parts)
+            matches = sorted(context.glob(pattern)) if re.search(r"[*?\[]", pattern) else [context / pattern]
+            if found := [(context, each) for each in matches if each.exists()]:
+                return found
+        return []
+
+    def _labels(self, each: Instruction, variables: Mapping[str, str], place: Location) -> None:
+        for name, value in assignments(each, self.path):
+            unknown: list[str] = []
+            text = expand(value or "", variables, unknown)
+            why = f"the value of {', '.join(unknown)} is not in the file" if unknown else None
+            if why := why or self._refusal(t.LabelName, name) or self._refusal(t.EnvValue, text):
+                self._note(place, f"the label {name}", why, "leave it out, or add it to `labels`")
+            else:
+                self.labels[name] = text, place
+
+    def _expose(self, each: Instruction, value: str, place: Location) -> None:
+        for word in value.split():
+            ports = _PORTS.fullmatch(word.lower())
+            first, last = (int(ports[1]), int(ports[2] or ports[1])) if ports else (0, 0)
+            if not ports or last - first >= _MOST_PORTS or self._refusal(t.Port, str(last)):
+                self._omit(each, f"{word} is no port", "add it to `ports`")
+                continue
+            protocol = "" if ports[3] in (None, "/tcp") else ports[3]
+            self.ports |= {f"{port}{protocol}": place for port in range(first, last + 1)}
+
+    def _change_directory(self, each: Instruction, value: str, place: Location) -> None:
+        path = self._absolute(value, self._workdir)
+        if path is None:
+            self._omit(each, "the working directory of the base image is not in the file", "write an absolute path")
+            self._workdir = ""
+            return
+        self._workdir = path
+        self._fields.pop("workdir", None)
+        if why := self._refusal(t.AbsolutePath, path):
+            self._omit(each, why, "add it to `config`")
+        else:
+            self._fields["workdir"] = (path,), place
+
+    def _program(self, each: Instruction, place: Location) -> None:
+        """Read CMD, ENTRYPOINT or SHELL: a list of arguments, else a line for the shell."""
+        try:
+            words = json.loads(each.value)
+            is_list = isinstance(words, list) and all(isinstance(word, str) for word in words)
+        except ValueError:
+            is_list = False
+        found = tuple(words) if is_list else (*self._shell, each.value)
+        if each.name == "SHELL":
+            self._shell = found if is_list else self._shell
+            return
+        if each.name == "ENTRYPOINT":  # drops the command of an earlier stage, and of the base image
+            if "cmd" in self._fields and (self._fields["cmd"][1].line or 0) < self._stage:
+                del self._fields["cmd"]
+            self.base = BaseConfig(self.base.workdir, runs_command=True)
+        name: ConfigName = "cmd" if each.name == "CMD" else "entrypoint"
+        self._fields.pop(name, None)
+        if why := next((why for word in found if (why := self._refusal(t.Argument, word))), None):
+            self._omit(each, why, f"add it to `config` as `{name}`")
+        elif found:
+            self._fields[name] = found, place
+
+    @staticmethod
+    def _absolute(path: str, directory: str) -> str | None:
+        """Return a path in the image, normalised; None where it is relative to an unknown directory ("")."""
+        if not path.startswith("/") and not directory:
+            return None
+        return os.path.normpath(PurePosixPath(directory or "/", path))
+
+    @staticmethod
+    def _refusal(kind: Any, value: str) -> str | None:
+        """Return why the matrix has no such value; None where it has."""
+        try:
+            TypeAdapter(kind).validate_python(value)
+        except ValidationError as error:
+            found = error.errors()[0]
+            if found["type"] == "string_pattern_mismatch":
+                return f"{value!r} {t.explain_mismatch(found['ctx'])}"
+            return str(found["msg"]).removeprefix("Value error, ")
+        return None
+
+    def _omit_field(self, name: str, value: tuple[str, ...], place: Location, why: str, fix: str) -> None:
+        self._note(place, f"{name} {shlex.join(value)}"[:_SHOWN], why, fix)
+
+    def _omit(self, each: Instruction, why: str, fix: str) -> None:
+        self._note(Location(self.path, each.line), f"{each.name} {each.value}"[:_SHOWN], why, fix)
+
+    def _note(self, place: Location, what: str, why: str, fix: str) -> None:
+        self.omissions.append(Omission(place, redact(what), why, fix))
+
+
+def _overlap(path: str, target: str) -> bool:
+    """Return whether one of two paths is the other one, or above it; the root directory counts as above none."""
+    return path != "" and (f"{path}/".startswith(f"{target}/") or f"{target}/".startswith(f"{path}/"))
+
+
+def _flags(value: str) -> tuple[dict[str, str], list[str]]:
+    """Return the flags and the paths of COPY and ADD, the last of which is the target."""
+    words: Iterator[str] = iter(value.split())
+    flags: dict[str, str] = {}
+    paths: list[str] = []
+    for word in words:
+        if word.startswith("--") and not paths:
+            name, _, flag = word.partition("=")
+            flags[name] = flag
+        else:
+            paths.append(word)
+    text = " ".join(paths)
+    if text.startswith("["):
+        try:
+            return flags, [str(each) for each in json.loads(text)]
+        except ValueError:
+            return flags, []
+    return flags, [word.strip("\"'") for word in paths]
