@@ -26,7 +26,7 @@ from imagegen.core.store import Store, disk, images
 from imagegen.core.types import EPOCH
 from imagegen.image import inputs, layers
 from imagegen.image.base import fetch_packages
-from imagegen.image.base.build import COMMAND, ENVIRONMENT
+from imagegen.image.base.installer import COMMAND, ENVIRONMENT
 from imagegen.image.layers.image import (
     base_environment,
     command,
