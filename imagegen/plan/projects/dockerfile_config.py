@@ -81,7 +81,7 @@ class ConfigReader:
 
     @property
     def is_in_workdir(self) -> bool:
-        """Whether the next command of a RUN runs in the working directory."""
+        """Return whether the next command of a RUN runs in the working directory."""
         return self._directory == self._workdir
 
     def begin_run(self) -> None:
