@@ -137,7 +137,8 @@ def build_into_engine(app: App, cell: Cell, lock: Lock, options: BuildOptions) -
         app.progress.say(f"{cell.id} is {' and '.join(built.tags)}; try it:")
         modules = ", ".join(names[0] for names in cell.declarations.imports.values() if names)
         program = ["python", "-c", f"import {modules}"] if modules else ["python"]
-        app.progress.say(f"  {engine.docker_run_line(built.tags[0], *program)}")
+        has_own = any(field.name == "entrypoint" for field in lock.config)
+        app.progress.say(f"  {engine.docker_run_line(built.tags[0], *program, own_entrypoint=has_own)}")
         if cell.gpus:
             app.progress.say("on a machine with GPUs, add --gpus all --ipc=host after `run`")
         return built

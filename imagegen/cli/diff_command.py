@@ -73,6 +73,9 @@ def _lines(found: Difference) -> Iterator[str | Table]:
         ("Debian packages", found.debs),
         ("axes", found.axes),
         ("environment", found.env),
+        ("config", found.config),
+        ("copied files", found.files),
+        ("overrides", found.overrides),
         (
             "what it runs on",
             [each for each in (found.base, found.interpreter, found.capabilities, found.driver) if each],

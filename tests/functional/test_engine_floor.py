@@ -108,6 +108,8 @@ def test_docker_host_that_will_do_is_used_and_said(tmp_path: Path) -> None:
     with pretending("28.5.2", GOOD) as host, Engine.connect(settings_for(tmp_path, DOCKER_HOST=host)) as engine:
         assert engine.describe() == f"your Docker 28.5.2 ({host})"
         assert engine.docker_run_line("a:1", "sh", "-c", "x y") == f"DOCKER_HOST={host} docker run --rm a:1 sh -c 'x y'"
+        line = engine.docker_run_line("a:1", "sh", "-c", "x y", own_entrypoint=True)
+        assert line == f"DOCKER_HOST={host} docker run --rm --entrypoint sh a:1 -c 'x y'"
         assert engine.buildx_line("ls") == f"DOCKER_HOST={host} docker buildx ls"
 
 

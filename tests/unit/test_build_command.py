@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +17,7 @@ from imagegen.cli import build_command
 from imagegen.cli.app import App
 from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import read
-from imagegen.plan.matrix.model import Cell, Declarations
+from imagegen.plan.matrix.model import Cell, ConfigField, Declarations
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import CheckResult, SmokeReport, parts
 from imagegen.supply.publish.attachments import SmokeRequirement, find_saved
@@ -35,7 +36,9 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
     @contextmanager
     def connect(*_: Any) -> Iterator[Any]:
         yield SimpleNamespace(
-            docker_run_line=lambda *words: " ".join(words), image_digest=lambda _: IMAGE, tag=lambda *_: None
+            docker_run_line=lambda *words, own_entrypoint: f"{own_entrypoint=} {' '.join(words)}",
+            image_digest=lambda _: IMAGE,
+            tag=lambda *_: None,
         )
 
     def run(*_: Any, **__: Any) -> SmokeReport:
@@ -53,9 +56,10 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
     return App(environment(tmp_path), tmp_path)
 
 
-def build(app: App, *more: str) -> None:
+def build(app: App, *more: str) -> str:
     ended = CliRunner().invoke(build_command.command, (LOCK.image, *more), obj=app, catch_exceptions=False)
     assert ended.exit_code == 0, ended.output
+    return ended.output
 
 
 def required(declared: Declarations) -> SmokeRequirement:
@@ -70,3 +74,14 @@ def test_a_build_that_passed_proves_its_image_to_publish(app: App) -> None:
     assert found
     assert json.loads(json.dumps(found.report))["passed"] is True
     assert find_saved(app.store, required(Declarations())) is None, "other modules are to be imported"
+
+
+def test_the_printed_command_replaces_an_entry_point_of_the_lock(
+    app: App, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    own = replace(LOCK, config=(ConfigField("entrypoint", ("python", "-m", "http.server"), "."),))
+    printed = []
+    for locked in (LOCK, own):
+        monkeypatch.setattr(App, "fresh_lock", lambda *_, locked=locked: locked)
+        printed.append(build(app, "--no-test") + capfd.readouterr().err)
+    assert ["own_entrypoint=True" in text for text in printed] == [False, True]

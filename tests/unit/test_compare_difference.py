@@ -15,8 +15,18 @@ from imagegen.core.data import shipped
 from imagegen.core.oci import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.image.layers.plan import plan
 from imagegen.plan import lock
-from imagegen.plan.lock.model import Lock, LockedBuild, LockedDeb, LockedGpus, LockedWheel, Record, RecordedLayer
-from imagegen.plan.matrix.model import EnvVar
+from imagegen.plan.lock.model import (
+    CopiedFile,
+    Lock,
+    LockedBuild,
+    LockedCopy,
+    LockedDeb,
+    LockedGpus,
+    LockedWheel,
+    Record,
+    RecordedLayer,
+)
+from imagegen.plan.matrix.model import ConfigField, EnvVar, ExposedPort, Label, Override
 from imagegen.plan.matrix.recipe import Cost
 from imagegen.supply.compare import wording
 from imagegen.supply.compare.difference import ComparisonFacts, Difference, difference, goes_back
@@ -189,6 +199,35 @@ def test_every_kind_of_sentence(golden: Callable[[str, str], None]) -> None:
     for name, (before, after, more) in variants().items():
         lines += [f"## {name}", *sentences(before, after, more), ""]
     golden("differences.txt", "\n".join(lines))
+
+
+def test_changes_of_config_files_and_overrides() -> None:
+    file = CopiedFile("/srv/a", "0644", 1, "1" * 64)
+    before = stack(
+        config=(ConfigField("entrypoint", ("a", "b c"), "."),),
+        labels=(Label("org.acme", "1", "."),),
+        copies=(LockedCopy("/srv/a", "a", ".", (file,)),),
+        overrides=(Override("numpy", "<3", because="."),),
+    )
+    after = stack(
+        ports=(ExposedPort("80/tcp", "Web."),),
+        labels=(Label("org.acme", "2", "."),),
+        copies=(LockedCopy("/srv/a", "a", ".", (replace(file, mode="0755"),)),),
+        overrides=(Override("numpy", None, because="."),),
+    )
+    found = difference(side(before), side(after))
+    assert [(each.name, each.before, each.after) for each in found.config] == [
+        ("entrypoint", "a 'b c'", None),
+        ("label org.acme", "1", "2"),
+        ("port 80/tcp", None, "Web."),
+    ]
+    short = f"sha256:{'1' * 12}"
+    assert [(each.name, each.before, each.after) for each in found.files] == [
+        ("/srv/a", f"0644 {short}", f"0755 {short}")
+    ]
+    assert [(each.name, each.before, each.after) for each in found.overrides] == [("numpy", "<3", "not installed")]
+    assert not found.empty
+    assert len(wording.sentences(found)) == 6
 
 
 def test_the_shipped_locks_can_be_compared() -> None:

@@ -259,10 +259,15 @@ class Engine:
             args = [args[0], "--builder", builder, *args[1:]]
         return run_buildx(self._buildx(own=builder is None), args, cwd, progress or Quiet(), on_line)
 
-    def docker_run_line(self, ref: str, *command: str) -> str:
-        """A shell command that runs the image, ready to paste."""
+    def docker_run_line(self, ref: str, *command: str, own_entrypoint: bool = False) -> str:
+        """Return a shell command that runs the image, ready to paste.
+
+        With `own_entrypoint`, the command takes the place of the image's entry point, which would get it as arguments.
+        """
         client = [str(self.private.client)] if self.private else ["docker"]
-        return " ".join([*self._host_prefix(), shlex.join([*client, "run", "--rm", ref, *command])])
+        program, *arguments = command or ("",)
+        words = ["--entrypoint", program, ref, *arguments] if own_entrypoint and command else [ref, *command]
+        return " ".join([*self._host_prefix(), shlex.join([*client, "run", "--rm", *words])])
 
     def buildx_line(self, arguments: str) -> str:
         """A shell command that runs buildx on this engine, ready to paste; `arguments` are shell text."""

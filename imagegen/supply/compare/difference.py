@@ -5,6 +5,7 @@ Sizes are bytes. `before` is the present image, `after` the one that would repla
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -88,6 +89,9 @@ class Difference:
     base: Change | None
     interpreter: Change | None
     env: tuple[Change, ...]
+    config: tuple[Change, ...]  # fields of the config, labels and ports
+    files: tuple[Change, ...]  # of the project, by path: mode and sha256
+    overrides: tuple[Change, ...]  # of requirements, by distribution
     capabilities: Change | None
     driver: Change | None
     pull: Pull | None  # None: the layers of one side are not known
@@ -96,8 +100,9 @@ class Difference:
     def empty(self) -> bool:
         """True if nothing differs, as far as both operands are known."""
         several = (self.components, self.packages, self.debs, self.rebuilds, self.axes, self.env)
+        more = (self.config, self.files, self.overrides)
         single = (self.base, self.interpreter, self.capabilities, self.driver)
-        return not any(several) and not any(single) and not (self.pull and (self.pull.new or self.pull.gone))
+        return not any((*several, *more)) and not any(single) and not (self.pull and (self.pull.new or self.pull.gone))
 
 
 def difference(before: DiffOperand, after: DiffOperand, known: ComparisonFacts = ComparisonFacts()) -> Difference:
@@ -115,6 +120,9 @@ def difference(before: DiffOperand, after: DiffOperand, known: ComparisonFacts =
         base=_single("base", _base(had), _base(has)) if had and has else None,
         interpreter=_single("interpreter", str(had.interpreter), str(has.interpreter)) if had and has else None,
         env=tuple(_changed(before.env, after.env)),
+        config=tuple(_changed(_config(had), _config(has))) if had and has else (),
+        files=tuple(_changed(_files(had), _files(has))) if had and has else (),
+        overrides=tuple(_changed(_overrides(had), _overrides(has))) if had and has else (),
         capabilities=_single("GPUs", before.capabilities, after.capabilities),
         driver=_single("driver", before.driver, after.driver, goes_back),
         pull=_pull(before.parts, after.parts, _keys(had) & _keys(has)),
@@ -150,6 +158,26 @@ def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[Ch
 def _base(lock: Lock) -> str:
     content = lock.base.content
     return f"{lock.base.image}@{content.digest}" if content else lock.base.name
+
+
+def _config(lock: Lock) -> dict[str, str]:
+    """Return fields of the config, labels and ports by name, as text."""
+    return {
+        **{each.name: shlex.join(each.value) for each in lock.config},
+        **{f"label {each.name}": each.value for each in lock.labels},
+        **{f"port {each.port}": each.because for each in lock.ports},
+    }
+
+
+def _files(lock: Lock) -> dict[str, str]:
+    return {file.path: f"{file.mode} sha256:{file.sha256[:12]}" for copy in lock.copies for file in copy.files}
+
+
+def _overrides(lock: Lock) -> dict[str, str]:
+    return {
+        each.package: "not installed" if each.specifier is None else each.specifier or "any version"
+        for each in lock.overrides
+    }
 
 
 def _packages(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from imagegen.core.text import counted
 from imagegen.image.layers.plan import LAYER_FORMAT
@@ -166,7 +166,10 @@ def sentences(difference: Difference) -> list[str]:
         *_packages(difference),
         *(_rebuild(each) for each in difference.rebuilds),
         *_rest("Debian package", difference.debs),
+        *_rest("override", [replace(each, name=f"the override of {each.name}") for each in difference.overrides]),
         *_surroundings(difference),
+        *_rest("field of the config", difference.config),
+        *_rest("copied file", difference.files),
     ]
     if not changes and pull:
         changes = ["the same packages in other layers"]
