@@ -8,6 +8,7 @@ from pathlib import Path
 from imagegen.app.audit import audit_before_image
 from imagegen.app.session import Session
 from imagegen.core.errors import PackagesGoneError
+from imagegen.core.net import MissingFiles
 from imagegen.core.store import images
 from imagegen.core.text import counted
 from imagegen.image import layers
@@ -138,9 +139,16 @@ def assemble_image(
         progress.say(f"note: {counted(unscanned, 'remote layer')} must be built here: wheel scans are missing")
     stack = LayerStack(sources)
     height = _offer(loading, lock, stack, 0)
-    for layer in layers.ensure_layers(lock, sources, session.context_for(cell), remote):
-        stack.add(layer)
-        height = _offer(loading, lock, stack, height)
+    try:
+        for layer in layers.ensure_layers(lock, sources, session.context_for(cell), remote):
+            stack.add(layer)
+            height = _offer(loading, lock, stack, height)
+    except MissingFiles as error:
+        if cell.stack:
+            from imagegen.plan.projects.stack import locate_missing  # late: an ordinary build reads no such file
+
+            locate_missing(error, session.project / cell.stack.path)
+        raise
     _audit(session, cell, lock, audit=audit)
     image = layers.write_image(lock, stack, store)
     if note := layers.compare_with_record(lock, image):

@@ -7,15 +7,20 @@ import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import uv
 from packaging.requirements import Requirement
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
+from imagegen.app.build import assemble_image
+from imagegen.app.session import Session
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError, Location, LockError
+from imagegen.core.net import Missing, MissingFiles
 from imagegen.core.progress import Quiet
 from imagegen.plan.lock import contradictions, dumps, sdist, stale
 from imagegen.plan.lock.file import loads
@@ -312,3 +317,24 @@ def test_the_stack_of_an_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stack", ["{}", "{uv: a, pylock: b}", "{uv: ../uv.lock}", "{uv: /etc/passwd}"])
 def test_a_stack_that_names_no_file_of_the_project(tmp_path: Path, stack: str) -> None:
     assert complaint(tmp_path, SMALL.replace("    gpus: [sm_90]", f"    stack: {stack}\n    gpus: [sm_90]"))
+
+
+def test_a_file_with_another_hash_is_reported_at_the_line_that_names_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = project.cell("pylock")
+    lock = project.lock(cell)
+    torch = next(each for each in lock.wheels if each.name == "torch").file
+
+    def ensure_layers(*_: object) -> None:
+        raise MissingFiles([Missing(torch.filename, torch.sha256, ("the server sends other bytes",), "")], Path())
+
+    monkeypatch.setattr("imagegen.image.layers.resolve_layers", lambda *_: [])
+    monkeypatch.setattr("imagegen.image.layers.ensure_layers", ensure_layers)
+    session = SimpleNamespace(store=None, progress=Quiet(), project=project.root, context_for=lambda _: None)
+    with pytest.raises(MissingFiles) as raised:
+        assemble_image(cast("Session", session), cell, lock, audit=False)
+    place = raised.value.where
+    assert isinstance(place, Location)
+    assert Path(place.file).name == "pylock.toml"
+    assert "1" * 64 in PYLOCK.splitlines()[(place.line or 0) - 1]

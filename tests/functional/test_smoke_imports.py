@@ -240,3 +240,20 @@ def test_modules_of_an_undeclared_distribution_are_read_off_its_files(
         (tmp_path / name).touch()
     monkeypatch.syspath_prepend(str(tmp_path))
     assert imports.modules_of("odd-name") == ["ns.part", "pkg", "single"]
+
+
+def test_the_distributions_that_no_other_one_requires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requires = {
+        "app-x": ["Lib_Y>=1; python_version>'3'"],
+        "lib-y": ["app-z ; extra == 'more'", "lib-q"],
+        "app-z": [],
+        "lib-q": [],
+    }
+    for name, lines in requires.items():
+        info = tmp_path / f"{name.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        more = "".join(f"Requires-Dist: {line}\n" for line in lines)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{more}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert imports.unrequired(list(requires)) == ["app-x", "app-z"]
+    assert imports.unrequired(["lib-q"]) == ["lib-q"]

@@ -131,6 +131,10 @@ def test_chains_go_through_all_generations(tmp_path: Path) -> None:
         ("images:\n  a:\n    extends: parent\n    exclude: [{cuda: [cu130]}]\n", [("matrix", "2.yaml", 4)]),
         ("images:\n  a: {without: [tool], base: deb, description: d, purpose: p}\n", [("matrix", "2.yaml", 2)]),
         ("images:\n  a: {components: {}}\n", [("matrix-missing-key", "2.yaml", 2)] * 3),
+        (
+            "images:\n  a:\n    description: x\n    purpose: x\n    base: ~\n",
+            [("matrix-invalid-value", "2.yaml", 5)],
+        ),
         ("images:\n  a: {extends: parent, without: ['x;y']}\n", [("matrix-invalid-value", "2.yaml", 2)]),
     ],
 )

@@ -166,9 +166,12 @@ def _image(found: PlacedEntry, known: _Known) -> Iterator[MatrixError]:
         yield from known.missing(found, "image", written["extends"], known.names["images"], "extends")
     elif written:
         for key in ("description", "purpose", "base"):
-            if written.get(key) is None:
+            if key not in written:
                 what = f'the key "{key}" is missing'
                 yield MatrixError(what, code="matrix-missing-key", where=found.where(), fix=_WHOLE)
+            elif written[key] is None:
+                where = found.where(key, key=False)
+                yield MatrixError(f"{key}: is empty", code="matrix-invalid-value", where=where, fix=_WHOLE)
         if "without" in written:
             yield found.error("it removes from an image that it extends, and extends none", "without", fix=_EXTENDS)
     yield from _name(found, "base", known)

@@ -16,8 +16,8 @@ from packaging.version import Version
 
 from imagegen.core import data, git
 from imagegen.core.context import Context
-from imagegen.core.errors import ImagegenError, Location, LockError
-from imagegen.core.net import Client
+from imagegen.core.errors import FetchError, ImagegenError, Location, LockError
+from imagegen.core.net import Client, MissingFiles
 from imagegen.core.text import redact
 from imagegen.plan.lock import indexes, uv_lock
 from imagegen.plan.lock.file import LockErrors
@@ -31,7 +31,7 @@ from imagegen.plan.lock.uv_lock import DistributionFile, GitCommit, Root, UvPack
 from imagegen.plan.lock.uv_project import ProjectContents, commit_source, route
 from imagegen.plan.matrix.model import Cell, GitSource, Sdist, StackFile
 from imagegen.plan.projects.locks import PylockFile, UvLockFile, read_pylock, read_uv_lock
-from imagegen.plan.projects.model import MarkerTarget
+from imagegen.plan.projects.model import MarkerTarget, read_text
 
 _DEFAULT_GROUP = "dev"  # that `uv sync` installs by default (uv's documentation of dependency groups)
 _NAMED = 5  # packages in a message
@@ -227,11 +227,24 @@ class ProjectStack:
         hint = None if url else indexes.hint(remote.url, remote.filename)
         file = LockedFile(remote.filename, remote.size, remote.sha256, alias, hint, url)
         with Client(context.settings) as client, context.progress.meter(remote.filename, file.estimate) as meter:
-            Finder(client, context.store, context.settings, meter).fetch(RequiredFile(package.name, file))
+            try:
+                Finder(client, context.store, context.settings, meter).fetch(RequiredFile(package.name, file))
+            except FetchError as error:
+                error.where = error.where or package.place
+                raise
         size = context.store.path(file.digest).stat().st_size
         archive = git.PackedTree(file.digest, size)
         project = pyproject(context.store, archive, remote.filename.removesuffix(".tar.gz"), "")
         return Sdist(version, (), uv_lock.build_requires(project))
+
+
+def locate_missing(error: MissingFiles, path: Path) -> None:
+    """Set the place of an error to the line of the lock file `path` that has the first of the files, if any has one."""
+    lines = read_text(path).splitlines()
+    hashes = [file.sha256 for file in error.files]
+    line = next((number for number, text in enumerate(lines, 1) if any(each in text for each in hashes)), None)
+    if line:
+        error.where = Location(path, line)
 
 
 def with_needed_recipes(cell: Cell, contents: ProjectContents, target: WheelTarget) -> Cell:

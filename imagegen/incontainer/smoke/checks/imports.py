@@ -30,6 +30,8 @@ def check(spec: Spec) -> Details:
     """
     findings = Findings()
     imports = {**spec.imports, **{name: modules_of(name) for name in spec.undeclared}}
+    if not any(imports.values()):  # an image of a lock file alone
+        imports = {name: modules_of(name) for name in unrequired(spec.versions)}
     modules = [name for names in imports.values() for name in names]
     findings.expect("any", bool(modules), "the lock's components declare no modules: nothing was proven")
     extensions = {
@@ -57,6 +59,18 @@ def check(spec: Spec) -> Details:
         details["stub"] = {"library": stub.LIBRARY, "functions": functions, "for": leaning}
         details["note"] = note(leaning, extensions, len(functions))
     return findings.done(details)
+
+
+def unrequired(distributions: Collection[str]) -> list[str]:
+    """Return those of the installed distributions that no other one of them requires; all, if each is required.
+
+    Requirements of extras do not count: an extra that was asked for is not known here.
+    """
+    lines = [
+        line for name in distributions for line in importlib.metadata.requires(name) or () if "extra ==" not in line
+    ]
+    names = {re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", line)[0]).lower() for line in lines}
+    return sorted(set(distributions) - names or distributions)
 
 
 def modules_of(distribution: str) -> list[str]:
