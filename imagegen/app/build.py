@@ -19,7 +19,7 @@ from imagegen.plan.matrix.model import Cell
 from imagegen.run import smoke
 from imagegen.run.engine import Engine
 from imagegen.run.engine.load import Loading
-from imagegen.supply.publish.attachments import SmokeRequirement, attestation_of, save_attestation
+from imagegen.supply.publish.attachments import SmokeRequirement, passed_report, save_passed_report
 from imagegen.wheels import builds
 from imagegen.wheels.resolve import copies
 
@@ -182,5 +182,5 @@ def _smoke_test(
     )
     report.require_passed(fix=f"the image is kept as {local_tags(lock)[1]}")
     required = SmokeRequirement.of(digest, lock, cell.declarations, require_gpu=options.require_gpu)
-    save_attestation(session.store, attestation_of(report, required, lock))
+    save_passed_report(session.store, passed_report(report, required, lock))
     return report

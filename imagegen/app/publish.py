@@ -2,16 +2,18 @@
 
 The order keeps the promises, since a registry has no transaction:
 
-1. Everything that can be refused is refused first: no answer, no permission to write (an upload is begun and
-   cancelled), an immutable tag that names another image.
+1. Everything that can be refused is refused first: an unusable signer, no answer, no permission to write (an upload is
+   begun and cancelled), an immutable tag that names another image.
 2. Tags that an interrupted run moved in part are rolled back (`recover`), so each run starts from tags that agree.
-3. The blobs, then the manifest under its digest. No tag names it yet: after an interruption here the next run finds
+3. Wheels without an index are compiled; layers that a trusted attestation describes are found in the registry; the
+   others are built, and the image is audited.
+4. The blobs, then the manifest under its digest. No tag names it yet: after an interruption here the next run finds
    the blobs, and the registry's garbage collection may take them.
-4. The attestations and signatures, before any tag, so that no tag names an image without them.
-5. The immutable tag. It is resolved again right before; another image under it is refused. (Two machines that publish
+5. The attestations and signatures, before any tag, so that no tag names an image without them.
+6. The immutable tag. It is resolved again right before; another image under it is refused. (Two machines that publish
    different images of the same inputs at the same moment are not detected: the inputs are part of the tag's name.)
-6. The smoke checks, or a trusted report of them that still applies; then that report is attached.
-7. The mutable tags, all or none, under the journal, and only after passed checks.
+7. The smoke checks, or a trusted report of them that still applies; then that report is attached.
+8. The mutable tags, all or none, under the journal, and only after passed checks.
 
 So each tag names, at every moment, a manifest whose blobs are all there. Each step finds work that was done before and
 does nothing then: repeating an interrupted run ends where an undisturbed run ends.
@@ -34,7 +36,7 @@ from imagegen.core.git.local import ForeignRepositoryError
 from imagegen.core.net import Client
 from imagegen.core.oci import MANIFEST_TYPE, ZSTD_TYPE, Descriptor
 from imagegen.core.registry import PushTarget, Reference, Repository
-from imagegen.core.registry.push import Moved
+from imagegen.core.registry.push import PushTotals
 from imagegen.core.registry.reference import HUB_NAMES, endpoint, engine_name
 from imagegen.core.registry.session import credentials_for
 from imagegen.core.store import Store
@@ -52,13 +54,13 @@ from imagegen.run import numerics, smoke
 from imagegen.run.engine import Engine
 from imagegen.supply.publish import attachments
 from imagegen.supply.publish.attachments import (
-    SmokeAttestation,
+    PassedSmokeReport,
     SmokeRequirement,
-    attestation_document,
-    attestation_of,
     find_attested,
     find_saved,
-    save_attestation,
+    passed_report,
+    save_passed_report,
+    smoke_document,
 )
 from imagegen.supply.publish.plan import (
     Channel,
@@ -268,8 +270,8 @@ def known_digest(session: Session, cell: Cell, lock: Lock) -> str:
 
 @dataclass(frozen=True)
 class PublishedImage:
-    """A published image. `moved_tags` maps each mutable tag that moved to its former digest;
-    `attestation_source` names the origin of the test attestation.
+    """A published image. `moved_tags` maps each mutable tag that moved to its former digest; `smoke_source` names the
+    origin of `smoke_report`, the passed smoke report.
 
     `record` is the record for the lock: of the image with its layers as imagegen compresses them.
     """
@@ -280,9 +282,9 @@ class PublishedImage:
     record: Record
     immutable_tag: str
     moved_tags: Mapping[str, str | None]
-    pushed: Moved
-    attestation: SmokeAttestation | None
-    attestation_source: str
+    pushed: PushTotals
+    smoke_report: PassedSmokeReport | None
+    smoke_source: str
 
     @property
     def changed(self) -> bool:
@@ -298,8 +300,8 @@ class PublishedImage:
             "fixed": self.immutable_tag,
             "moved": dict(self.moved_tags),
             "blobs": asdict(self.pushed),
-            "proof": {"gpu": self.attestation.gpu, "from": self.attestation_source} if self.attestation else None,
-            "report": dict(self.attestation.report) if self.attestation else None,
+            "proof": {"gpu": self.smoke_report.gpu, "from": self.smoke_source} if self.smoke_report else None,
+            "report": dict(self.smoke_report.report) if self.smoke_report else None,
         }
 
 
@@ -361,7 +363,7 @@ def _publish(
     if not job.test:
         return done({}, pushed, None, "")
     tested, source = _ensure_tested(session, cell, job, lock, repository, image, reader)
-    _attach(publisher, repository, image, [attestation_document(tested)], reader, {})
+    _attach(publisher, repository, image, [smoke_document(tested)], reader, {})
     moved = move_tags(repository, store, TaggedManifest(image.digest, MANIFEST_TYPE), job.tags.mutable, progress)
     return done(moved, pushed, tested, source)
 
@@ -413,7 +415,7 @@ def _ensure_tested(
     repository: RemoteRepository,
     image: Image,
     reader: AttachmentReader,
-) -> tuple[SmokeAttestation, str]:
+) -> tuple[PassedSmokeReport, str]:
     """Return a passed smoke test of the image, and where it comes from. Raises SmokeFailed where a check fails."""
     required = SmokeRequirement.of(image.digest, lock, cell.declarations, require_gpu=job.require_gpu)
     if found := find_saved(session.store, required):
@@ -424,8 +426,8 @@ def _ensure_tested(
         return attested
     report = run_smoke_checks(session, cell, job, lock, repository, image, required)
     report.require_passed(fix=f"no tag has moved; the image is {repository.name}:{job.tags.immutable}")
-    tested = attestation_of(report, required, lock)
-    save_attestation(session.store, tested)
+    tested = passed_report(report, required, lock)
+    save_passed_report(session.store, tested)
     return tested, "these checks"
 
 

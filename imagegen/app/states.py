@@ -24,7 +24,7 @@ from imagegen.plan.matrix.recipe import Commit
 from imagegen.plan.rules import CellAnswer
 
 if TYPE_CHECKING:
-    from imagegen.supply.publish.attachments import SmokeAttestation
+    from imagegen.supply.publish.attachments import PassedSmokeReport
     from imagegen.wheels.catalogue import Catalogue
 
 StateName = Literal["tested", "locked", "no known conflict", "conflict", "unknown"]
@@ -214,13 +214,13 @@ def state(session: Session, cell: Cell, answer: CellAnswer, locked: Lock | LockE
     return cell_state(answer, locked, found.report["counts"] if found else None)
 
 
-def _saved_smoke(session: Session, cell: Cell, locked: Lock) -> SmokeAttestation | None:
-    """Return the smoke report as `smoke_attestation`, of a lock whose compiled wheels may be in the store."""
+def _saved_smoke(session: Session, cell: Cell, locked: Lock) -> PassedSmokeReport | None:
+    """Return the smoke report as `passed_smoke_report`, of a lock whose compiled wheels may be in the store."""
     if not has_results(session.store, "smoke"):
         return None
     from imagegen.wheels import builds  # late, here and below: it brings what compiles wheels
 
-    return smoke_attestation(session, cell, builds.with_local_wheels(locked, session.store)[0])
+    return passed_smoke_report(session, cell, builds.with_local_wheels(locked, session.store)[0])
 
 
 def lock_state(session: Session, cell: Cell, found: Lock | LockError | None) -> str:
@@ -248,7 +248,7 @@ def missing_here(session: Session, cell: Cell, state: CellState, locked: Lock | 
     return missing_of_cell(cell, session.store, session.settings, session.wheel_catalogue)
 
 
-def smoke_attestation(session: Session, cell: Cell, locked: Lock) -> SmokeAttestation | None:
+def passed_smoke_report(session: Session, cell: Cell, locked: Lock) -> PassedSmokeReport | None:
     """Return this store's passed smoke report for the image of the lock, one with a GPU before one without."""
     from imagegen.image import layers
     from imagegen.supply.publish.attachments import SmokeRequirement, find_saved

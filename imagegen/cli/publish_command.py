@@ -108,7 +108,7 @@ def _publish(app: App, publisher: Publisher, cell: Cell, lock: Lock) -> Publishe
     app.progress.say(f"{cell.id} is {name}:{published.immutable_tag}")
     for tag, before in published.moved_tags.items():
         app.progress.say(f"{name}:{tag} -> {published.digest}" + (f" (was {before})" if before else ""))
-    if not published.attestation:
+    if not published.smoke_report:
         app.progress.say("note: no smoke checks (--no-test), so no other tag has moved")
     elif not published.moved_tags:
         app.progress.say("all its tags were already there")

@@ -124,7 +124,7 @@ def _descriptions(app: App) -> Mapping[str, str]:
 
 def _sheet(app: App, cell: Cell, locked: Lock) -> site.CellReport:
     whole, lacking = builds.with_local_wheels(locked, app.store)
-    tested = states.smoke_attestation(app, cell, whole)
+    tested = states.passed_smoke_report(app, cell, whole)
     return site.CellReport(
         cell=cell,
         lock=locked,

@@ -22,7 +22,7 @@ from imagegen.run.engine import Engine
 from imagegen.run.smoke import SmokeReport, parts
 from imagegen.supply.compare.numerics import Numerics, size
 from imagegen.supply.export import read_results
-from imagegen.supply.publish.attachments import SmokeRequirement, attestation_of, save_attestation
+from imagegen.supply.publish.attachments import SmokeRequirement, passed_report, save_passed_report
 from imagegen.wheels import builds
 
 
@@ -98,7 +98,7 @@ def _read(
     required = SmokeRequirement.of(image, lock, cell.declarations, require_gpu=require_gpu)
     report = read_results(path, required, applicable(parts(lock), names), cell.id)
     if report.passed and not names:
-        save_attestation(app.store, attestation_of(report, required, lock))
+        save_passed_report(app.store, passed_report(report, required, lock))
     return image, report
 
 

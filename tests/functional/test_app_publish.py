@@ -225,7 +225,7 @@ def test_again_does_nothing(world: World) -> None:
     world.registry.requested.clear()
     again = world.publish("1.0")
     assert (again.changed, again.moved_tags, again.pushed.sent.blobs, world.tested) == (False, {}, 0, 1)
-    assert again.attestation_source == "this store"
+    assert again.smoke_source == "this store"
     assert world.registry.documents == before
 
 
@@ -287,7 +287,7 @@ def test_a_report_that_a_trusted_signer_attests_is_not_made_again(world: World, 
     other = World(tmp_path / "other", world.registry)
     other.signed[digest_of(world.said(published.digest)["smoke"].content)] = "release key"
     again = other.publish("1.0", replace(TAGS, mutable=("nightly",)))
-    assert (again.attestation_source, other.tested) == ("release key", 0)
+    assert (again.smoke_source, other.tested) == ("release key", 0)
     assert other.tags()["nightly"] == published.digest
     untrusted = World(tmp_path / "stranger", world.registry)
     untrusted.publish("1.0")

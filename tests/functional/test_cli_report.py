@@ -20,7 +20,7 @@ from imagegen.core.data import shipped
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.plan import lock
-from imagegen.supply.publish.attachments import SmokeAttestation, SmokeRequirement, save_attestation
+from imagegen.supply.publish.attachments import PassedSmokeReport, SmokeRequirement, save_passed_report
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.report_samples import AUDIT, SMOKE
 
@@ -61,7 +61,7 @@ def test_a_report_shows_what_the_store_has_and_what_the_project_names(run: Run, 
     Cache("audit", dict).put(store, audit._audit_key(locked, cell), found)
     assert locked.record
     required = SmokeRequirement.of(locked.record.digest, locked, cell.declarations, require_gpu=False)
-    save_attestation(store, SmokeAttestation(required.image, required.programs, gpu=False, report=SMOKE.as_dict()))
+    save_passed_report(store, PassedSmokeReport(required.image, required.programs, gpu=False, report=SMOKE.as_dict()))
     (tmp_path / "project" / "publish.yaml").write_text("publish: {to: ghcr.io/acme/rl}\n")
     result = json.loads(run("-o", str(tmp_path / "site"), CELL, "--json").stdout)
     assert result == {"index": f"{tmp_path}/site/index.html", "cells": {CELL: str(page)}}

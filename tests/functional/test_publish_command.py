@@ -23,7 +23,7 @@ from imagegen.app.publish import PublishedImage, Publisher, PublishOptions, pars
 from imagegen.cli import publish_command
 from imagegen.cli.app import App
 from imagegen.core.errors import TrustError, UsageError
-from imagegen.core.registry.push import BlobTotals, Moved
+from imagegen.core.registry.push import BlobTotals, PushTotals
 from imagegen.plan.lock import read
 from imagegen.plan.matrix import Matrix
 from imagegen.plan.matrix.model import Cell, Declarations
@@ -180,7 +180,7 @@ def test_a_dry_run_with_gzip_does_not_blame_the_lock(app: App) -> None:
 def test_the_last_line_is_the_digest_alone(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     def publish(*_: Any) -> PublishedImage:
         none = BlobTotals()
-        moved = Moved(none, none, BlobTotals(3, 100))
+        moved = PushTotals(none, none, BlobTotals(3, 100))
         assert LOCK.record
         digest, name = "sha256:1", "ghcr.io/acme/rl/demo"
         return PublishedImage(LOCK.cell, name, digest, LOCK.record, "fixed", {"latest": None}, moved, None, "")

@@ -22,7 +22,7 @@ from imagegen.core.errors import PublishError, StoreError
 from imagegen.core.net import Client
 from imagegen.core.net.client import Reply, Sender
 from imagegen.core.oci import Descriptor, digest_of
-from imagegen.core.registry import BlobTotals, Moved, PushTarget, Repository, parse, upload
+from imagegen.core.registry import BlobTotals, PushTarget, PushTotals, Repository, parse, upload
 from imagegen.core.store import Store
 from tests.support.errors import raises
 from tests.support.http_server import DATA
@@ -497,7 +497,7 @@ def test_what_became_of_blobs(registry: Writable, store: Store) -> None:
     here = target(registry, mount="people/base")
     assert here.present([there, linked, mine]) == {there.digest}
     moved = here.upload_all([there, linked, mine, mine], store, Meter())
-    assert moved == Moved(BlobTotals(1, 5), BlobTotals(1, 6), BlobTotals(1, len(DATA)))
+    assert moved == PushTotals(BlobTotals(1, 5), BlobTotals(1, 6), BlobTotals(1, len(DATA)))
     assert str(moved) == "1 of 3 blobs sent, 1.3 MB of 1.3 MB"
 
 

@@ -28,7 +28,7 @@ from imagegen.core.store.cache import Cache
 from imagegen.plan import lock, matrix
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import CheckResult, SmokeReport
-from imagegen.supply.publish.attachments import SmokeRequirement, attestation_of, save_attestation
+from imagegen.supply.publish.attachments import SmokeRequirement, passed_report, save_passed_report
 from imagegen.supply.publish.repository import TagMove
 from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.documents import PROVENANCE
@@ -77,7 +77,7 @@ class Publishing:
         locked = lock.read(self.site.project / "locks" / f"{CELL}.toml")
         required = SmokeRequirement.of(self.site.reference, locked, cell.declarations, require_gpu=False)
         report = SmokeReport(required.image, CELL, (CheckResult("imports", "pass", 0.1),))
-        save_attestation(Store(self.machine.store), attestation_of(report, required, locked))
+        save_passed_report(Store(self.machine.store), passed_report(report, required, locked))
 
     def start(self, *options: str) -> subprocess.Popen[str]:
         to = f"{self.way.host}/acme/{self.place}"

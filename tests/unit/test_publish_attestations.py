@@ -15,13 +15,13 @@ from imagegen.plan.matrix.model import Declarations
 from imagegen.run.smoke import CheckResult, SmokeReport, parts
 from imagegen.supply.publish import attachments
 from imagegen.supply.publish.attachments import (
-    SmokeAttestation,
+    PassedSmokeReport,
     SmokeRequirement,
-    attestation_document,
-    attestation_of,
     find_attested,
     find_saved,
-    save_attestation,
+    passed_report,
+    save_passed_report,
+    smoke_document,
 )
 from imagegen.supply.trust.documents import AUDIT, SMOKE, Attached, Document
 
@@ -40,17 +40,17 @@ def required(*, gpu: bool = False) -> SmokeRequirement:
     return SmokeRequirement.of(IMAGE, GPU, Declarations(), require_gpu=gpu)
 
 
-def proven(*, gpu: bool) -> SmokeAttestation:
-    return attestation_of(report(gpu=gpu), required(), GPU)
+def proven(*, gpu: bool) -> PassedSmokeReport:
+    return passed_report(report(gpu=gpu), required(), GPU)
 
 
 def test_what_ran_with_a_gpu_proves_more(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     assert (proven(gpu=False).gpu, proven(gpu=True).gpu) == (False, True)
-    save_attestation(store, proven(gpu=False))
+    save_passed_report(store, proven(gpu=False))
     assert find_saved(store, required()) == proven(gpu=False)
     assert find_saved(store, required(gpu=True)) is None
-    save_attestation(store, proven(gpu=True))
+    save_passed_report(store, proven(gpu=True))
     for each in (required(), required(gpu=True)):
         assert find_saved(store, each) == proven(gpu=True)
 
@@ -62,7 +62,7 @@ def test_an_image_without_gpus_is_proven_without_one() -> None:
 
 def test_the_inputs_of_the_checks_are_in_their_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store")
-    save_attestation(store, proven(gpu=True))
+    save_passed_report(store, proven(gpu=True))
     assert find_saved(store, replace(required(), image="sha256:" + "2" * 64)) is None
     assert (
         find_saved(store, SmokeRequirement.of(IMAGE, GPU, Declarations({"torch": ("torch",)}), require_gpu=False))
@@ -73,7 +73,7 @@ def test_the_inputs_of_the_checks_are_in_their_digest(tmp_path: Path, monkeypatc
 
 
 def test_who_is_trusted_to_have_run_them() -> None:
-    document = attestation_document(proven(gpu=True))
+    document = smoke_document(proven(gpu=True))
 
     def found(document: Document, signer: str | None, requested: SmokeRequirement) -> object:
         return find_attested([Attached(document, "sha256:0", signer)], requested)
@@ -82,7 +82,7 @@ def test_who_is_trusted_to_have_run_them() -> None:
     assert found(document, None, required()) is None
     assert found(document, "release", replace(required(), image="sha256:" + "2" * 64)) is None
     assert found(Document(AUDIT, document.content), "release", required()) is None
-    assert found(attestation_document(proven(gpu=False)), "release", required(gpu=True)) is None
+    assert found(smoke_document(proven(gpu=False)), "release", required(gpu=True)) is None
     statement = json.loads(document.content)
     for wrong in ({**statement, "result": "FAILED"}, {"result": "PASSED"}, [], {**statement, "imagegen": None}):
         assert found(Document(SMOKE, json.dumps(wrong).encode()), "release", required()) is None
@@ -98,7 +98,7 @@ def test_a_report_that_could_not_be_attached_again_is_ignored(report: object) ->
 
 def test_the_document_is_a_test_result() -> None:
     """Its form is in-toto's test-result v0.1: result and configuration are required."""
-    statement = json.loads(attestation_document(proven(gpu=False)).content)
+    statement = json.loads(smoke_document(proven(gpu=False)).content)
     assert statement["result"] == "PASSED"
     assert statement["configuration"][0]["digest"] == {"sha256": required().programs.removeprefix("sha256:")}
     assert "imports" in statement["passedTests"]

@@ -67,7 +67,7 @@ class BlobTotals:
 
 
 @dataclass(frozen=True)
-class Moved:
+class PushTotals:
     """The blobs of a push: present in the repository, mounted from another one, or sent."""
 
     there: BlobTotals
@@ -161,7 +161,7 @@ class PushTarget:
             self._mounts.give_up()
         return "mounted" if upload.mounted else "sent"
 
-    def upload_all(self, blobs: Sequence[Descriptor], store: Store, meter: Meter) -> Moved:
+    def upload_all(self, blobs: Sequence[Descriptor], store: Store, meter: Meter) -> PushTotals:
         """`upload` for each, several at once. The first error ends the rest and the client."""
         ways = self._each(tuple(dict.fromkeys(blobs)), _AT_ONCE, lambda blob: self.upload(blob, store, meter))
 
@@ -169,7 +169,7 @@ class PushTarget:
             sizes = [blob.size for blob, went in ways.items() if went == way]
             return BlobTotals(len(sizes), sum(sizes))
 
-        return Moved(amount("there"), amount("mounted"), amount("sent"))
+        return PushTotals(amount("there"), amount("mounted"), amount("sent"))
 
     def manifest(self, requested: str) -> str | None:
         """Return the digest of the manifest under a tag or digest, as the registry states it; None without one."""

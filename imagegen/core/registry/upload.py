@@ -1,8 +1,9 @@
-"""Repositories of the same registry that may have a blob already, so that it is mounted and not uploaded.
+"""The upload of one blob, resumed where it was interrupted (`Upload`), and repositories that may have it (`Mounts`).
 
-Source: OCI distribution-spec v1.1, "Mounting a blob from another repository". A registry that lacks the blob answers a
+A blob of another repository of the same registry is mounted, not uploaded. A registry that lacks the blob answers a
 mount with a new upload, so each repository is first asked whether it has the blob: an upload as the answer then means
-that the registry does not support mounts, and no further mount is tried.
+that the registry does not support mounts, and no further mount is tried. Source: OCI distribution-spec v1.1, "Mounting
+a blob from another repository" and "Pushing blobs".
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Mounts:
             self._repositories.clear()
 
 
-# One blob on its way into a registry: begun, sent in pieces, asked for where it broke off, ended with its digest.
+# The upload of one blob: begun, sent in pieces, queried for its offset after an interruption, ended with its digest.
 #
 # Source: OCI distribution-spec v1.1, "Pushing blobs" (Range and Content-Range have no unit there, unlike RFC 9110's).
 # Bytes are read from the store's file as they leave, and hashed on the way: what is not the blob's is never completed.

@@ -53,7 +53,7 @@ def documents(
 ) -> tuple[Document, ...]:
     """Return all documents except the smoke report. `canonical` is the image with zstd layers, `audit` its audit.
 
-    `numerics` is the document of smoke.numerics. `scans` are those of the lock's wheels and base, by their keys.
+    `numerics` is the document of `run.numerics`. `scans` are those of the lock's wheels and base, by their keys.
     """
     recorded = replace(lock, record=layers.record_of(canonical))
     text = dumps(recorded).encode()
@@ -97,7 +97,7 @@ def source_annotations(source: SourceCommit | None) -> dict[str, str]:
     return {name: value for name, value in named.items() if value}
 
 
-# Test attestations: passed smoke reports, stored and attached, and whether one still applies.
+# Passed smoke reports: stored, attached as test attestations, and whether one still applies.
 #
 # A report applies to an image (by digest), to the smoke programs with all their inputs, and to a run with or without a
 # GPU. While these are the same, no check needs to run again. Source of the document's form: in-toto attestation
@@ -119,8 +119,11 @@ class SmokeRequirement:
 
 
 @dataclass(frozen=True)
-class SmokeAttestation:
-    """A smoke report without a failed check. `programs` is the digest of the smoke programs."""
+class PassedSmokeReport:
+    """A smoke report without a failed check. `programs` is the digest of the smoke programs.
+
+    Attached to the image and signed, it is the predicate of a test attestation.
+    """
 
     image: str
     programs: str
@@ -136,32 +139,32 @@ def programs_digest(lock: Lock, declared: Declarations) -> str:
     return digest_of_json({name: digest_of(data) for name, data in files(spec(lock, declared)).items()})
 
 
-def attestation_of(report: SmokeReport, required: SmokeRequirement, lock: Lock) -> SmokeAttestation:
-    """Return the test attestation of a report that passed."""
+def passed_report(report: SmokeReport, required: SmokeRequirement, lock: Lock) -> PassedSmokeReport:
+    """Return the report of a run in which no check failed, with what it applies to."""
     checks = _gpu_checks(lock)
     ran = {result.check for result in report.results if result.status == "pass"}
-    return SmokeAttestation(required.image, required.programs, bool(checks) and checks <= ran, report.as_dict())
+    return PassedSmokeReport(required.image, required.programs, bool(checks) and checks <= ran, report.as_dict())
 
 
-_SAVED = Cache("smoke", SmokeAttestation)
+_SAVED = Cache("smoke", PassedSmokeReport)
 
 
-def save_attestation(store: Store, attestation: SmokeAttestation) -> None:
-    _SAVED.put(store, _key(attestation.image, attestation.programs, attestation.gpu), attestation)
+def save_passed_report(store: Store, passed: PassedSmokeReport) -> None:
+    _SAVED.put(store, _key(passed.image, passed.programs, passed.gpu), passed)
 
 
-def find_saved(store: Store, required: SmokeRequirement) -> SmokeAttestation | None:
-    """Return an attestation in the store that satisfies `required`; one with a GPU before one without."""
+def find_saved(store: Store, required: SmokeRequirement) -> PassedSmokeReport | None:
+    """Return a report in the store that satisfies `required`; one with a GPU before one without."""
     for gpu in (True,) if required.gpu else (True, False):
         if found := _SAVED.get(store, _key(required.image, required.programs, gpu)):
             return found
     return None
 
 
-def attestation_document(attestation: SmokeAttestation) -> Document:
+def smoke_document(passed: PassedSmokeReport) -> Document:
     """Return the document to attach to the image."""
-    checks = attestation.report["checks"]
-    suite_digest = attestation.programs.removeprefix("sha256:")
+    checks = passed.report["checks"]
+    suite_digest = passed.programs.removeprefix("sha256:")
     content = {
         "result": "PASSED",
         "configuration": [{"name": "imagegen smoke checks", "digest": {"sha256": suite_digest}}],
@@ -169,38 +172,38 @@ def attestation_document(attestation: SmokeAttestation) -> Document:
         "warnedTests": [],
         "failedTests": [],
         "imagegen": {
-            "image": attestation.image,
-            "suite": attestation.programs,
-            "gpu": attestation.gpu,
-            "report": dict(attestation.report),
+            "image": passed.image,
+            "suite": passed.programs,
+            "gpu": passed.gpu,
+            "report": dict(passed.report),
         },
     }
     return Document(SMOKE, json.dumps(content, sort_keys=True).encode())
 
 
-def find_attested(documents: Iterable[Attached], required: SmokeRequirement) -> tuple[SmokeAttestation, str] | None:
+def find_attested(documents: Iterable[Attached], required: SmokeRequirement) -> tuple[PassedSmokeReport, str] | None:
     """Return an attached report that a trusted signer attests and that satisfies `required`, and the signer.
 
     A document of another form is ignored.
     """
     for each in documents:
         if each.document.kind == SMOKE and each.signer is not None:
-            attestation = _read(each.document.content)
-            if attestation and attestation.satisfies(required):
-                return attestation, each.signer
+            passed = _read(each.document.content)
+            if passed and passed.satisfies(required):
+                return passed, each.signer
     return None
 
 
-def _read(content: bytes) -> SmokeAttestation | None:
+def _read(content: bytes) -> PassedSmokeReport | None:
     try:
         predicate = json.loads(content)
         own = predicate["imagegen"]
-        attestation = SmokeAttestation(own["image"], own["suite"], own["gpu"] is True, own["report"])
+        report = PassedSmokeReport(own["image"], own["suite"], own["gpu"] is True, own["report"])
         passed = predicate["result"] == "PASSED" and own["report"]["passed"] is True
-        attestation_document(attestation)  # fails for a report of another form
+        smoke_document(report)  # fails for a report of another form
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return attestation if passed else None
+    return report if passed else None
 
 
 def _gpu_checks(lock: Lock) -> frozenset[str]:

@@ -19,7 +19,7 @@ from imagegen.core.net import NotFoundError
 from imagegen.core.oci import MANIFEST_TYPE, Descriptor
 from imagegen.core.progress import Progress, human
 from imagegen.core.registry import PushTarget, Reference, Repository
-from imagegen.core.registry.push import BlobTotals, Moved
+from imagegen.core.registry.push import BlobTotals, PushTotals
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
@@ -172,7 +172,7 @@ def _clear(store: Store, repository: str) -> None:
 # An image on its way to a repository: the blobs that it lacks, then the manifest under its digest and no tag.
 
 
-def push(image: Image, repository: RemoteRepository, store: Store, progress: Progress) -> Moved:
+def push(image: Image, repository: RemoteRepository, store: Store, progress: Progress) -> PushTotals:
     """Push the image to the repository. Raises PublishError, and StoreError for a blob that is in no known place.
 
     The first error cancels the other uploads and closes the client.
@@ -185,17 +185,17 @@ def push(image: Image, repository: RemoteRepository, store: Store, progress: Pro
         fix = "run the same command again: it makes them anew"
         raise StoreError(what, code="store-blobs-missing", why=", ".join(blob.digest for blob in gone), fix=fix)
     there = BlobTotals(len(present), sum(blob.size for blob in every if blob.digest in present))
-    moved = Moved(there, BlobTotals(), BlobTotals())
+    moved = PushTotals(there, BlobTotals(), BlobTotals())
     if lacking:
         with progress.meter(f"push to {repository.name}", sum(blob.size for blob in lacking)) as meter:
             went = repository.writer.upload_all(lacking, store, meter)
         there = BlobTotals(there.blobs + went.there.blobs, there.size + went.there.size)
-        moved = Moved(there, went.mounted, went.sent)
+        moved = PushTotals(there, went.mounted, went.sent)
     repository.writer.put(image.manifest, MANIFEST_TYPE)
     return moved
 
 
-def format_summary(moved: Moved) -> str:
+def format_summary(moved: PushTotals) -> str:
     """Return a summary for human readers: "12.0 MB sent, 3.10 GB already there"."""
     mounted = f", {human(moved.mounted.size)} mounted from a sibling repository" if moved.mounted.blobs else ""
     return f"{human(moved.sent.size)} sent{mounted}, {human(moved.there.size)} already there"
