@@ -29,8 +29,8 @@ from imagegen.image.layers.layer import (
     Compiler,
     Layer,
     files_layer,
-    known,
     skeleton_layer,
+    stored,
     support_layer,
     wheels_layer,
 )
@@ -158,13 +158,13 @@ def built_digest(lock: Lock, store: Store) -> str | None:
 
     The record alone does not count: an edited lock may name any image that an engine happens to hold.
     """
-    known, record = _IMAGES.get(store, _memory_key(lock)), lock.record
-    if known is None:
+    built, record = _IMAGES.get(store, _memory_key(lock)), lock.record
+    if built is None:
         return None
-    agrees = record is None or _essence(known) == _essence(record)
+    agrees = record is None or _essence(built) == _essence(record)
     if record and record.codec != CODEC:  # other blobs, then, and only the contents can be compared
-        agrees = _contents(known) == _contents(record)
-    return known.digest if agrees else None
+        agrees = _contents(built) == _contents(record)
+    return built.digest if agrees else None
 
 
 def _essence(record: Record) -> tuple[str, tuple[RecordedLayer, ...]]:
@@ -295,7 +295,8 @@ def record_contradictions(lock: Lock) -> tuple[str, ...]:
     """Return the fields of the lock's record that do not follow from the rest of the lock; none without a record.
 
     Each layer's key follows from its wheels, and the digest from the layers and every field of the lock. A record of
-    another layer format is left to `compare`. Keys of layers whose wheels are not compiled yet are not checked.
+    another layer format is left to `compare_with_record`. Keys of layers whose wheels are not compiled yet are not
+    checked.
     """
     record = lock.record
     if record is None or record.layer_format != LAYER_FORMAT:
@@ -335,7 +336,7 @@ def layer_sizes(lock: Lock, store: Store, *, whole: bool = True) -> tuple[Size, 
     for part in plan_layers(lock):
         if any(layer.key == part.key for layer in own):
             continue
-        made = known(store, part.name, part.key)
+        made = stored(store, part.name, part.key)
         sizes.append(Size(part.name, made.size if made else recorded.get(part.key), made.unpacked if made else None))
     return tuple(sizes)
 

@@ -365,15 +365,15 @@ class Layer(LayerDescriptor):
 _LAYERS = Cache("layer", Layer)
 
 
-def recorded(store: Store, name: str, key: str) -> Layer | None:
-    """The layer that this store once made for `key` with the codec in use, whether its blob is still here or not."""
+def previously_built(store: Store, name: str, key: str) -> Layer | None:
+    """Return the layer that this store once built for `key` with the codec in use, also where its blob is gone."""
     found = _LAYERS.get(store, _with_codec(key))
     return replace(found, name=name) if found else None
 
 
-def known(store: Store, name: str, key: str) -> Layer | None:
-    """The layer that this store made for `key` with the codec in use, if its blob is still here."""
-    layer = recorded(store, name, key)
+def stored(store: Store, name: str, key: str) -> Layer | None:
+    """Return the layer that this store built for `key` with the codec in use; None where its blob is gone."""
+    layer = previously_built(store, name, key)
     return layer if layer and store.has(layer.digest, layer.size) else None
 
 
@@ -502,7 +502,7 @@ def tar_layer(store: Store, name: str, key: str, tar_digest: str) -> Layer:
 
 def _make(store: Store, name: str, key: str, fill: Callable[[TarWriter], None], below: Iterable[str] = ()) -> Layer:
     with store.lock(f"layer-{key}"):
-        layer = known(store, name, key)  # another build may have made it while this one waited
+        layer = stored(store, name, key)  # another build may have made it while this one waited
         if layer is not None:
             return layer
         with store.writer() as blob:

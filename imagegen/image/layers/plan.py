@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from imagegen import incontainer as preflight
+from imagegen import incontainer
 from imagegen.core.oci import canonical_json, digest_of
 from imagegen.image import base
 from imagegen.image.layers.wheel import PREFIX, site_packages
@@ -65,10 +65,10 @@ class SupportFile:
 
 def support_files(lock: Lock) -> tuple[SupportFile, ...]:
     """Return all files of the layer but byte-code, sorted by path."""
-    found = [SupportFile(f"{ROOT}/{path}", source) for path, source in preflight.modules().items()]
+    found = [SupportFile(f"{ROOT}/{path}", source) for path, source in incontainer.modules().items()]
     found += [
         SupportFile(f"{ROOT}/{name}", program, executable=True)
-        for name, program in preflight.scripts(lock.interpreter.path).items()
+        for name, program in incontainer.scripts(lock.interpreter.path).items()
     ]
     facts = json.dumps(image_to_json(image_facts(lock)), indent=2, sort_keys=True) + "\n"
     found += [
@@ -135,12 +135,7 @@ def _packages(lock: Lock) -> dict[str, str]:
     return dict(sorted((each.name, each.version) for each in lock.packages))
 
 
-# The plan of layers: which wheels share one, in which order, under which key. A pure function of the lock.
-#
-# Engines share unpacked layers along a common prefix only, so what many images have and what changes least comes first.
-# Heavy wheels get a layer each; light ones share layers by a hash of their name, so that a bump rewrites one small
-# layer and an added package moves no other. Overlay mounts end at 127 layers: 8 groups and the flagship set's 40 heavy
-# wheels leave users more than half.
+# The layers above the base, and the key of each.
 
 # Raise it whenever the bytes of a layer change for the same wheels; it is part of every key and of the record.
 LAYER_FORMAT = 2

@@ -17,7 +17,7 @@ from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.image.inputs import bottom_key, packages_layer, tree
 from imagegen.image.layers import scan
-from imagegen.image.layers.layer import Compiler, Layer, interpreter_layer, known, recorded, tar_layer
+from imagegen.image.layers.layer import Compiler, Layer, interpreter_layer, previously_built, stored, tar_layer
 from imagegen.image.layers.plan import INTERPRETER, PACKAGES, LayerPlan, digest_of_json, interpreter_layer_key, plan
 from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
 
@@ -63,7 +63,7 @@ def resolve_layers(lock: Lock, store: Store, remote: RemoteLayers | None = None)
     trusted = _trusted(lock, remote.layers) if remote else {}
     sources = []
     for part in plan_layers(lock):
-        if layer := cached.get(part.key) or known(store, part.name, part.key):
+        if layer := cached.get(part.key) or stored(store, part.name, part.key):
             sources.append(LayerSource(part, Origin.STORE, layer))
         elif (layer := trusted.get(part.key)) and all(
             scan.known(store, wheel, lock.python) is not None for wheel in part.wheels
@@ -110,7 +110,7 @@ def previously_built_layers(lock: Lock, store: Store) -> dict[str, Layer]:
     """
     own, content = from_image(lock), lock.base.content
     keys = {layer.key for layer in own}
-    built = (recorded(store, part.name, part.key) for part in plan_layers(lock) if part.key not in keys)
+    built = (previously_built(store, part.name, part.key) for part in plan_layers(lock) if part.key not in keys)
     found = {layer.key: layer for layer in built if layer}
     for layer, locked in zip(own, content.layers if content else (), strict=True):
         if base.verified(locked, store):
@@ -196,7 +196,7 @@ def cached_base(lock: Lock, store: Store) -> list[Layer]:
     """Return the base's layers from the store, all or none, since `build_base` fetches them together."""
     if own := from_image(lock):
         return [] if base.missing(lock.base, store) else own
-    layer = known(store, "base", base.key(lock.base))
+    layer = stored(store, "base", base.key(lock.base))
     return [layer] if layer else []
 
 
@@ -216,7 +216,7 @@ def build_base(
     for part in above:
         if part.key in present:
             continue
-        if layer := known(context.store, part.name, part.key):
+        if layer := stored(context.store, part.name, part.key):
             yield layer
         elif part.name == PACKAGES:
             tar = packages_layer(lock.foundation, context)

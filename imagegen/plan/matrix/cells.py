@@ -12,7 +12,7 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
-from imagegen import incontainer as preflight
+from imagegen import incontainer
 from imagegen.core.errors import Location, UsageError
 from imagegen.core.text import did_you_mean
 from imagegen.core.types import Gpu
@@ -113,7 +113,7 @@ def inputs(cell: Cell) -> Cell:
     base = dataclasses.asdict(cell.base)
     parts: dict[str, Any] = {
         "axes": dict(cell.axes),
-        "preflight": preflight.digest(),
+        "preflight": incontainer.digest(),
         "gpus": [[each.name, each.capability] for each in cell.gpus],
         "base": {**base, "packages": sorted(base["packages"]), "description": None},
         "interpreter": _interpreter(cell),
