@@ -25,7 +25,7 @@ from imagegen.cli.report_command import check_writable
 from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.core.text import shown
 from imagegen.core.types import Gpu
-from imagegen.plan.matrix import interpreters
+from imagegen.plan.matrix import model_types
 from imagegen.plan.rules import Vocabulary
 from imagegen.run import doctor
 
@@ -354,12 +354,12 @@ def _explain_text(
     if error is None:
         _explain(app, name or "", as_json=as_json)
         return
-    diagnosis = doctor.examine_log("the message", error, interpreters.load(app.matrix_directories))
+    diagnosis = doctor.examine_log("the message", error, model_types.load(app.matrix_directories))
     if as_json:
         app.json(diagnosis.as_dict())
     else:
         click.echo(diagnosis.text(), nl=False)
-    ctx.exit(0 if diagnosis.well else 1)
+    ctx.exit(0 if diagnosis.passed else 1)
 
 
 def _explain(app: App, name: str, *, as_json: bool) -> None:

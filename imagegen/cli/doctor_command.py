@@ -11,7 +11,7 @@ from imagegen.core.errors import EngineError, OptionConflictError
 from imagegen.image.layers.image import local_tags
 from imagegen.incontainer.preflight.model import Image
 from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix import interpreters
+from imagegen.plan.matrix import model_types
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import doctor
 from imagegen.run.engine import Engine
@@ -46,7 +46,7 @@ def command(
     if log:
         if cell or fabric or container is not None:
             raise OptionConflictError("--log explains a file alone", fix="leave out the other arguments")
-        diagnoses = [doctor.examine_log(log.name, log.read(LONGEST_LOG), interpreters.load(app.matrix_directories))]
+        diagnoses = [doctor.examine_log(log.name, log.read(LONGEST_LOG), model_types.load(app.matrix_directories))]
     else:
         diagnoses = _examine(app, cell, container, fabric=fabric)
     if as_json:
@@ -54,7 +54,7 @@ def command(
     else:
         for diagnosis in diagnoses:
             click.echo(diagnosis.text(), nl=False)
-    if not all(diagnosis.well for diagnosis in diagnoses):
+    if not all(diagnosis.passed for diagnosis in diagnoses):
         ctx.exit(1)
 
 
@@ -68,7 +68,7 @@ def _examine(app: App, cell: str | None, container: str | None, *, fabric: bool)
         return [_fabric(app, chosen) for chosen in (app.matrix.select(cell) if cell else [None])]
     if container is not None:
         with Engine.connect(app.settings, app.progress) as engine:
-            return [doctor.examine_container(engine, container, interpreters.load(app.matrix_directories))]
+            return [doctor.examine_container(engine, container, model_types.load(app.matrix_directories))]
     if cell:
         locks = [(chosen, app.find_lock(chosen)) for chosen in app.matrix.select(cell)]
         return [

@@ -23,10 +23,10 @@ from imagegen.plan.harvest import harvest
 from imagegen.plan.lock.indexes import DEFAULT
 from imagegen.plan.matrix import api as shared_names
 from imagegen.plan.matrix import harvested, metadata
-from imagegen.plan.matrix import interpreters as model_table
-from imagegen.plan.matrix.interpreters import PACKAGES
+from imagegen.plan.matrix import model_types as model_table
 from imagegen.plan.matrix.metadata import PackageReleases
 from imagegen.plan.matrix.model import Component, Index
+from imagegen.plan.matrix.model_types import PACKAGES
 
 _NAMED = 5  # versions that one line names
 

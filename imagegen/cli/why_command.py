@@ -14,7 +14,7 @@ from imagegen.cli.app import App, pass_app
 from imagegen.core.context import Context
 from imagegen.core.errors import UsageError
 from imagegen.core.text import shown
-from imagegen.plan.matrix import interpreters, metadata
+from imagegen.plan.matrix import metadata, model_types
 from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules import (
     CellAnswer,
@@ -76,7 +76,7 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     cell. An unknown name makes the answer "unknown" unless the rest conflicts; the package index is asked for names
     and releases that are not known here, unless UV_OFFLINE is set.
     """
-    table = interpreters.load(app.matrix_directories)
+    table = model_types.load(app.matrix_directories)
     model, words, sets = _model(words, sets)
     about = model_type_summary(table, model) if model else ""
     if model and not words:

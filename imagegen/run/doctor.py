@@ -1,4 +1,8 @@
-"""Would an image run here, and what is wrong where one runs: the preflight's checks, asked from outside."""
+"""The checks of `imagegen doctor`: of a host, a container, a log, and the transports between GPUs.
+
+A host and a container get the startup checks too (`incontainer.preflight`): on the host itself, and by a program that
+is started in the container.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,8 @@ from imagegen.incontainer.preflight.probe import probe
 from imagegen.incontainer.preflight.program import answer, start
 from imagegen.incontainer.preflight.table import CHECKS, Check, Row, always, examine, rows
 from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.interpreters import Models
 from imagegen.plan.matrix.model import Cell, Rule
+from imagegen.plan.matrix.model_types import Models
 from imagegen.plan.rules import facts_of_cell, facts_of_lock, minimum_version
 from imagegen.run import doctor_messages
 from imagegen.run.engine import ContainerInfo, Engine, signal_name
@@ -44,7 +48,7 @@ class Diagnosis:
     machine: Mapping[str, Any] = field(default_factory=dict)  # the facts, for JSON
 
     @property
-    def well(self) -> bool:
+    def passed(self) -> bool:
         """True if no finding prevents a run: warnings and notes do not."""
         return not any(finding.severity == "error" for finding in self.findings)
 
@@ -58,16 +62,16 @@ class Diagnosis:
         return {
             "where": self.where,
             "cell": self.cell,
-            "well": self.well,
+            "well": self.passed,
             "checks": [row._asdict() for row in self.rows],
             "findings": [finding._asdict() for finding in self.findings],
             "machine": dict(self.machine),
         }
 
 
-# The host that images are to be built and run on.
+# A host on which images are built and run.
 
-Info = dict[str, Any]  # what the engine's API says of itself
+Info = dict[str, Any]  # `docker info`, as the engine's API returns it
 _HOST = ("host",)
 # Bytes on the disk for each byte of wheels: wheels and layers in the store, and the engine's own copy with the unpacked
 # files. Measured on a set of 249 wheels: 4.1 GB of wheels, 4.05 GB of layers, 8.8 GB unpacked.
@@ -85,14 +89,14 @@ def facts_of(cell: Cell, lock: Lock | None, rules: Iterable[Rule]) -> Image:
 
 
 def examine_host(settings: Settings, image: Image, lock: Lock | None = None) -> Diagnosis:
-    """This host, for an image, or for any where `image` has no cell."""
+    """Check this host for an image; for any GPU image where `image` has no cell. `lock` gives the image's size."""
     machine = snapshot.gather(os.environ, snapshot.begin(os.environ), place="host")
     if machine.driver or machine.gpus:
         machine = machine._replace(probe=probe(os.environ))
     info, refusal = _engine(settings)
     wheels = sum(wheel.file.estimate for wheel in lock.wheels) if lock else 0
     checks = (
-        Check("engine", lambda *_: refusal, "a Docker engine answers and will do", always, _HOST),
+        Check("engine", lambda *_: refusal, "a Docker engine responds and is suitable", always, _HOST),
         Check(
             "toolkit",
             lambda *_: toolkit(info or {}),
@@ -116,7 +120,7 @@ def examine_host(settings: Settings, image: Image, lock: Lock | None = None) -> 
 
 
 def toolkit(info: Info, which: Callable[[str], object] = shutil.which) -> Iterator[Finding]:
-    """The engine must have something that brings the driver into containers.
+    """Yield a finding where the engine has nothing that mounts the driver into containers.
 
     Source: NVIDIA Container Toolkit, "Installing the toolkit": a runtime called nvidia, the hook that `--gpus` calls,
     or a CDI specification (`docker info`, DiscoveredDevices).
@@ -166,7 +170,7 @@ def _engine(settings: Settings) -> tuple[Info | None, list[Finding]]:
         return None, [Finding("engine", "error", " ".join(text.split()), error.fix or "`imagegen engine up`")]
 
 
-# A container that runs, or has ended: the checks from inside, how it ended, and what its log is known to mean.
+# A container that runs or has ended: the checks inside, its exit code, and the known messages of its log.
 
 _ENDING = "it runs, or has ended well"
 _LOG = "its log has no message that is known to mean something else"
@@ -178,25 +182,25 @@ def examine_container(engine: Engine, name: str, models: Models) -> Diagnosis:
 
     Raises EngineError when there is none, or the engine fails.
     """
-    visit = engine.visit(name)
-    findings = [*ending(visit), *doctor_messages.explain_messages(visit.log, models)]
+    container = engine.inspect_container(name)
+    findings = [*ending(container), *doctor_messages.explain_messages(container.log, models)]
     inner: list[Row] = []
     machine: dict[str, Any] = {}
-    if visit.running:
+    if container.running:
         try:
             inside = parse(engine.exec_in(name, [f"{ROOT}/doctor", "--json"]))
         except ContainerError:  # it has ended just now
             inside = None
         if inside is None:
-            text = f"there is no {ROOT}/doctor in it that answers, so it could be looked at from outside alone"
+            text = f"there is no {ROOT}/doctor in it that answers, so only its state and log were checked"
             findings.append(Finding("ending", "note", text, "images that imagegen builds have one"))
         else:
             found, inner, machine = inside
             findings += found
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    cell = visit.labels.get(f"{LABEL}cell")
+    cell = container.labels.get(f"{LABEL}cell")
     rows = (_row("ending", _ENDING, findings), _row("log", _LOG, findings), *inner)
-    return Diagnosis(f"container {name}", cell, _summary(visit, cell), rows, tuple(findings), machine)
+    return Diagnosis(f"container {name}", cell, _summary(container, cell), rows, tuple(findings), machine)
 
 
 def examine_log(where: str, log: str, models: Models) -> Diagnosis:
@@ -209,25 +213,25 @@ def examine_log(where: str, log: str, models: Models) -> Diagnosis:
     return Diagnosis(where, None, count, rows, tuple(findings))
 
 
-def ending(visit: ContainerInfo) -> list[Finding]:
+def ending(container: ContainerInfo) -> list[Finding]:
     """Return findings about the exit code. A run that ended well without output is not verified."""
-    if visit.running:
+    if container.running:
         return []
-    killed = signal_name(visit.exit_code)
-    if visit.out_of_memory:
-        text = "the kernel killed it for want of memory"
+    killed = signal_name(container.exit_code)
+    if container.out_of_memory:
+        text = "the kernel killed it: out of memory"
         return [Finding("ending", "error", text, "give it more (`docker run --memory`), or let the run take less")]
     if killed:
-        text = f"it was killed by {killed} (exit code {visit.exit_code})"
-        fix = "what it said last stands in `docker logs`; PYTHONFAULTHANDLER=1 shows where Python was"
+        text = f"it was killed by {killed} (exit code {container.exit_code})"
+        fix = "`docker logs` shows its last output; PYTHONFAULTHANDLER=1 shows where Python was"
         return [Finding("ending", "note" if killed in ("SIGTERM", "SIGINT") else "error", text, fix)]
-    if visit.exit_code:
-        text = f"it ended with exit code {visit.exit_code}"
-        return [Finding("ending", "error", text, "what it said last stands in `docker logs`")]
-    if not visit.log.strip():
-        text = "it ended with exit code 0 and has said nothing: nothing shows that it did anything"
+    if container.exit_code:
+        text = f"it ended with exit code {container.exit_code}"
+        return [Finding("ending", "error", text, "`docker logs` shows its last output")]
+    if not container.log.strip():
+        text = "it ended with exit code 0 and no output: nothing shows that it did anything"
         return [
-            Finding("ending", "warning", text, "see that the command is the one that was meant, and waits for its work")
+            Finding("ending", "warning", text, "check that the command is the intended one, and waits for its work")
         ]
     return []
 
@@ -237,7 +241,7 @@ def _row(name: str, sees: str, findings: Iterable[Finding]) -> Row:
 
 
 def parse(stdout: bytes) -> tuple[list[Finding], list[Row], dict[str, Any]] | None:
-    """Findings, rows and facts that the doctor in a container gave; None for anything else. It is not trusted."""
+    """Return findings, rows and facts of the doctor in a container; None for other output, which is not trusted."""
     try:
         answer = json.loads(stdout)
         found = [Finding(*(str(each[key]) for key in Finding._fields)) for each in answer["findings"]]
@@ -248,8 +252,8 @@ def parse(stdout: bytes) -> tuple[list[Finding], list[Row], dict[str, Any]] | No
     return (found, rows, machine) if all(each.severity in SEVERITIES for each in found) else None
 
 
-def _summary(visit: ContainerInfo, cell: str | None) -> str:
-    state = "running" if visit.running else f"ended, exit code {visit.exit_code}"
+def _summary(container: ContainerInfo, cell: str | None) -> str:
+    state = "running" if container.running else f"ended, exit code {container.exit_code}"
     return f"{cell or 'an image that imagegen did not build'}, {state}"
 
 
@@ -259,7 +263,7 @@ def _summary(visit: ContainerInfo, cell: str | None) -> str:
 # of `nvidia-smi topo -m`; sysfs of the kernel's RDMA subsystem (Documentation/ABI/stable/sysfs-class-infiniband).
 
 AMAZON = "0x1d0f"  # PCI vendor of EFA devices
-_PATIENCE = 20  # seconds for nvidia-smi
+_TIMEOUT = 20  # seconds for nvidia-smi
 _FLAGS = "`docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1 --network host`"
 _ON_TOP = "install them on top of the image (docs/how-to/build-on-top.md)"
 # The kinds of paths in `nvidia-smi topo -m`, best first; NVLink is "NV" with the number of links.
@@ -290,10 +294,10 @@ class Measured:
 
 
 def gather(root: Path = Path("/")) -> Host:
-    """Return this host as it is; whatever cannot be read is left out."""
+    """Return the facts of this host; those that cannot be read are left out."""
     machine = snapshot.gather(os.environ, snapshot.begin(os.environ), place="host")
     try:
-        topology = (answer(start(["nvidia-smi", "topo", "-m"], os.environ), _PATIENCE) or (1, ""))[1]
+        topology = (answer(start(["nvidia-smi", "topo", "-m"], os.environ), _TIMEOUT) or (1, ""))[1]
     except OSError:
         topology = ""
     devices = sorted((root / "sys/class/infiniband").glob("*"))
@@ -313,7 +317,7 @@ def examine_fabric(image: Image, lock: Lock | None, host: Host, measured: Measur
     machine = host.machine
     several = len(machine.gpus) > 1
     table: tuple[tuple[str, str, bool, Callable[[], Iterable[Finding]]], ...] = (
-        ("gpus", "several GPUs answer", True, lambda: gpus(machine)),
+        ("gpus", "several GPUs respond", True, lambda: gpus(machine)),
         ("links", "NVLink or a PCIe switch connects each pair of GPUs", several, lambda: links(host.topology)),
         ("rdma", "RDMA between hosts", True, lambda: rdma(host, image, lock)),
         ("transport", "NCCL, in a container", bool(machine.gpus and image.cell), lambda: transport(measured)),

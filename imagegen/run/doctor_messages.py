@@ -10,7 +10,7 @@ from imagegen.audit import torch_exports
 from imagegen.audit.demangle import demangle
 from imagegen.audit.torch_exports import ExportIndex
 from imagegen.incontainer.preflight.model import Finding
-from imagegen.plan.matrix.interpreters import Models
+from imagegen.plan.matrix.model_types import Models
 from imagegen.plan.rules import why
 
 

@@ -152,7 +152,7 @@ def _succeeds(*command: str) -> bool:
 
 # End what runs from a directory, and take away the mounts and cgroups that it leaves. Source: proc(5), cgroups(7).
 
-_PATIENCE_WITH_PROCESS = 20  # seconds between asking a process to end and ending it
+_STOP_TIMEOUT = 20  # seconds between asking a process to end and ending it
 
 
 def end_all(directory: Path) -> None:
@@ -166,7 +166,7 @@ def end_all(directory: Path) -> None:
                 os.kill(pid, sign)
             except ProcessLookupError:
                 continue
-        deadline = time.monotonic() + _PATIENCE_WITH_PROCESS
+        deadline = time.monotonic() + _STOP_TIMEOUT
         while _running_from(directory) and time.monotonic() < deadline:
             time.sleep(0.05)
 
@@ -204,7 +204,7 @@ def cgroups(name: str) -> list[str]:
 
 def kill_in_cgroups(name: str) -> None:
     """Kill the containers of an engine that died before it could: their programs lie in images, not in a directory."""
-    deadline = time.monotonic() + _PATIENCE_WITH_PROCESS
+    deadline = time.monotonic() + _STOP_TIMEOUT
     while (left := _members(name)) and time.monotonic() < deadline:
         for pid in left:
             with suppress(ProcessLookupError):
@@ -278,7 +278,7 @@ def _unpack(deb: Path, root: Path) -> None:
 # change the same machine: one lock orders them, and each records the state before the first of them.
 
 _TOOLS = {"ip": "iproute2", "iptables": "iptables", "runc": "runc", "setsid": "util-linux", "dpkg-deb": "dpkg"}
-_PATIENCE = 60  # seconds for the engine to answer
+_TIMEOUT = 60  # seconds for the engine to answer
 _LOG_TAIL = 15  # lines of its log in an error
 # The engine's parts create these despite their options; those that were absent before are removed, inner ones first.
 _STRAY_DIRECTORIES = (
@@ -548,7 +548,7 @@ def _start(places: _Places, network: Network, settings: Settings) -> None:
 
 
 def _await(places: _Places) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while not _answers(places):
         log = places.log.read_text(errors="replace").splitlines()
         died = any("failed to start daemon" in line for line in log)
@@ -586,7 +586,7 @@ def _stop(places: _Places, record: _Record, progress: Progress) -> None:
 
 def _empty(places: _Places) -> None:
     """Remove containers and users' networks, whose processes and bridges would outlive the engine."""
-    client = open_client({"base_url": places.endpoint().docker_host}, _PATIENCE)
+    client = open_client({"base_url": places.endpoint().docker_host}, _TIMEOUT)
     try:
         for container in client.containers.list(all=True, ignore_removed=True):
             container.remove(force=True, v=True)

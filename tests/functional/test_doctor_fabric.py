@@ -77,7 +77,7 @@ def statuses(host: Host, measured: Measured | None = None, image: Image = IMAGE,
 def test_a_host_without_gpus_is_not_an_error() -> None:
     host = Host(Machine({}, place="host"))
     assert statuses(host) == {"gpus": "warning", "links": "-", "rdma": "note", "transport": "-"}
-    assert examine_fabric(Image(), None, host, Measured()).well
+    assert examine_fabric(Image(), None, host, Measured()).passed
 
 
 def test_one_gpu_has_no_links() -> None:
@@ -117,7 +117,7 @@ def test_what_was_measured_is_reported() -> None:
     slow = {**DETAILS, "notes": [{"id": "p2p-off", "text": "slow", "fix": "unset NCCL_P2P_DISABLE"}]}
     assert statuses(host, Measured("pass", "", slow))["transport"] == "warning"
     failed = examine_fabric(IMAGE, None, host, Measured("fail", "sockets", slow))
-    assert not failed.well
+    assert not failed.passed
     assert [each.severity for each in failed.findings if each.check == "transport"] == ["error", "warning"]
     assert statuses(host, Measured("crash", "killed by SIGSEGV"))["transport"] == "error"
     assert statuses(host, Measured("skip", "no NVIDIA GPU in this container"))["transport"] == "warning"

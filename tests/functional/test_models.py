@@ -18,9 +18,9 @@ from imagegen.core.data import shipped
 from imagegen.core.errors import FetchError, MatrixError, UsageError
 from imagegen.core.progress import Quiet
 from imagegen.plan.harvest import model_types as harvested
-from imagegen.plan.matrix import interpreters
-from imagegen.plan.matrix.interpreters import Models
+from imagegen.plan.matrix import model_types
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata
+from imagegen.plan.matrix.model_types import Models
 from imagegen.plan.rules.why import model_type_rules, split_model_types
 from tests.support.package_index import Index, Offer
 
@@ -49,10 +49,10 @@ REGISTRY = {
 }
 
 
-@given(st.dictionaries(st.text(max_size=8), st.dictionaries(st.sampled_from(interpreters.PACKAGES), st.just("1.2.3"))))
+@given(st.dictionaries(st.text(max_size=8), st.dictionaries(st.sampled_from(model_types.PACKAGES), st.just("1.2.3"))))
 def test_what_is_written_is_read(first: dict[str, dict[str, str]]) -> None:
     table = Models("2026-11-22", {"vllm": "0.7.0"}, {"vllm": "x"}, first)
-    assert interpreters.parse(interpreters.dumps(table)) == table
+    assert model_types.parse(model_types.dumps(table)) == table
 
 
 WRONG = [b"[]", b'{"read": 1}', b'{"read": "", "since": {"a": "b"}, "source": {}, "models": {}}']
@@ -61,22 +61,22 @@ WRONG = [b"[]", b'{"read": 1}', b'{"read": "", "since": {"a": "b"}, "source": {}
 @given(st.binary(max_size=200) | st.sampled_from(WRONG))
 def test_another_file_is_refused(raw: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - any of them
-        interpreters.parse(raw)
+        model_types.parse(raw)
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    assert interpreters.load([tmp_path]).first == {}
-    (tmp_path / interpreters.FILE).write_text("{")
+    assert model_types.load([tmp_path]).first == {}
+    (tmp_path / model_types.FILE).write_text("{")
     with pytest.raises(MatrixError) as caught:
-        interpreters.load([tmp_path])
-    assert interpreters.FILE in str(caught.value.where)
+        model_types.load([tmp_path])
+    assert model_types.FILE in str(caught.value.where)
 
 
 def test_the_shipped_table_knows_what_people_met() -> None:
-    table = interpreters.load([shipped("matrices")])
+    table = model_types.load([shipped("matrices")])
     assert table.first["qwen3"]["transformers"] == "4.51.0"
     assert table.first["ministral3"]["transformers"] == "5.0.0"
-    assert interpreters.dumps(table) == (shipped("matrices") / interpreters.FILE).read_bytes()
+    assert model_types.dumps(table) == (shipped("matrices") / model_types.FILE).read_bytes()
 
 
 def test_a_type_asks_for_the_first_release_that_knows_it() -> None:

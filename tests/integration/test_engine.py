@@ -232,7 +232,7 @@ def test_of_a_long_log_the_end_is_read(engine: Engine, store: Store, busybox: by
     try:
         engine.client.api.start(name)
         engine.client.api.wait(name)
-        log = engine.visit(name).log
+        log = engine.inspect_container(name).log
     finally:
         engine.client.api.remove_container(name, force=True)
     assert log.endswith("xend\n")

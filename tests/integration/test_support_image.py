@@ -18,8 +18,8 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.store import Store
 from imagegen.plan.lock.model import Lock, LockedWheel
-from imagegen.plan.matrix.interpreters import Models
 from imagegen.plan.matrix.model import Cell, Declarations
+from imagegen.plan.matrix.model_types import Models
 from imagegen.run import doctor
 from imagegen.run.engine import Engine
 from tests.support.container_shell import Shell
@@ -265,14 +265,14 @@ def test_the_doctor_looks_into_a_container_and_leaves_it_running(
         ("shm", "warning"),
     }
     assert found.machine["uid"] == 12345
-    assert engine.visit(name).running
+    assert engine.inspect_container(name).running
 
 
 def test_the_doctor_says_how_a_container_ended(shell: Shell, started: Callable[..., str], engine: Engine) -> None:
     name = started(shell.ref, "python -c 'import ctypes; ctypes.string_at(0)'")
     shell.docker("wait", name)
     found = doctor.examine_container(engine, name, Models(""))
-    assert not found.well
+    assert not found.passed
     assert "killed by SIGSEGV (exit code 139)" in found.text()
     with pytest.raises(EngineError, match="no container called no-such"):
         doctor.examine_container(engine, "no-such", Models(""))
@@ -285,7 +285,7 @@ def test_a_container_of_another_image_is_looked_at_from_outside(
     engine.load(store, tiny_image(store, busybox, {"empty": b""}), tag)
     try:
         found = doctor.examine_container(engine, started(tag, "sleep 60"), Models(""))
-        assert (found.cell, found.well, [row.name for row in found.rows]) == (None, True, ["ending", "log"])
+        assert (found.cell, found.passed, [row.name for row in found.rows]) == (None, True, ["ending", "log"])
         assert "from outside alone" in " ".join(found.text().split())
     finally:
         engine.client.api.remove_image(tag, force=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from imagegen.plan.matrix.interpreters import Models
+from imagegen.plan.matrix.model_types import Models
 from imagegen.run import doctor_messages
 from imagegen.run.engine import Engine
 from tests.support.container_shell import Shell

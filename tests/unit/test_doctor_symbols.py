@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit.torch_exports import ExportIndex
-from imagegen.plan.matrix.interpreters import Models
+from imagegen.plan.matrix.model_types import Models
 from imagegen.run import doctor_messages
 from imagegen.run.doctor import examine_log
 from imagegen.run.doctor_messages import explain_symbols
@@ -46,8 +46,8 @@ def test_symbols_of_others_are_none_of_torchs() -> None:
 def test_a_log_gets_symbols_and_known_messages() -> None:
     diagnosis = examine_log("the message", f"{IMPORT}_ZN3c105ErrorC2E", Models(""))
     assert {each.check for each in diagnosis.findings} == {"symbols", "log"}
-    assert not diagnosis.well
-    assert examine_log("the message", "all is well", Models("")).well
+    assert not diagnosis.passed
+    assert examine_log("the message", "all is well", Models("")).passed
 
 
 @pytest.mark.parametrize("prefix", ["", IMPORT])

@@ -20,8 +20,8 @@ from imagegen.core.progress import Progress
 from imagegen.plan.harvest import wheel_metadata
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.indexes import DEFAULT, IndexLink
-from imagegen.plan.matrix.interpreters import Models
 from imagegen.plan.matrix.metadata import PackageReleases
+from imagegen.plan.matrix.model_types import Models
 
 SOURCE = {
     "transformers": "CONFIG_MAPPING_NAMES in transformers/models/auto of the wheels on PyPI",

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from imagegen.core.text import nearest
-from imagegen.plan.matrix.interpreters import PACKAGES, Models
 from imagegen.plan.matrix.model import PinOverride, Rule
+from imagegen.plan.matrix.model_types import PACKAGES, Models
 from imagegen.plan.rules.check import WORST_FIRST, Answer, AnswerKind, Conflict, kind_of
 from imagegen.plan.rules.declared import rules_about
 from imagegen.plan.rules.evaluate import (

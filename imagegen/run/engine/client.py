@@ -25,7 +25,7 @@ from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store
 from imagegen.run import embedded_engine
 from imagegen.run.engine.connection import ENGINE_FLOOR, Buildx, open_client, run_buildx, shortcomings
-from imagegen.run.engine.containers import Container, ContainerInfo, exec_in, explained, running, visit
+from imagegen.run.engine.containers import Container, ContainerInfo, exec_in, explained, inspect_container, running
 from imagegen.run.engine.load import Loading, image_digest, load, pull, tag_image
 
 
@@ -57,7 +57,7 @@ def exported(reference: str, settings: Settings) -> Iterator[Export | None]:
 
 # Find the engine, check that it will do, and give the rest of imagegen its few operations.
 
-_PATIENCE = 20  # seconds for an engine to say who it is
+_TIMEOUT = 20  # seconds for an engine to report its version
 _SILENCE = 600  # seconds without a byte after which it is given up: it may unpack gigabytes without a word
 
 
@@ -98,7 +98,7 @@ class Engine:
         unset = f"unset {where.partition('=')[0]}" if where else None
         own = "run `imagegen engine up` for a private engine"
         try:
-            client = open_client(_place(settings), _PATIENCE)
+            client = open_client(_place(settings), _TIMEOUT)
         except EngineError as error:
             fix = f"{error.fix}, or {unset or own}"
             raise EngineError(error.what, where=where or error.where, why=error.why, fix=fix) from error
@@ -124,7 +124,7 @@ class Engine:
     @classmethod
     def _private(cls, endpoint: embedded_engine.PrivateEngine, settings: Settings) -> Self:
         try:
-            return cls(open_client({"base_url": endpoint.docker_host}, _PATIENCE), settings, endpoint=endpoint)
+            return cls(open_client({"base_url": endpoint.docker_host}, _TIMEOUT), settings, endpoint=endpoint)
         except EngineError as error:
             what = "the private engine does not answer"
             raise EngineError(what, where=error.where, why=error.why, fix="`imagegen engine up` restarts it") from error
@@ -225,11 +225,11 @@ class Engine:
         ) as container:
             yield container
 
-    def visit(self, name: str) -> ContainerInfo:
+    def inspect_container(self, name: str) -> ContainerInfo:
         """Return the state and the end of the log of a container, by name or id. Raises EngineError if
         there is none.
         """
-        return visit(self.client, name)
+        return inspect_container(self.client, name)
 
     def exec_in(self, name: str, argv: Sequence[str]) -> bytes:
         """Return what a program prints in a container of the user's, which is not changed.
@@ -303,7 +303,7 @@ def clients(settings: Settings) -> Generator[docker.DockerClient]:
     endpoint = None if _choice(settings) else embedded_engine.recorded_endpoint(settings)
     for place in [_place(settings), *([{"base_url": endpoint.docker_host}] if endpoint else [])]:
         try:
-            client = open_client(place, _PATIENCE)
+            client = open_client(place, _TIMEOUT)
         except EngineError:
             if _choice(settings):
                 raise

@@ -43,9 +43,9 @@ class ContainerInfo:
     log: str
 
 
-def visit(client: docker.DockerClient, name: str) -> ContainerInfo:
-    """The container with this name or id. Raises EngineError when there is none, or the engine fails."""
-    doing = f"looking at the container {name}"
+def inspect_container(client: docker.DockerClient, name: str) -> ContainerInfo:
+    """Return the container with this name or id. Raises EngineError when there is none, or the engine fails."""
+    doing = f"inspecting the container {name}"
     with explained(doing):
         try:
             found = client.api.inspect_container(name)

@@ -1,0 +1,62 @@
+"""Model types of Hugging Face checkpoints, with the first releases that support them (matrices/models.json).
+
+    {"read": DATE, "since": {PACKAGE: VERSION}, "source": {PACKAGE: TEXT}, "models": {TYPE: {PACKAGE: VERSION}}}
+
+A type that the oldest release read (`since`) supports has that version: an older release may support it too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from imagegen.plan.matrix import harvested
+
+FILE = "models.json"
+PACKAGES = ("transformers", "vllm")
+
+
+@dataclass(frozen=True)
+class Models:
+    """The table of models. `first` maps a model type to the first release of each package that supports it."""
+
+    read: str  # date of the harvest
+    since: Mapping[str, str] = field(default_factory=dict)  # package -> the oldest release that was read
+    source: Mapping[str, str] = field(default_factory=dict)  # package -> where in its wheels the types stand
+    first: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def load(directories: Sequence[Path]) -> Models:
+    """Return the types of the last of the directories of matrices that has the file; none where none has.
+
+    Raises MatrixError for a file that cannot be read.
+    """
+    return harvested.load(directories, FILE, lambda raw, _: parse(raw)) or Models("")
+
+
+def parse(raw: bytes) -> Models:
+    """Raises ValueError for anything that `dumps` does not write."""
+    try:
+        fields = json.loads(raw)
+        texts = {name: {str(key): str(value) for key, value in fields[name].items()} for name in ("since", "source")}
+        first = {str(name): {str(k): str(v) for k, v in known.items()} for name, known in fields["models"].items()}
+        for version in [*texts["since"].values(), *(each for known in first.values() for each in known.values())]:
+            Version(version)
+        return Models(str(fields["read"]), texts["since"], texts["source"], first)
+    except (KeyError, TypeError, AttributeError, InvalidVersion, RecursionError) as error:
+        raise ValueError(f"it is not a table of model types: {error}") from error
+
+
+def dumps(models: Models) -> bytes:
+    """Return the file: the same bytes for the same types, a line for each."""
+    lines = [
+        f"    {json.dumps(name)}: {json.dumps(models.first[name], sort_keys=True)}" for name in sorted(models.first)
+    ]
+    head = {"read": models.read, "since": models.since, "source": models.source}
+    top = "".join(f"  {json.dumps(key)}: {json.dumps(value, sort_keys=True)},\n" for key, value in head.items())
+    body = "{\n" + ",\n".join(lines) + "\n  }" if lines else "{}"
+    return f'{{\n{top}  "models": {body}\n}}\n'.encode()
