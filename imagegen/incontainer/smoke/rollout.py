@@ -30,7 +30,8 @@ HEAD_WIDTH = 64  # every engine's attention kernels take it; the other sizes of 
 SHARE = 0.15  # of the GPU's memory for the engine: the trainer is on the same GPU
 SEED = 0
 # An engine that rounds weights, residuals and logits to bfloat16 against a trainer that keeps the residual in float32:
-# 0.03 to 0.06 over nine seeds with vLLM; 0.44 and more with weights that came late or in part (docs/measurements.md).
+# 0.03 to 0.06 over nine seeds with vLLM; 0.44 and more with weights that came late or in part
+# (docs/internals/measurements.md).
 BFLOAT16 = Precision("bfloat16", "cuda", torch.bfloat16, first_ratio=0.07, sampler=0.15)
 # What a stale copy misses: untrained, a token's log-probability is near -log 11 = -2.4; trained, near 0.
 STALE = 1.0

@@ -23,7 +23,7 @@ from smoke.program import Details, Findings, Skipped, Spec, finite, step
 
 PROMPTS, GROUP, ANSWER = 16, 8, 16  # prompts of a batch, answers of each, tokens of an answer at most
 RAY_LOGS = Path("/tmp/ray/session_latest/logs")  # noqa: S108  # Ray's own default
-# Of a sound run on an H200 (docs/measurements.md) the least correlation is 0.99997, the largest mean 0.0043.
+# Of a sound run on an H200 (docs/internals/measurements.md) the least correlation is 0.99997, the largest mean 0.0043.
 CORRELATION = 0.999  # at least, of the probabilities of the sampled tokens in rollout engine and trainer
 DIFFERENCE = 0.02  # at most, the mean of their differences
 TEMPLATE = bytelm.TEMPLATE

@@ -15,8 +15,8 @@ from torch import Tensor
 SEEDS = (0, 1, 2)
 WINDOW = 5  # batches that the mean rewards at the start and at the end are taken over
 # The reward starts near 0.1 (a digit of 11 tokens, some completions end early) and can reach 1. Over 24 seeds and both
-# models the rise was 0.72 at least (docs/measurements.md); always answering with one digit, whatever the prompt, is
-# worth no more than 1/8.
+# models the rise was 0.72 at least (docs/internals/measurements.md); always answering with one digit, whatever the
+# prompt, is worth no more than 1/8.
 RISE = 0.5
 AGREE = 1e-6  # sums of eight float32 numbers near 1
 

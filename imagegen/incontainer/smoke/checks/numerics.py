@@ -142,7 +142,7 @@ def engine_names(spec: Spec) -> list[str]:
 
 
 def report(measured: Measurement) -> Details:
-    """Return the check's details; see docs/numerics.md."""
+    """Return the check's details; see docs/how-to/measure-numerics.md."""
     details: Details = {
         "format": FORMAT,
         "device": device.describe(measured.device),

@@ -115,7 +115,7 @@ def construct(seed: int, world: Doors | SubprocVecEnv | None = None) -> Maskable
     )
 
 
-# Chance among three open doors is 1/3. Over 24 seeds the rise was 0.44 at least (docs/measurements.md).
+# Chance among three open doors is 1/3. Over 24 seeds the rise was 0.44 at least (docs/internals/measurements.md).
 RISE = 0.25
 
 

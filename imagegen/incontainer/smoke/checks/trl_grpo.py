@@ -29,7 +29,8 @@ STEPS, RESUMED_STEPS = 40, ITERATIONS  # optimizer steps
 GROUP = 8
 LEARNING_RATE = 3e-3
 WINDOW = 3  # batches that the mean rewards at the start and at the end are taken over
-# The reward starts near 0.1 and can reach 1; a policy that ignores the prompt earns at most 1/8 (docs/measurements.md).
+# The reward starts near 0.1 and can reach 1; a policy that ignores the prompt earns at most 1/8
+# (docs/internals/measurements.md).
 RISE = 0.4
 
 
