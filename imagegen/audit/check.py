@@ -1,6 +1,6 @@
-"""Run all checks of an audit; verdicts on each package of a subject, also on GPUs that were not requested.
+"""Run all checks of an audit; judge each package of a subject, also on GPUs that were not requested.
 
-The answers are the checks' own: a GPU is one that a package runs on where the check of GPU code has nothing against it.
+The verdicts follow from the checks: a package runs on a GPU for which the check of GPU code yields no finding.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from imagegen.audit import contents, elf, gpu, imports, libraries, torch_rule
-from imagegen.audit import gpu as gpu_code
 from imagegen.audit.elf import CUDA
 from imagegen.audit.gpu import arch, runs
 from imagegen.audit.model import CodeTarget, File, Finding, Package, Severity, Subject
@@ -32,10 +31,10 @@ def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[PackageVerdic
     )
     on: dict[str, dict[str, Runs]] = {package: {} for package in coded}
     whole: dict[str, bool] = {}
-    refused = [finding for finding in gpu_code.check_driver(subject) if _stops([finding])]
+    refused = [finding for finding in gpu.check_driver(subject) if _stops([finding])]
     for each in gpus if coded else ():
         said: dict[str, list[Finding]] = {}
-        for finding in (*refused, *gpu_code.check(replace(subject, packages=judged, gpus=(each,)))):
+        for finding in (*refused, *gpu.check(replace(subject, packages=judged, gpus=(each,)))):
             said.setdefault(finding.package, []).append(finding)
         whole[each.name] = not any(_stops(some) for some in said.values())
         for package, code in coded.items():
@@ -120,7 +119,7 @@ CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     elf.check,
     torch_rule.check,
     gpu.check,
-    gpu_code.check_driver,
+    gpu.check_driver,
     libraries.check,
     contents.check,
     imports.check_extras,

@@ -1,9 +1,18 @@
 """The symbols that each torch release exports, so that no torch is needed to check a wheel.
 
 data/torch-exports.zst is made of PyPI's wheels for x86-64 Linux, CPython 3.11 (`imagegen harvest --torch-exports`): for
-each release the names of torch's own that the libraries in torch/lib export, all together. It is compressed text: a
-line that names the form, one with the releases, and then for each set of releases one line, in hexadecimal, whose bit i
-is set for the i-th release, and after it the names that just these releases export, each behind a space.
+each release the names of torch's own that the libraries in torch/lib export, all together. It is text, compressed with
+zstd: the format, the releases, and for each set of releases its bits in hexadecimal (bit i is the i-th release) and
+the names that exactly these releases export, each after a space:
+
+    imagegen torch-exports 1
+    2.7.0 2.7.1 2.8.0
+    3
+     _ZN2at4oldName
+    7
+     aoti_torch_delete_tensor_object
+
+Here 2.7.0 and 2.7.1 export the first name, and all three the second.
 """
 
 from __future__ import annotations

@@ -501,11 +501,11 @@ def trl_grpo() -> tuple[ModuleType, list[Mutation]]:
     ]
 
 
-CHECKS = {f.__name__: f for f in (grpo, checkpoint, attention, numerics, collective, fabric, sb3, loading, trl_grpo)}
+MUTATIONS = {f.__name__: f for f in (grpo, checkpoint, attention, numerics, collective, fabric, sb3, loading, trl_grpo)}
 
 
-def main(name: str, checks: Mapping[str, Callable[[], tuple[ModuleType, list[Mutation]]]]) -> None:
-    check, mutations = checks[name]()
+def main(name: str, mutations_of: Mapping[str, Callable[[], tuple[ModuleType, list[Mutation]]]]) -> None:
+    check, mutations = mutations_of[name]()
     for mutation in mutations:
         with patched(mutation.apply) as patch:
             if name == "grpo":
@@ -519,4 +519,4 @@ def main(name: str, checks: Mapping[str, Callable[[], tuple[ModuleType, list[Mut
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], CHECKS)
+    main(sys.argv[1], MUTATIONS)

@@ -309,7 +309,7 @@ def without_path(original: Callable[..., Any], argv: list[str]) -> Any:
         os.environ["PATH"] = path
 
 
-CHECKS = {f.__name__: f for f in (rollout, verl, megatron, toolkit, triton, flashinfer, apex, transformer_engine)}
+MUTATIONS = {f.__name__: f for f in (rollout, verl, megatron, toolkit, triton, flashinfer, apex, transformer_engine)}
 
 if __name__ == "__main__":
-    main(sys.argv[1], CHECKS)
+    main(sys.argv[1], MUTATIONS)

@@ -18,7 +18,7 @@ AUDIT = Path(catalogue.__file__).parent
 
 
 def test_every_id_has_an_entry_and_every_entry_an_id() -> None:
-    ids = {name for path in sorted(AUDIT.glob("*.py")) for name in finding_ids.of(path)}
+    ids = {name for path in sorted(AUDIT.rglob("*.py")) for name in finding_ids.of(path)}
     assert ids == set(catalogue.catalogue())
 
 

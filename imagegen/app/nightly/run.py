@@ -119,17 +119,20 @@ def _timed(
     proposal: Proposal | None = None
     try:
         proposal = steps.propose(cell)
-        result, digest, proposal = _move(cell, proposal, steps, locks, propose_only=propose_only)
+        result, digest, proposal = _run_steps(cell, proposal, steps, locks, propose_only=propose_only)
         return CellOutcome(cell.id, result, clock() - start, proposal, digest)
     except ImagegenError as error:
         candidate = locks.candidate(cell.id) if proposal and proposal.changed and not propose_only else None
         return CellOutcome(cell.id, "failed", clock() - start, proposal, error=error, candidate=candidate)
 
 
-def _move(
+def _run_steps(
     cell: Cell, proposal: Proposal, steps: Steps, locks: LockRepository, *, propose_only: bool
 ) -> tuple[Result, str | None, Proposal]:
-    """Return the result, the digest of the image in the registry, and the proposal as it was written."""
+    """Write, publish and save what was proposed.
+
+    Return the result, the digest of the image in the registry, and the proposal as it was written.
+    """
     made = proposal.after
     if propose_only:
         if proposal.changed:
@@ -184,7 +187,7 @@ def propose_cell(session: Session, as_of: str, bases: dict[str, LockedBase], cel
     `bases` are today's bases by name, so that each is resolved once in a run; missing ones are added.
     """
     context = session.context_for(cell)
-    chooser = wheel_selector(session, cell)
+    selector = wheel_selector(session, cell)
     before = session.find_lock(cell)
     packed = own_packages(session, cell)
     stack = read_stack(cell.stack, session.project) if cell.stack else None
@@ -192,7 +195,7 @@ def propose_cell(session: Session, as_of: str, bases: dict[str, LockedBase], cel
     def resolve(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
         same_base = bool(before and previous and previous.base == before.base)
         options = LockOptions(packages=tuple(upgraded), as_of=as_of, bounds=bounds, trust_previous_wheels=same_base)
-        return lock_cell(cell, previous, options, session.rules, chooser, context, packed, stack)
+        return lock_cell(cell, previous, options, session.rules, selector, context, packed, stack)
 
     def current_base() -> LockedBase:
         name = cell.base.name
@@ -200,7 +203,7 @@ def propose_cell(session: Session, as_of: str, bases: dict[str, LockedBase], cel
             bases[name] = base.resolve(cell.base, cell.platform, context.settings, context.progress)
         return bases[name]
 
-    releases = ReleaseIndex(as_of, context.settings, chooser, context.progress)
+    releases = ReleaseIndex(as_of, context.settings, selector, context.progress)
     return propose(cell, before, as_of, session.rules, resolve, current_base, releases.of)
 
 

@@ -1,7 +1,7 @@
-"""OCI image layouts in place of a registry: the private mirror, and a directory that answers as a repository.
+"""OCI image layouts in place of a registry: the private mirror, and a directory with the interface of a repository.
 
-IMAGEGEN_MIRROR names the mirror, `imagegen mirror` fills it. It is a directory or a repository, and both forms hold the
-same: blobs, and artifacts that list them by a name (a directory: an OCI image layout, the name in its index; a
+IMAGEGEN_MIRROR names the mirror, `imagegen mirror` fills it. It is a directory or a repository, and both forms have the
+same content: blobs, and artifacts that list them by a name (a directory: an OCI image layout, the name in its index; a
 repository: the tag). Sources: OCI image-spec v1.1 (image-layout.md, manifest.md), distribution-spec v1.1.
 """
 
@@ -38,22 +38,22 @@ from imagegen.core.registry.reference import Reference, parse
 from imagegen.core.store import Store
 
 
-def place(text: str, said: str) -> Path | Reference:
+def place(text: str, origin: str) -> Path | Reference:
     """Parse a directory (anything that begins with /, ./, ../ or ~) or a repository. Raises UsageError.
 
-    `said` is where the text was written, for the error.
+    `origin` is the variable or option that the text is the value of, for the error.
     """
     if text.startswith(("/", "./", "../", "~")) or text in {".", ".."}:
         try:
             return Path(text).expanduser()
         except RuntimeError as error:
             raise UsageError(
-                f"{said} names no mirror", code="usage-invalid-mirror", why=f"{text}: there is no such user here"
+                f"{origin} names no mirror", code="usage-invalid-mirror", why=f"{text}: there is no such user here"
             ) from error
     fix = "write ./mirror for a directory, registry.example.com/team/mirror for a repository"
     if not set(text) & set("/.:"):  # a name of Docker Hub, which is not meant
         raise UsageError(
-            f"{said} names no mirror",
+            f"{origin} names no mirror",
             code="usage-invalid-mirror",
             why=f'"{text}" may be a directory or a repository',
             fix=fix,
@@ -61,14 +61,16 @@ def place(text: str, said: str) -> Path | Reference:
     try:
         found = parse(text)
     except FetchError as error:
-        raise UsageError(f"{said} names no mirror", code="usage-invalid-mirror", why=error.summary, fix=fix) from error
+        raise UsageError(
+            f"{origin} names no mirror", code="usage-invalid-mirror", why=error.summary, fix=fix
+        ) from error
     if found.tag or found.digest:
-        raise UsageError(f"{said} names no mirror", code="usage-invalid-mirror", why=f"{text} is one image", fix=fix)
+        raise UsageError(f"{origin} names no mirror", code="usage-invalid-mirror", why=f"{text} is one image", fix=fix)
     return found
 
 
 class Mirror:
-    """Thread-safe."""
+    """The private mirror, a directory or a repository. Thread-safe."""
 
     def __init__(self, at: Path | Reference, client: Client, settings: Settings) -> None:
         self._at = at
@@ -78,14 +80,14 @@ class Mirror:
 
     @classmethod
     def of(cls, settings: Settings, client: Client) -> Mirror | None:
-        """The one that the environment names. Raises UsageError."""
+        """Return the mirror that the settings name; None where they name none. Raises UsageError."""
         return cls(place(settings.mirror, MIRROR_VARIABLE), client, settings) if settings.mirror else None
 
     def __str__(self) -> str:
         return f"the mirror {self._at}"
 
     def take(self, digest: str, size: int, store: Store, meter: Meter) -> bool:
-        """Bring a blob into the store; False where the mirror has none. `size` in bytes.
+        """Copy a blob of `size` bytes into the store; return False where the mirror has none.
 
         Raises FetchError, StoreError.
         """
@@ -112,7 +114,7 @@ class Mirror:
             return None
 
     def listed(self, name: str) -> Artifact | None:
-        """The artifact of this name; None where there is none. Raises FetchError."""
+        """Return the artifact of this name; None where there is none. Raises FetchError."""
         if isinstance(self._source, Layout):
             return self._named(self._source, name)
         self._reach(self._source)
@@ -123,7 +125,7 @@ class Mirror:
         return read_artifact(manifest, kind, f"{self}: {name}")
 
     def _reach(self, repository: Repository) -> None:
-        """Check the repository's host once: else every file would wait for a host that does not respond."""
+        """Connect to the repository's host once: else the download of each file would wait for an unreachable host."""
         with self._lock:
             if self._reached is False:
                 try:
@@ -174,7 +176,7 @@ class Mirror:
             ) from error
 
 
-# An OCI image layout as a repository: what a registry would answer, from a directory.
+# An OCI image layout with the interface of a repository.
 #
 # Source: OCI image-spec v1.1, image-layout.md (index.json, blobs), manifest.md (subject); distribution-spec v1.1 for
 # the tag under which referrers are listed where no API lists them. The store is such a directory, too.
@@ -183,13 +185,19 @@ PREFIX = "oci:"
 
 
 class LayoutRepository(ReferrerReader):
-    """`requested` is an image's name in the layout, its digest, or "" for the only one. Raises FetchError."""
+    """The images of an OCI layout, with the methods of a `Repository`. They raise FetchError.
+
+    `name` is the name of the layout in messages, such as "the store".
+    """
 
     def __init__(self, root: Path, name: str) -> None:
         self._layout, self.name = Layout(root), name
 
     def manifest(self, requested: str, size: int | None = None) -> tuple[str, bytes, str]:
-        """Return a manifest as `Repository.manifest`; for "" that of the only image."""
+        """Return a manifest as `Repository.manifest`.
+
+        `requested` is an image's name in the layout, its digest, or "" for the only image.
+        """
         digest = requested if is_digest(requested) else self._chosen(requested)
         body = self._read(digest)
         if size is not None and size != len(body):
@@ -271,7 +279,7 @@ class LayoutRepository(ReferrerReader):
             return self._layout.read(digest, longest)
 
     def _unverified(self, digest: str) -> bytes:
-        """Return a manifest as it lies there, for listing; `artifact` and `content` verify it."""
+        """Return a manifest without verifying its digest, for listing; `artifact` and `content` verify it."""
         with self._explained(digest):
             return data.read(self._layout.path(digest))
 

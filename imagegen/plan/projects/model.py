@@ -1,4 +1,4 @@
-"""Packages recovered from a project's file, with their places, and statements that an entry cannot express."""
+"""Packages recovered from a project's file, with their places, and statements that a matrix entry cannot express."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def merge(pins: Iterable[PackagePin]) -> tuple[PackagePin, ...]:
     for pin in pins:
         first = found.get(pin.package)
         try:
-            found[pin.package] = both(first, pin) if first else pin
+            found[pin.package] = intersect(first, pin) if first else pin
         except ValueError as error:
             what = f"{pin.package} is required twice, and no version is both"
             errors.append(malformed(what, pin.places[0], str(error)))
@@ -177,8 +177,11 @@ def merge(pins: Iterable[PackagePin]) -> tuple[PackagePin, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-def both(first: PackagePin, second: PackagePin) -> PackagePin:
-    """Return the pin that two pins of one package make together. Raises ValueError where no version satisfies both."""
+def intersect(first: PackagePin, second: PackagePin) -> PackagePin:
+    """Return the pin with the specifiers and extras of two pins of one package.
+
+    Raises ValueError where no version satisfies both.
+    """
     parts = [part for text in (first.specifier, second.specifier) for part in text.split(",") if part]
     specifier = ",".join(dict.fromkeys(parts))
     places = tuple(dict.fromkeys((*first.places, *second.places)))

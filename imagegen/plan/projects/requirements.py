@@ -27,7 +27,7 @@ from imagegen.plan.projects.model import (
     Omission,
     PackagePin,
     Recovered,
-    both,
+    intersect,
     malformed,
     merge,
     parse_toml,
@@ -274,7 +274,7 @@ class _Recovery:
                 unused.setdefault(str(bound.places[0].file), []).append(bound)
                 continue
             try:
-                found[bound.package] = both(found[bound.package], bound)
+                found[bound.package] = intersect(found[bound.package], bound)
             except ValueError as error:
                 what = f"the constraint of {bound.package} excludes what is required"
                 self.errors.append(malformed(what, bound.places[0], str(error)))
