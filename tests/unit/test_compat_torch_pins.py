@@ -88,6 +88,7 @@ def test_releases_with_one_minimum_share_a_rule_and_it_names_the_first_that_requ
         (">=2.7.0,<=2.7.0", {DNN: ">=9.5"}),
         (">=2.8.0,<=2.11.0", {DNN: ">=9.10"}),
     ]
+    assert rules[-1].id == f"torch-pin:2.8.0:{DNN}"
     assert "torch 2.8.0" in rules[-1].source
 
 

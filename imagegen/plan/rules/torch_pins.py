@@ -79,7 +79,7 @@ def _rule(name: str, minimum: _Minimum, first: str, last: str, read: str) -> Rul
     result = "which refuse an older minor version when they first use it" if is_compared else "which they require"
     because = f"Builds of torch {span} for CUDA {cuda} are compiled against {library} {needed} or newer, {result}."
     return Rule(
-        id=f"pypi:{TORCH}-{first}:{name}",
+        id=f"torch-pin:{first}:{name}",
         when={TORCH: f">={first},<={last}", **({"cuda": f">={major}.{minor}"} if name == _OF_CUDA_RELEASE else {})},
         then={name: f">={needed}"},
         conflict={},
