@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from imagegen.cli.commands import cli
 from imagegen.core import errors
+from imagegen.incontainer.smoke.table import CHECKS, Check
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.schema import MatrixFile
 from imagegen.supply.trust.project import ProjectFile
@@ -54,6 +55,7 @@ def pages() -> dict[str, str]:
         "recipe.md": _recipe(),
         "publish-yaml.md": _publish(),
         "lock.md": _lock(),
+        "smoke-checks.md": _smoke_checks(),
     }
 
 
@@ -72,6 +74,31 @@ def _page(title: str, source: str, text: str, rest: str) -> str:
     """Return a page that begins with its title, the place that it is written from, and an introduction."""
     head = f"`make tables` writes this page from {source}. {text}"
     return f"# {title}\n\n{textwrap.fill(head, 120, break_long_words=False, break_on_hyphens=False)}\n\n{rest}"
+
+
+def _smoke_checks() -> str:
+    text = (
+        "A smoke test of an image runs, in a container of it, the checks whose packages and variables its lock has. A "
+        "check that needs GPUs is skipped where the container has fewer. Each check is a process with a time limit; "
+        '"the same" refers to the row above. '
+        "`imagegen test CELL` runs the smoke test again; [Add a smoke check](https://github.com/imagegen/imagegen/blob/main/"
+        "CONTRIBUTING.md#add-a-smoke-check) describes how to write one."
+    )
+    table = "| check | what it verifies | needs | GPUs | limit |\n|---|---|---|---|---|\n"
+    smoke_test = "".join(_smoke_check(each) for each in CHECKS if not each.by_name)
+    measurements = "".join(_smoke_check(each) for each in CHECKS if each.by_name)
+    rest = (
+        f"{table}{smoke_test}\n## Measurements\n\n"
+        "`imagegen test --numerics` runs these ([Measure numerical differences](../how-to/measure-numerics.md)); a "
+        f"smoke test does not.\n\n{table}{measurements}"
+    )
+    return _page("Smoke checks", "`imagegen/incontainer/smoke/table.py`", text, rest)
+
+
+def _smoke_check(check: Check) -> str:
+    needs = ", ".join(f"`{name}`" for name in sorted(check.needs)) or "every image"
+    gpus = check.gpus if check.device == "cuda" else "none"
+    return f"| `{check.name}` | {check.verifies} | {needs} | {gpus} | {check.timeout} s |\n"
 
 
 def _commands() -> str:

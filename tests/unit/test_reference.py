@@ -75,3 +75,11 @@ def test_the_site_has_every_page() -> None:
     listed = list(pages_of(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
     docs = ROOT / "docs"
     assert sorted(listed) == sorted(str(path.relative_to(docs)) for path in docs.rglob("*.md"))
+
+
+def test_the_index_links_every_page() -> None:
+    docs = ROOT / "docs"
+    linked = set(re.findall(r"\]\(([^)#]+)", (docs / "index.md").read_text()))
+    own = {str(path.relative_to(docs)) for path in docs.rglob("*.md")}
+    decisions = {name for name in own if re.match(r"adr/\d", name)}  # adr/index.md lists these
+    assert linked == own - decisions - {"index.md"}

@@ -1,4 +1,7 @@
-"""Every check, as data: what it proves, which images it is for, what it needs, how long it may take."""
+"""The table of smoke checks: what each verifies, the packages and GPUs that it needs, and its time limit.
+
+`make tables` writes docs/reference/smoke-checks.md from it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ class Check:
 
     name: str
     module: str
-    proves: str
+    verifies: str
     timeout: int  # seconds; a cold start of a large image reads gigabytes, so these are far above what is usual
     needs: frozenset[str] = frozenset()  # distributions and variables that the lock must have for the check to apply
     device: str = "cpu"  # "cuda": skipped where there is no GPU
@@ -47,7 +50,7 @@ CHECKS = (
     Check("versions", "versions", "exactly the locked distributions are installed", 120),
     Check("environment", "environment", "variables, interpreter and folders are what the lock and a user expect", 60),
     Check("loading", "loading", "every library and extension module loads, each in a process of its own", 1800),
-    Check("cuda", "cuda", "the GPU answers, is one that torch has code for, and multiplies right", 300, _TORCH, "cuda"),
+    Check("cuda", "cuda", "the GPU responds, torch has code for it, and a product is right", 300, _TORCH, "cuda"),
     Check("toolkit", "toolkit", "nvcc compiles for the image's GPUs, and an extension loads", 300, _TOOLKIT),
     Check("toolkit-cuda", "toolkit", "the same for this GPU, and its kernel runs", 300, _TOOLKIT, "cuda"),
     Check("triton", "triton_jit", "Triton compiles for the image's GPUs", 300, _TRITON),
@@ -59,7 +62,7 @@ CHECKS = (
     Check("flash-attn-cuda", "flash_attn", "flash-attn's kernels agree with a plain reference", 300, _FLASH, "cuda"),
     Check("conv1d-cuda", "conv1d", "causal-conv1d's kernels agree with torch's convolution", 300, _CONV1D, "cuda"),
     Check("apex-cuda", "apex", "apex's compiled extensions agree with plain references", 300, _APEX, "cuda"),
-    Check("te-cuda", "transformer_engine", "TransformerEngine's modules do, also in FP8", 300, _TE, "cuda"),
+    Check("te-cuda", "transformer_engine", "TransformerEngine's modules agree too, also in FP8", 300, _TE, "cuda"),
     Check("gloo", "collective", "two processes reduce, gather and train in step", 300, _TORCH),
     Check("nccl", "collective", "the same on up to two GPUs", 300, _TORCH, "cuda"),
     Check("fabric-cuda", "fabric", "NCCL over all GPUs: sums, transport, bandwidth", 300, _TORCH, "cuda"),
