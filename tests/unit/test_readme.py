@@ -14,9 +14,14 @@ import pytest
 from imagegen.app.states import MEANINGS, cell_state
 from imagegen.cli.commands import cli
 from imagegen.core.data import shipped
+from imagegen.core.progress import human
+from imagegen.image.layers.image import local_tags
+from imagegen.image.layers.plan import SUPPORT
+from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan import matrix
 from imagegen.plan.matrix import metadata
 from imagegen.plan.rules import CellAnswer, MetadataCache, cell_answers
+from imagegen.run.smoke import parts
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.shipped_locks import NAMES, shipped_lock
 
@@ -80,6 +85,29 @@ def _standings() -> dict[str, CellAnswer]:
 
 def test_the_states_are_explained() -> None:
     assert re.findall(r"^- `([a-z ]+)`: (.*)$", README, re.MULTILINE) == list(MEANINGS.items())
+
+
+def test_figures_are_those_of_the_locks() -> None:
+    small, flagship = shipped_lock("cpu-grpo-cpu-py311"), shipped_lock("blackwell-vllm-cu130-py311")
+    assert small.record and flagship.record
+    size, tag = sum(layer.size for layer in small.record.layers), local_tags(small)[1]
+    checks = applicable(parts(small))
+    skipped = sum(check.device == "cuda" for check in checks)
+    for page in (README, (ROOT / "docs/tutorials/first-image.md").read_text()):
+        assert f"fetching {len(small.wheels)} wheels" in page
+        assert f"from {len(small.debs)} packages" in page
+        assert f"load {tag}: {human(size)}\n" in page
+        assert f"{len(checks) - skipped} pass, {skipped} skip\n" in page
+        assert f"    {small.record.digest}\n" in page
+    layers = flagship.record.layers
+    total = human(sum(layer.size for layer in layers))
+    assert f"# {len(flagship.wheels)} wheels, {len(layers)} layers, {total}\n" in README
+    nightly = (ROOT / "docs/tutorials/publish-nightly.md").read_text()
+    assert f"image     {small.record.digest}\n" in nightly
+    assert f"{len(small.record.layers)} layers, {human(size)}: " in nightly
+    records = [record for name in NAMES if (record := shipped_lock(name).record)]
+    support = [layer.size for record in records for layer in record.layers if layer.name == SUPPORT]
+    assert max(support) < 60_000  # as README, publish.md and decision 2 say
 
 
 def test_make_targets_and_links_exist() -> None:
