@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -27,7 +27,7 @@ from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.plan import lock, matrix
-from imagegen.plan.matrix import metadata, scans
+from imagegen.plan.matrix import api, metadata, scans
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import Cell, Rule
 from imagegen.plan.rules import (
@@ -143,8 +143,10 @@ class Session:
 
     def api_rules(self, packages: Collection[str]) -> list[Rule]:
         """Return the rules about names that pairs of these packages share."""
-        every = self._compiled("api-rules", "", lambda: api_rules(self.matrix_directories))
-        return [rule for rule in every if rule.packages <= set(packages)]
+        asked = set(packages)
+        users = [name for name in api.names(self.matrix_directories) if name in asked]
+        every = (self._compiled("api-rules", name, partial(api_rules, self.matrix_directories, name)) for name in users)
+        return [rule for rules in every for rule in rules if rule.packages <= asked]
 
     @cached_property
     def metadata(self) -> MetadataCache:

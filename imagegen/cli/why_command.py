@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -76,6 +77,10 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     cell. An unknown name makes the answer "unknown" unless the rest conflicts; the package index is asked for names
     and releases that are not known here, unless UV_OFFLINE is set.
     """
+    # A question's problems hold few cycles, and looking for some takes a tenth of its time (0.82 s of the processor's
+    # with it, 0.72 s without: ten runs of one question, 2026-11-25).
+    gc.disable()
+    click.get_current_context().call_on_close(gc.enable)
     table = model_types.load(app.matrix_directories)
     model, words, sets = _model(words, sets)
     about = model_type_summary(table, model) if model else ""

@@ -55,6 +55,16 @@ def test_each_reason_is_a_block_of_its_own(run: Run, requested: tuple[str, ...])
         assert [block.count(f"[{each}]") for each in ids] == [1] * len(ids)
 
 
+def test_a_malformed_file_of_names_stops_only_questions_about_its_package(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "matrices" / "api" / "trl.json"
+    path.parent.mkdir()
+    path.write_text("{")
+    assert run("why", "verl==0.8.0", "sglang==0.5.2").code == 1
+    ended = run("why", "trl==0.25.0", "vllm==0.12.0")
+    assert ended.code not in {0, 1, 2}
+    assert str(path) in ended.err
+
+
 def test_what_is_offered_can_be_pasted_and_works(run: Run) -> None:
     for requested in (ASKED, ("blackwell-vllm", "--set", "vllm=0.12.0")):
         found = json.loads(run("why", *requested, "--json").out)

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix import Rule
 from imagegen.plan.rules import Explanation, MetadataCache, PlatformChoices, Question, explain, suggest
 from imagegen.plan.rules.problem import Problem
+from imagegen.plan.rules.statements import Releases
 from tests.support.package_metadata import library, package, question, rule
 
 FIELD = library(
@@ -80,6 +81,22 @@ def test_pinned_candidates_and_removed_releases_exist() -> None:
     assert why(known=known, engine="==1.0").answer == "compatible"
     assert why(known=known, engine="==2.0").answer == "compatible"
     assert why(known=known, engine="==1.0", kernels="==0.3.0").answer == "incompatible"
+
+
+@given(
+    st.sampled_from(["<", "<=", ">", ">=", "==", "!=", "~="]),
+    st.sampled_from(["1.0", "1.0rc1", "1.0.dev1", "1.0.post1", "1.1", "1.1a2", "2.0", "3.0.0", "1.0+cu12", "2.*"]),
+    st.sampled_from(["", ",!=1.1", ",<2", ",>=1.0"]),
+)
+def test_specifiers_admit_the_releases_that_packaging_says(operator: str, version: str, more: str) -> None:
+    named = ["0.9", "1.0.dev1", "1.0a1", "1.0rc1", "1.0", "1.0.post1", "1.1a2", "1.1", "2.0rc1", "2.0", "2.1", "3.0"]
+    known = Releases(package("pack", dict.fromkeys(named, ())))
+    try:
+        specifier = SpecifierSet(f"{operator}{version}{more}", prereleases=True)
+    except InvalidSpecifier:
+        assume(False)
+    expected = sum(1 << place for place, each in enumerate(named) if each in specifier)
+    assert known.fitting(f"{operator}{version}{more}") == expected
 
 
 def test_extras_of_extras_are_followed() -> None:

@@ -16,6 +16,7 @@ from imagegen.core.errors import MatrixError
 from imagegen.plan.harvest.api import shared
 from imagegen.plan.matrix import api
 from imagegen.plan.matrix.api import PackageNames, SharedName, spans
+from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules.api import api_rules, rules_of
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.shipped_locks import NAMES as NAMES_OF_LOCKS
@@ -160,11 +161,15 @@ def test_shipped_files_are_as_they_would_be_written_and_small() -> None:
     assert 0 < sizes < 1 << 20
 
 
+def shared_name_rules() -> list[Rule]:
+    return [rule for name in api.names([DIRECTORY]) for rule in api_rules([DIRECTORY], name)]
+
+
 def rejected(package: str, version: str, provider: str, other: str) -> set[str]:
     """Return the messages of the errors about two releases."""
     return {
         rule.message
-        for rule in api_rules([DIRECTORY])
+        for rule in shared_name_rules()
         if rule.severity == "error"
         and package in rule.when
         and version in SpecifierSet(rule.when[package])
@@ -223,7 +228,7 @@ def test_rules_about_a_shared_name_reject_no_release_that_has_it() -> None:
 
 
 def test_no_committed_lock_breaks_a_rule_about_names() -> None:
-    rules = [rule for rule in api_rules([DIRECTORY]) if rule.binding]
+    rules = [rule for rule in shared_name_rules() if rule.binding]
     for lock in map(shipped_lock, NAMES_OF_LOCKS):
         versions = {wheel.name: wheel.version for wheel in lock.wheels}
         for rule in rules:

@@ -35,7 +35,11 @@ class PublishedBuild:
 
     def has(self, version: str) -> bool:
         """Return whether the release is one of `releases`."""
-        return Version(version) in SpecifierSet(self.releases, prereleases=True)
+        return self._specifier.contains(version)
+
+    @cached_property
+    def _specifier(self) -> SpecifierSet:
+        return SpecifierSet(self.releases, prereleases=True)
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ _NAMED = 2  # names that one rule names
 _Group = tuple[str, bool, bool, str, str]  # provider, certain, keyword, releases of the package, of the provider
 
 
-def api_rules(directories: Sequence[Path]) -> list[Rule]:
-    """Return the rules about all pairs of packages, from the directories of matrices. Raises MatrixError."""
-    found = (api.load(directories, each) for each in api.names(directories))
-    return [rule for names in found if names for rule in rules_of(names)]
+def api_rules(directories: Sequence[Path], package: str) -> list[Rule]:
+    """Return the rules about names that a package requires, from the directories of matrices. Raises MatrixError."""
+    found = api.load(directories, package)
+    return list(rules_of(found)) if found else []
 
 
 def rules_of(names: PackageNames) -> Iterator[Rule]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, cached_property
 
 from packaging.ranges import VersionRange
 from packaging.version import Version
@@ -47,7 +47,15 @@ class Atom:
             return literal.negated
         if self.opaque:
             return not (self.range.is_subset(inside) if literal.negated else self.range.is_disjoint(inside))
-        return _is_subset(self.range, inside) is not literal.negated
+        known = self._inside
+        if literal.text not in known:
+            known[literal.text] = self.range.is_subset(inside)
+        return known[literal.text] is not literal.negated
+
+    @cached_property
+    def _inside(self) -> dict[str, bool]:
+        """Specifiers, and whether they admit all of the piece: problems about one question have pieces in common."""
+        return {}
 
     def agrees_with(self, other: Atom) -> bool:
         """Return whether both can be of one public version, labels aside, or the other one is not installed."""
@@ -63,18 +71,31 @@ class Atom:
         return self.range if self.version is None else versions_in(f"=={self.version.public}")
 
 
+def agreeing(leaders: Sequence[Atom], others: Sequence[Atom]) -> dict[int, int]:
+    """Return for the place of each leader that is installed the mask of the others that agree with it."""
+    released: dict[str, int] = {}  # by public version
+    rest = []
+    for place, atom in enumerate(others):
+        if atom.version is None:
+            rest.append((place, atom))
+        else:
+            released[atom.version.public] = released.get(atom.version.public, 0) | 1 << place
+    found = {}
+    for place, leader in enumerate(leaders):
+        if leader.absent:
+            continue
+        left = rest if leader.version is not None else enumerate(others)
+        known = released.get(leader.version.public, 0) if leader.version is not None else 0
+        found[place] = known | sum(1 << each for each, atom in left if leader.agrees_with(atom))
+    return found
+
+
 PYTHONS = tuple(f"3.{minor}" for minor in range(10, 15))  # what is considered where the facts name no Python
 ABSENT = Atom("not installed", absent=True)
 
 
 def points(versions: Iterable[Version]) -> tuple[Atom, ...]:
     return tuple(Atom(str(version), version=version) for version in versions)
-
-
-@cache
-def _is_subset(inner: VersionRange, outer: VersionRange) -> bool:
-    """Problems about one question have most pieces and specifiers in common."""
-    return inner.is_subset(outer)
 
 
 @cache

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cache, cached_property
 
 from packaging.ranges import VersionRange
 from packaging.version import Version
@@ -16,7 +16,7 @@ from imagegen.plan.rules import atoms
 from imagegen.plan.rules.atoms import ABSENT, Atom
 from imagegen.plan.rules.facts import Fact, Facts, versions_in
 from imagegen.plan.rules.solve import Clause, Literal, clauses, literals
-from imagegen.plan.rules.statements import MetadataCache, Releases, Statement, holding, machine_of
+from imagegen.plan.rules.statements import MetadataCache, Releases, Statement, holding, is_held, machine_of
 
 _SURE = "given"  # origin of what is no assumption: what CUDA versions torch is built for is known for good
 _EXACTLY = re.compile(r"==([^,*+]+)\Z")
@@ -59,6 +59,9 @@ class Problem:
         said = [each for rule in self.rules.values() for each in (*clauses(rule), literals(rule.when))]
         self._texts = [literal for each in said for literal in each]
         self._masks: dict[Literal, tuple[str, int]] = {}
+        self._requirements: dict[tuple[str, str], int] = {}
+        self._markers: dict[tuple[str, str], int | None] = {}
+        self._made: dict[str, tuple[Clause, ...]] = {}  # by rule id
         self._admitted: dict[tuple[str, str, bool], int] = {}
         self.atoms: dict[str, tuple[Atom, ...]] = {}
         self._make_atoms()
@@ -77,19 +80,24 @@ class Problem:
                 made += self._of_statement(each, origin)
         return tuple(made)
 
-    def of_rule(self, rule: Rule) -> list[Clause]:
+    def of_rule(self, rule: Rule) -> tuple[Clause, ...]:
+        if rule.id not in self._made:
+            self._made[rule.id] = tuple(self._of_rule(rule))
+        return self._made[rule.id]
+
+    def _of_rule(self, rule: Rule) -> Iterator[Clause]:
         origin = f"rule {rule.id}"
-        made = [Clause(origin, tuple(self.mask(literal) for literal in each)) for each in clauses(rule)]
-        agreeing = (self._agreeing(rule, leader, name) for leader in rule.leaders for name in rule.same)
-        return [*made, *(Clause(origin, each) for group in agreeing for each in group)]
+        for each in clauses(rule):
+            yield Clause(origin, tuple(self.mask(literal) for literal in each))
+        for leader in rule.leaders:
+            for name in rule.same:
+                yield from (Clause(origin, each) for each in self._agreeing(rule, leader, name))
 
     def _agreeing(self, rule: Rule, leader: str, name: str) -> Iterator[tuple[tuple[str, int], ...]]:
         """Return clauses: for each version of the leader, the package is not installed or has that version too."""
         unless = [self.mask(literal) for literal in literals(rule.when, negated=True)]
-        for place, atom in enumerate(self.atoms[leader]):
-            if atom.absent:
-                continue
-            clause = {leader: self.domains[leader] & ~(1 << place), name: _where(self.atoms[name], atom.agrees_with)}
+        for place, agreeing in atoms.agreeing(self.atoms[leader], self.atoms[name]).items():
+            clause = {leader: self.domains[leader] & ~(1 << place), name: agreeing}
             for other, mask in unless:
                 clause[other] = clause.get(other, 0) | mask
             yield tuple(clause.items())
@@ -169,17 +177,32 @@ class Problem:
     def _of_statement(self, said: Statement, origin: str) -> Iterable[Clause]:
         literals = [(said.package, self._except(said.package, said.releases))]
         if said.marker is not None:
-            holds = holding(said, (atom.version for atom in self.atoms["python"] if atom.version), self.machine)
-            if not any(holds):
+            unless = self._unless(said.marker, said.extra)
+            if unless is None:
                 return
-            if not all(holds):
-                literals.append(("python", sum(1 << place for place, each in enumerate(holds) if not each)))
-        required = said.name not in VERSIONED
-        masks = [self.mask(Literal(said.name, choice, required=required))[1] for choice in said.choices]
+            literals += [("python", unless)] if unless else []
         union = 0
-        for mask in masks:
-            union |= mask
+        for choice in said.choices:
+            union |= self._required(said.name, choice)
         yield Clause(origin, (*literals, (said.name, union)))
+
+    def _unless(self, marker: str, extra: str) -> int | None:
+        """Return the mask of the Pythons for which a marker does not hold; None where it holds for none."""
+        key = marker, extra
+        if key not in self._markers:
+            pythons = (atom.version for atom in self.atoms["python"] if atom.version)
+            holds = [is_held(marker, each, self.machine, extra) for each in pythons]
+            unless = sum(1 << place for place, each in enumerate(holds) if not each)
+            self._markers[key] = unless if any(holds) else None
+        return self._markers[key]
+
+    def _required(self, name: str, specifier: str) -> int:
+        """Return the mask of the atoms of a name with which a statement that requires it is satisfied."""
+        key = name, specifier
+        if key not in self._requirements:
+            literal = Literal(name, specifier, required=name not in VERSIONED)
+            self._requirements[key] = self.mask(literal)[1]
+        return self._requirements[key]
 
     def _except(self, package: str, releases: int) -> int:
         """Return the mask of all atoms of a package but these releases, which follow the atom of its absence."""
@@ -188,53 +211,64 @@ class Problem:
     # --- atoms ----------------------------------------------------------------------------------------------------
 
     def _make_atoms(self) -> None:
-        cuts: dict[str, set[VersionRange]] = {}
+        cuts: dict[str, dict[str, VersionRange]] = {}  # name -> specifier -> the versions that it admits
         labels: dict[str, set[str]] = {}
         for literal in self._texts:
             if literal.range is not None:
-                cuts.setdefault(literal.name, set()).add(literal.range)
+                cuts.setdefault(literal.name, {})[literal.text] = literal.range
             else:
                 labels.setdefault(self._name(literal), set()).add(literal.text)
         for name, pins in self._led():
-            cuts.setdefault(name, set()).update(pins)
-        required: dict[str, set[VersionRange]] = {}
-        for said in (each for group in self.statements.values() for each in group):
-            ranges = {Literal(said.name, choice).range for choice in said.choices}
-            required.setdefault(said.name, set()).update(each for each in ranges if each is not None)
+            cuts.setdefault(name, {}).update(pins)
+        required = self._ranges_of_statements()
         names = [*self.facts.packages, *required, *cuts]
         for name in dict.fromkeys(each for each in names if not is_surrounding(each)):
-            self.atoms[name] = self._of_package(name, cuts.get(name, set()), required.get(name, set()))
+            self.atoms[name] = self._of_package(name, cuts.get(name, {}), required.get(name, {}))
         for name in VERSIONED:
-            self.atoms[name] = self._of_surrounding(name, cuts.get(name, set()) | required.get(name, set()))
+            ranges = {*cuts.get(name, {}).values(), *required.get(name, {}).values()}
+            self.atoms[name] = self._of_surrounding(name, ranges)
         for name, texts in labels.items():
             if name not in VERSIONED:
                 self.atoms[name] = self._of_values(name, texts)
         for name in NAMED:
             self.atoms.setdefault(name, self._of_values(name, set()))
 
-    def _led(self) -> Iterator[tuple[str, list[VersionRange]]]:
+    def _ranges_of_statements(self) -> dict[str, dict[str, VersionRange]]:
+        """Return name -> specifier that a release in question requires of it -> the versions that it admits."""
+        required: dict[str, dict[str, VersionRange]] = {}
+        for said in (each for group in self.statements.values() for each in group):
+            if said.name not in NAMED:
+                required.setdefault(said.name, {}).update((choice, versions_in(choice)) for choice in said.choices)
+        return required
+
+    def _led(self) -> Iterator[tuple[str, dict[str, VersionRange]]]:
         """Packages that share another's version, each with the version that the facts hold that one to."""
         for rule in self.rules.values():
-            leaders = [self.facts.packages.get(name) for name in rule.leaders]
-            pins = [versions_in(f"=={fact.version.public}") for fact in leaders if fact and fact.version]
-            yield from ((name, pins) for name in rule.same)
+            leaders = [self.facts.packages.get(name) for name in rule.leaders] if rule.same else []
+            pins = [f"=={fact.version.public}" for fact in leaders if fact and fact.version]
+            yield from ((name, {each: versions_in(each) for each in pins}) for name in rule.same)
 
-    def _of_package(self, name: str, ruled: set[VersionRange], required: set[VersionRange]) -> tuple[Atom, ...]:
+    def _of_package(
+        self, name: str, ruled: Mapping[str, VersionRange], required: Mapping[str, VersionRange]
+    ) -> tuple[Atom, ...]:
+        """Return the atoms of a package; `ruled` and `required` map specifiers of rules and releases to versions."""
         fact, known = self.facts.packages.get(name), self.releases.get(name)
         if known:
             pinned = [each for each in sorted(self._pinned.get(name, ())) if each not in known.versions]
             pinned = [each for each in pinned if each < known.versions[-1] or each.is_prerelease]
-            left = {each for each in required if not any(version in each for version in pinned)}
+            unknown = (range_ for text, range_ in required.items() if not known.fitting(text))
+            left = {each for each in unknown if not any(version in each for version in pinned)}
             return (
                 ABSENT,
-                *atoms.points([*known.versions, *pinned]),
+                *known.points,
+                *atoms.points(pinned),
                 *self._beyond(known, left, self._asked(name)),
             )
         if fact is None and self.facts.closed:
             return (ABSENT,)
         if fact and fact.version is not None and name not in self.scope.free:
             return (ABSENT, Atom(fact.text, version=fact.version))
-        return (ABSENT, *atoms.pieces(_sorted(ruled | required | set(self._asked(name)))))
+        return (ABSENT, *atoms.pieces(_sorted({*ruled.values(), *required.values(), *self._asked(name)})))
 
     @cached_property
     def _pinned(self) -> dict[str, set[Version]]:
@@ -244,8 +278,8 @@ class Problem:
         """
         found: dict[str, set[Version]] = {}
         for said in (each for group in self.statements.values() for each in group):
-            exact = [_EXACTLY.match(choice) for choice in said.choices]
-            found.setdefault(said.name, set()).update(Version(each[1]) for each in exact if each)
+            exact = map(_exactly, said.choices)
+            found.setdefault(said.name, set()).update(each for each in exact if each)
         return found
 
     def _asked(self, name: str) -> dict[VersionRange, bool]:
@@ -255,10 +289,9 @@ class Problem:
 
     @staticmethod
     def _beyond(known: Releases, required: set[VersionRange], requested: Mapping[VersionRange, bool]) -> list[Atom]:
-        """Return an atom for each requested range without a known release: the user names versions that are not known
-        here.
-        """
-        ranges = [each for each in required | set(requested) if not any(version in each for version in known.versions)]
+        """Return an atom for each range without a known release, of those required, which have none, and requested."""
+        asked = (each for each in requested if not any(version in each for version in known.versions))
+        ranges = [*{*required, *asked}]
         ranges += [each for each, built in requested.items() if built and each not in ranges]
         return [Atom("a release that is not known here", range=each, opaque=True) for each in _sorted(ranges)]
 
@@ -389,6 +422,13 @@ class Problem:
             return _where(self.atoms[name], lambda atom: atom.opaque and atom.range == fact.range)
         found = _where(self.atoms[name], lambda atom: not atom.opaque and _inside(atom, fact))
         return found or _where(self.atoms[name], lambda atom: atom.opaque and _covered(atom, fact, name))
+
+
+@cache
+def _exactly(specifier: str) -> Version | None:
+    """Return the version that a specifier pins; None where it admits others."""
+    found = _EXACTLY.match(specifier)
+    return Version(found[1]) if found else None
 
 
 def _inside(atom: Atom, fact: Fact) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 
 from packaging.ranges import VersionRange
 
@@ -27,12 +28,12 @@ class Literal:
     negated: bool = False
     required: bool = False
 
-    @property
+    @cached_property
     def label(self) -> str | None:
         """The local version label of the literal, or None."""
         return self.text[1:] if self.text.startswith("+") and not self.name.startswith(ENV) else None
 
-    @property
+    @cached_property
     def range(self) -> VersionRange | None:
         """The versions that `text` admits; None for a label, a value or a variable."""
         if self.label is not None or self.name in NAMED or self.name.startswith(ENV) or self.text == NO_CUDA:
@@ -62,10 +63,14 @@ def literals(side: Mapping[str, str], *, negated: bool = False, required: bool =
 
     Where `required`, a condition that admits every version means that the package must be installed.
     """
+    return _literals(tuple(sorted(side.items())), negated, required)
+
+
+@cache
+def _literals(side: tuple[tuple[str, str], ...], negated: bool, required: bool) -> tuple[Literal, ...]:
+    """Return the literals of `literals`: several problems about one question have most rules in common."""
     return tuple(
-        Literal(name, part, negated, required and not part)
-        for name, text in sorted(side.items())
-        for part in condition_parts(text)
+        Literal(name, part, negated, required and not part) for name, text in side for part in condition_parts(text)
     )
 
 

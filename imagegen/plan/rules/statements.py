@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property, reduce
+from operator import and_
 
-from packaging.markers import Marker
 from packaging.tags import Tag, parse_tag
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -16,20 +17,23 @@ from imagegen.core.oci import MACHINES, PLATFORMS
 from imagegen.core.types import parse_requirement
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, holds
 from imagegen.plan.matrix.model import Rule, cuda_version
-from imagegen.plan.rules.facts import Fact, Facts
+from imagegen.plan.rules.atoms import Atom, points
+from imagegen.plan.rules.facts import Fact, Facts, versions_in
 from imagegen.plan.rules.scans import ONLY_ON_PYPI, ScanCache
 from imagegen.plan.rules.torch_pins import TORCH, library_rules
 
 _INDEXES = {"pypi": "PyPI"}  # as users call them
-# What torch asks of NVIDIA's libraries is true of PyPI's build alone; builds for other CUDA versions ask for others.
 _ALWAYS = {"sglang": frozenset({"srt"})}  # extras without which nothing runs: of sglang before 0.5.3, the engine
+_EXACT = re.compile(r"\s*([=!]=)\s*([^=*+]+)")
+_BOUND = re.compile(r"\s*([<>]=?)[^=*].*")  # a comparison that admits all releases above or below one
+# What torch asks of NVIDIA's libraries is true of PyPI's build alone; builds for other CUDA versions ask for others.
 _OF_THE_BUILD = re.compile(r"(nvidia|cuda)-.+")
 _GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}  # PEP 600, "Legacy manylinux tags"
 
 
 # A statement without the releases that it is about: the name, its choices, the words, the marker and its extra, and the
 # extras of the name that are required.
-Said = tuple[str, tuple[str, ...], str, Marker | None, str, frozenset[str]]
+Said = tuple[str, tuple[str, ...], str, str | None, str, frozenset[str]]
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Statement:
     name: str
     choices: tuple[str, ...]  # PEP 440 specifiers
     needs: str
-    marker: Marker | None = None
+    marker: str | None = None  # PEP 508
     extra: str = ""  # for which the marker counts
     extras: frozenset[str] = frozenset()  # of `name`
 
@@ -84,8 +88,31 @@ class Releases:
     def fitting(self, specifier: str) -> int:
         """The mask of those that a PEP 440 specifier admits."""
         if specifier not in self._fitting:
-            self._fitting[specifier] = self.within(Fact.within(specifier))
+            parts = specifier.split(",") if "===" not in specifier else [specifier]
+            self._fitting[specifier] = reduce(and_, map(self._fitting_part, parts), (1 << len(self.versions)) - 1)
         return self._fitting[specifier]
+
+    def _fitting_part(self, specifier: str) -> int:
+        """Return the mask for one comparison. What ">=" and "<" admit has no gaps: its end is searched in halves."""
+        every = (1 << len(self.versions)) - 1
+        if exact := _EXACT.fullmatch(specifier):
+            found = self._places.get(Version(exact[2]), 0)
+            return found if exact[1] == "==" else every & ~found
+        if bound := _BOUND.fullmatch(specifier):
+            admitted, upwards = versions_in(specifier), bound[1].startswith(">")
+            end = bisect_left(self.versions, True, key=lambda version: (version in admitted) is upwards)
+            below = (1 << end) - 1
+            return every & ~below if upwards else below
+        return self.within(Fact.within(specifier))
+
+    @cached_property
+    def _places(self) -> dict[Version, int]:
+        return {version: 1 << place for place, version in enumerate(self.versions)}
+
+    @cached_property
+    def points(self) -> tuple[Atom, ...]:
+        """The atoms of the releases."""
+        return points(self.versions)
 
     def statements(self, among: int, machine: str, extras: frozenset[str] = frozenset()) -> tuple[Statement, ...]:
         """Return the statements of the releases in the mask; one that several of them share, once."""
@@ -175,7 +202,7 @@ class MetadataCache:
             return {}
         if not fact and name not in ONLY_ON_PYPI:
             known = self.of(name)
-            releases = list(map(str, known.versions)) if known else []
+            releases = [each.version for each in known.all] if known else []
             found = self.scans.rules_of_required(name, releases, cuda_of_stack(facts))
             return {rule.id: rule for rule in found if not rule.id.endswith(":cuda")}  # the stack's CUDA has its build
         scans, known = self.scans.of(name), self.of(name)
@@ -230,10 +257,11 @@ def _with_included(package: str, release: ReleaseMetadata, extras: Iterable[str]
 
 
 @cache
-def _requirement(text: str) -> tuple[str, str, Marker | None, frozenset[str]]:
+def _requirement(text: str) -> tuple[str, str, str | None, frozenset[str]]:
     parsed = parse_requirement(text)
     extras = frozenset(map(canonicalize_name, parsed.extras))
-    return canonicalize_name(parsed.name), str(parsed.specifier), parsed.marker, extras
+    marker = str(parsed.marker) if parsed.marker else None  # as text: a marker is written out for each comparison
+    return canonicalize_name(parsed.name), str(parsed.specifier), marker, extras
 
 
 @cache
@@ -288,5 +316,10 @@ def machine_of(facts: Facts) -> str:
 
 def holding(statement: Statement, pythons: Iterable[Version], machine: str) -> list[bool]:
     """Return for each Python whether the statement certainly applies on Linux."""
-    marker = statement.marker
-    return [marker is None or holds(str(marker), str(python), machine, statement.extra) is True for python in pythons]
+    marker, extra = statement.marker, statement.extra
+    return [marker is None or is_held(marker, python, machine, extra) for python in pythons]
+
+
+def is_held(marker: str, python: Version, machine: str, extra: str) -> bool:
+    """Return whether a marker certainly holds for a Python on Linux."""
+    return holds(marker, str(python), machine, extra) is True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -101,9 +101,9 @@ def suggest(
     builds = builds or Builds()
     rules = rules_about(question, [*rules, *unscanned_rules(question, library, builds)], library)
     try:
+        search = _Search(question, rules, library, surroundings, builds)
         for avoids_warnings in (True, False):
-            search = _Search(question, rules, library, surroundings, builds, avoids_warnings=avoids_warnings)
-            if found := search.run(at_most):
+            if found := search.run(at_most, avoids_warnings=avoids_warnings):
                 return tuple(sorted(found, key=_order)[:at_most])
     except GaveUpError:
         pass
@@ -124,13 +124,10 @@ class _Search:
         library: MetadataCache,
         surroundings: PlatformChoices,
         builds: Builds,
-        *,
-        avoids_warnings: bool,
     ) -> None:
         self.question = question
         self.builds = builds
         self.surroundings = surroundings
-        self.avoids_warnings = avoids_warnings
         facts = question.facts
         self.costs = dict.fromkeys((name for name in facts.packages if library.of(name)), 1)
         self.costs |= {name: _COST[name] for name in ("cuda", "python") if name in facts.versions}
@@ -145,41 +142,46 @@ class _Search:
         self.problem = Problem(rules, facts, library, scope)
         self.masks = self.problem.masks_of(facts)
         self.commits = {name for name, fact in facts.packages.items() if fact.built}
-        self.hopeless = False  # whether what cannot be changed, GPU and driver say, is refused by itself
-        self.states = [self._on(each) for each in on_each(question.gpus, facts)]
+        self.states: list[State] = []
         self.choices = {name: sorted(self._choices(name), key=lambda choice: choice.distance) for name in self.costs}
 
-    def _on(self, facts: Facts) -> State:
-        """Return the state that holds whatever changes: rules, statements, and those of this GPU."""
-        warn = (rule for rule in self.problem.rules.values() if rule.severity == "warning")
-        ignored = (
-            set() if self.avoids_warnings else {f"rule {rule.id}" for rule in warn if rule.evidence != "remembered"}
-        )
+    def _on(self, facts: Facts, ignored: Collection[str]) -> State | None:
+        """Return the state that holds whatever changes: rules, statements, and those of this GPU.
+
+        None where what cannot be changed, GPU and driver say, is refused by itself. `ignored` are origins of clauses.
+        """
         every = (clause for clause in self.problem.clauses if clause.origin not in ignored)
         lasting = [clause for clause in every if not clause.origin.startswith(("fact ", "known "))]
         lasting += [*self.problem.known_clauses({}), *self._without_removed()]
         if "gpu" in facts.versions:
             lasting += self.problem.clauses_of({"gpu": self.problem.admitted("gpu", facts.versions["gpu"])})
         state = State.of(self.problem.domains, lasting)
-        self.hopeless |= state.propagate(lasting) is not None
-        return state
+        return None if state.propagate(lasting) else state
+
+    def _warnings(self) -> frozenset[str]:
+        """Return the origins of rules that only warn."""
+        warn = (rule for rule in self.problem.rules.values() if rule.severity == "warning")
+        return frozenset(f"rule {rule.id}" for rule in warn if rule.evidence != "remembered")
 
     def _without_removed(self) -> Iterator[Clause]:
         """Yield clauses that exclude releases which others require and the index no longer has."""
         for name, known in self.problem.releases.items():
-            among = set(known.versions)
+            first = len(known.versions) + 1  # after the atom of its absence
             removed = [
                 place
-                for place, atom in enumerate(self.problem.atoms[name])
-                if atom.version and atom.version not in among and not atom.version.is_prerelease
+                for place, atom in enumerate(self.problem.atoms[name][first:], first)
+                if atom.version and not atom.version.is_prerelease
             ]
             if removed:
                 left = self.problem.domains[name] & ~sum(1 << place for place in removed)
                 yield Clause(f"known {name}", ((name, left),))
 
-    def run(self, at_most: int) -> list[Suggestion]:
+    def run(self, at_most: int, *, avoids_warnings: bool) -> list[Suggestion]:
         found: list[Suggestion] = []
-        if self.hopeless:
+        ignored = frozenset[str]() if avoids_warnings else self._warnings()
+        states = [self._on(each, ignored) for each in on_each(self.question.gpus, self.question.facts)]
+        self.states = [state for state in states if state]
+        if len(self.states) < len(states):
             return found
         cores = [frozenset({name}) for name in self.costs if self._unknown(name)]
         if not cores and self._assign(())[1]:
@@ -221,19 +223,25 @@ class _Search:
                     blamed = (origin for origin in failed.origins if origin.startswith("fact "))
                     return frozenset(origin.removeprefix("fact ") for origin in blamed), None
             best = _Best()
-            self._descend(self.states, names, 0, {}, best)
+            fewest_first = sorted(names, key=lambda name: len(self.choices[name]))  # then bounds are known early
+            self._descend(self.states, tuple(fewest_first), 0, {}, best)
             return None, best.near
         finally:
             for state, mark in zip(self.states, marks, strict=True):
                 state.undo(mark)
 
     def _held(self, freed: Iterable[str]) -> list[Clause]:
-        """The facts that stay. A base and its glibc go together; what is changed is not left out."""
+        """The facts that stay. A base and its glibc go together; what is changed is not left out.
+
+        A label that stays with another version of its package is not called a fact: that change does not lift it.
+        """
         names = set(freed) | ({"glibc"} if "base" in freed else set())
-        names |= {f"{name}+" for name in names if name in self.commits or name in self.labels}
+        changed = self.commits | self.labels.keys()
+        names |= {f"{name}+" for name in names & changed}
         held = self.problem.clauses_of({name: mask for name, mask in self.masks.items() if name not in names})
         held += [Clause("present", ((name, ~1),)) for name in names if name in self.problem.releases]
-        return [Clause(each.origin.replace("fact glibc", "fact base"), each.literals) for each in held]
+        origins = {"fact glibc": "fact base"} | {f"fact {name}": "label" for name in names - changed}
+        return [Clause(origins.get(each.origin, each.origin), each.literals) for each in held]
 
     def _descend(
         self, states: Sequence[State], names: tuple[str, ...], distance: int, taken: dict[str, str], best: _Best
@@ -243,8 +251,9 @@ class _Search:
                 best.near = Suggestion(0, distance, dict(taken))
             return
         name, *rest = names
+        left = sum(self._least(states, each) for each in rest)  # at least so far away are the others
         for choice in self.choices[name]:
-            if best.near and distance + choice.distance >= best.near.distance:
+            if best.near and distance + choice.distance + left >= best.near.distance:
                 return
             marks = [len(state.steps) for state in states]
             if not any(_narrowed_away(state, choice) for state in states):
@@ -252,6 +261,11 @@ class _Search:
                 self._descend(states, tuple(rest), further, {**taken, name: choice.specifier}, best)
             for state, mark in zip(states, marks, strict=True):
                 state.undo(mark)
+
+    def _least(self, states: Sequence[State], name: str) -> int:
+        """Return the distance of the nearest choice of a name that none of the states excludes; choices are sorted."""
+        open_ = (each.distance for each in self.choices[name] if all(_is_open(state, each) for state in states))
+        return next(open_, 0)
 
     def _choices(self, name: str) -> Iterator[_Choice]:
         """Yield the values that a name may be changed to, without the asked one."""
@@ -332,6 +346,10 @@ def _failed(state: State) -> Contradiction | None:
     failed = search(state)
     state.undo(mark)
     return failed
+
+
+def _is_open(state: State, choice: _Choice) -> bool:
+    return all(state.domains[name] & mask for name, mask in choice.masks.items())
 
 
 def _narrowed_away(state: State, choice: _Choice) -> bool:
