@@ -6,7 +6,7 @@ import dataclasses
 import fnmatch
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,8 +103,8 @@ def cell_id(image: str, axes: Mapping[str, str], defaults: Mapping[str, str]) ->
 # The inputs of a lock, as one hash per input, so that a stale lock can name the input that changed.
 
 
-def inputs(cell: Cell) -> Cell:
-    """The cell with its `inputs` filled in.
+def inputs(cell: Cell, sdists: Mapping[str, str]) -> Cell:
+    """The cell with its `inputs` filled in; `sdists` are the `sdist_inputs` of its CUDA version.
 
     Descriptions and purposes stay out: they reach no lock, so a corrected typo makes none stale. Reasons of pins and
     variables are in, because the lock repeats them. Rules are out: they judge a lock each time that it is used.
@@ -141,9 +141,15 @@ def inputs(cell: Cell) -> Cell:
         for each in cell.requirements
         if (recipe := cell.recipes.get(each.component.package))
     }
-    required = {each.component.name for each in cell.requirements}
-    parts |= {f"sdist {each.package}": _essence(each, cell) for each in cell.sdists if each.name not in required}
-    return dataclasses.replace(cell, inputs={name: sha256(parts[name]) for name in sorted(parts)})
+    required = {f"sdist {each.component.package}" for each in cell.requirements}
+    hashes = {name: each for name, each in sdists.items() if name not in required}
+    hashes |= {name: sha256(part) for name, part in parts.items()}
+    return dataclasses.replace(cell, inputs=dict(sorted(hashes.items())))
+
+
+def sdist_inputs(sdists: Iterable[Component], cuda: str) -> dict[str, str]:
+    """Return the inputs that components with an Sdist are for the cells of a CUDA version that do not require them."""
+    return {f"sdist {each.package}": sha256(_essence(each, cuda)) for each in sdists}
 
 
 def sha256(value: Any) -> str:
@@ -166,7 +172,7 @@ def _routed(each: Requirement, cell: Cell) -> list[Any]:
     """Return what this cell's resolution depends on of a required component; releases on PyPI have no alias and no
     label.
     """
-    package, _, _, sdist = _essence(each.component, cell)
+    package, _, _, sdist = _essence(each.component, cell.cuda)
     return [package, None if each.index == "pypi" else each.index, each.label, sdist]
 
 
@@ -175,10 +181,10 @@ def _interpreter(cell: Cell) -> list[Any]:
     return [each.name, each.path, each.version, each.release, file and dataclasses.asdict(file)]
 
 
-def _essence(component: Component, cell: Cell) -> list[Any]:
-    """Return what this cell's resolution depends on of the component: not its entries for other CUDA versions."""
+def _essence(component: Component, cuda: str) -> list[Any]:
+    """Return what a cell's resolution depends on of the component: not its entries for other CUDA versions."""
     sdist = component.sdist and dataclasses.asdict(component.sdist)
-    return [component.package, component.index.get(cell.cuda), component.local.get(cell.cuda), sdist]
+    return [component.package, component.index.get(cuda), component.local.get(cuda), sdist]
 
 
 def _build(recipe: Recipe, requirement: Requirement, cell: Cell) -> list[Any]:

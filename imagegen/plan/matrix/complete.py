@@ -15,7 +15,7 @@ from imagegen.core.config import mirror_name
 from imagegen.core.errors import ErrorList, Location, MatrixError
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.builds import LEADER, Builds
-from imagegen.plan.matrix.cells import Matrix, cell_id, inputs
+from imagegen.plan.matrix.cells import Matrix, cell_id, inputs, sdist_inputs
 from imagegen.plan.matrix.compose import (
     Composition,
     Definition,
@@ -86,6 +86,8 @@ class _Completion:
         self.errors = errors
         self.directories = directories
         self._metadata: dict[str, PackageReleases | None] = {}
+        self._pypi_builds: dict[tuple[str, str, str], bool] = {}  # by package, its specifier and the version of CUDA
+        self._sdist_inputs: dict[str, dict[str, str]] = {}  # by value of the cuda axis
         self._ambiguous: set[tuple[tuple[str, str], str]] = set()  # what is refused already, by image
         self.unresolved = unresolved  # entries that name what does not exist
         self.axes: dict[str, AxisEntry] = {found.name: found.entry for found in self._sound("axes")}
@@ -311,7 +313,7 @@ class _Completion:
             return named or own
         specifier = leader.version if leader else ""
         try:
-            return "pypi" if is_pypi_build(specifier, version, self._harvested(component.pypi_build)) else own
+            return "pypi" if self._is_pypi_build(component.pypi_build, specifier, version) else own
         except AmbiguousBuildError as error:
             what = f'"{component.pypi_build}{specifier}" admits builds for CUDA {version} and others'
             fix = f"pin {component.pypi_build}, bound its version on both sides, or name its `index:`"
@@ -319,6 +321,13 @@ class _Completion:
                 self._ambiguous.add((found.path, what))
                 self.errors.append(MatrixError(what, where=found.where(), why=str(error), fix=fix))
             return own
+
+    def _is_pypi_build(self, package: str, specifier: str, cuda: str) -> bool:
+        """Return `is_pypi_build` of a package, which is asked once for all cells. Raises AmbiguousBuildError."""
+        key = (package, specifier, cuda)
+        if key not in self._pypi_builds:
+            self._pypi_builds[key] = is_pypi_build(specifier, cuda, self._harvested(package))
+        return self._pypi_builds[key]
 
     def _harvested(self, package: str) -> PackageReleases | None:
         if package not in self._metadata:
@@ -411,7 +420,9 @@ class _Completion:
             extends=entry.extends,
             stack=_stack_file(entry.stack, chain) if entry.stack else None,
         )
-        return inputs(draft)
+        if draft.cuda not in self._sdist_inputs:
+            self._sdist_inputs[draft.cuda] = sdist_inputs(self.sdists, draft.cuda)
+        return inputs(draft, self._sdist_inputs[draft.cuda])
 
     def _copies(self, made: Composition, places: Mapping[str, Definition]) -> Iterator[CopySource]:
         for path, each in sorted(made.files.items()):

@@ -117,7 +117,11 @@ class Definition:
     """The entry that defines a name of a cell, and the place where it does."""
 
     found: PlacedEntry
-    where: Location
+    inside: tuple[str | int, ...]  # the path to the name, below the entry
+
+    @property
+    def where(self) -> Location:
+        return self.found.where(*self.inside)
 
 
 def definitions(
@@ -132,12 +136,12 @@ def definitions(
     found: dict[str, Definition] = {}
     for parts in chain:
         for part in parts:
-            found |= {name: Definition(part, part.where(section, name)) for name in getattr(part.entry, section)}
+            found |= {name: Definition(part, (section, name)) for name in getattr(part.entry, section)}
         for part in parts:
             for position, variant in enumerate(part.entry.variants):
                 if applies(variant.when, axes):
                     found |= {
-                        name: Definition(part, part.where("variants", position, section, name))
+                        name: Definition(part, ("variants", position, section, name))
                         for name in getattr(variant, section)
                     }
     return found

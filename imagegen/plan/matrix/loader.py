@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from imagegen.plan.matrix.schema import SECTIONS, MatrixFile
 
 RECIPES = "wheels"  # a directory of this name may hold other things too
 CATALOGUE = "catalogue"  # below it: data of another language, which imagegen.wheels reads
+_ParsedFile = tuple[documents.YamlDocument, MatrixFile, ErrorList[MatrixError]]
 
 
 def load(directories: Sequence[Path]) -> Matrix:
@@ -33,8 +35,8 @@ def load(directories: Sequence[Path]) -> Matrix:
     errors: ErrorList[MatrixError] = ErrorList()
     for layer, directory in enumerate(directories):
         for file in _files(directory, errors):
-            document = _read(file, data.project_directory(directory), errors)
-            parsed = _validate(document, errors)
+            document, parsed, found_errors = _read(file, data.project_directory(directory))
+            errors += found_errors
             for section in SECTIONS:
                 for name, entry in getattr(parsed, section).items():
                     found = PlacedEntry(name, entry, document, (section, name), layer)
@@ -70,17 +72,25 @@ def _files(directory: Path, errors: list[MatrixError]) -> list[Path]:
     return files
 
 
-def _read(file: Path, project: Path | None, errors: list[MatrixError]) -> documents.YamlDocument:
+def _read(file: Path, project: Path | None) -> _ParsedFile:
     try:
         raw = data.read(file, project, data.MAX_SOURCE_FILE)
     except OSError as error:
-        errors.append(
-            MatrixError("the file cannot be read", code="matrix-unreadable", where=str(file), why=error.strerror)
+        unreadable = MatrixError(
+            "the file cannot be read", code="matrix-unreadable", where=str(file), why=error.strerror
         )
-        return documents.YamlDocument(file, data={})
+        return documents.YamlDocument(file, data={}), MatrixFile(), ErrorList([unreadable])
+    return _parse(file, raw) if project else _parse_shipped(file, raw)
+
+
+def _parse(file: Path, raw: bytes) -> _ParsedFile:
     document = documents.parse(file, raw)
-    errors += document.errors
-    return document
+    errors: ErrorList[MatrixError] = ErrorList(document.errors)
+    errors.omitted = document.errors.omitted
+    return document, _validate(document, errors), errors
+
+
+_parse_shipped = functools.cache(_parse)  # a command that tries an entry of a project loads the matrix twice
 
 
 def _validate(document: documents.YamlDocument, errors: list[MatrixError]) -> MatrixFile:
