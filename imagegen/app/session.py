@@ -98,8 +98,9 @@ class Session:
         return [*directories, *(each for each in own if _there(each) and each.resolve() not in theirs)]
 
     def with_matrices(self, directory: Path) -> Session:
-        """Return a session of the same project whose matrix has the files of one more directory."""
+        """Return a session of this project with the matrix files of one more directory; it keeps no results."""
         other = Session(self.env, self.project, self.progress)
+        other.compiled = ResultCache(None)
         other.matrix_directories = [*self.matrix_directories, directory]
         return other
 
@@ -117,9 +118,12 @@ class Session:
         return compiled.digest_of_trees(self.matrix_directories)
 
     def _compiled(self, kind: str, subject: str, compute: Callable[[], T], *inputs: str | None) -> T:
-        """Return the result of `compute`, which the files of matrices and the other inputs decide alone."""
-        project = os.path.abspath(self.project)
-        return self.compiled.of(kind, f"{project}\n{subject}", (self._sources, *inputs), compute)
+        """Return the result of `compute`, which the files of matrices and the other inputs decide alone.
+
+        All projects without matrices and recipes of their own share one result.
+        """
+        owner = os.path.abspath(self.project) if len(self.matrix_directories) > len(_SHIPPED) else ""
+        return self.compiled.of(kind, f"{owner}\n{subject}", (self._sources, *inputs), compute)
 
     @cached_property
     def matrix(self) -> Matrix:
@@ -194,8 +198,9 @@ class Session:
     def check_lock(self, found: Lock, cell: Cell) -> LockCheck:
         """Return what is wrong with a lock. Raises LockError for a platform that wheels do not know."""
         read, digest = self._read.get(cell.id, (None, None))
+        path = os.path.abspath(self.lock_path(cell))
         return self._compiled(
-            "lock-check", cell.id, lambda: self._check_lock(found, cell), digest if read is found else None
+            "lock-check", path, lambda: self._check_lock(found, cell), digest if read is found else None
         )
 
     def _check_lock(self, found: Lock, cell: Cell) -> LockCheck:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.app.entries import trial
 from imagegen.app.session import Session
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError, MatrixErrors
@@ -47,6 +48,27 @@ def test_a_second_run_parses_no_matrix(project: Path, monkeypatch: pytest.Monkey
     first = session(project).matrix
     monkeypatch.setattr(matrix, "load", lambda _: pytest.fail("parsed again"))
     assert session(project).matrix == first
+
+
+def test_projects_without_matrices_share_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    projects = [tmp_path / name for name in ("a", "b")]
+    for each in projects:
+        each.mkdir()
+    first = session(projects[0])
+    sound = first.fresh_lock(first.matrix.select_one(CPU))
+    monkeypatch.setattr(matrix, "load", lambda _: pytest.fail("parsed again"))
+    monkeypatch.setattr(lock, "stale", lambda *_: pytest.fail("checked again"))
+    second = session(projects[1])
+    assert second.fresh_lock(second.matrix.select_one(CPU)) == sound
+
+
+def test_an_entry_that_is_tried_replaces_no_kept_result(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = session(project)
+    before = first.matrix
+    with trial(first, project / "matrices" / "other.yaml", MATRIX.replace("small", "other")) as tried:
+        assert tried.matrix.select("other")
+    monkeypatch.setattr(matrix, "load", lambda _: pytest.fail("parsed again"))
+    assert session(project).matrix == before
 
 
 def test_a_changed_byte_counts_whatever_its_time_and_size(project: Path) -> None:
