@@ -21,7 +21,7 @@ from imagegen.run.engine import Engine
 from imagegen.run.engine.load import Loading
 from imagegen.supply.publish.attachments import SmokeRequirement, passed_report, save_passed_report
 from imagegen.wheels import builds
-from imagegen.wheels.resolve import copies
+from imagegen.wheels.resolve import copies, patches
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,12 @@ def ensure_wheels(
 
 
 def require_unchanged_copies(session: Session, cell: Cell, lock: Lock) -> None:
-    """Raise LockError where the project's files are not those of the lock; else their contents are in the store."""
+    """Raise LockError where copied files or patches are not those of the lock; else their contents are in the store."""
+    where = str(session.lock_path(cell))
     if lock.copies:  # else no store is needed
-        copies.require_unchanged(lock, cell, session.store, str(session.lock_path(cell)))
+        copies.require_unchanged(lock, cell, session.store, where)
+    if any(wheel.patches for wheel in lock.wheels):
+        patches.require_unchanged(lock, cell, session.store, where)
 
 
 def assemble_image(

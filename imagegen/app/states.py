@@ -151,8 +151,8 @@ class _Here:
             return
         if wheel.sdist:
             yield from self._source(wheel.sdist)
-        elif not self._is_served(wheel.file.index) and not self._linked(wheel.file.filename):
-            yield wheel.file.url or f"index {wheel.file.index}: {wheel.file.filename}"
+        elif not self._is_served(wheel.fetched.index) and not self._linked(wheel.fetched.filename):
+            yield wheel.fetched.url or f"index {wheel.fetched.index}: {wheel.fetched.filename}"
 
     def _source(self, sdist: LockedSdist | LockedBuild) -> Iterator[str]:
         file = sdist.source if isinstance(sdist, LockedBuild) else sdist.file

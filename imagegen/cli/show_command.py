@@ -87,6 +87,8 @@ def _config(lock: Lock) -> Iterator[str]:
     yield from (f"label {each.name}={each.value}  ({each.because})" for each in lock.labels)
     yield from (f"{each.path} from {each.source}, {_files(each)}  ({each.because})" for each in lock.copies)
     yield from (f"port {each.port}  ({each.because})" for each in lock.ports)
+    for wheel in lock.wheels:
+        yield from (f"{wheel.name} is patched by {each.path}  ({each.because})" for each in wheel.patches)
 
 
 def _files(copy: LockedCopy) -> str:
@@ -164,7 +166,7 @@ def _source(package: LockedWheel | LockedBuild) -> str:
     if isinstance(package, LockedBuild):
         return f"compiled from {_commit(package.git) if package.git else package.source.filename}"
     if package.sdist is None:
-        return "the project (wheel)" if package.file.index == LOCAL else package.file.url or package.file.index
+        return "the project (wheel)" if package.file.index == LOCAL else package.fetched.url or package.fetched.index
     if package.sdist.file.index == LOCAL:
         return "the project (directory)"
     commit = package.sdist.git

@@ -21,7 +21,7 @@ from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image import base
 from imagegen.image.interpreter import unpack
-from imagegen.plan.lock import foundation, sdist
+from imagegen.plan.lock import foundation, patched, sdist
 from imagegen.plan.lock.foundation import LockedInterpreter, directory, interpreter_key, own_python
 from imagegen.plan.lock.model import Foundation, Lock, LockedGit, LockedSdist, LockedWheel
 from imagegen.plan.lock.sdist import SdistBuilder
@@ -34,10 +34,11 @@ def contents(lock: Lock) -> dict[str, str]:
     sdists = [wheel.sdist for wheel in wheels if wheel.sdist]
     wheels += [needed for sdist in sdists for needed in sdist.build_requires]
     wheels += [needed for build in lock.builds for needed in build.build_requires]
-    files = [*(wheel.file for wheel in wheels), *(sdist.file for sdist in sdists)]
+    files = [*(wheel.file for wheel in wheels), *(wheel.fetched for wheel in wheels), *(sdist.file for sdist in sdists)]
     files += [build.source for build in lock.builds]
     found = {file.digest: file.filename for file in files}
     found |= {f"sha256:{patch.sha256}": patch.filename for build in lock.builds for patch in build.patches}
+    found |= {patch.digest: patch.path for wheel in lock.wheels for patch in wheel.patches}
     found |= {
         deb.digest: f"Debian package {deb.name} {deb.version}"
         for deb in (*lock.base.debs, *(lock.added.debs if lock.added else ()))
@@ -112,7 +113,7 @@ def fetch_each(lock: Lock, context: Context, rootfs: Callable[[], Path] | None =
 def _parts(wheel: LockedWheel) -> list[RequiredFile]:
     """The files that an index has to give for this wheel."""
     if wheel.sdist is None:
-        return [RequiredFile(wheel.name, wheel.file)]
+        return [RequiredFile(wheel.name, wheel.fetched)]
     own = [] if wheel.sdist.git else [RequiredFile(wheel.name, wheel.sdist.file)]
     return [*own, *(RequiredFile(each.name, each.file) for each in wheel.sdist.build_requires)]
 
@@ -147,12 +148,28 @@ def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, set
             finder.fetch(required)
         except MissingFiles as error:
             lacking = lacking.also(error.files) if lacking else error
+    gone = [patch for patch in wheel.patches if not workshop.store.has(patch.digest, patch.size)]
+    if gone:
+        fix = "run this in the project, or bring its patches"
+        absent = MissingFiles(
+            [Missing(each.path, each.sha256, ("the store: it lacks it",), fix) for each in gone], workshop.store.root
+        )
+        lacking = lacking.also(absent.files) if lacking else absent
     if lacking:
         raise lacking
 
 
 def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, settings: Settings) -> LockedWheel:
     _bring(wheel, finder, workshop, settings)
+    if wheel.original:
+        made = patched.build(wheel.original, wheel.patches, workshop.store)
+        if made != wheel.file:
+            raise ReproducibilityError(
+                f"{wheel.file.filename} with its patches is not the wheel that the lock names",
+                code="not-reproducible-patch",
+                why=f"expected sha256 {wheel.file.sha256}, got {made.sha256}",
+                fix="use the imagegen that wrote the lock, or lock again",
+            )
     if wheel.sdist:
         built = sdist.build(wheel.name, wheel.version, wheel.sdist, workshop)
         if (built.sha256, built.size) != (wheel.file.sha256, wheel.file.size):

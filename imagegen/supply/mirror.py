@@ -86,7 +86,7 @@ def _files(locked: Lock, store: Store) -> dict[str, tuple[str, int]]:
     """
     sdists = [wheel.sdist for wheel in _made(locked) if wheel.sdist]
     wheels = [locked.uv, *_indexed(locked)]
-    files = [wheel.file for wheel in wheels] + [each.file for each in sdists if each.file.index != LOCAL]
+    files = [wheel.fetched for wheel in wheels] + [each.file for each in sdists if each.file.index != LOCAL]
     files += [needed.file for sdist in sdists for needed in sdist.build_requires]
     files += [needed.file for build in locked.builds for needed in build.build_requires]
     files += [build.source for build in locked.builds if build.source.index != LOCAL]

@@ -19,6 +19,7 @@ ORDER = [
     "core.types",
     "core.errors",
     "core.data",
+    "core.patch",
     "core.compiled",
     "core.config",
     "core.progress",

@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from imagegen.core.data import shipped
+from imagegen.core.patch import apply, parse
 from imagegen.core.store import Store
 from imagegen.image.layers.image import image
 from imagegen.image.layers.plan import ENTRYPOINT
 from imagegen.plan import matrix
 from imagegen.plan.matrix.model import Cell
-from imagegen.wheels.resolve import copies
+from imagegen.wheels.resolve import copies, patches
 from tests.support.tiny_lock import LOCK
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/replace-a-dockerfile.md").read_text(encoding="utf-8")
@@ -48,6 +49,18 @@ def test_config(tmp_path: Path) -> None:
     assert config["Entrypoint"] == [ENTRYPOINT, "python", "-m", "http.server"]
     assert (config["Cmd"], config["User"], config["WorkingDir"]) == (["8000"], "1000:1000", "/srv")
     assert (config["Labels"]["com.example.team"], config["ExposedPorts"]) == ("alignment", {"8000/tcp": {}})
+
+
+def test_patches(tmp_path: Path) -> None:
+    cell = example(tmp_path, "my-patches")
+    (diff,) = re.findall(r"```diff\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "patches").mkdir()
+    (tmp_path / "patches/trl-padding.patch").write_text(diff)
+    ((package, (locked,)),) = patches.read(cell, Store(tmp_path / "store")).items()
+    assert (package, locked.path, bool(locked.source)) == ("trl", "patches/trl-padding.patch", True)
+    (patch,) = parse(diff.encode())
+    old = {"trl/padding.py": b"def pad(batch):\n    return batch\n"}
+    assert apply(patch, old.get) == b"def pad(batch):\n    return batch or []\n"
 
 
 def test_files(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from imagegen.audit.model import InstalledDeb, Licence, OsRelease
 from imagegen.core.oci import ImageConfig, RemoteImage
 from imagegen.core.types import Submodule
 from imagegen.plan.lock.foundation import LockedBase
-from imagegen.plan.lock.model import Lock, LockedFile, LockedGit, LockedPatch, LockedSdist
+from imagegen.plan.lock.model import PATCHED, Lock, LockedFile, LockedGit, LockedPatch, LockedSdist, WheelPatch
 from imagegen.supply.trust.licences import KnownLicences
 from imagegen.supply.trust.sbom import sbom
 from tests.support.lock_samples import locks as any_lock
@@ -135,6 +135,22 @@ def test_what_is_made_of_an_sdist_has_it() -> None:
     (source,) = found["pedigree"]["ancestors"]
     assert source["hashes"][0]["content"] == "6" * 64
     assert "file_name=demo-1.0.tar.gz" in source["purl"]
+
+
+def test_what_is_patched_has_its_original_and_its_patches() -> None:
+    wheel = WITH_BUILD.wheels[0]
+    patch = WheelPatch("patches/a.patch", "7" * 64, 9, "It was wrong.", "https://example.org/1")
+    file = LockedFile(wheel.file.filename, 10, "8" * 64, PATCHED)
+    patched = replace(wheel, file=file, sdist=None, original=wheel.file, patches=(patch,))
+    lock = replace(WITH_BUILD, wheels=(patched, *WITH_BUILD.wheels[1:]))
+    found = document(lock)
+    package = component(found, wheel.name)
+    assert properties(package)["imagegen:index"] == wheel.file.index
+    assert package["hashes"][0]["content"] == "8" * 64
+    assert package["pedigree"]["ancestors"][0]["hashes"][0]["content"] == wheel.file.sha256
+    (one,) = package["pedigree"]["patches"]
+    assert one["diff"]["url"] == "patches/a.patch#sha256=" + "7" * 64
+    assert one["resolves"][0]["source"]["url"] == "https://example.org/1"
 
 
 def test_licences_are_listed_and_unknown_ones_marked() -> None:

@@ -168,7 +168,7 @@ def required_bytes(
 def _files(wheel: LockedWheel) -> list[LockedFile]:
     """Return the files that the store needs for this wheel."""
     if wheel.sdist is None:
-        return [wheel.file]
+        return [wheel.file, *([wheel.original] if wheel.original else [])]
     return [wheel.file, wheel.sdist.file, *(each.file for each in wheel.sdist.build_requires)]
 
 

@@ -43,7 +43,7 @@ def stale(lock: Lock, cell: Cell) -> tuple[str, ...]:
     moved = {name for name in names if lock.inputs.get(name) != now.get(name)}
     if lock.file_conflicts != file_conflicts_among(cell.file_conflicts, lock.packages):
         moved.add("file-conflicts")
-    if any(wheel.record_exception != cell.record_exceptions.get(wheel.file.sha256) for wheel in lock.wheels):
+    if any(wheel.record_exception != cell.record_exceptions.get(wheel.fetched.sha256) for wheel in lock.wheels):
         moved.add("record-exceptions")
     return tuple(sorted(moved))
 
@@ -88,6 +88,7 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
         ("port", lock.ports, cell.ports),
         ("copy", [(each.path, each.source, each.because) for each in lock.copies], _copies(cell)),
         ("override", lock.overrides, cell.overrides),
+        ("patch", _patches(lock), [(each.package, each.source, each.because, each.origin) for each in cell.patches]),
     )
     yield from (name for name, said, meant in repeated if said != meant)
     wheels = {wheel.name: wheel for wheel in lock.wheels}
@@ -130,6 +131,11 @@ def _copies(cell: Cell) -> list[tuple[str, str, str]]:
     return [(each.path, each.source, each.because) for each in cell.copies]
 
 
+def _patches(lock: Lock) -> list[tuple[str, str, str, str | None]]:
+    rows = ((wheel.name, each.path, each.because, each.source) for wheel in lock.wheels for each in wheel.patches)
+    return sorted(rows, key=lambda row: row[1])
+
+
 def _source(wheel: LockedWheel) -> LockedGit | None:
     return wheel.sdist.git if wheel.sdist else None
 
@@ -138,7 +144,7 @@ def _is_ordinary(wheel: LockedWheel) -> bool:
     """Return whether the wheel comes from the default index, as every wheel does that the cell does not require by
     name.
     """
-    return wheel.file.index == DEFAULT and wheel.choice is None
+    return wheel.fetched.index == DEFAULT and wheel.choice is None
 
 
 def _is_plain(wheel: LockedWheel) -> bool:
@@ -175,13 +181,13 @@ def _is_of(wheel: LockedWheel, requirement: Requirement, cell: Cell) -> bool:
     if cell.is_prelocked:
         return True
     if requirement.address:
-        return (wheel.file.url, wheel.file.sha256) == (requirement.address.url, requirement.address.sha256)
+        return (wheel.fetched.url, wheel.fetched.sha256) == (requirement.address.url, requirement.address.sha256)
     has_recipe = requirement.component.package in cell.recipes
     chosen = wheel.choice is not None and has_recipe and not requirement.from_source
     if requirement.own:
         return wheel.file.index == LOCAL and bool(wheel.sdist) == (requirement.own.kind == "path")
     index = GIT if requirement.git else requirement.index
-    return wheel.file.index == index or (chosen and wheel.file.index in (URL, LINKS))
+    return wheel.fetched.index == index or (chosen and wheel.fetched.index in (URL, LINKS))
 
 
 def _compiles(build: LockedBuild, requirement: Requirement, cell: Cell) -> bool:

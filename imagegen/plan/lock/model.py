@@ -29,6 +29,7 @@ from imagegen.plan.lock.tables import (
     GIT,
     LINKS,
     LOCAL,
+    PATCHED,
     URL,
     CopiedFile,
     LockedBuild,
@@ -39,6 +40,7 @@ from imagegen.plan.lock.tables import (
     LockedSdist,
     LockedWheel,
     LockTable,
+    WheelPatch,
     archive_name,
 )
 from imagegen.plan.matrix.model import ConfigField, EnvVar, ExposedPort, FileConflictRule, Label, Override
@@ -49,6 +51,7 @@ __all__ = [
     "LINKS",
     "LOCAL",
     "LOCK_VERSION",
+    "PATCHED",
     "URL",
     "CopiedFile",
     "FileConflict",
@@ -70,6 +73,7 @@ __all__ = [
     "LockedWheel",
     "Record",
     "RecordedLayer",
+    "WheelPatch",
     "archive_name",
     "file_conflicts_among",
 ]

@@ -93,6 +93,7 @@ URL = "url"  # in place of an index's alias: the file has an address of its own
 LINKS = "find-links"  # in place of an index's alias: only places that the user names have the file
 BUILT = "wheelhouse"  # in place of an index's alias: a compiler makes the file
 LOCAL = "local"  # in place of an index's alias: the file, or the directory that it is made of, is on the user's disk
+PATCHED = "patched"  # in place of an index's alias: the file is another wheel with patches of the project
 _SPEC = "spec.json"  # the file beside those of a build
 
 
@@ -202,11 +203,26 @@ class LockedCopy(LockTable):
 
 
 @dataclass(frozen=True)
+class WheelPatch(LockTable):
+    """A unified diff of the project that is applied to a wheel."""
+
+    path: t.RelativePath  # from the project's directory
+    sha256: t.Sha256
+    size: t.Size
+    because: t.Line
+    source: t.Line | None = None
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self.sha256}"
+
+
+@dataclass(frozen=True)
 class LockedWheel(LockTable):
     """One distribution of the stack.
 
-    With `sdist`, `file` is the wheel that imagegen builds from it: its sha256 and size are a promise that every
-    build checks, and no index serves it.
+    With `sdist`, `file` is the wheel that imagegen builds from it; with `original`, it is that file with the
+    `patches`. Its sha256 and size are a promise that every build checks, and no index serves it.
     """
 
     name: t.Distribution
@@ -219,7 +235,14 @@ class LockedWheel(LockTable):
     requires: tuple[t.Line, ...] = field(default=(), kw_only=True)
     record_exception: t.Line | None = None  # why its RECORD is wrong, and accepted; None: it is right
     sdist: Annotated[LockedSdist | None, Field(validation_alias=AliasChoices("sdist", "git"))] = None
+    original: LockedFile | None = None  # the file that the patches are applied to
+    patches: Annotated[tuple[WheelPatch, ...], Field(alias="patch")] = ()  # sorted by path, and applied in this order
     build: Annotated[str | None, Field(init=False)] = None  # key of the source build that made it; in no lock file
+
+    @property
+    def fetched(self) -> LockedFile:
+        """The file that an index serves: the one before its patches."""
+        return self.original or self.file
 
     @property
     def release(self) -> str:
@@ -262,9 +285,15 @@ class LockedWheel(LockTable):
                 raise ValueError(f"{source.file.filename} is not a source distribution (PEP 625)")
             if (file.index == LOCAL) != (source.file.index == LOCAL):
                 raise ValueError(f"{file.filename} and its source are not of the same place")
+        if len({file.index == PATCHED, self.original is not None, bool(self.patches)}) > 1:
+            raise ValueError(
+                f"{file.filename} has patches and an original, then its index is {PATCHED}; or it has none"
+            )
+        if source and self.patches:
+            raise ValueError(f"{file.filename} is made of sources, and patched")
         if file.index == BUILT:
             raise ValueError(f"{file.filename} cannot be of {file.index}: what is compiled stands in a lock as a build")
-        if self.choice is None and file.index in (URL, LINKS):
+        if self.choice is None and self.fetched.index in (URL, LINKS):
             raise ValueError(f"{file.filename} is of no index, and no choice says why")
         return self
 

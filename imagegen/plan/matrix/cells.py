@@ -130,6 +130,8 @@ def inputs(cell: Cell, sdists: Mapping[str, str]) -> Cell:
     }
     if cell.copies:
         parts["files"] = [[each.path, each.source, each.because] for each in cell.copies]
+    if cell.patches:
+        parts["patches"] = [[each.package, each.source, each.because, each.origin] for each in cell.patches]
     if found := cell.from_uv_lock:
         parts["uv.lock"] = [found.uv_lock, found.extras, found.groups, found.git and found.git.commit]
     if each := cell.stack:

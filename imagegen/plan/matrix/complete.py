@@ -46,6 +46,7 @@ from imagegen.plan.matrix.model import (
     Label,
     Override,
     OwnSource,
+    PatchSource,
     PinOverride,
     Requirement,
     Rule,
@@ -415,6 +416,7 @@ class _Completion:
             labels=tuple(Label(name, each.value, each.because) for name, each in sorted(made.labels.items())),
             ports=tuple(itertools.starmap(ExposedPort, sorted(made.ports.items()))),
             copies=tuple(self._copies(made, definitions(placed, axes, "files"))),
+            patches=tuple(self._patches(made, definitions(placed, axes, "patches"))),
             override_places={name: each.where for name, each in definitions(placed, axes, "overrides").items()},
             accepts=dict(sorted(made.accepts.items())),
             extends=entry.extends,
@@ -430,6 +432,13 @@ class _Completion:
             project = self.directories[place.found.layer].parent
             top = project.joinpath(*[".."] * each.source.count("../"))
             yield CopySource(path, each.source, each.because, project / each.source, top, place.where)
+
+    def _patches(self, made: Composition, places: Mapping[str, Definition]) -> Iterator[PatchSource]:
+        for path, each in sorted(made.patches.items()):
+            place = places[path]
+            project = self.directories[place.found.layer].parent
+            top = project.joinpath(*[".."] * path.count("../"))
+            yield PatchSource(each.package, path, each.because, each.source, project / path, top, place.where)
 
 
 def _own_source(use: ComponentUse, where: Location) -> OwnSource | None:

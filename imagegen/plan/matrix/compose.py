@@ -18,6 +18,7 @@ from imagegen.plan.matrix.schema import (
     CopyEntry,
     ImageEntry,
     OverrideEntry,
+    PackagePatchEntry,
     PartEntry,
     StackEntry,
     UserEntry,
@@ -52,6 +53,7 @@ class Composition:
     config: dict[ConfigName, CommandEntry | UserEntry | WorkdirEntry] = field(default_factory=dict)
     labels: dict[str, EnvEntry] = field(default_factory=dict)
     files: dict[str, CopyEntry] = field(default_factory=dict)  # by path in the image
+    patches: dict[str, PackagePatchEntry] = field(default_factory=dict)  # by path from the project's directory
     ports: dict[str, str] = field(default_factory=dict)  # port -> what listens there
     accepts: dict[str, str] = field(default_factory=dict)  # rule -> why it only warns
 
@@ -127,7 +129,7 @@ class Definition:
 def definitions(
     chain: Iterable[Sequence[PlacedEntry]],
     axes: Mapping[str, str],
-    section: Literal["components", "files", "overrides"],
+    section: Literal["components", "files", "overrides", "patches"],
 ) -> dict[str, Definition]:
     """Return name -> the definition that counts in the cell with these `axes`, of one field of PartEntry.
 

@@ -414,6 +414,19 @@ class CopySource:
 
 
 @dataclass(frozen=True)
+class PatchSource:
+    """A unified diff of the project that is applied to the wheel of `package`."""
+
+    package: str
+    source: str  # as the matrix has it, from the project's directory
+    because: str
+    origin: str | None  # where the change is from
+    file: Path
+    top: Path  # the directory out of which no link leads
+    where: Location
+
+
+@dataclass(frozen=True)
 class Declarations:
     """The declarations of a cell's packages beside their versions. No lock depends on them.
 
@@ -460,6 +473,7 @@ class Cell:
     labels: tuple[Label, ...] = ()  # sorted by name
     ports: tuple[ExposedPort, ...] = ()  # sorted by port, as text
     copies: tuple[CopySource, ...] = ()  # sorted by path
+    patches: tuple[PatchSource, ...] = ()  # sorted by path, and applied in this order
     override_places: Mapping[str, Location] = field(default_factory=dict)  # package -> its override in the matrix
     accepts: Mapping[str, str] = field(default_factory=dict)  # id of a rule that only warns here -> why
     extends: str | None = None  # the image whose content this one takes over, where the matrix names one

@@ -271,6 +271,14 @@ class CopyEntry(Strict):
     because: t.Text
 
 
+class PackagePatchEntry(Strict):
+    """A unified diff that is applied to the installed files of a package."""
+
+    package: t.Distribution
+    because: t.Text
+    source: t.Text | None = Field(default=None, description="Where the change is from.")
+
+
 class PartEntry(Strict):
     """The common fields of images, stacks and variants."""
 
@@ -292,6 +300,9 @@ class PartEntry(Strict):
     ports: dict[t.Port, t.Text] = Field(default={}, description="Port -> what listens there.")
     files: dict[t.TargetPath, CopyEntry] = Field(
         default={}, description="Path in the image -> the file or directory of the project that is copied there."
+    )
+    patches: dict[t.RelativePath, PackagePatchEntry] = Field(
+        default={}, description="Unified diff, from the project's directory -> the package that it changes."
     )
     accepts: dict[t.Name, t.Text] = Field(
         default={}, description="Rule that only warns of this image -> why the image works all the same."

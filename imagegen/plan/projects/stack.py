@@ -371,7 +371,7 @@ def _is_locked(package: StackPackage, locked: LockedWheel | LockedBuild | None, 
     if package.commit:
         return source is not None and source.git is not None and source.git.commit == package.commit.commit
     remote = target.best((file.filename, file) for file in package.wheels) or package.sdist
-    file = source.file if source else locked.file
+    file = source.file if source else locked.fetched
     return remote is not None and file.sha256 == remote.sha256
 
 

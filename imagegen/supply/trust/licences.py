@@ -267,7 +267,7 @@ def _recalled(wheel: LockedWheel, lock: Lock, store: Store) -> Licence | None:
 
 
 def _is_served(wheel: LockedWheel) -> bool:
-    return not (wheel.sdist or wheel.build or wheel.file.index == LOCAL)
+    return not (wheel.sdist or wheel.original or wheel.build or wheel.file.index == LOCAL)
 
 
 def _asked(wheels: Iterable[LockedWheel], store: Store, settings: Settings) -> dict[str, Licence]:

@@ -101,7 +101,9 @@ def _of_wheels(wheels: Iterable[LockedWheel]) -> Iterator[dict[str, Any]]:
         if wheel.build:  # it is made here, of what its build names
             continue
         if wheel.sdist is None:
-            yield _file(wheel.name, wheel.version, wheel.file)
+            yield _file(wheel.name, wheel.version, wheel.fetched)
+            for patch in wheel.patches:
+                yield {"name": f"{wheel.name}: {patch.path}", "digest": {"sha256": patch.sha256}}
             continue
         if wheel.sdist.git:
             yield _git(wheel.name, wheel.version, wheel.sdist.git)

@@ -14,7 +14,17 @@ from imagegen.core.text import redact
 from imagegen.core.types import Submodule
 from imagegen.plan.lock import contents_hash, inputs_hash
 from imagegen.plan.lock.foundation import LockedDeb
-from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedFile, LockedGit, LockedPatch, LockedWheel, title
+from imagegen.plan.lock.model import (
+    LOCAL,
+    Lock,
+    LockedBuild,
+    LockedFile,
+    LockedGit,
+    LockedPatch,
+    LockedWheel,
+    WheelPatch,
+    title,
+)
 from imagegen.supply.trust.licences import KnownLicences, Terms, data, of_deb, of_wheel
 
 _PLAIN = ".-_~:"  # beside letters and digits, what is never percent-encoded
@@ -253,12 +263,12 @@ def _package(lock: Lock, package: LockedWheel | LockedBuild, known: KnownLicence
         "library",
         package.name,
         package.version,
-        pypi(package.name, package.version, file),
+        pypi(package.name, package.version, wheel.fetched if wheel else None),
         sha256=file.sha256 if file else None,
         licences=named,
         properties={
             "size": str(file.size) if file else None,
-            "index": wheel.file.index
+            "index": wheel.fetched.index
             if wheel and not (wheel.sdist or build)
             else None,  # none serves what is made here
             "because": package.because,
@@ -266,13 +276,23 @@ def _package(lock: Lock, package: LockedWheel | LockedBuild, known: KnownLicence
             "build-key": build.key if build else None,
         },
     )
-    if file and file.url:
-        found["externalReferences"] = [{"type": "distribution", "url": redact(file.url)}]
+    if wheel and (url := wheel.fetched.url):
+        found["externalReferences"] = [{"type": "distribution", "url": redact(url)}]
     if build:
         found["pedigree"] = _pedigree(build, build.source, build.git, build.submodules, build.patches)
+    elif wheel and wheel.original:
+        found["pedigree"] = _pedigree(wheel, wheel.original, None) | {
+            "patches": [_patch(each) for each in wheel.patches]
+        }
     elif wheel and wheel.sdist:
         found["pedigree"] = _pedigree(wheel, wheel.sdist.file, wheel.sdist.git)
     return found
+
+
+def _patch(patch: WheelPatch) -> Component:
+    found: Component = {"type": "unofficial", "diff": {"url": f"{patch.path}#sha256={patch.sha256}"}}
+    reference = {"source": {"url": patch.source}} if patch.source else {}
+    return found | {"resolves": [{"type": "defect", "description": patch.because, **reference}]}
 
 
 def _built(lock: Lock, build: LockedBuild) -> LockedWheel | None:

@@ -63,7 +63,7 @@ from imagegen.plan.matrix.model import Cell, GitSource, Requirement, Rule, Sdist
 from imagegen.plan.projects.stack import ProjectStack, with_needed_recipes
 from imagegen.plan.rules import Facts, facts_of_lock, minimum_version, rule_constraints
 from imagegen.wheels.find import WheelRequirement
-from imagegen.wheels.resolve import copies
+from imagegen.wheels.resolve import copies, patches
 from imagegen.wheels.resolve.addresses import wheels_by_address
 from imagegen.wheels.resolve.candidates import COMPILED, WheelSelector, wheel_of
 from imagegen.wheels.resolve.own import OwnPackageBuilder, with_own_wheels
@@ -483,7 +483,7 @@ def lock_cell(
             as_of=time,
             base=locked_base,
             interpreter=interpreter,
-            wheels=wheels,
+            wheels=patches.apply(cell, wheels, context),  # before the drafter, whose builds read them
             env=cell.env,
             config=cell.config,
             labels=cell.labels,
@@ -493,7 +493,9 @@ def lock_cell(
             added=added,
         )
         settled = settled_packages(previous, made, kept) if previous else {}
-        made = drafter.completed(made, {each.name: each.via for each in found}, settled)
+        made = patches.complete(
+            cell, drafter.completed(made, {each.name: each.via for each in found}, settled), context
+        )
     made = replace(made, file_conflicts=file_conflicts_among(cell.file_conflicts, made.packages))
     made = replace(made, gpu=gpus_of(cell, rules, facts_of_lock(made, cell.base.glibc)))
     return previous if previous is not None and replace(previous, record=None) == made else made
@@ -506,6 +508,8 @@ def _with_edited_sources(
     if not packed or stale(previous, cell) or contradictions(previous, cell):
         return None
     if stack and stack.changed_packages(previous, cell):
+        return None
+    if patches.read(cell, context.store) != {each.name: each.patches for each in previous.wheels if each.patches}:
         return None
     target = WheelTarget.of(cell.platform, cell.base, previous.interpreter.version)
     parts = ResolutionInputs(default_site(context.settings), {})

@@ -44,7 +44,7 @@ def file_sizes(previous: Lock | None) -> dict[str, int]:
     sdists = [wheel.sdist for wheel in wheels if wheel.sdist]
     parts = [wheel for each in sdists for wheel in each.build_requires]
     parts += [wheel for build in (previous.builds if previous else ()) for wheel in build.build_requires]
-    files = [*(each.file for each in (*wheels, *parts)), *(each.file for each in sdists)]
+    files = [*(each.fetched for each in (*wheels, *parts)), *(each.file for each in sdists)]
     return {file.sha256: file.size for file in files if file.size is not None}
 
 

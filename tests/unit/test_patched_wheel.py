@@ -1,0 +1,116 @@
+"""Wheels with patches: the bytes, the RECORD, and what cannot be patched."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from imagegen.core.errors import LockError, WheelError
+from imagegen.core.store import Store
+from imagegen.image.layers.wheel import Wheel
+from imagegen.plan.lock import patched
+from imagegen.plan.lock.model import LockedFile, WheelPatch
+
+INFO = "pkg-1.0.dist-info"
+FILES = {
+    "pkg/__init__.py": "one\ntwo\n",
+    "pkg/old.py": "x\n",
+    "pkg-1.0.data/purelib/pkg/more.py": "a\n",
+    "pkg-1.0.data/scripts/run": "#!python\n",
+    f"{INFO}/METADATA": "Metadata-Version: 2.1\nName: pkg\nVersion: 1.0\n",
+    f"{INFO}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+}
+PATCH = """\
+--- a/pkg/__init__.py
++++ b/pkg/__init__.py
+@@ -1,2 +1,2 @@
+ one
+-two
++2
+--- a/pkg/more.py
++++ b/pkg/more.py
+@@ -1 +1 @@
+-a
++b
+--- /dev/null
++++ b/pkg/new.py
+@@ -0,0 +1 @@
++n
+--- a/pkg/old.py
++++ /dev/null
+@@ -1 +0,0 @@
+-x
+"""
+
+
+def original(store: Store, files: dict[str, str] = FILES, compression: int = zipfile.ZIP_DEFLATED) -> LockedFile:
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w", compression) as archive:
+        for name, text in files.items():
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = (0o100755 if name.endswith("run") else 0o100644) << 16
+            archive.writestr(entry, text)
+        rows = [f"{name},{patched._hash(text.encode())},{len(text)}\n" for name, text in files.items()]
+        archive.writestr(f"{INFO}/RECORD", "".join([*rows, f"{INFO}/RECORD,,\n"]))
+    digest = store.write(body.getvalue()).removeprefix("sha256:")
+    return LockedFile("pkg-1.0-py3-none-any.whl", len(body.getvalue()), digest, "pypi")
+
+
+def patch(store: Store, text: str, path: str = "patches/a.patch") -> WheelPatch:
+    content = text.encode()
+    return WheelPatch(path, store.write(content).removeprefix("sha256:"), len(content), "why")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def test_the_patched_wheel_is_whole_and_the_same_everywhere(store: Store, tmp_path: Path) -> None:
+    made = patched.build(original(store), [patch(store, PATCH)], store)
+    assert made.index == "patched"
+    assert hashlib.sha256(store.path(made.digest).read_bytes()).hexdigest() == made.sha256
+    with Wheel(store.path(made.digest), made.filename) as wheel:  # its RECORD is right
+        assert wheel.read("pkg/__init__.py") == b"one\n2\n"
+        assert wheel.read("pkg-1.0.data/purelib/pkg/more.py") == b"b\n"
+        assert wheel.read("pkg/new.py") == b"n\n"
+        assert wheel.optional("pkg/old.py") is None
+    with zipfile.ZipFile(store.path(made.digest)) as archive:
+        modes = {each.filename: each.external_attr >> 16 & 0o777 for each in archive.infolist()}
+        assert modes["pkg-1.0.data/scripts/run"] == 0o755
+        assert {each.compress_type for each in archive.infolist()} == {zipfile.ZIP_STORED}
+    other = Store(tmp_path / "other")
+    again = patched.build(original(other, compression=zipfile.ZIP_STORED), [patch(other, PATCH)], other)
+    assert (again.sha256, again.size) == (made.sha256, made.size)
+
+
+def test_patches_are_applied_one_after_the_other(store: Store) -> None:
+    second = "--- a/pkg/__init__.py\n+++ b/pkg/__init__.py\n@@ -2 +2 @@\n-2\n+3\n"
+    made = patched.build(original(store), [patch(store, PATCH), patch(store, second, "patches/b.patch")], store)
+    with Wheel(store.path(made.digest), made.filename) as wheel:
+        assert wheel.read("pkg/__init__.py") == b"one\n3\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (PATCH.replace("-two", "-tw0"), 3),
+        (PATCH.replace("pkg/old.py", "pkg/gone.py"), 16),
+        (f"--- a/{INFO}/METADATA\n+++ b/{INFO}/METADATA\n@@ -3 +3 @@\n-Version: 1.0\n+Version: 2.0\n", 1),
+        ("nothing\n", 1),
+    ],
+)
+def test_a_patch_that_does_not_apply_is_reported_with_its_line(store: Store, text: str, line: int) -> None:
+    with pytest.raises(LockError) as raised:
+        patched.build(original(store), [patch(store, text)], store)
+    assert (raised.value.code, raised.value.where) == ("lock-patch-invalid", f"patches/a.patch:{line}")
+
+
+def test_what_is_no_wheel_is_refused(store: Store) -> None:
+    digest = store.write(b"no zip").removeprefix("sha256:")
+    with pytest.raises(WheelError):
+        patched.build(LockedFile("pkg-1.0-py3-none-any.whl", 6, digest, "pypi"), [patch(store, PATCH)], store)
