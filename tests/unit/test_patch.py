@@ -78,8 +78,8 @@ LINES = st.lists(st.sampled_from(["a", "b", "c", "d\r", "-e", "+f", "@@", ""]), 
 @given(LINES, LINES, st.integers(0, 3))
 def test_the_diff_of_two_files_makes_one_of_the_other(old: list[str], new: list[str], context: int) -> None:
     before, after = (("".join(f"{line}\n" for line in lines)).encode() for lines in (old, new))
-    split = [[f"{line}\n" for line in lines] for lines in (old, new)]
-    text = "".join(difflib.unified_diff(*split, "a/x", "b/x", n=context)).encode()
+    first, second = ([f"{line}\n" for line in lines] for lines in (old, new))
+    text = "".join(difflib.unified_diff(first, second, "a/x", "b/x", n=context)).encode()
     assert run(text, {"x": before}) == {"x": after} if text else before == after
 
 
