@@ -133,7 +133,7 @@ def read_attachments(source: ImageLocation, digest: str, project: Project, no_si
     trust = Trust(project)
     repository = cast("Repository", source)  # a layout answers as one
     there = gather(repository, digest, trust)
-    return Attachments(repository.referrers(digest), repository.artifact, there, trust.anybody, no_signer)
+    return Attachments(repository.referrers(digest), repository.artifact, there, trust.has_signers, no_signer)
 
 
 def _selected(session: Session, word: str) -> Sequence[Cell]:

@@ -62,16 +62,7 @@ from imagegen.supply.publish.attachments import (
     save_passed_report,
     smoke_document,
 )
-from imagegen.supply.publish.plan import (
-    Channel,
-    Compression,
-    LocatedLayer,
-    PublishPlan,
-    RegistryState,
-    TagInput,
-    Tags,
-    tags,
-)
+from imagegen.supply.publish.plan import LocatedLayer, PublishPlan, RegistryState
 from imagegen.supply.publish.plan import plan as planned
 from imagegen.supply.publish.repository import (
     AttachmentReader,
@@ -83,6 +74,7 @@ from imagegen.supply.publish.repository import (
     push,
     recover,
 )
+from imagegen.supply.publish.tags import Channel, Compression, TagInput, Tags, tags
 from imagegen.supply.trust import documents, keys, licences, provenance
 from imagegen.supply.trust.attach import attach
 from imagegen.supply.trust.documents import FACT, FACTS, LAYERS, Document
@@ -147,7 +139,7 @@ class Publisher:
             self.trust.require(signer, self._key)
             return signer
         found = keyless(self.project, session.env, Client(session.settings))
-        if found is None and self.trust.anybody:
+        if found is None and self.trust.has_signers:
             session.progress.say("note: nothing is signed, so machines that trust what publish.yaml names reject it")
         return found
 

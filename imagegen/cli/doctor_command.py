@@ -1,4 +1,4 @@
-"""imagegen doctor: would it run here, and what is wrong where it runs."""
+"""imagegen doctor: check a host, a container or a log."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ from imagegen.core.errors import OptionConflictError
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.smoke import SmokeFailed
-from imagegen.supply.publish.plan import CHANNELS, COMPRESSIONS, Channel, Compression, lines
+from imagegen.supply.publish.plan import lines
+from imagegen.supply.publish.tags import CHANNELS, COMPRESSIONS, Channel, Compression
 
 key_option = click.option(
     "--key",

@@ -30,7 +30,7 @@ from imagegen.run.smoke import SmokeReport
 from imagegen.supply.compare import wording
 from imagegen.supply.compare.difference import ComparisonFacts, difference
 from imagegen.supply.compare.operands import of_lock
-from imagegen.supply.publish.plan import TagInput, tags
+from imagegen.supply.publish.tags import TagInput, tags
 from imagegen.wheels import builds
 
 _COLOUR = {"pass": "green", "skip": "yellow", "fail": "red", "crash": "red"}

@@ -22,7 +22,7 @@ from imagegen.image.inventory.archive import piped
 from imagegen.supply.compare import operands, rebuild
 from imagegen.supply.compare.contents import ImageVerdict, StepResult, StepStatus
 from imagegen.supply.compare.verify import VerificationOptions, Verified
-from imagegen.supply.publish.plan import contradiction
+from imagegen.supply.publish.tags import contradiction
 from imagegen.supply.trust import project as projects
 from imagegen.supply.trust.project import Key, Project
 

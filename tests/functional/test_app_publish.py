@@ -28,8 +28,8 @@ from imagegen.image.layers import Image, Layer, RemoteLayers
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run.smoke import CheckResult, SmokeReport
-from imagegen.supply.publish.plan import Tags
 from imagegen.supply.publish.repository import RemoteRepository
+from imagegen.supply.publish.tags import Tags
 from imagegen.supply.trust.documents import AUDIT, KINDS, SBOM, Attached, Document
 from tests.support.environment import environment
 from tests.support.errors import raises

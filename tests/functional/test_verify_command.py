@@ -13,7 +13,7 @@ import pytest
 from imagegen.core.oci import MANIFEST_TYPE
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.publish.plan import contradiction
+from imagegen.supply.publish.tags import contradiction
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.registry_server import StandIn

@@ -16,8 +16,8 @@ from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer, RemoteLayers, image
 from imagegen.image.layers.image import description
 from imagegen.image.layers.sources import plan_layers
-from imagegen.supply.publish.plan import Compression, Tags
 from imagegen.supply.publish.repository import AttachmentReader, RemoteRepository, find_remote_layers
+from imagegen.supply.publish.tags import Compression, Tags
 from imagegen.supply.trust.documents import LAYERS, Attached, Document
 from tests.support.layer_inputs import lock_of
 

@@ -13,7 +13,7 @@ from imagegen.core.data import shipped
 from imagegen.core.errors import PublishError
 from imagegen.plan import lock
 from imagegen.plan.matrix.cells import cell_id
-from imagegen.supply.publish.plan import CHANNELS, COMPRESSIONS, TagInput, most_similar, tags
+from imagegen.supply.publish.tags import CHANNELS, COMPRESSIONS, TagInput, most_similar, tags
 from tests.support.errors import raises
 
 DEFAULTS = {"cuda": "cu130", "python": "3.11", "platform": "linux/amd64", "attention": "fa2"}

@@ -87,7 +87,7 @@ class TrustingNames(Trust):
 
     def __init__(self, *names: str) -> None:
         super().__init__(Project())
-        self.names, self.anybody = names, bool(names)
+        self.names, self.has_signers = names, bool(names)
 
     def _by_key(self, bundle: Bundle) -> str:
         if bundle.hint != bundle.signature.decode():

@@ -269,8 +269,8 @@ def test_a_certificate_is_trusted_of_named_identities_only(tmp_path: Path) -> No
     signed = bundle.write_bundle(SAID, b"x", {"certificate": {"rawBytes": "AAAA"}})
     with pytest.raises(UntrustedSignerError):
         trusting(release=made(tmp_path / "key.pem")).signer_of(signed)
-    assert Trust(Project(identities=(Identity("ci", "https://issuer", "subject"),))).anybody
-    assert not Trust(Project()).anybody
+    assert Trust(Project(identities=(Identity("ci", "https://issuer", "subject"),))).has_signers
+    assert not Trust(Project()).has_signers
 
 
 def test_all_unreadable_trusted_keys_are_reported_at_once(tmp_path: Path) -> None:

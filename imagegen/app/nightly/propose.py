@@ -54,10 +54,10 @@ class NewerRelease:
 class ReleaseIndex:
     """The releases of components, newest first, as of a cutoff; each index is read once."""
 
-    def __init__(self, as_of: str, settings: Settings, chooser: WheelSelector, progress: Progress) -> None:
+    def __init__(self, as_of: str, settings: Settings, selector: WheelSelector, progress: Progress) -> None:
         self._until = dt.date.fromisoformat(as_of[:10])
         self._settings = settings
-        self._chooser = chooser
+        self._selector = selector
         self._progress = progress
         self._links: dict[tuple[str, str], tuple[IndexLink, ...]] = {}
         self._fetched: set[str] = set()  # cells of which all is known
@@ -81,7 +81,7 @@ class ReleaseIndex:
         if cell.id not in self._fetched:
             self._fetch(cell)
         if recipe := cell.recipes.get(package):
-            known = {*recipe.releases, *(() if requested.from_source else self._chooser.versions(package))}
+            known = {*recipe.releases, *(() if requested.from_source else self._selector.versions(package))}
             return tuple(NewerRelease(version) for version in sorted(known, key=Version, reverse=True))
         return tuple(_releases(self._project(requested.index, package), self._until, target))
 
@@ -284,7 +284,7 @@ class RejectedUpdate:
 
 @dataclass(frozen=True)
 class Proposal:
-    """`after` is `before` where nothing moves: an as-of time alone is no reason for another image."""
+    """A proposed update. `after` is `before` where nothing moves: a later as-of time alone makes no new image."""
 
     cell: Cell
     as_of: str

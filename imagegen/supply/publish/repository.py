@@ -29,7 +29,7 @@ from imagegen.image.layers.image import LayersDocument, read_description
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.image.layers.sources import previously_built_layers
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.publish.plan import CHANNELS, Compression, Tags, most_similar
+from imagegen.supply.publish.tags import CHANNELS, Compression, Tags, most_similar
 from imagegen.supply.trust.attach import VerificationResult, gather
 from imagegen.supply.trust.documents import FACT, LAYERS, Attached
 from imagegen.supply.trust.keys import Trust

@@ -201,7 +201,7 @@ def _bundles(
 
 def _require_trusted(bundle: bytes, signer: Signer, trust: Trust) -> None:
     """Raise TrustError if the project names trusted signers and verification would reject what this signer signs."""
-    if not trust.anybody:
+    if not trust.has_signers:
         return
     try:
         trust.signer_of(bundle)

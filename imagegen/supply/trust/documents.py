@@ -21,7 +21,7 @@ from imagegen.core.git.local import Worktree
 
 @dataclass(frozen=True)
 class Kind:
-    """`name` is what users call it, `media_type` the document's, and its artifact's type.
+    """A kind of attached document: its name in messages, its media type, which is the artifact's type too.
 
     `predicate` is the in-toto predicate type under which the document (a JSON object) is signed; None: it is covered
     by another document, which names its digest.
@@ -86,7 +86,7 @@ _SHORT = re.compile(r"(?:[^@/\s]+@)?([^:/\s]+):(?!//)(.+)")  # git@github.com:ac
 
 @dataclass(frozen=True)
 class SourceCommit:
-    """`url` has no credentials, and is None where no remote is named; `dirty`: the files are not the commit's."""
+    """The commit of a project. `url` has no credentials, None without a remote; `dirty`: files differ from it."""
 
     url: str | None
     commit: str  # 40 or 64 hex digits

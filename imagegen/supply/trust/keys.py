@@ -53,7 +53,7 @@ class KeySigner:
         self._material = {"publicKey": {"hint": self.hint}}
 
     def sign(self, statement: bytes) -> bytes:
-        """The statement in a bundle, signed; of the same statement always the same bytes."""
+        """Return a bundle with the signed statement; equal bytes for equal statements."""
         from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
         from cryptography.hazmat.primitives.hashes import SHA256
 
@@ -65,7 +65,7 @@ class KeySigner:
 
 @dataclass(frozen=True)
 class PublicKey:
-    """One that the project trusts, by the project's name for it. `hint` is how bundles call it."""
+    """A public key that the project trusts, by the project's name for it. `hint` is its name in bundles."""
 
     name: str
     hint: str
@@ -85,7 +85,7 @@ class PublicKey:
 
 
 def signer(path: Path, password: str | None, progress: Progress) -> KeySigner:
-    """The signer whose private key is the file `path`; `password` opens it where it is locked.
+    """Return the signer with the private key in the file `path`; `password` decrypts it.
 
     Raises TrustError, which never quotes the file: it cannot be read or opened, or is no private key on P-256.
     """
@@ -104,7 +104,7 @@ def signer(path: Path, password: str | None, progress: Progress) -> KeySigner:
 
 
 def public_keys(keys: Sequence[Key]) -> tuple[PublicKey, ...]:
-    """The public keys that a project names. Raises TrustErrors for all that cannot be had."""
+    """Return the public keys that a project names. Raises TrustErrors for those that cannot be read or used."""
     had: list[PublicKey] = []
     errors: list[ImagegenError] = []
     for key in keys:
@@ -158,7 +158,7 @@ def _of_cosign(pem: bytes, password: str | None, path: Path) -> EllipticCurvePri
 
 
 def _box(body: bytes, password: str) -> tuple[bytes, bytes, bytes]:
-    """The key that the password stands for, the nonce, and what the two open."""
+    """Return the key that is derived from the password, the nonce, and the encrypted private key."""
     document = parse(base64.b64decode(body, validate=True))
     kdf, cipher = document["kdf"], document["cipher"]
     if (kdf["name"], cipher["name"]) != ("scrypt", "nacl/secretbox"):
@@ -254,26 +254,29 @@ def _hint(key: EllipticCurvePublicKey) -> str:
 
 
 class Signer(Protocol):
-    """`name` is what users call it."""
+    """A signer of statements: a key or an identity. `name` is its name in messages."""
 
     name: str
 
     def sign(self, statement: bytes) -> bytes:
-        """A bundle of the statement. Raises TrustError."""
+        """Return a bundle with the statement and its signature. Raises TrustError."""
 
 
 class Trust:
-    """The keys and identities of a project. Raises TrustError when one of its keys cannot be had."""
+    """The keys and identities that a project trusts. Raises TrustError where a key cannot be read or used.
+
+    `has_signers`: the project names a key or an identity.
+    """
 
     def __init__(self, project: Project) -> None:
         self._project = project
         self._keys = public_keys(project.keys)
         self._identities = Identities(project.identities)
-        self.anybody = bool(project.keys or project.identities)
+        self.has_signers = bool(project.keys or project.identities)
 
     def require(self, signer: KeySigner, file: Path) -> None:
         """Raise TrustError if the project names signers and the key in `file` is not one of them."""
-        if not self.anybody or any(key.hint == signer.hint for key in self._keys):
+        if not self.has_signers or any(key.hint == signer.hint for key in self._keys):
             return
         named = [f"the key {key.name}" for key in self._project.keys]
         named += [f"the identity {each.name}" for each in self._project.identities]

@@ -48,7 +48,7 @@ def parse(data: bytes) -> dict[str, Any]:
 
 
 def canonical(value: dict[str, Any]) -> bytes:
-    """The same bytes for whatever means the same: names sorted, nothing between. Raises UnreadableError."""
+    """Return canonical JSON, equal bytes for equal documents: names sorted, no white space. Raises UnreadableError."""
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     except RecursionError as error:
@@ -78,7 +78,7 @@ _MAX_SUBJECTS = 100
 
 @dataclass(frozen=True)
 class InTotoStatement:
-    """`subjects` are digests ("sha256:..."); `predicate` is canonical JSON, fit for comparison."""
+    """A statement about `subjects`, digests ("sha256:..."); `predicate` is canonical JSON, for comparison."""
 
     subjects: tuple[str, ...]
     predicate_type: str

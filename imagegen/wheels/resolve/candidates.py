@@ -45,12 +45,12 @@ class WheelSelector(Protocol):
         """Return releases that may have a wheel, besides those of a recipe."""
 
     def choose(self, need: WheelRequirement, index: str) -> Candidate | None:
-        """The first that fits, the source build after all others; `index` is the component's own."""
+        """Return the first wheel that fits, else the source build; `index` is the component's own."""
 
 
 @dataclass(frozen=True)
 class LocalWheelSelector:
-    """The chooser of this machine. `examine` is the audit of one wheel, for the cell's GPUs and a release of torch."""
+    """The selector of this machine's wheels. `examine` audits one wheel, for the cell's GPUs and a release of torch."""
 
     catalogue: Catalogue
     examine: Callable[[Path, str | None], Sequence[Finding]]

@@ -80,7 +80,7 @@ class Drafter:
     target: WheelTarget
     rules: tuple[Rule, ...]
     compiled: Mapping[str, Compiled]  # by package
-    chooser: WheelSelector
+    selector: WheelSelector
     build_requires: Callable[[tuple[str, ...]], tuple[LockedWheel, ...]]  # pins -> wheels, resolved
     context: Context
 
@@ -120,7 +120,7 @@ class Drafter:
         build = draft if isinstance(draft, LockedBuild) else None
         if build and isinstance(before, LockedBuild) and build.key == before.key:
             return replace(build, choice=before.choice)
-        found = self.chooser.choose(self._need(each, lock, draft), each.requirement.index)
+        found = self.selector.choose(self._need(each, lock, draft), each.requirement.index)
         if found and found.place not in COMPILED:
             return wheel_of(each, found, via)
         if isinstance(draft, ImagegenError):
@@ -394,7 +394,7 @@ def lock_cell(
     previous: Lock | None,
     options: LockOptions,
     rules: Iterable[Rule],
-    chooser: WheelSelector,
+    selector: WheelSelector,
     context: Context,
     packed: Mapping[str, PackedTree],
     stack: ProjectStack | None = None,
@@ -402,7 +402,7 @@ def lock_cell(
     """Resolve a cell. Versions and cutoff time of `previous` stay, unless the options say otherwise.
 
     `packed` are the sources of the project's own packages, by package; if they alone changed, and not what they
-    require, nothing is resolved. `chooser` selects the wheel of a component that needs a compiler. Nothing is compiled
+    require, nothing is resolved. `selector` selects the wheel of a component that needs a compiler. Nothing is compiled
     here. The new lock has the record of `previous` only if nothing else differs. `stack` is the cell's own lock file.
 
     Raises LockError when there is no solution, FetchError when an index fails, BuildError for what cannot be compiled,
@@ -428,7 +428,7 @@ def lock_cell(
     target = WheelTarget.of(cell.platform, cell.base, interpreter.version)
     contents = stack.contents(cell, target, attempts, context) if stack else None
     cell = with_needed_recipes(cell, contents, target) if contents else cell
-    release = partial(_released, cell=cell, chooser=chooser, kept=kept, bounds=options.bounds)
+    release = partial(_released, cell=cell, selector=selector, kept=kept, bounds=options.bounds)
     released = [attempts.attempt(partial(release, each)) for each in cell.requirements]
     compiled = {each.package: each for each in released if each}
     with tempfile.TemporaryDirectory(prefix="imagegen-lock-") as work_dir:
@@ -469,7 +469,7 @@ def lock_cell(
             target,
             rules,
             compiled,
-            chooser,
+            selector,
             maker.build_requires,
             context,
         )
@@ -520,13 +520,13 @@ def _with_edited_sources(
 
 
 def _released(
-    requirement: Requirement, cell: Cell, chooser: WheelSelector, kept: Mapping[str, str], bounds: Mapping[str, str]
+    requirement: Requirement, cell: Cell, selector: WheelSelector, kept: Mapping[str, str], bounds: Mapping[str, str]
 ) -> Compiled | None:
     package = requirement.component.package
     if (recipe := cell.recipes.get(package)) and not requirement.address:
         narrowed = ",".join(filter(None, [requirement.specifier, bounds.get(package)]))
         asked = replace(requirement, specifier=narrowed)
-        return replace(released(asked, recipe, chooser.versions(package), kept.get(package)), requirement=requirement)
+        return replace(released(asked, recipe, selector.versions(package), kept.get(package)), requirement=requirement)
     return None
 
 
