@@ -323,7 +323,7 @@ class Session:
 
 
 def _other_version(project: Path, errors: MatrixErrors) -> MatrixError:
-    """The one error about a clone whose matrices are not those of the imagegen that runs."""
+    """Return the error about a clone whose matrices are not those of the imagegen that runs."""
     first = errors.errors[0]
     return MatrixError(
         "this is imagegen's own source tree, whose matrices are not those of the installed imagegen",

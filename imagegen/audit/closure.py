@@ -122,7 +122,7 @@ class Loader:
         self.loaded = self._loaded_by_torch()
 
     def closure(self, root: Library) -> Closure:
-        """Everything that loading `root` loads into a process that has nothing but torch."""
+        """Return everything that loading `root` loads into a process that has loaded torch alone."""
         if root not in self._closures:
             self._closures[root] = self._follow(root)
         return self._closures[root]

@@ -34,7 +34,7 @@ _NUL = "\0"
 
 
 def packed(known: Package | SystemLibraries) -> bytes:
-    """The same bytes for the same facts, whatever order they were found in."""
+    """Return the facts as bytes, equal for equal facts in any order."""
     value = _from_package(known) if isinstance(known, Package) else _from_system(known)
     text = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
     return zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(text)

@@ -66,7 +66,7 @@ def python_of_module(path: str) -> str | None:
 
 
 def one_python(tags: Iterable[str]) -> str | None:
-    """The one CPython that tags are for: "3.11" of cp311-cp311-linux_x86_64; None where several take them."""
+    """Return the one CPython that tags are for: "3.11" of cp311-cp311-linux_x86_64; None where several take them."""
     found = {
         f"3.{match[1]}"
         for tag in _parsed(tags)

@@ -71,7 +71,7 @@ class ExportIndex:
         return frozenset(name for name, bits in self.names.items() if bits & bit)
 
     def of(self, version: str) -> str | None:
-        """The release that stands for a version of torch: itself, else the last of its minor; else None."""
+        """Return the release whose exports a version of torch has: itself, else the last of its minor; else None."""
         required = Version(version)
         same = [each for each in self.releases if minor(each) == minor(version)]
         exact = [each for each in same if Version(each).release == required.release]
@@ -86,7 +86,7 @@ def minor(version: str) -> str:
 
 @cache
 def shipped() -> ExportIndex:
-    """The index that comes with imagegen, read when it is first requested."""
+    """Return the index that comes with imagegen, which is read at the first call."""
     return loads(PATH.read_bytes())
 
 
@@ -107,7 +107,7 @@ def with_release(index: ExportIndex, release: str, exported: Iterable[str]) -> E
 
 
 def dumps(index: ExportIndex) -> bytes:
-    """The same bytes for the same index: names and sets are sorted, and the compressor is pinned."""
+    """Return the file, equal bytes for equal indexes: names and sets are sorted, and the compressor is pinned."""
     sets: dict[int, list[str]] = {}
     for name in sorted(index.names):
         sets.setdefault(index.names[name], []).append(name)

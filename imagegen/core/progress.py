@@ -27,7 +27,7 @@ class Meter(Protocol):
     def __enter__(self) -> Meter: ...
     def __exit__(self, *exc: object) -> None: ...
     def advance(self, amount: int) -> None:
-        """`amount` bytes more; negative when some have to be done again."""
+        """Add `amount` bytes; negative where some must be transferred again."""
 
 
 class Counter(Protocol):
@@ -40,7 +40,7 @@ class Counter(Protocol):
 
 
 class Progress(Protocol):
-    """Thread-safe."""
+    """Messages and meters for the user. Thread-safe."""
 
     def say(self, text: str) -> None:
         """Print one line immediately."""

@@ -32,7 +32,7 @@ def unprintable(text: str) -> str | None:
 
 
 def redact(text: str) -> str:
-    """`text` without the credentials of the addresses in it: fit for errors and logs."""
+    """Return `text` without the credentials of its addresses, for errors and logs."""
     return _ADDRESS.sub(lambda address: _redact_address(address[0]), text)
 
 

@@ -31,7 +31,9 @@ _MARKUP = re.compile(r"([\\`*<\[])")  # what Markdown would take for its own
 
 @dataclass(frozen=True)
 class ChangelogSection:
-    """`start` and `end` are inputs, 8 hex digits; without a lock before, "nothing". `lines` are Markdown."""
+    """An entry of the changelog. `start` and `end` are inputs, 8 hex digits, "nothing" without an
+    earlier lock. `lines` are Markdown.
+    """
 
     date: str
     cell: str

@@ -216,7 +216,7 @@ class Client:
         return self.exchange.retry(url, once)
 
     def piece(self, url: str, start: int, length: int) -> bytes:
-        """`length` bytes of the file at `url`, from byte `start` on. Raises FetchError, also for fewer bytes."""
+        """Return `length` bytes of the file at `url`, from byte `start` on. Raises FetchError, also for fewer bytes."""
 
         def once() -> bytes:
             headers = {"Accept-Encoding": "identity", "Range": f"bytes={start}-{start + length - 1}"}

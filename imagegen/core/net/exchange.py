@@ -168,7 +168,7 @@ class Body:
 
 
 class Exchange:
-    """Thread-safe; its numbers are those of Client."""
+    """Requests with retries and time limits, whose numbers are those of Client. Thread-safe."""
 
     def __init__(
         self, settings: Settings, *, attempts: int, timeout: tuple[float, float], backoff: float, patience: float

@@ -61,7 +61,7 @@ class Referrer:
 
 @dataclass(frozen=True)
 class Content:
-    """The one blob of a referrer, verified by digest."""
+    """The blob of a referrer that has one, verified by digest."""
 
     artifact_type: str
     annotations: Mapping[str, str]
@@ -208,8 +208,9 @@ def manifest_for(manifests: Manifests, requested: str, platform: Platform, where
 
 
 class Repository(ReferrerReader):
-    """Thread-safe. The mirror that the environment names answers for the registry, and gets its credentials.
+    """A repository of a registry. Thread-safe.
 
+    A mirror that the environment names is read in the registry's place, with the credentials for the mirror's host.
     `what` is what errors call it.
     """
 

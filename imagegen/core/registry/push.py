@@ -81,10 +81,10 @@ class PushTotals:
 
 
 class PushTarget:
-    """Thread-safe. A mirror that the environment names for the registry is written to in its place.
+    """A repository of a registry to push to; a mirror that the environment names is used in its place. Thread-safe.
 
-    `mounts` are repositories that may have some of the blobs already: those of the same registry are asked in their
-    order, and what they have is mounted, not pushed.
+    `mounts` are repositories that may have some of the blobs already: those of the same registry are queried in their
+    order, and the blobs that they have are mounted, not pushed.
     """
 
     def __init__(
@@ -116,12 +116,12 @@ class PushTarget:
         self._cancel(reply)
 
     def has(self, digest: str, size: int) -> bool:
-        """Return whether the repository has the blob; False if the registry does not tell. Raises PublishError."""
+        """Return whether the repository has the blob; False where the registry gives no answer. Raises PublishError."""
         with self._explained():
             return self._has(self._base, digest, size) is True
 
     def present(self, blobs: Iterable[Descriptor]) -> frozenset[str]:
-        """The digests of those that the repository has. Raises PublishError."""
+        """Return the digests of the blobs that the repository has. Raises PublishError."""
         requested = tuple(dict.fromkeys(blobs))
         found = self._each(requested, _ASKED_AT_ONCE, lambda blob: self.has(blob.digest, blob.size))
         return frozenset(blob.digest for blob in requested if found[blob])
@@ -147,7 +147,7 @@ class PushTarget:
         return reply.status == HTTPStatus.CREATED
 
     def upload(self, blob: Descriptor, store: Store, meter: Meter) -> BlobOutcome:
-        """Bring a blob of the store to the repository, where it is not there. Raises PublishError, StoreError."""
+        """Upload a blob of the store that the repository lacks. Raises PublishError, StoreError."""
         if self.has(blob.digest, blob.size):
             meter.advance(blob.size)
             return "there"
@@ -162,7 +162,7 @@ class PushTarget:
         return "mounted" if upload.mounted else "sent"
 
     def upload_all(self, blobs: Sequence[Descriptor], store: Store, meter: Meter) -> PushTotals:
-        """`upload` for each, several at once. The first error ends the rest and the client."""
+        """Upload the blobs, several at once. The first error cancels the others and closes the client."""
         ways = self._each(tuple(dict.fromkeys(blobs)), _AT_ONCE, lambda blob: self.upload(blob, store, meter))
 
         def amount(way: BlobOutcome) -> BlobTotals:

@@ -31,7 +31,7 @@ from imagegen.core.store import Store
 
 
 class Mounts:
-    """Thread-safe. `repositories` as the registry calls them, in the order in which they are asked."""
+    """Repositories from which a blob may be mounted, by name and in the order of the queries. Thread-safe."""
 
     def __init__(self, repositories: Sequence[str]) -> None:
         self._repositories = list(dict.fromkeys(repositories))

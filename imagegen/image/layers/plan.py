@@ -56,7 +56,7 @@ ENV = (
 
 @dataclass(frozen=True)
 class SupportFile:
-    """A file to be. `path` is absolute in the image."""
+    """A file of the support layer. `path` is absolute in the image."""
 
     path: str
     content: bytes
@@ -79,7 +79,7 @@ def support_files(lock: Lock) -> tuple[SupportFile, ...]:
 
 
 def support_links(lock: Lock) -> dict[str, str]:
-    """The layer's links, path -> target.
+    """Return the links of the support layer, path -> target.
 
     With nvcc from NVIDIA's wheels, CUDA_HOME is where compilers look for it, with lib64 and what -lcudart finds; the
     loader finds the libraries of PRELOADED.
@@ -122,7 +122,7 @@ def image_facts(lock: Lock) -> ImageFacts:
 
 
 def constraints(lock: Lock) -> str:
-    """constraints.txt: the exact version of everything in the stack."""
+    """Return constraints.txt, which has the exact version of each package of the stack."""
     head = (
         f"# The versions of {lock.cell}: pip and uv take no others (PIP_CONSTRAINT, UV_CONSTRAINT).\n"
         "# To choose a version yourself, remove its line.\n"
@@ -151,7 +151,7 @@ _FOUNDATION = ("nvidia-", "torch", "triton", "numpy")
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """A layer to be: its wheels sorted by name (none for skeleton and support), its key "sha256:..."."""
+    """The plan of a layer: its wheels sorted by name (none for skeleton and support), its key "sha256:..."."""
 
     name: str
     wheels: tuple[LockedWheel, ...]
@@ -233,12 +233,12 @@ def files_key(lock: Lock) -> str:
 
 
 def support_key(lock: Lock) -> str:
-    """Everything that decides the bytes of the support layer."""
+    """Return the digest of all that decides the bytes of the support layer."""
     return digest_of_json({"format": LAYER_FORMAT, "interpreter": _interpreter(lock), SUPPORT: support_identity(lock)})
 
 
 def bytecode_key(lock: Lock) -> str:
-    """Everything that decides the byte-code of the support layer: it changes far less often than the layer."""
+    """Return the digest of all that decides the byte-code of the support layer; the layer changes more often."""
     sources = [row for row in support_identity(lock) if row[0].endswith(".py")]
     return digest_of_json({"format": LAYER_FORMAT, "interpreter": _interpreter(lock), "sources": sources})
 
@@ -255,5 +255,5 @@ def _interpreter(lock: Lock) -> list[Any]:
 
 
 def digest_of_json(value: Any) -> str:
-    """The OCI digest of the canonical JSON of `value`."""
+    """Return the OCI digest of the canonical JSON of `value`."""
     return digest_of(canonical_json(value))

@@ -42,7 +42,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WheelTarget:
-    """`python` is the interpreter's full version, "3.11.2", where it is known; else "3.11"."""
+    """The interpreter and machine that a wheel must fit. `python` is the interpreter's full version, "3.11.2",
+    where it is known; else "3.11".
+    """
 
     python: str
     machine: str  # "x86_64"
@@ -124,7 +126,7 @@ class IndexLink:
 
 
 def with_indexes(settings: Settings, indexes: Mapping[str, Index]) -> Settings:
-    """`settings` in which every alias of the matrix has its address; what the user set stays.
+    """Return the settings with the address of each alias of the matrix; addresses of the user take precedence.
 
     User and password of uv's variables for an index of that name become part of the address, for uv and for ourselves.
     """

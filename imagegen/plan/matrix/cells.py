@@ -35,7 +35,7 @@ _NAMED = 4  # cells in a message
 
 @dataclass(frozen=True)
 class Matrix:
-    """Everything that was loaded. `defaults` maps an image's name to the id of its default cell."""
+    """The loaded matrix. `defaults` maps an image's name to the id of its default cell."""
 
     all_cells: tuple[Cell, ...]  # sorted by id
     rules: tuple[Rule, ...]  # sorted by id
@@ -88,7 +88,7 @@ class Matrix:
 
 
 def cell_id(image: str, axes: Mapping[str, str], defaults: Mapping[str, str]) -> str:
-    """image-cuda-python, then every other axis that is not at its default, by the axis's name.
+    """Return the id of a cell: image-cuda-python, then each other axis that is not at its default, by the axis's name.
 
     An axis that is added later stays silent at its default, so it renames no cell.
     """

@@ -23,7 +23,10 @@ Path_ = tuple[str | int, ...]  # of keys and list positions, as pydantic's error
 
 @dataclass
 class YamlDocument:
-    """`data` is None when `errors` holds a syntax error; otherwise it is plain: dict, list, str, bool, None."""
+    """A parsed YAML file. `data` is None when `errors` holds a syntax error.
+
+    Otherwise it is plain: dict, list, str, bool, None.
+    """
 
     file: Path
     data: Any = None

@@ -51,7 +51,7 @@ class ReleaseMetadata:
 
 @dataclass(frozen=True)
 class PackageReleases:
-    """`since` and `extras` are the input of a harvest, everything else is its result."""
+    """The harvested releases of a package. `since` and `extras` are the input of a harvest, all else its result."""
 
     name: str  # normalised
     index: str  # alias: "pypi"

@@ -100,7 +100,7 @@ class Rule:
 
     @property
     def reason(self) -> str:
-        """`because`, preceded by the packages of the rule if it names none of them ("Its label says ...")."""
+        """Return `because`, after the packages of the rule if it names none of them ("Its label says ...")."""
         text = self.because.casefold().replace("-", "")  # TransformerEngine is transformer-engine
         named = any(name.replace("-", "") in text for name in self.leaders)
         return self.because if named or not self.leaders else f"{', '.join(self.leaders)}: {self.because}"

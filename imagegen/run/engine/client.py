@@ -282,7 +282,7 @@ class Engine:
         return [f"DOCKER_HOST={shlex.quote(host)}"] if host else []
 
     def _buildx(self, *, own: bool) -> Buildx:
-        """`own`: with the engine's own builder, whichever the user's buildx has in use."""
+        """Return buildx; `own`: with the engine's own builder, not the one that the user selected."""
         env = dict(self._settings.env) or dict(os.environ)
         if self.private is None:
             return Buildx(("docker", "buildx"), env)

@@ -30,7 +30,7 @@ from imagegen.wheels.throttle import BuildJob, Machine, learned
 
 @dataclass(frozen=True)
 class BuildEnvironment:
-    """`builder` is one that `docker buildx ls` shows; None is the engine's own."""
+    """The engine and store of source builds. `builder` is one of `docker buildx ls`; None is the engine's own."""
 
     engine: Engine
     builder: str | None
