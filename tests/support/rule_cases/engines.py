@@ -138,4 +138,10 @@ CASES = {
         stack("12.8", gpu="10.0", sgl_kernel="0.3.14.post1"),
         stack("12.8", gpu="9.0", sgl_kernel="0.2.7"),
     ),
+    # sglang#2552; 0.4.0.post1 bounds vllm itself
+    "sglang-0.4.0-vllm": case(
+        stack("12.4", torch="2.5.1", sglang="0.4.0", vllm="0.6.5"),
+        stack("12.4", torch="2.5.1", sglang="0.4.0", vllm="0.6.4.post1"),
+        stack("12.4", torch="2.5.1", sglang="0.4.0.post1", vllm="0.6.5"),
+    ),
 }
