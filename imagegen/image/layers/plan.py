@@ -145,8 +145,8 @@ GROUPS = 8
 PACKAGES, INTERPRETER = "packages", "interpreter"  # layers under the venv
 SKELETON, SUPPORT, FILES = "venv", "support", "files"  # layers without wheels
 PROJECT = "project"  # the layer of the project's own light packages
-# The foundation of every stack, most stable first: (name or prefix ending in "-"). The rest follows by name.
-_FOUNDATION = ("nvidia-", "torch", "triton", "numpy")
+# Heavy wheels that change least, from the bottom up: a name, or a prefix that ends in "-". The others follow by name.
+_LOWEST = ("nvidia-", "torch", "triton", "numpy")
 
 
 @dataclass(frozen=True)
@@ -198,10 +198,10 @@ def group_of(name: str) -> str:
 
 
 def _heavy_order(wheel: LockedWheel) -> tuple[int, str]:
-    for rank, name in enumerate(_FOUNDATION):
+    for rank, name in enumerate(_LOWEST):
         if wheel.name == name or (name.endswith("-") and wheel.name.startswith(name)):
             return rank, wheel.name
-    return len(_FOUNDATION), wheel.name
+    return len(_LOWEST), wheel.name
 
 
 def layer_key(lock: Lock, wheels: Sequence[LockedWheel]) -> str:

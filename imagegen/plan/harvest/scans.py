@@ -1,4 +1,7 @@
-"""Wheel scans of releases: which wheel of each release is read, what is kept of it, and the audit's verdict on that."""
+"""Wheel scans of releases: select a wheel of each release, condense its scan, and judge it by the audit. No I/O.
+
+`image/inventory/published.py` reads the wheels from the index; `matrices/scans/` has the results.
+"""
 
 from __future__ import annotations
 
