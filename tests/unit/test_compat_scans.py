@@ -189,6 +189,26 @@ def test_what_was_compiled_from_sources_is_not_the_wheel() -> None:
     assert not list(found.rules_of(replace(facts(), names={"platform": "linux/arm64"})))
 
 
+def test_a_library_that_no_dependency_brings_is_missing_unless_its_distribution_is_installed() -> None:
+    npp = ScannedLibrary("pack/_C.so", loaded=True, needed=("libc.so.6", "libcudart.so.13", "libnppicc.so.13"))
+    found = [each for each in rules(WheelVerdict(), npp) if each.id.endswith(":library")]
+    assert [each.unless for each in found] == [{"nvidia-npp": ""}]
+    about = facts(cuda="13.0")
+    assert answer(tuple(found), about) == "incompatible"
+    beside = replace(about, packages={**about.packages, "nvidia-npp": Fact.exactly("13.0.0")})
+    assert answer(tuple(found), beside) == "compatible"
+    assert answer(tuple(found), facts(cuda="cpu")) == "compatible"
+    library = MetadataCache({"pack": PACK}.get, cache(scans(scan("1.0", WheelVerdict(), npp))))
+    assert explain(released(pack="==1.0", cuda="==13.0"), [], library).answer == "incompatible"  # nothing names it
+
+
+def test_a_library_that_the_wheel_holds_or_that_is_not_loaded_is_not_missing() -> None:
+    npp = ScannedLibrary("pack/_C.so", loaded=True, needed=("libnppicc.so.13",))
+    held = ScannedLibrary("pack.libs/libnppicc.so.13")
+    assert not [each for each in rules(WheelVerdict(), npp, held) if each.id.endswith(":library")]
+    assert not [each for each in rules(WheelVerdict(), replace(npp, loaded=False)) if each.id.endswith(":library")]
+
+
 # Questions.
 
 KNOWN = scans(*(scan(each, WheelVerdict(cuda=(major,)), CUDART) for each, major in (("1.0", 12), ("2.0", 13))))

@@ -28,7 +28,15 @@ ONLY_ON_PYPI = frozenset({"bitsandbytes", "transformer-engine-cu12", "transforme
 _ESSENTIAL = frozenset({"sgl-kernel", "sglang-kernel", "vllm"})
 # Stacks go on without the libraries of these, for all demands or for some. torchao: imagegen/audit/data/torch.yaml,
 # "go-on". torchcodec: prime-rl 0.8.0 ships PyPI's 0.15.0, for CUDA 13, beside torch 2.11.0+cu128.
-_OPTIONAL: Mapping[str, frozenset[str] | None] = {"torchao": None, "torchcodec": frozenset({"cuda"})}
+_OPTIONAL: Mapping[str, frozenset[str] | None] = {"torchao": None, "torchcodec": frozenset({"cuda", "library"})}
+# CUDA's libraries that no torch requires a distribution of, and that distribution: a package that needs one states it.
+# Source: the metadata of torch 2.4 to 2.15 and of the distributions on PyPI, 2026-11-25.
+_OF_DISTRIBUTION = {
+    re.compile(r"libnpp\w+\.so\.12"): "nvidia-npp-cu12",
+    re.compile(r"libnpp\w+\.so\.13"): "nvidia-npp",
+    re.compile(r"libnvjpeg\.so\.12"): "nvidia-nvjpeg-cu12",
+    re.compile(r"libnvjpeg\.so\.13"): "nvidia-nvjpeg",
+}
 # Demands that do not follow: mooncake has a build of its module `ep` for each torch, and does without it.
 _UNFOUNDED = {"mooncake-transfer-engine": frozenset({"torch", "c++-abi"})}
 # Packages with a library for each CUDA release, of which they load that for the CUDA of torch and no other: the release
@@ -52,6 +60,7 @@ class _Demand:
     because: str  # the predicate of a sentence about the package and its releases
     message: str  # the error that users see
     fix: str
+    unless: tuple[tuple[str, str], ...] = ()
 
 
 class ScanCache:
@@ -123,12 +132,14 @@ def _rule(scans: PackageScans, demand: _Demand, run: Sequence[WheelScan]) -> Rul
     span = first.version if first is last else f"{first.version} to {last.version}"
     exact = f"=={first.version}" if first is last else f">={first.version},<={last.version}"
     warns = scans.name in _OPTIONAL and demand.about in (_OPTIONAL[scans.name] or {demand.about})
+    # Builds for another CUDA need that library of another CUDA: the distribution is that of PyPI's, whichever is named.
+    of_all_builds = scans.name in ONLY_ON_PYPI or demand.about == "library"
     others = "" if first is last else f", and {counted(len(run) - 1, 'more wheel')} up to {last.version}"
     return Rule(
         id=f"{PREFIX}{scans.name}-{first.version}:{demand.about}",
-        when={scans.name: exact if scans.name in ONLY_ON_PYPI else f"{exact}{_UNLABELLED}", **dict(demand.when)},
+        when={scans.name: exact if of_all_builds else f"{exact}{_UNLABELLED}", **dict(demand.when)},
         then=dict(demand.then),
-        conflict=dict(demand.conflict),
+        conflict=dict(demand.conflict) or ({} if demand.then else {scans.name: exact}),
         because=f"{scans.name} {span} {demand.because}.",
         source=f"read from {first.filename} on PyPI, sha256 {first.sha256}{others}",
         date=max(each.read for each in run),
@@ -137,6 +148,7 @@ def _rule(scans: PackageScans, demand: _Demand, run: Sequence[WheelScan]) -> Rul
         kind="degrades" if warns else "breaks",
         message=demand.message,
         fix=f"{demand.fix}, or another release or build of {scans.name}.",
+        unless=dict(demand.unless),
     )
 
 
@@ -157,6 +169,7 @@ def _demands(package: str, scan: WheelScan) -> Iterator[_Demand]:
         yield from _of_cuda_releases(path, scan.libraries)
     else:
         yield from _of_cuda(verdict, scan.libraries)
+    yield from _of_libraries(scan.libraries)
     yield from _of_glibc(verdict)
     yield from _of_torch(verdict)
     yield from _of_gpus(verdict, scan.libraries)
@@ -175,6 +188,22 @@ def _of_cuda(verdict: WheelVerdict, libraries: Iterable[ScannedLibrary]) -> Iter
     fix = f"Use a stack of CUDA {majors}"
     # Whether a stack without CUDA can do without these libraries is the package's own business.
     yield _Demand("cuda", (("cuda", ">=1"),), (("cuda", range_),), (), because, message, fix)
+
+
+def _of_libraries(libraries: Iterable[ScannedLibrary]) -> Iterator[_Demand]:
+    """Yield a demand for each distribution with a library that the package needs, and that torch does not bring."""
+    needed = {name for each in libraries if each.loaded for name in each.needed}
+    inside = {each.path.rpartition("/")[2] for each in libraries}
+    found: dict[str, list[str]] = {}
+    for name in sorted(needed - inside):
+        for pattern, distribution in _OF_DISTRIBUTION.items():
+            if pattern.fullmatch(name):
+                found.setdefault(distribution, []).append(name)
+    for distribution, names in found.items():
+        because = f"needs {', '.join(names)}, which its wheel on PyPI does not hold and no dependency brings"
+        message = f"OSError: {names[0]}: cannot open shared object file: No such file or directory"
+        fix = f"Install {distribution} beside it"
+        yield _Demand("library", (("cuda", ">=1"),), (), (), because, message, fix, ((distribution, ""),))
 
 
 def _of_cuda_releases(path: re.Pattern[str], libraries: Iterable[ScannedLibrary]) -> Iterator[_Demand]:

@@ -18,7 +18,7 @@ from imagegen.core.types import parse_requirement
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, holds
 from imagegen.plan.matrix.model import Rule, cuda_version
 from imagegen.plan.rules.atoms import Atom, points
-from imagegen.plan.rules.facts import Fact, Facts, versions_in
+from imagegen.plan.rules.facts import Fact, Facts, rules_in_context, versions_in
 from imagegen.plan.rules.scans import ONLY_ON_PYPI, ScanCache
 from imagegen.plan.rules.torch_pins import TORCH, library_rules
 
@@ -210,7 +210,7 @@ class MetadataCache:
             return {}
         versions = known.versions if known else map(Version, scans.releases)
         admitted = [str(each) for each in versions if free or fact is None or each in fact.range]
-        return {rule.id: rule for rule in self.scans.rules(name, admitted)}
+        return {rule.id: rule for rule in rules_in_context(self.scans.rules(name, admitted), facts)}
 
 
 def cuda_of_stack(facts: Facts) -> Fact | None:

@@ -136,4 +136,13 @@ CASES = {
         stack(transformers="5.8.1", kernels="0.14.1"),
         stack(transformers="5.13.0", kernels="0.15.1"),
     ),
+    # measured: an image with trl 0.29.1 and transformers 5.8 ended with "No module named 'requests'"
+    "trl-requests": case(
+        stack(trl="0.29.1", transformers="5.8.0", datasets="5.1.0"),
+        stack(trl="0.29.1", transformers="5.8.0", datasets="5.1.0", requests="2.34.0"),
+        stack(trl="0.29.1", transformers="5.8.0", datasets="5.0.0"),
+        stack(trl="0.29.1", transformers="4.57.1", datasets="5.1.0"),
+        stack(trl="0.27.2", transformers="5.2.0", datasets="5.1.0"),
+        stack(trl="1.10.0", transformers="5.8.0", datasets="5.1.0", vllm="0.25.1"),
+    ),
 }
