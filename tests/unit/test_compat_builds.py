@@ -8,7 +8,16 @@ from dataclasses import replace
 import pytest
 
 from imagegen.plan.matrix.builds import Builds, PublishedBuild
-from imagegen.plan.rules import MetadataCache, Question, Vocabulary, build_rules, choose_builds, parse_question, suggest
+from imagegen.plan.rules import (
+    MetadataCache,
+    Question,
+    Vocabulary,
+    build_rules,
+    choose_builds,
+    explain,
+    parse_question,
+    suggest,
+)
 from imagegen.plan.rules.suggestions import PlatformChoices
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix
@@ -73,6 +82,23 @@ def test_rules_about_pypis_builds_follow_from_metadata() -> None:
         "build:torch-2.11.0": ({"torch": ">=2.11.0,<=2.11.0 +"}, {"cuda": "==13.0"}),
     }
     assert not build_rules(question(numpy="==2.0"), made, Builds((_build(),)))
+
+
+def test_a_label_of_another_platform_alone_is_refused_there_with_that_reason() -> None:
+    shared = replace(_build("cu130"), package="kernels", platforms=("linux/amd64", "linux/arm64"))
+    builds = Builds((replace(_build("cu128"), package="kernels", platforms=("linux/amd64",)), shared))
+    for label, platform, ids in (
+        ("cu128", "linux/arm64", ["build:kernels-1.0+cu128:platform"]),
+        ("cu128", "linux/amd64", []),
+        ("cu130", "linux/arm64", []),
+    ):
+        asked = question(kernels=f"==1.0+{label}")
+        asked = replace(asked, facts=replace(asked.facts, names={"platform": platform}))
+        known = library(package("kernels", {"1.0": ()}))
+        rules = build_rules(asked, known, builds)
+        assert [rule.id for rule in rules] == ids
+        assert explain(asked, rules, known).answer == ("incompatible" if ids else "compatible")
+    assert builds.labels("kernels", "1.0", "linux/arm64") == ("cu130",)
 
 
 def _build(*labels: str) -> PublishedBuild:

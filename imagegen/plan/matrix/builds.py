@@ -32,10 +32,15 @@ class PublishedBuild:
     source: str
     date: str  # as in Rule
     open_ended: bool = False  # its publisher adds builds to a release later: a label that is not listed may exist
+    platforms: tuple[str, ...] = ()  # for which it is: "linux/amd64"; none where that is not known
 
     def has(self, version: str) -> bool:
         """Return whether the release is one of `releases`."""
         return self._specifier.contains(version)
+
+    def is_for(self, platform: str | None) -> bool:
+        """Return whether it may be for a platform; None is any."""
+        return platform is None or not self.platforms or platform in self.platforms
 
     @cached_property
     def _specifier(self) -> SpecifierSet:
@@ -67,12 +72,14 @@ class Builds:
         found = self._by_package.get(package, ())
         return found if version is None else tuple(each for each in found if each.has(version))
 
-    def labels(self, package: str, version: str | None = None) -> tuple[str, ...]:
+    def labels(self, package: str, version: str | None = None, platform: str | None = None) -> tuple[str, ...]:
         """Return the labels of a package's builds, those for the newest CUDA first, and builds without CUDA last.
 
-        Of those for one CUDA, builds at the location that is listed first come first.
+        Of those for one CUDA, builds at the location that is listed first come first. With `platform`, builds that are
+        for others alone are left out.
         """
-        found = {label: each for each in self.of(package, version) for label in each.labels}
+        fitting = (each for each in self.of(package, version) if each.is_for(platform))
+        found = {label: each for each in fitting for label in each.labels}
         locations = list(dict.fromkeys(each.location for each in found.values()))
 
         def newness(label: str) -> tuple[Version, int, tuple[int, ...], str]:

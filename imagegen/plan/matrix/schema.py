@@ -430,11 +430,15 @@ class PublishedBuildEntry(NamedEntry):
     cuda: Annotated[str, t.string(r"[1-9][0-9](?:\.[0-9])?|cpu", meaning="a CUDA release or major version, or cpu")]
     location: t.Text = Field(description="Where it is, in words.")
     open_ended: bool = Field(default=False, description="Builds are added later: an unlisted label may exist.")
+    platforms: list[Literal["linux/amd64", "linux/arm64"]] = Field(
+        default=[], description="The platforms that it is for; without them, that is not known."
+    )
     source: t.Text
     date: t.Date
 
     def build(self, name: str) -> PublishedBuild:
-        return PublishedBuild(name, **self.model_dump(exclude={"labels", "override"}), labels=tuple(self.labels))
+        fields = self.model_dump(exclude={"labels", "platforms", "override"})
+        return PublishedBuild(name, **fields, labels=tuple(self.labels), platforms=tuple(self.platforms))
 
 
 class PinOverrideEntry(NamedEntry):

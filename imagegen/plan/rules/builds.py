@@ -46,7 +46,8 @@ def build_rules(question: Question, library: MetadataCache, builds: Builds) -> t
     """Return the rules about builds in the question: PyPI's, those that are PyPI's too, those that do not exist."""
     leader = library.of(LEADER) if builds.family() & question.facts.packages.keys() else None
     of_pypi = _of_pypi(leader) if leader else ()
-    return (*of_pypi, *_scanned(question, library, builds), *_missing(question, library, builds))
+    missing = (*_missing(question, library, builds), *_elsewhere(question, builds))
+    return (*of_pypi, *_scanned(question, library, builds), *missing)
 
 
 def _names_cuda(question: Question) -> bool:
@@ -203,4 +204,31 @@ def _missing(question: Question, library: MetadataCache, builds: Builds) -> Iter
             kind="breaks",
             message=f"No matching distribution found for {name}=={release}+{fact.local}",
             fix=f"Name one of these builds{', or the address of the wheel' if open_ended else ''}.",
+        )
+
+
+def _elsewhere(question: Question, builds: Builds) -> Iterator[Rule]:
+    """Yield a rule for each label in the question that the release has for other platforms alone."""
+    platform = question.facts.names.get("platform")
+    for name, fact in question.facts.packages.items():
+        release = _release(question, name)
+        found = [each for each in builds.of(name, release) if fact.local and fact.local in each.labels]
+        if release is None or platform is None or not found or any(each.is_for(platform) for each in found):
+            continue
+        platforms = sorted({platform for each in found for platform in each.platforms})
+        others = builds.labels(name, release, platform)
+        fix = f"Use +{others[0]}, or {platforms[0]}" if others else f"Use {platforms[0]}"
+        yield Rule(
+            id=f"build:{name}-{release}+{fact.local}:platform",
+            when={name: f"=={release} +{fact.local}"},
+            then={"platform": platforms[0]} if len(platforms) == 1 else {},
+            conflict={} if len(platforms) == 1 else {"platform": platform},
+            because=f"{found[0].location} has {name} {release}+{fact.local} for {' and '.join(platforms)} alone.",
+            source="; ".join(dict.fromkeys(each.source for each in found)),
+            date=max(each.date for each in found),
+            severity="error",
+            evidence="documented",
+            kind="breaks",
+            message=f"{name}-{release}+{fact.local} has no wheel with a matching platform tag",
+            fix=f"{fix}, or compile it.",
         )

@@ -325,7 +325,8 @@ class _Search:
     ) -> Iterator[_Choice]:
         """Yield the builds of a release: of another release the one with the same label first, then PyPI's."""
         asked = self.question.facts.packages[name].local or ""
-        labels = (label for label in self.builds.labels(name, release.version) if label != NO_CUDA or asked == NO_CUDA)
+        known = self.builds.labels(name, release.version, self.question.facts.names.get("platform"))
+        labels = (label for label in known if label != NO_CUDA or asked == NO_CUDA)
         exist = [*([""] if release.wheels else []), *labels]
         for label in sorted(exist, key=lambda each: (each != asked, each != "")):
             if not (is_requested and label == asked):
