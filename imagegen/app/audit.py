@@ -136,12 +136,12 @@ def image_subject(
     Raises UsageError for an image without Python packages, FetchError, EngineError, StoreError.
     """
     with Store(settings.store).temporary_directory("audit") as scratch:
-        contents = _read(reference, scratch, settings, progress)
+        contents = read_image(reference, scratch, settings, progress)
     tree = LayeredTree()
     for each in contents.layers:
         tree.add(each)
     variables = {name: value for name, equals, value in (each.partition("=") for each in contents.config.env) if equals}
-    main = _main(tree, variables, reference, progress)
+    main = main_environment(tree, variables, reference, progress)
     found = installed(tree, main)
     describe(found.editable, progress)
     labels = contents.config.labels
@@ -157,8 +157,11 @@ def image_subject(
     )
 
 
-def _main(tree: FileTree, variables: Mapping[str, str], reference: str, progress: Progress) -> Environment:
-    """Return the environment that the image's `python` uses, else the one with the most files; log the others."""
+def main_environment(tree: FileTree, variables: Mapping[str, str], reference: str, progress: Progress) -> Environment:
+    """Return the environment that the image's `python` uses, else the one with the most files; log the others.
+
+    Raises UsageError where the image has no Python packages.
+    """
     sites = all_sites(tree)
     if not sites:
         raise UsageError(
@@ -170,15 +173,19 @@ def _main(tree: FileTree, variables: Mapping[str, str], reference: str, progress
     if found is None or not set(found.sites) & set(sites):
         largest = max(sites, key=lambda site: sum(1 for _ in tree.entries(site)))
         found = environment_of_site(tree, largest)
-        progress.say(f"note: the python on PATH has no packages: {largest} is audited")
+        progress.say(f"note: the python on PATH has no packages: {largest} is read")
     if others := [site for site in sites if site not in found.sites]:
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         named = ", ".join(others[:_NAMED]) + more
-        progress.say(f"note: not audited, since {found.program or 'its Python'} does not use it: {named}")
+        progress.say(f"note: not read, since {found.program or 'its Python'} does not use it: {named}")
     return found
 
 
-def _read(reference: str, scratch: Path, settings: Settings, progress: Progress) -> ArchivedImage:
+def read_image(reference: str, scratch: Path, settings: Settings, progress: Progress) -> ArchivedImage:
+    """Return config and layers of an image in an engine, else in a registry, or of a layout; see `image_subject`.
+
+    `scratch` is a directory for large files. Raises UsageError, FetchError, EngineError.
+    """
     machine = platform.machine()
     here = Platform("linux", PLATFORMS.get(machine, machine).rpartition("/")[2])
     if reference.startswith(LAYOUT):

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -52,7 +52,7 @@ FILES = (
     "Dockerfile",
 )
 _KINDS = "uv.lock, pylock.toml, pyproject.toml, environment.yml, a Dockerfile or a file of requirements (.txt, .in)"
-_BASE_SYSTEM = "debian12"  # of the bases that an imported image may have
+BASE_SYSTEM = "debian12"  # of the bases that an imported image may have
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Imported:
     """A written entry: its file, its cell, what it holds and lacks, and the answer of rules and metadata."""
 
     path: Path
-    source: Path
+    source: str  # the file, from the project's directory, or the image
     cell: Cell
     platform: ImagePlatform
     found: Recovered
@@ -91,25 +91,40 @@ def import_project(session: Session, source: Path, name: str | None, selection: 
     """
     file = _read(session, source, selection)
     image = name or _directory_name(source)
-    path = entry_path(session, image, entry.MARK)
-    python = _python(session, source, file)
+    python = choose_python(session, _asked_python(source, file), Location(source))
     found = file.recover(MarkerTarget(_versions(session).get(python.value, python.value)))
     found = found.with_names(lambda each: _relative(each, session.project, source))
     found = _with_copies(_with_own_packages(found, session.project), session.project)
     stack = _stack(session, source, selection) if isinstance(file, locks.UvLockFile | locks.PylockFile) else None
-    if stack:
-        found = found.as_stack()
-    platform = choices.platform(found, python, _known(session), is_locked=bool(stack))
+    place = Location(_relative(source, session.project, source))
+    return write_imported(session, image, found, python, place, stack)
+
+
+def write_imported(
+    session: Session,
+    image: str,
+    found: Recovered,
+    python: choices.Choice,
+    source: Location,
+    stack: StackFile | None = None,
+) -> Imported:
+    """Write matrices/<image>.yaml with what was recovered of `source`; nothing is written after an error.
+
+    With `stack`, the image takes that lock file as it stands. Raises ProjectFileError, UsageError.
+    """
+    path = entry_path(session, image, entry.MARK)
+    found = found.as_stack() if stack else found
+    platform = choices.platform(found, python, known_facts(session), is_locked=bool(stack))
     omissions = (*found.omissions, *_of_platform(session, found, platform))
     if not (found.pins or found.debian):
         raise _empty(source, omissions)
     whole = found if stack else _with_torch(session, found, platform)
     by_package = {each.package: each for each in session.matrix.components.values()}
-    relative = _relative(source, session.project, source)
 
     def text(stack: StackFile | None, *, override: bool) -> str:
         family = session.matrix.builds.family()
-        return entry.render(image, relative, whole, platform, by_package, family, stack=stack, override=override)
+        name = str(source.file)
+        return entry.render(image, name, whole, platform, by_package, family, stack=stack, override=override)
 
     with _tried(session, path, text(None, override=path.exists()), source) as tried:  # with each pin, for the answer
         cell = tried.matrix.select_one(image)
@@ -118,11 +133,11 @@ def import_project(session: Session, source: Path, name: str | None, selection: 
         with _tried(session, path, text(stack, override=path.exists()), source) as tried:
             cell = tried.matrix.select_one(image)
     write_entry(path, text(stack, override=False))
-    return Imported(path, source, cell, platform, found, omissions, answer)
+    return Imported(path, str(source.file), cell, platform, found, omissions, answer)
 
 
 @contextlib.contextmanager
-def _tried(session: Session, path: Path, text: str, source: Path) -> Iterator[Session]:
+def _tried(session: Session, path: Path, text: str, source: Location) -> Iterator[Session]:
     """Give a session with the entry. Raises ProjectFileError where no image can be made of it."""
     with trial(session, path, text) as tried:
         try:
@@ -264,11 +279,11 @@ def _versions(session: Session) -> dict[str, str]:
 
 def _own_python(session: Session) -> str:
     interpreters = session.matrix.interpreters.values()
-    return next(each.python for each in interpreters if _BASE_SYSTEM in each.systems)
+    return next(each.python for each in interpreters if BASE_SYSTEM in each.systems)
 
 
-def _python(session: Session, source: Path, file: DeclaringFile) -> choices.Choice:
-    """Choose the Python by the file, .python-version and pyproject.toml beside it."""
+def _asked_python(source: Path, file: DeclaringFile) -> list[tuple[str, str]]:
+    """Return the specifiers of Python of the file, .python-version and pyproject.toml beside it, with their sources."""
     asked = [(file.python, source.name)]
     if (pin := source.parent / ".python-version").is_file():
         text = next((line.strip() for line in read_text(pin).splitlines() if line.strip()[:1] not in ("", "#")), "")
@@ -284,12 +299,21 @@ def _python(session: Session, source: Path, file: DeclaringFile) -> choices.Choi
         except InvalidSpecifier as error:
             where = Location(source.parent / name)
             raise malformed(f"{text!r} is no specifier of Python", where, str(error)) from error
+    return asked
+
+
+def choose_python(session: Session, asked: Sequence[tuple[str, str]], where: Location) -> choices.Choice:
+    """Return the value of the axis python that all specifiers of `asked` admit, each with its source in words.
+
+    Raises ProjectFileError where there is none.
+    """
     made = {each.python for each in session.matrix.interpreters.values()}
     values = [each for each in session.matrix.axes["python"] if each in made]
-    return choices.choose_python(asked, values, _versions(session), _own_python(session), Location(source))
+    return choices.choose_python(asked, values, _versions(session), _own_python(session), where)
 
 
-def _known(session: Session) -> Known:
+def known_facts(session: Session) -> Known:
+    """Return the facts of the matrix that decide on CUDA."""
     torch = session.matrix.components[TORCH]
     aliases = {alias: label for label, alias in torch.index.items()}
     addresses = {each.url.rstrip("/"): each.alias for each in session.matrix.indexes.values() if each.url}
@@ -357,20 +381,20 @@ def _of_platform(session: Session, found: Recovered, platform: ImagePlatform) ->
     return omissions
 
 
-def _empty(source: Path, omissions: tuple[Omission, ...]) -> ProjectFileError:
+def _empty(source: Location, omissions: tuple[Omission, ...]) -> ProjectFileError:
     """Return the error of a file of which nothing was recovered."""
     first = next((each for each in omissions if each.is_package), None)
     why = f"{first.what}: {first.why}" if first else "it lists no package for Linux and this Python"
     fix = first.fix if first else "import another file"
-    return malformed("the file has no package for an image", Location(source), why, fix)
+    return malformed("it has no package for an image", source, why, fix)
 
 
-def _unfit(source: Path, errors: MatrixErrors) -> ProjectFileError:
+def _unfit(source: Location, errors: MatrixErrors) -> ProjectFileError:
     """Return the error of packages of which no entry can be made."""
     return ProjectFileError(
-        "no image can be made of the file",
+        "no image can be made of it",
         code="project-mismatch",
-        where=Location(source),
+        where=source,
         why="; ".join(each.what for each in errors.errors),
         fix=errors.errors[0].fix,
     )

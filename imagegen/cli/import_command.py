@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from imagegen.app.import_image import import_image, is_image
 from imagegen.app.import_project import Imported, Selection, import_project
 from imagegen.cli.app import App, json_option, pass_app
+from imagegen.core.errors import OptionConflictError
 from imagegen.core.text import counted, shown
 from imagegen.plan.projects.model import Omission
 
@@ -16,23 +18,33 @@ _WORDS = {"compatible": "no known conflict", "incompatible": "conflict", "unknow
 
 
 @click.command("import")
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("source", metavar="FILE|IMAGE")
 @click.option("--name", metavar="IMAGE", help="The image's name (default: that of FILE's directory).")
 @click.option("--extra", "extras", multiple=True, metavar="NAME", help="An extra of the project.")
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="A dependency group of the project.")
 @json_option()
 @pass_app
 def command(
-    app: App, *, file: Path, name: str | None, extras: tuple[str, ...], groups: tuple[str, ...], as_json: bool
+    app: App, *, source: str, name: str | None, extras: tuple[str, ...], groups: tuple[str, ...], as_json: bool
 ) -> None:
     """Write matrices/IMAGE.yaml with an image of the packages of FILE: a uv.lock, pylock.toml, pyproject.toml,
-    requirements.txt, conda's environment.yml or a Dockerfile.
+    requirements.txt, conda's environment.yml or a Dockerfile. Or of those in another IMAGE: of an engine or a registry,
+    an OCI layout (oci:DIR), or an archive that `docker save` wrote.
 
     Nothing of the project runs, and no index is asked. Printed are the choices of base, CUDA and Python, what FILE says
     and the entry does not, with line, reason and fix, and the answer of rules and metadata. A name that another file
     defines is an error; the same command again replaces its own file.
     """
-    show(app, import_project(app, file, name, Selection(extras, groups)), as_json=as_json)
+    selection = Selection(extras, groups)
+    if not is_image(source):
+        imported = import_project(app, Path(source), name, selection)
+    elif selection:
+        raise OptionConflictError(
+            f"{source} has no extras and groups to choose from", fix="leave out --extra and --group"
+        )
+    else:
+        imported = import_image(app, source, name)
+    show(app, imported, as_json=as_json)
 
 
 def show(app: App, imported: Imported, *, as_json: bool) -> None:

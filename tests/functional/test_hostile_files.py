@@ -176,7 +176,7 @@ def test_a_closed_directory_is_named(folder: str) -> None:
         ("images: {x: {base: 1:30}}\n", "0.yaml:1:20: 1:30 needs quotes"),
         ("images: {x: {base: 0x1f}}\n", "0.yaml:1:20: 0x1f needs quotes"),
         ("images: {x: {base: .inf}}\n", "0.yaml:1:20: .inf needs quotes"),
-        ("images: {x: {base: ~}}\n", '0.yaml:1:10: the key "base" is missing'),
+        ("images: {x: {base: ~}}\n", "0.yaml:1:20: base: is empty"),
         ("[]\n", "0.yaml:1:1: a matrix file is a mapping"),
         ("images: x\n", "0.yaml:1:9: images: "),
         ('images: {"\\e[2J": {}}\n', "images.\\x1b[2J: must match"),

@@ -316,7 +316,7 @@ def test_an_image_of_a_registry_is_what_its_layers_say_together(registry: StandI
     assert [gpu.capability for gpu in found.gpus] == ["9.0", "12.0"]
     assert found.system is not None and found.system.interpreter is not None
     assert (set(found.system.libraries), found.system.preloaded) == ({"libc.so.6"}, ("/opt/lib",))
-    assert any("not audited" in line and "/usr/lib/python3/dist-packages" in line for line in said.lines)
+    assert any("not read" in line and "/usr/lib/python3/dist-packages" in line for line in said.lines)
     requested = audited(f"{registry.host}/a/b:1", tmp_path, gpus=GPUS[:1])
     assert requested.gpus == GPUS[:1]
 
@@ -344,7 +344,7 @@ def test_an_environment_that_is_not_on_path_is_found(registry: StandIn, tmp_path
     said = Said()
     found = audited(f"{registry.host}/a/b:1", tmp_path, said)
     assert [package.name for package in found.packages] == ["demo", "old"]
-    assert "is audited" in said.lines[1]
+    assert "is read" in said.lines[1]
 
 
 def test_an_image_without_packages_is_an_error(registry: StandIn, tmp_path: Path) -> None:

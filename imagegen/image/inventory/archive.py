@@ -343,8 +343,8 @@ class _Archive:
             settings = json.loads(self._documents[posixpath.normpath(entry["Config"])]).get("config") or {}
             config = ImageConfig(
                 env=tuple(str(each) for each in settings.get("Env") or ()),
-                entrypoint=(),
-                command=(),
+                entrypoint=tuple(str(each) for each in settings.get("Entrypoint") or ()),
+                command=tuple(str(each) for each in settings.get("Cmd") or ()),
                 user=str(settings.get("User") or ""),
                 directory=str(settings.get("WorkingDir") or ""),
                 labels={str(name): str(value) for name, value in (settings.get("Labels") or {}).items()},

@@ -101,7 +101,7 @@ _BLOCK = 1 << 20
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 # How libraries are found, and what an environment and a distribution say of themselves.
 _TEXT = re.compile(
-    r"etc/ld\.so\.conf|etc/(.*/)?[^/]*\.conf|(.*/)?pyvenv\.cfg|.*\.pth|.*\.egg-link|.*\.egg-info"
+    r"etc/ld\.so\.conf|etc/(.*/)?[^/]*\.conf|(etc|usr/lib)/os-release|var/lib/(dpkg/status|apt/extended_states)|(.*/)?pyvenv\.cfg|.*\.pth|.*\.egg-link|.*\.egg-info"
     r"|.*\.(dist-info|egg-info)/(METADATA|PKG-INFO|WHEEL|RECORD|INSTALLER|direct_url\.json|installed-files\.txt)"
 )
 

@@ -29,7 +29,7 @@ _FORMAT = re.compile(r"https?://www\.debian\.org/doc/packaging-manuals/copyright
 def release(tree: FileTree) -> OsRelease | None:
     """Parse os-release; None where there is none, or it does not name the system."""
     fields = {}
-    for line in (_text(tree, _OS_RELEASE, _MAX_OS_RELEASE) or "").splitlines():
+    for line in (read_text(tree, _OS_RELEASE, _MAX_OS_RELEASE) or "").splitlines():
         name, _, value = line.partition("=")
         fields[name.strip()] = value.strip().strip("\"'")[:_MAX_NAME]
     found = OsRelease(*(fields.get(name, "") for name in ("ID", "VERSION_ID", "VERSION_CODENAME")))
@@ -39,7 +39,7 @@ def release(tree: FileTree) -> OsRelease | None:
 def installed(tree: FileTree) -> dict[str, InstalledDeb]:
     """Name -> package, of all that are unpacked. Empty where there is no dpkg."""
     found = {}
-    for fields in _paragraphs(_text(tree, _STATUS, _MAX_STATUS) or ""):
+    for fields in paragraphs(read_text(tree, _STATUS, _MAX_STATUS) or ""):
         name, version, architecture = (fields.get(key, "") for key in ("package", "version", "architecture"))
         if not (name and version) or fields.get("status", "").split()[-1:] in ([], ["config-files"], ["not-installed"]):
             continue
@@ -55,7 +55,7 @@ def licences(copyright_file: str) -> tuple[str, ...]:
     What stands of a licence alone, in a paragraph without files, is its text.
     """
     found = set()
-    for number, fields in enumerate(_paragraphs(copyright_file)):
+    for number, fields in enumerate(paragraphs(copyright_file)):
         if number == 0 and not _FORMAT.fullmatch(fields.get("format", "")):
             return ()
         if number == 0 or "files" in fields:
@@ -64,17 +64,18 @@ def licences(copyright_file: str) -> tuple[str, ...]:
 
 
 def _licences(tree: FileTree, package: str) -> tuple[str, ...] | None:
-    text = _text(tree, f"/usr/share/doc/{package}/copyright", _MAX_COPYRIGHT)
+    text = read_text(tree, f"/usr/share/doc/{package}/copyright", _MAX_COPYRIGHT)
     return None if text is None else licences(text)
 
 
-def _text(tree: FileTree, path: str, limit: int) -> str | None:
+def read_text(tree: FileTree, path: str, limit: int) -> str | None:
+    """Return the text of a file behind all links; None where there is none, or it has more than `limit` bytes."""
     real = place(tree, path)
     content = tree.read(real, limit) if real else None
     return None if content is None else content.decode(errors="replace")
 
 
-def _paragraphs(text: str) -> Iterator[dict[str, str]]:
+def paragraphs(text: str) -> Iterator[dict[str, str]]:
     """Yield each paragraph's fields: name in lower case -> the first line."""
     fields: dict[str, str] = {}
     for line in text.splitlines():

@@ -96,6 +96,11 @@ def command_words(kind: str) -> frozenset[str]:
     return frozenset(_read()["commands"][kind])
 
 
+def describes_base(variable: str) -> bool:
+    """Return whether base images describe themselves by a variable, or set it for files of their own."""
+    return any(fnmatch.fnmatchcase(variable, pattern) for pattern in _read()["base_variables"])
+
+
 @cache
 def system_directories() -> frozenset[str]:
     """Return the directories that every image has: a file that is copied to one of them goes below it."""

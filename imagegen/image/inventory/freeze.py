@@ -1,0 +1,113 @@
+"""Packages of a file tree as an entry could name them: Python distributions and how they came, and Debian packages.
+
+Sources: "Recording installed projects" and PEP 610 (direct_url.json) of packaging.python.org; deb822(5) and Debian's
+policy for /var/lib/dpkg/status; apt-mark(8) for extended_states.
+"""
+
+from __future__ import annotations
+
+import email.parser
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from imagegen.image.inventory.system import paragraphs, read_text
+from imagegen.image.inventory.tree import Environment, FileTree, Regular, join, place
+
+_MAX_TEXT = 4 << 20  # bytes
+_MAX_STATUS = 64 << 20
+_DEBIAN_SITE = "/python3/dist-packages"  # of Debian's own packages
+_MINIMAL = frozenset({"required", "important"})  # priorities of what every system has
+
+
+@dataclass(frozen=True)
+class InstalledDistribution:
+    """A distribution, by its metadata. `direct_url` is that of PEP 610: {} for one that came from an index."""
+
+    name: str  # normalised
+    version: str  # "" where the metadata does not say
+    path: str  # of its metadata
+    installer: str  # "pip", "uv"; "" where it is not recorded
+    is_recorded: bool  # it has a RECORD
+    direct_url: Mapping[str, Any]
+
+
+def distributions(tree: FileTree, environment: Environment) -> tuple[InstalledDistribution, ...]:
+    """Return the distributions of the environment but Debian's, by name; of a duplicate, the one that is imported."""
+    found: dict[str, InstalledDistribution] = {}
+    for site in environment.sites:
+        if site.endswith(_DEBIAN_SITE):
+            continue
+        for name, node in sorted(tree.entries(site)):
+            if name.endswith((".dist-info", ".egg-info")):
+                path = join(site, name)
+                own = path if isinstance(node, Regular) else join(path, "METADATA" if name[-9] == "d" else "PKG-INFO")
+                if (text := read_text(tree, own, _MAX_TEXT)) is not None:
+                    each = _distribution(tree, path, text)
+                    found.setdefault(each.name, each)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _distribution(tree: FileTree, path: str, metadata: str) -> InstalledDistribution:
+    headers = email.parser.HeaderParser().parsestr(metadata.partition("\n\n")[0])
+    try:
+        direct = json.loads(read_text(tree, join(path, "direct_url.json"), _MAX_TEXT) or "{}")
+    except ValueError:
+        direct = {"url": "unknown"}
+    return InstalledDistribution(
+        canonicalize_name(" ".join(str(headers.get("Name", "")).split())),
+        " ".join(str(headers.get("Version", "")).split()),
+        path,
+        (read_text(tree, join(path, "INSTALLER"), _MAX_TEXT) or "").strip(),
+        place(tree, join(path, "RECORD")) is not None,
+        direct if isinstance(direct, dict) else {"url": "unknown"},
+    )
+
+
+@dataclass(frozen=True)
+class RequestedDebs:
+    """Debian packages that were requested by name, as far as dpkg and apt show it, and those of NVIDIA's archive."""
+
+    names: tuple[str, ...]
+    nvidia: tuple[str, ...]
+
+
+def requested_debs(tree: FileTree, known: Iterable[str]) -> RequestedDebs:
+    """Return the packages that no other one depends on, and apt did not install for another.
+
+    Left out are those of every system, and `known`: what the base of the entry has.
+    """
+    installed = {
+        each["package"]: each
+        for each in paragraphs(read_text(tree, "/var/lib/dpkg/status", _MAX_STATUS) or "")
+        if each.get("package") and each.get("status", "").endswith(" installed")
+    }
+    automatic = {
+        each["package"]
+        for each in paragraphs(read_text(tree, "/var/lib/apt/extended_states", _MAX_STATUS) or "")
+        if each.get("package") and each.get("auto-installed") == "1"
+    }
+    needed = {
+        name
+        for each in installed.values()
+        for key in ("depends", "pre-depends", "recommends")
+        for name in re.findall(r"(?:^|[,|])\s*([a-z0-9][a-z0-9.+-]+)", each.get(key, ""))
+    }
+    left = [
+        each
+        for name, each in sorted(installed.items())
+        if name not in {*automatic, *needed, *known} and not _is_minimal(each)
+    ]
+    is_nvidia = {each["package"]: "nvidia" in each.get("maintainer", "").lower() for each in left}
+    return RequestedDebs(
+        tuple(name for name, nvidia in is_nvidia.items() if not nvidia),
+        tuple(name for name, nvidia in is_nvidia.items() if nvidia),
+    )
+
+
+def _is_minimal(fields: Mapping[str, str]) -> bool:
+    return fields.get("essential") == "yes" or fields.get("priority") in _MINIMAL
