@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from xdist.scheduler import LoadScopeScheduling
 
+from imagegen.app.session import Session
 from imagegen.core.config import Settings
 from imagegen.core.oci import LayerDescriptor
 from imagegen.core.store import Store
@@ -155,3 +156,9 @@ def git_workspace(tmp_path: Path) -> Iterator[Workspace]:
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     """Run imagegen with these arguments in this process, in a project of one image."""
     return command_line.runner(monkeypatch, capsys, tmp_path)
+
+
+@pytest.fixture
+def shared_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let sessions of projects without matrices of their own share what they compute of shipped files."""
+    monkeypatch.setattr(Session, "_compiled", command_line.compiled_once)

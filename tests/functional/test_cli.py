@@ -21,6 +21,7 @@ from imagegen.plan.rules.check import Conflict, Verdict
 from imagegen.run.doctor import Host
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import CheckResult, SmokeReport
+from tests.support import command_line
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix
 
@@ -79,6 +80,7 @@ def test_warnings_follow_the_result_and_are_explained_where_a_lock_is_shown(
     rule = Rule("slow", {"torch": ""}, {}, {"python": ">=3"}, because, "s", "d", "warning", "measured", "f")
     verdict = Verdict("compatible", (Conflict((rule,), {"python": "3.11"}),))
     monkeypatch.setattr("imagegen.app.session.evaluate_cell", lambda *_: verdict)
+    monkeypatch.setattr(command_line, "RESULTS", {})  # other tests share the verdict of the rules
     said: list[tuple[str, bool]] = []
     monkeypatch.setattr(Terminal, "say", lambda _, text: said.append((text, bool(sys.stdout.getvalue()))))
     assert run("render", "cpu-grpo").code == 0

@@ -39,11 +39,11 @@ class Ended:
 
 
 Run = Callable[..., Ended]
-_SHARED = ("matrix", "api-rules", "metadata", "scans", "answers", "catalogue")  # not "lock-check", which tests replace
-_RESULTS: dict[tuple[str, str], Any] = {}
+_SHIPPED = [shipped("matrices"), shipped("wheels")]
+RESULTS: dict[tuple[bool, str, str, tuple[str, ...]], Any] = {}
 
 
-def _compiled(
+def compiled_once(
     session: Session,
     kind: str,
     subject: str,
@@ -51,19 +51,21 @@ def _compiled(
     *inputs: str | None,
     usual: Callable[..., Any] = Session._compiled,
 ) -> Any:
-    """Return a result over the project as `run` makes it, which is computed once for all tests; of others as usual."""
-    if kind not in _SHARED or inputs or not _is_plain(session):
+    """Return a result over shipped files, or over the project as `run` makes it, once computed; of others as usual."""
+    known = tuple(each for each in inputs if each is not None)
+    has_image = _has_image(session)
+    if len(known) < len(inputs) or not (has_image or session.matrix_directories == _SHIPPED):
         return usual(session, kind, subject, compute, *inputs)
-    key = (kind, subject)
-    if key not in _RESULTS:
-        _RESULTS[key] = compute()
-    return _RESULTS[key]
+    key = (has_image, kind, subject, known)
+    if key not in RESULTS:
+        RESULTS[key] = compute()
+    return RESULTS[key]
 
 
-def _is_plain(session: Session) -> bool:
+def _has_image(session: Session) -> bool:
     """Return whether the session's matrix is that of the project as `run` makes it."""
     own = session.project / "matrices"
-    return session.matrix_directories == [shipped("matrices"), shipped("wheels"), own] and [
+    return session.matrix_directories == [*_SHIPPED, own] and [
         path.read_text() for path in own.rglob("*") if path.is_file()
     ] == [IMAGE]
 
@@ -80,7 +82,7 @@ def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys.modules["imagegen.cli.main"], "_SIGNALS", {})  # they stay the tests' own
     monkeypatch.setenv("XDG_CACHE_HOME", str(project / "cache"))
-    monkeypatch.setattr(Session, "_compiled", _compiled)
+    monkeypatch.setattr(Session, "_compiled", compiled_once)
     monkeypatch.setattr(lock, "loads", _load_lock)
 
     def run(*arguments: str) -> Ended:

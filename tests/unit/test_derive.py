@@ -16,6 +16,8 @@ from imagegen.core.progress import Quiet
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels.resolve import LockOptions
 
+pytestmark = pytest.mark.usefixtures("shared_results")
+
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

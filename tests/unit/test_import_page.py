@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from imagegen.app.import_project import FILES, Selection, import_project
 from imagegen.app.session import Session
 from imagegen.core.progress import Quiet
 
+pytestmark = pytest.mark.usefixtures("shared_results")
 PAGE = (Path(__file__).parents[2] / "docs/how-to/start-from-what-you-have.md").read_text(encoding="utf-8")
 
 

@@ -16,6 +16,7 @@ from imagegen.core.progress import Quiet
 from imagegen.plan.matrix.document import parse
 from imagegen.plan.projects import entry
 
+pytestmark = pytest.mark.usefixtures("shared_results")
 REQUIREMENTS = """\
 --extra-index-url https://download.pytorch.org/whl/cu128
 torch==2.8.0+cu128
