@@ -61,12 +61,19 @@ def _with(packages: list[str], *command: str | Path, home: Path) -> None:
 
 
 def test_compose(written: dict[str, list[Path]]) -> None:
-    for path in written["compose"]:
-        subprocess.run(
-            ["check-jsonschema", "--builtin-schema", "vendor.compose-spec", "--default-filetype", "yaml", path],
-            check=True,
-            env=_ENV,
-        )
+    assert written["compose"]
+    subprocess.run(
+        [
+            "check-jsonschema",
+            "--builtin-schema",
+            "vendor.compose-spec",
+            "--default-filetype",
+            "yaml",
+            *written["compose"],
+        ],
+        check=True,
+        env=_ENV,
+    )
 
 
 def test_shell(written: dict[str, list[Path]]) -> None:
