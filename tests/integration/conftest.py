@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -152,3 +154,20 @@ def shell(engine: Engine, tmp_path: Path) -> dict[str, str]:
     if not ours:
         return dict(os.environ)
     return {name: value for name, value in os.environ.items() if not name.startswith(("DOCKER_", "BUILDX_"))} | ours
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Another place, time zone, language and umask."""
+    work = tmp_path / "another place"
+    work.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(work).replace(" ", "-"))
+    work.rename(tempfile.gettempdir())
+    for name, value in {"TZ": "Pacific/Kiritimati", "LANG": "tr_TR.UTF-8", "LC_ALL": "C", "HOME": "/nowhere"}.items():
+        monkeypatch.setenv(name, value)
+    time.tzset()
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+    monkeypatch.undo()
+    time.tzset()
