@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages quickstart test test-unit test-functional test-local coverage test-slow test-browser chromium qemu faults tables findings docs bench truth fuzz lint engine-up engine-down clean
+.PHONY: help setup packages quickstart test test-unit test-functional test-local coverage test-slow test-browser chromium qemu faults tables findings docs bench truth fuzz lint lint-code lint-files compiled-tests engine-up engine-down clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -47,8 +47,13 @@ packages:
 quickstart: engine-up  ## build cpu-grpo, run its smoke checks, print how to run it
 	@$(BIN)/imagegen build cpu-grpo --scratch-base
 
-test: setup lint  ## all tests but the slow ones
+# The linters leave half of two cores idle: meanwhile the tests are compiled, which each test process would do again.
+test: setup  ## the linters, and all tests but the slow ones
+	@$(MAKE) --no-print-directory --output-sync -j 3 lint compiled-tests
 	@$(call with_engine,$(BIN)/pytest -n 3 --dist loadscope -m 'not slow')
+
+compiled-tests: setup
+	@$(BIN)/pytest -q --collect-only -m 'not slow' >/dev/null || true  # the tests themselves report what is wrong
 
 test-unit: setup  ## the tests of functions, which start nothing: a minute
 	@$(BIN)/pytest -n 2 --dist loadscope -m 'not slow' tests/unit
@@ -103,10 +108,14 @@ docs: setup  ## build the documentation into site/, with strict links
 findings: setup  ## write docs/reference/findings.md from the catalogue of what an audit finds
 	@$(BIN)/pytest -q tests/unit/test_audit_catalogue.py --update-golden
 
-lint: setup  ## ruff, mypy, codespell; of the workflows zizmor and their schema
+lint: lint-code lint-files  ## ruff, mypy, codespell; of the workflows zizmor and their schema
+
+lint-code: setup
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+
+lint-files: setup
 	@$(BIN)/codespell
 	@$(BIN)/zizmor --offline --quiet .github
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml

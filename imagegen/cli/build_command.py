@@ -21,7 +21,6 @@ from rich.text import Text
 
 from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layout
 from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
-from imagegen.cli.report_command import print_report
 from imagegen.core.errors import IncompatibleError, LockError, OptionConflictError, UsageError
 from imagegen.core.text import counted
 from imagegen.plan.lock.model import Lock
@@ -124,6 +123,8 @@ def _directory(output: str, pattern: str, chosen: Sequence[Cell]) -> Path:
 
 def build_into_engine(app: App, cell: Cell, lock: Lock, options: BuildOptions) -> BuiltImage:
     """Build the image in an engine, and print its smoke report, its tags and how to run it. Raises as `build_image`."""
+    from imagegen.cli.report_command import print_report  # late: a build into a layout has no report
+
     with Engine.connect(app.settings, app.progress) as engine:
         try:
             built = build_image(app, cell, lock, engine, options)
