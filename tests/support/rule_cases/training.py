@@ -144,5 +144,6 @@ CASES = {
         stack(trl="0.29.1", transformers="4.57.1", datasets="5.1.0"),
         stack(trl="0.27.2", transformers="5.2.0", datasets="5.1.0"),
         stack(trl="1.10.0", transformers="5.8.0", datasets="5.1.0", vllm="0.25.1"),
+        stack(trl="1.14.2", transformers="5.8.0", datasets="5.1.0"),
     ),
 }
