@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 import imagegen.audit
 import imagegen.image.inventory
 from imagegen.app.session import Session
 from imagegen.audit.check import audit
 from imagegen.audit.facts import FACTS_FORMAT
+from imagegen.audit.imports import RefusedKeyword
 from imagegen.audit.model import Finding, Severity, Subject
 from imagegen.core import data, registry
 from imagegen.core.config import Settings
@@ -45,6 +49,8 @@ from imagegen.image.layers.image import LABEL
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.plan.lock import contents_hash
 from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix import api
+from imagegen.plan.matrix.api import PackageNames
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.engine.client import exported
 
@@ -88,6 +94,38 @@ def audit_before_image(session: Session, cell: Cell, lock: Lock) -> None:
         )
     if warnings := found.warnings:
         progress.say(f"the audit found no errors, and {counted(warnings, 'warning')}: {more}")
+
+
+def refused_keywords(session: Session, subject: Subject) -> Iterator[RefusedKeyword]:
+    """Yield the keyword arguments that packages of a subject pass to others which refuse them, by harvested names.
+
+    Only pairs of releases whose wheels were read count. Raises MatrixError.
+    """
+    installed = {each.name: public for each in subject.packages if (public := _public(each.version))}
+    for package in api.names(session.matrix_directories):
+        found = api.load(session.matrix_directories, package) if package in installed else None
+        if found is None or not _was_read(found, package, installed):
+            continue
+        for each in found.names:
+            if each.keyword and _was_read(found, each.provider, installed):
+                passes = any(installed[package] in SpecifierSet(span) for span in each.required_by)
+                if passes and any(installed[each.provider] in SpecifierSet(span) for span in each.lacked_by):
+                    newest = each.required_by[-1].rpartition("=")[2]  # the release that path and line are of
+                    path = each.path if installed[package] == newest else None
+                    yield RefusedKeyword(package, each.provider, each.name, each.keyword, path, each.line, each.certain)
+
+
+def _was_read(names: PackageNames, package: str, installed: Mapping[str, str]) -> bool:
+    """Return whether the installed release is one whose wheel was read."""
+    return package in installed and installed[package] in names.wheels.get(package, {})
+
+
+def _public(version: str) -> str | None:
+    """Return a version without its label, which makes it another build of the release; None for what is no version."""
+    try:
+        return Version(version).public
+    except InvalidVersion:
+        return None
 
 
 def audit_report(lock: Lock, cell: Cell, store: Store) -> dict[str, Any] | None:

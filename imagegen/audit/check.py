@@ -80,9 +80,10 @@ def _runs(code: _Code, gpu: Gpu, said: Sequence[Finding]) -> Runs:
 _SHOWN = 20  # files of one package that cannot be read, in one finding
 
 
-def audit(subject: Subject, known: Sequence[Gpu] = ()) -> AuditReport:
-    """Return the findings of every check. `known` are further GPUs to report on."""
+def audit(subject: Subject, known: Sequence[Gpu] = (), refused: Iterable[imports.RefusedKeyword] = ()) -> AuditReport:
+    """Return the findings of every check. `known` are further GPUs to report on; `refused` as `keyword_findings`."""
     findings = [finding for check in CHECKS for finding in check(subject)]
+    findings += imports.keyword_findings(subject, refused)
     gpus_by_name = {each.name: each for each in (*subject.gpus, *known)}
     packages, gpus = verdicts(subject, sorted(gpus_by_name.values(), key=lambda each: arch(each.capability)))
     return AuditReport(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
 
@@ -96,6 +97,36 @@ def _compare(package: Package, provider: Package, required: Sequence[RequiredNam
         evidence = f"functions use {len(uncertain)} {names} that {provider} does not define"
         details = few(uncertain, _SHOWN)
         yield Finding(Severity.WARNING, "api-missing", str(package), None, evidence, details)
+
+
+@dataclass(frozen=True)
+class RefusedKeyword:
+    """A call of `name` in `package` with a keyword argument that the installed release of `provider` does not take."""
+
+    package: str
+    provider: str
+    name: str  # "vllm.LLM"
+    keyword: str
+    path: str | None  # of the call, relative to site-packages; None where another release has the file that was read
+    line: int
+    certain: bool  # normal use makes the call
+
+
+def keyword_findings(subject: Subject, refused: Iterable[RefusedKeyword]) -> Iterator[Finding]:
+    """Yield an error for each file whose calls end with TypeError, and a note for calls that normal use does not make.
+
+    `refused` comes from wheels of these releases that were read before: the scan of a package holds no signatures.
+    """
+    installed = {each.name: str(each) for each in subject.packages}
+    calls: dict[tuple[str, str, str | None, bool], list[str]] = {}
+    for each in sorted(refused, key=lambda one: (one.package, one.provider, one.path or "", one.line, one.keyword)):
+        where = f"line {each.line}" if each.path else "it"
+        line = f"{where} passes {each.keyword} to {each.name}"
+        calls.setdefault((each.package, each.provider, each.path, each.certain), []).append(line)
+    for (package, provider, path, certain), lines in calls.items():
+        severity = Severity.ERROR if certain else Severity.INFO
+        evidence = f"{lines[0]}, which {installed[provider]} does not take"
+        yield Finding(severity, "api-keyword", installed[package], path, evidence, few(lines[1:], _SHOWN))
 
 
 # Imports of distributions that only an extra of the importing package names, and that are not installed.

@@ -314,10 +314,12 @@ def command(
     # 3.2 s of the processor's with it and 2.8 s without until all was read (2026-11-21).
     gc.disable()
     ctx.call_on_close(gc.enable)
+    from imagegen.app.audit import refused_keywords  # late: it brings the readers of images
+
     reports: list[AuditReport] = []
     sources: dict[str, LockLocation] = {}
     for subject, source in subjects(app, required):
-        reports.append(audit(subject, known=tuple(app.matrix.gpus.values())))
+        reports.append(audit(subject, tuple(app.matrix.gpus.values()), refused_keywords(app, subject)))
         sources |= {subject.name: source} if source else {}
         if not as_json:
             _print(app, reports[-1], everything=everything, each_package=required.loose)
