@@ -74,7 +74,7 @@ def import_image(session: Session, reference: str, name: str | None) -> Imported
     found = _with_system(
         found, tree, next(each.base for each in session.matrix.all_cells if each.base.name == base), place
     )
-    return write_imported(session, name, found, python, place)
+    return write_imported(session, name, found, python, source, place)
 
 
 def _read(session: Session, reference: str, scratch: Path) -> ArchivedImage:

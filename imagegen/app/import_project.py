@@ -95,9 +95,10 @@ def import_project(session: Session, source: Path, name: str | None, selection: 
     found = file.recover(MarkerTarget(_versions(session).get(python.value, python.value)))
     found = found.with_names(lambda each: _relative(each, session.project, source))
     found = _with_copies(_with_own_packages(found, session.project), session.project)
+    found = _without_replaced_torch(session, found)
     stack = _stack(session, source, selection) if isinstance(file, locks.UvLockFile | locks.PylockFile) else None
-    place = Location(_relative(source, session.project, source))
-    return write_imported(session, image, found, python, place, stack)
+    label = _relative(source, session.project, source)
+    return write_imported(session, image, found, python, label, Location(source), stack)
 
 
 def write_imported(
@@ -105,12 +106,14 @@ def write_imported(
     image: str,
     found: Recovered,
     python: choices.Choice,
+    name: str,
     source: Location,
     stack: StackFile | None = None,
 ) -> Imported:
-    """Write matrices/<image>.yaml with what was recovered of `source`; nothing is written after an error.
+    """Write matrices/<image>.yaml with what was recovered of `source`, which the entry calls `name`.
 
-    With `stack`, the image takes that lock file as it stands. Raises ProjectFileError, UsageError.
+    Nothing is written after an error. With `stack`, the image takes that lock file as it stands. Raises
+    ProjectFileError, UsageError.
     """
     path = entry_path(session, image, entry.MARK)
     found = found.as_stack() if stack else found
@@ -123,7 +126,6 @@ def write_imported(
 
     def text(stack: StackFile | None, *, override: bool) -> str:
         family = session.matrix.builds.family()
-        name = str(source.file)
         return entry.render(image, name, whole, platform, by_package, family, stack=stack, override=override)
 
     with _tried(session, path, text(None, override=path.exists()), source) as tried:  # with each pin, for the answer
@@ -133,7 +135,7 @@ def write_imported(
         with _tried(session, path, text(stack, override=path.exists()), source) as tried:
             cell = tried.matrix.select_one(image)
     write_entry(path, text(stack, override=False))
-    return Imported(path, str(source.file), cell, platform, found, omissions, answer)
+    return Imported(path, name, cell, platform, found, omissions, answer)
 
 
 @contextlib.contextmanager
@@ -330,9 +332,29 @@ def _torch_cuda(session: Session, pin: PackagePin) -> str | None:
         return None
     if pin.package == TORCH:
         return release.cuda
-    texts = itertools.chain(release.requires or (), *release.extras.values())
+    exact = _required_torch(session, pin)
+    return _torch_cuda(session, PackagePin(TORCH, exact, ())) if exact else None
+
+
+def _required_torch(session: Session, pin: PackagePin) -> str | None:
+    """Return the specifier of torch that the release of an exact pin requires; None where there is none, or several."""
+    version, known = choices.exact_version(pin.specifier), session.metadata.of(pin.package)
+    release = known.package.releases.get(version.public) if known and version else None
+    texts = itertools.chain(release.requires or (), *release.extras.values()) if release else ()
     exact = {str(each.specifier) for each in map(parse_requirement, texts) if each.name == TORCH}
-    return _torch_cuda(session, PackagePin(TORCH, exact.pop(), ())) if len(exact) == 1 else None
+    return exact.pop() if len(exact) == 1 else None
+
+
+def _without_replaced_torch(session: Session, found: Recovered) -> Recovered:
+    """Return the packages without a base image's torch that another one excludes: pip replaces it and its CUDA."""
+    torch = next((pin for pin in found.pins if pin.package == TORCH and pin.is_replaceable), None)
+    version = choices.exact_version(torch.specifier) if torch else None
+    required = [text for pin in found.pins if pin is not torch and (text := _required_torch(session, pin))]
+    if torch is None or version is None or all(SpecifierSet(text).contains(version) for text in required):
+        return found
+    is_named_by_it = found.cuda is not None and found.cuda[1] in torch.places
+    pins = tuple(pin for pin in found.pins if pin is not torch)
+    return replace(found, pins=pins, cuda=None if is_named_by_it else found.cuda)
 
 
 def _with_torch(session: Session, found: Recovered, platform: ImagePlatform) -> Recovered:

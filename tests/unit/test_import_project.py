@@ -73,6 +73,15 @@ ENTRYPOINT ["python", "/srv/serve.py"]
     assert [each.place.line for each in imported.omissions] == [1, 5, 6]
 
 
+def test_torch_of_a_base_image_gives_way_to_what_a_package_requires(project: Path) -> None:
+    text = "FROM nvcr.io/nvidia/pytorch:26.03-py3\nRUN pip install vllm==0.11.0\n"
+    imported = run(project, text, file="Dockerfile")
+    assert [pin.package for pin in imported.found.pins] == ["vllm"]
+    assert imported.cell.cuda == "cu128"  # of the torch 2.8.0 that vllm 0.11.0 requires
+    kept = run(project, text.replace("26.03", "25.08"), file="Dockerfile")
+    assert [pin.package for pin in kept.found.pins] == ["torch", "vllm"]
+
+
 def test_a_directory_with_a_pyproject_is_a_component(project: Path) -> None:
     (project / "pyproject.toml").write_text('[project]\nname = "app"\n')
     (project / "lib").mkdir()

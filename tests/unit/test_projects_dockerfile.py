@@ -69,6 +69,18 @@ def test_what_is_recovered_and_what_is_not(tmp_path: Path) -> None:
     assert "token" not in str(found.omissions)
 
 
+def test_words_that_only_a_shell_knows_are_no_requirements(tmp_path: Path) -> None:
+    text = """\
+FROM debian:12
+RUN pip install "$@" && pip install `cat x` && pip install torch==$(uname -r)
+RUN if true; then pip uninstall -y a; fi; pip install numpy
+"""
+    found = recover(tmp_path, text)
+    assert [pin.package for pin in found.pins] == ["numpy"]
+    assert {(each.place.line, each.is_package) for each in found.omissions} >= {(2, True)}
+    assert not [each for each in found.omissions if each.place.line == 3]
+
+
 def test_files_of_requirements_are_read_beside_the_dockerfile(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("numpy<2\n")
     found = recover(tmp_path, "FROM debian:12\nRUN pip install -r requirements.txt && pip install -r /other.txt\n")

@@ -199,7 +199,9 @@ class _DockerfileRecovery:
             return BaseConfig()
         if known.note:
             self._omit(place, *known.note)
-        self.base = [PackagePin(name, f"=={version}", (place,)) for name, version in known.packages.items()]
+        self.base = [
+            PackagePin(name, f"=={version}", (place,), is_replaceable=True) for name, version in known.packages.items()
+        ]
         self.cuda = (known.cuda, place) if known.cuda else None
         return known.config
 
@@ -268,25 +270,27 @@ class _DockerfileRecovery:
         if words and words[0] in _SHELLS and len(words) > 2 and words[1].lstrip("-").endswith("c"):
             for inner in commands((Piece(command.lines[0], words[2]),), self.variables, self.path):
                 self._command(replace(inner, is_conditional=inner.is_conditional or command.is_conditional))
+        elif words and words[0] in ("cd", "pushd", "popd"):
+            is_known = len(words) == 2 and not command.unknown and not command.is_conditional
+            self.config.enter(words[1] if is_known else None)
         elif words:
             self._simple(command, words)
 
     def _simple(self, command: Command, words: list[str]) -> None:
         place, what = Location(self.path, command.lines[0]), redact(" ".join(words))[:_SHOWN]
         packages, kind = _installed(words)
-        if words[0] in ("cd", "pushd", "popd"):
-            is_known = len(words) == 2 and not command.unknown and not command.is_conditional
-            self.config.enter(words[1] if is_known else None)
-        elif kind is None:
+        if kind is None:
             if why := self.config.changed(words):
                 self._omit(place, what, why, "change it in the project")
             elif words[0] not in command_words("silent"):
                 self._omit(place, what, "only apt, pip and uv are read, and nothing runs", REPLACE)
+        elif kind == "other":
+            return
         elif command.is_conditional:
             why = "whether it runs is known only when it runs"
             self._omit(place, what, why, "add what it installs by hand", package=True)
-        elif command.unknown:
-            why = f"the value of {', '.join(sorted(set(command.unknown)))} is not in the file"
+        elif unknown := sorted({*command.unknown, *(word for word in packages if re.search(r"[$`]", word))}):
+            why = f"the value of {', '.join(unknown)} is not in the file"
             self._omit(place, what, why, "give it a default by ARG, or add what it installs by hand", package=True)
         elif kind == "apt":
             self._apt(packages, command.lines)

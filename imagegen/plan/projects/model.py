@@ -41,6 +41,7 @@ class PackagePin:
     extras: tuple[str, ...] = ()  # sorted
     because: str = ""  # where the places are not the whole reason
     directory: Path | None = None  # of a package of the project itself
+    is_replaceable: bool = False  # of a base image: pip puts another release there where a later package requires it
 
 
 @dataclass(frozen=True)
