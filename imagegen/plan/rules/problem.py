@@ -254,7 +254,7 @@ class Problem:
         """Return the atoms of a package; `ruled` and `required` map specifiers of rules and releases to versions."""
         fact, known = self.facts.packages.get(name), self.releases.get(name)
         if known:
-            pinned = [each for each in sorted(self._pinned.get(name, ())) if each not in known.versions]
+            pinned = sorted(self._pinned.get(name, set()) - known.places.keys())
             pinned = [each for each in pinned if each < known.versions[-1] or each.is_prerelease]
             unknown = (range_ for text, range_ in required.items() if not known.fitting(text))
             left = {each for each in unknown if not any(version in each for version in pinned)}

@@ -96,7 +96,7 @@ class Releases:
         """Return the mask for one comparison. What ">=" and "<" admit has no gaps: its end is searched in halves."""
         every = (1 << len(self.versions)) - 1
         if exact := _EXACT.fullmatch(specifier):
-            found = self._places.get(Version(exact[2]), 0)
+            found = self.places.get(Version(exact[2]), 0)
             return found if exact[1] == "==" else every & ~found
         if bound := _BOUND.fullmatch(specifier):
             admitted, upwards = versions_in(specifier), bound[1].startswith(">")
@@ -106,7 +106,8 @@ class Releases:
         return self.within(Fact.within(specifier))
 
     @cached_property
-    def _places(self) -> dict[Version, int]:
+    def places(self) -> dict[Version, int]:
+        """The mask of each release."""
         return {version: 1 << place for place, version in enumerate(self.versions)}
 
     @cached_property

@@ -136,6 +136,9 @@ class _Case:
         self.problem = Problem(rules, facts, library, FreeNames(extras=question.extras))
         self.rules = tuple(self.problem.rules.values())  # these, and those that wheel scans give
         self.known = self.problem.masks_of(facts)
+        self.held: dict[str, int] = {}  # as `known`, without what is not known here
+        for name, mask in (literal for each in self.problem.fact_clauses for literal in each.literals):
+            self.held[name] = self.held.get(name, mask) & mask
         self.missing = list(gaps(self.problem, library))
 
     def explain(self) -> Explanation:
@@ -168,7 +171,7 @@ class _Case:
 
         A conflict is a rule that rejects alone, or what follows from the clauses together.
         """
-        alone = [rule for rule in rules if rules_core(self.problem, [rule])]
+        alone = [rule for rule in rules if self._rejects(rule)]
         direct = {each.origin: self._needed(each) for each in clauses if self._breaks(each)}
         shown = [conflict_of_rules([rule], self.problem.facts) for rule in alone]
         shown += [conflict_of_core(self.problem, self.problem.facts, needed) for needed in direct.values()]
@@ -187,6 +190,13 @@ class _Case:
             if not (stated and any(set(each.facts) <= set(made.facts) for each in shown)):  # else: the same, further on
                 shown.append(made)
         return sorted(shown, key=lambda each: len(each.rules) + len(each.facts))[:_AT_MOST], frozenset(blamed)
+
+    def _rejects(self, rule: Rule) -> bool:
+        """Return whether a rule and the facts contradict each other; of most rules, one clause says all."""
+        made = self.problem.of_rule(rule)
+        if len(made) > 1:
+            return bool(rules_core(self.problem, [rule]))
+        return not all(any(self.held.get(name, mask) & mask for name, mask in each.literals) for each in made)
 
     def _breaks(self, clause: Clause) -> bool:
         """Return whether the facts alone contradict what a release states."""
