@@ -167,3 +167,10 @@ def test_each_mutation_expects_what_a_run_can_show() -> None:
     assert set().union(*EXPECTED.values()) <= known
     for name, source in FAULTS.items():
         ast.parse(source, filename=name)
+
+
+def test_an_answer_without_text_has_no_content() -> None:
+    question, empty = {"role": "user", "content": "4"}, {"role": "assistant"}  # as verifiers 0.3.1 writes it
+    nodes = [{"message": question}, {"message": empty}]
+    trace = {"nodes": nodes, "rewards": {"printable": {"score": 0.0, "weight": 1.0}}}
+    assert prime_run.answer_of(trace) == prime_run.Answer("4", "", 0.0)

@@ -9,15 +9,17 @@ are those of prime-rl at 559b44772e47 and verifiers 0.3.1, read.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import random
 import re
 import socket
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,12 @@ STEPS = 20
 BATCH, GROUP, ANSWER = 128, 8, 16  # answers of a step, answers to one prompt, tokens of an answer at most
 RISE = 0.2  # that the mean reward must gain from the first step to the mean of the last WINDOW
 WINDOW = 3  # steps
-# Mean of the tokens' KL of engine and trainer, at most. Step 1 trains on answers of the very weights that it begins
-# with, so that it shows the arithmetic alone; later steps train on answers that are up to one update older.
-MISMATCH_FIRST, MISMATCH = 0.005, 0.2
+# Mean of the tokens' KL of engine and trainer, at most: at step 1, which trains on answers of the very weights that it
+# begins with, and on the mean of the last WINDOW steps, whose answers are up to one update older. Measured on H100:
+# 2e-6, and 0.001 to 0.004; with weights that never reach the engine 1.4 (docs/internals/measurements.md).
+MISMATCH_FIRST, MISMATCH_LAST = 0.001, 0.02
+# Ports that Linux gives to no client (ip_local_port_range begins at 32768): the processes bind theirs minutes later.
+PORTS = range(20_000, 32_000)
 TAIL = 60  # last lines of each log, of a run that failed
 TEMPLATE = bytelm.TEMPLATE
 TASKSET = "smoke_digits"  # verifiers imports the module of this name
@@ -236,18 +241,15 @@ def configuration(root: Path, variant: Variant, ports: Ports) -> str:
 
 
 def free_ports() -> Ports:
-    """Return ports of the loopback interface that nothing listens on; the one after each is free too."""
+    """Return ports of PORTS on the loopback interface that nothing listens on; the one after each is free too."""
     found: list[int] = []
-    while len(found) < 4:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-            if not any(abs(port - other) <= 1 for other in found):
-                found.append(port)
+    for port in random.sample(PORTS[::2], len(PORTS) // 2):
+        with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
+            first.bind(("127.0.0.1", port))
+            second.bind(("127.0.0.1", port + 1))
+            found.append(port)
+        if len(found) == len(fields(Ports)):
+            break
     return Ports(*found)
 
 
@@ -335,8 +337,11 @@ def answers(path: Path) -> Iterator[Answer]:
 
 
 def answer_of(trace: Mapping[str, Any]) -> Answer:
-    """Return the answer of one trace of verifiers', a question and what the model said."""
-    texts = {message["role"]: message["content"] or "" for message in (node["message"] for node in trace["nodes"])}
+    """Return the answer of one trace of verifiers', a question and what the model said.
+
+    An answer without text has no content.
+    """
+    texts = {message["role"]: message.get("content") or "" for message in (node["message"] for node in trace["nodes"])}
     rewards = trace["rewards"].values()
     return Answer(
         texts["user"], texts.get("assistant", ""), sum(float(each["score"]) * each["weight"] for each in rewards)
@@ -366,7 +371,8 @@ def judge(found: Run) -> Details:
     findings.expect("learns", rose >= RISE, f"the mean reward went from {rewards[:1]} to {last}")
     findings.expect("reward", rewards_hold(found.answers), "the rewards are not those of the environment")
     compared = bool(mismatches) and len(mismatches) == len(losses) and finite(mismatches)
-    same = compared and mismatches[0] <= MISMATCH_FIRST and max(mismatches) <= MISMATCH
+    end = mismatches[-WINDOW:]
+    same = compared and mismatches[0] <= MISMATCH_FIRST and sum(end) / len(end) <= MISMATCH_LAST
     findings.expect("weights", same, f"engine and trainer disagree: KL of each step {mismatches}")
     learned = -math.inf if found.learned is None else found.learned
     findings.expect("checkpoint", learned >= RISE / 2, f"the saved model has learned {learned}")
