@@ -49,6 +49,7 @@ BAD = {
 }
 _LISTED = 4  # reasons of a wrong answer that the page lists
 SECONDS = 0.5  # that one question may take
+_AGAIN = 2  # times that it is asked again for its seconds; the least counts, since other programs only add some
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,7 @@ class Result:
     outcome: str  # right, half, wrong, unknown
     is_named: bool  # the thread's reason is
     proposals: tuple[Proposal, ...]
+    seconds: float  # of the processor's, asked again
 
 
 def load(name: str) -> list[Case]:
@@ -170,14 +172,15 @@ def ask(words: Sequence[str], app: App) -> Answer:
 
 
 def judge(case: Case) -> Result:
-    app = new_app()
-    answer = ask(shlex.split(case.ask), app)
+    app, words = new_app(), shlex.split(case.ask)
+    answer = ask(words, app)
+    seconds = min(ask(words, new_app()).seconds for _ in range(_AGAIN))
     is_named = case.broken and answer.gives(case.names)
     proposals = tuple(
         Proposal(each["changes"], fault(case, answer, each["changes"], shlex.split(each["command"])[2:], app))
         for each in answer.said.get("nearest", [])
     )
-    return Result(case, answer, outcome(case, answer, is_named=is_named), is_named, proposals)
+    return Result(case, answer, outcome(case, answer, is_named=is_named), is_named, proposals, seconds)
 
 
 def outcome(case: Case, answer: Answer, *, is_named: bool) -> str:
@@ -271,9 +274,14 @@ def goals(results: Sequence[Result]) -> Iterator[str]:
     yield goal("broken sets refused", len(refused), len(bad), least=0.85)
     yield goal("of these, with the thread's reason", sum(each.is_named for each in refused), len(refused), least=0.8)
     yield goal("proposals right", sum(not each.fault for each in proposals), len(proposals), least=0.95)
-    seconds = [each.answer.seconds for each in results]
-    text = f"median {statistics.median(seconds):.2f}, at most {max(seconds):.2f}"
-    yield f"| CPU seconds for one question | {text} | {SECONDS} | {reached(max(seconds) < SECONDS)} |"
+    seconds = [each.seconds for each in results]
+    yield f"| CPU seconds for one question | {spread(seconds)} | {SECONDS} | {reached(max(seconds) < SECONDS)} |"
+    first = spread([each.answer.seconds for each in results])
+    yield f"| the first time, with empty caches and modules to import | {first} | | |"
+
+
+def spread(seconds: Sequence[float]) -> str:
+    return f"median {statistics.median(seconds):.2f}, at most {max(seconds):.2f}"
 
 
 def goal(title: str, number: int, of: int, *, least: float = 0.0, most: int | None = None) -> str:
