@@ -28,6 +28,8 @@ def counted(count: int, noun: str) -> str:
 
 def unprintable(text: str) -> str | None:
     """The first character that is not seen for what it is: a control (line breaks too), a direction mark, or None."""
+    if text.isprintable():  # nearly all are, and Python tests that without a step for each character
+        return None
     return next((c for c in text if not c.isprintable() and unicodedata.category(c) in _UNPRINTABLE), None)
 
 
@@ -59,7 +61,10 @@ def shown(text: str) -> str:
     text = redact(text)
     if text.isprintable():
         return text
-    return "".join(c if c in "\n\t" or unprintable(c) is None else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c if c.isprintable() or c in "\n\t" or unprintable(c) is None else c.encode("unicode_escape").decode()
+        for c in text
+    )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
