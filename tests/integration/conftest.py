@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,9 +107,14 @@ def _debian(store: Store, settings: Settings) -> Debian:
 
 
 @pytest.fixture(scope="session")
-def site(debian: Debian, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """A small cell, all its files on this machine, and what it gives."""
-    return site_of(tmp_path_factory.mktemp("site"), debian)
+def site(debian: Debian, shared: Path) -> Site:
+    """A small cell, all its files on this machine, and what it gives: the first test process builds it for all."""
+    record = shared / "site.pickle"
+    with (shared / "site.lock").open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
+        if not record.exists():
+            record.write_bytes(pickle.dumps(site_of(shared / "site", debian)))
+    return replace(pickle.loads(record.read_bytes()), warm=debian.store.root)
 
 
 @pytest.fixture(scope="session")

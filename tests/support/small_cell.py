@@ -148,12 +148,15 @@ class Site:
     reference: str
     operations: list[str]
     seconds: float
+    compiled: Path | None = None  # kept results over the files of the project
 
     def machine(self, root: Path, *without: str) -> Machine:
         """A machine whose store starts warm, or without its `rootfs`, or without `base` as well."""
         store = root / "cache" / "imagegen" / "store"
         store.parent.mkdir(parents=True)
         subprocess.run(["cp", "-al", self.warm, store], check=True)
+        if self.compiled:
+            subprocess.run(["cp", "-al", self.compiled, store.parent], check=True)
         if "rootfs" in without:
             shutil.rmtree(store / "rootfs")
         if "base" in without:
@@ -228,12 +231,17 @@ def phase(line: str) -> str:
 
 
 def site_of(root: Path, debian: Debian) -> Site:
-    """Its reference build comes from a store that holds the base and nothing of the cell."""
+    """Its reference build comes from a store that holds the base and nothing of the cell, and reads kept results."""
     write_project(root / "project", root / "links", debian)
     site = Site(root / "project", root / "links", debian.store.root, "", [], 0)
     machine = site.machine(root / "machine")
+    machine.imagegen("show", "small")
     start = time.monotonic()
     digest = machine.build("image")
     return replace(
-        site, reference=digest, operations=machine.log.read_text().splitlines(), seconds=time.monotonic() - start
+        site,
+        reference=digest,
+        operations=machine.log.read_text().splitlines(),
+        seconds=time.monotonic() - start,
+        compiled=machine.store.parent / "compiled",
     )
