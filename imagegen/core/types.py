@@ -98,12 +98,12 @@ def parse_requirement(text: str) -> Requirement:
 
 def parse_specifier(text: str) -> SpecifierSet:
     """Parse a PEP 440 specifier. Raises ValueError if it is malformed, matches no version, or compares text (===)."""
+    if "===" in text:  # before it is parsed: packaging 26.4 rejects it without a version, 26.3 takes it
+        raise ValueError("=== compares text, not versions: use ==")
     try:
         specifier = SpecifierSet(text)
     except ValueError as error:
         raise ValueError(f'"{text}" is not a PEP 440 version specifier, such as "==2.13.0" or ">=5.9,<5.11"') from error
-    if any(each.operator == "===" for each in specifier):
-        raise ValueError("=== compares text, not versions: use ==")
     if specifier.is_unsatisfiable():
         raise ValueError(f'no version satisfies "{text}"')
     return specifier
