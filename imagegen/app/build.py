@@ -114,11 +114,10 @@ def ensure_wheels(
 
 def require_unchanged_copies(session: Session, cell: Cell, lock: Lock) -> None:
     """Raise LockError where copied files or patches are not those of the lock; else their contents are in the store."""
-    where = str(session.lock_path(cell))
     if lock.copies:  # else no store is needed
-        copies.require_unchanged(lock, cell, session.store, where)
+        copies.require_unchanged(lock, cell, session.store, str(session.lock_path(cell)))
     if any(wheel.patches for wheel in lock.wheels):
-        patches.require_unchanged(lock, cell, session.store, where)
+        patches.require_unchanged(lock, cell, session.store, str(session.lock_path(cell)))
 
 
 def assemble_image(

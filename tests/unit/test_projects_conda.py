@@ -16,7 +16,7 @@ from imagegen.plan.projects import conda
 from imagegen.plan.projects.model import MarkerTarget, Recovered
 from imagegen.plan.projects.names import conda_names
 
-HERE = Path("environment.yml")
+HERE = Path("elsewhere/environment.yml")  # beside no pyproject.toml
 FILE = """\
 name: rl
 channels: [pytorch, nvidia]

@@ -14,7 +14,7 @@ from imagegen.core.errors import ProjectFileError
 from imagegen.plan.projects import requirements
 from imagegen.plan.projects.model import MarkerTarget, Recovered
 
-HERE = Path("requirements.txt")
+HERE = Path("elsewhere/requirements.txt")  # beside no pyproject.toml
 
 
 def recover(text: str, path: Path = HERE) -> Recovered:
