@@ -155,7 +155,7 @@ def test_malformed_files_are_refused_with_the_line(text: str, line: int) -> None
 def test_all_errors_of_a_file_are_reported_at_once() -> None:
     with pytest.raises(ProjectFileError) as raised:
         recover("a ==\nc\nb ==\n")
-    assert [each["where"] for each in raised.value.as_dict()["errors"]] == ["requirements.txt:1", "requirements.txt:3"]
+    assert [each["where"] for each in raised.value.as_dict()["errors"]] == [f"{HERE}:1", f"{HERE}:3"]
 
 
 def test_files_that_name_each_other_are_refused(tmp_path: Path) -> None:
