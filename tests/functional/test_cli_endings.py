@@ -140,8 +140,8 @@ def test_no_error_shows_a_traceback_unasked_nor_a_secret_ever(statement: str, co
     ("arguments", "unbuffered"),
     [(LIST, ""), (LIST, "1"), (["render", "cpu-grpo"], ""), (["--help"], "")],
 )
-def test_output_that_cannot_be_written(arguments: list[str], unbuffered: str, tmp_path: Path) -> None:
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONUNBUFFERED": unbuffered}
+def test_output_that_cannot_be_written(arguments: list[str], unbuffered: str, shared: Path) -> None:
+    env = {**os.environ, "XDG_CACHE_HOME": str(shared / "cache"), "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
         done = subprocess.run([*RUN, *arguments], stdout=full, stderr=subprocess.PIPE, env=env, text=True, check=False)
     assert done.returncode == 76
@@ -153,9 +153,9 @@ def test_output_that_cannot_be_written(arguments: list[str], unbuffered: str, tm
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_closed_streams_do_no_harm(tmp_path: Path) -> None:
+def test_closed_streams_do_no_harm(shared: Path) -> None:
     """The first opened file must not get the number of a closed stream: children would write into it."""
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    env = {**os.environ, "XDG_CACHE_HOME": str(shared / "cache")}
     line = f"{sys.executable} -c 'from imagegen.cli import main; main()' list cpu-grpo <&- >&- 2>&-"
     assert subprocess.run(["sh", "-c", line], env=env, check=False).returncode == 0
 
@@ -164,10 +164,10 @@ def test_closed_streams_do_no_harm(tmp_path: Path) -> None:
     "env", [{"TERM": "dumb"}, {"COLUMNS": "20"}, {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
 )
 @pytest.mark.parametrize("arguments", [["show", "cpu-grpo"], ["nonsense"]])
-def test_terminals_of_every_kind(env: dict[str, str], arguments: list[str], tmp_path: Path) -> None:
+def test_terminals_of_every_kind(env: dict[str, str], arguments: list[str], shared: Path) -> None:
     """On a real terminal (a pty), one that can little."""
     parent, child = pty.openpty()
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), **env}
+    env = {**os.environ, "XDG_CACHE_HOME": str(shared / "cache"), **env}
     env.pop("NO_COLOR", None)
     with subprocess.Popen([*RUN, *arguments], stdout=child, stderr=child, stdin=child, env=env) as process:
         os.close(child)

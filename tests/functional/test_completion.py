@@ -32,6 +32,12 @@ def shell(script: str, folder: Path, **env: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.fixture(autouse=True)
+def _kept_results(monkeypatch: pytest.MonkeyPatch, shared: Path) -> None:
+    """Let imagegen keep results over shipped files in a directory of the tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shared / "cache"))
+
+
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [

@@ -125,15 +125,6 @@ def machine(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory of this session's, the same in each of pytest-xdist's processes."""
-    base = tmp_path_factory.getbasetemp()
-    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
-    directory.mkdir(exist_ok=True)
-    return directory
-
-
-@pytest.fixture(scope="session")
 def sb3_maskable(machine: Place, shared: Path) -> Built:
     return built_in(machine, "sb3-maskable", shared / "sb3-maskable")
 
