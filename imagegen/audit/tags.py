@@ -47,7 +47,11 @@ def check(subject: Subject) -> Iterator[Finding]:
         if machine and found and not any(_on(tag.platform, machine, glibc=glibc) for tag in found):
             libc = " with glibc" if glibc else ""
             evidence = f"is for {_shown(package.tags)}, and the environment is Linux on {machine}{libc}"
-            yield Finding(Severity.ERROR, "wrong-platform", str(package), None, evidence)
+            severity = Severity.ERROR
+            machines = {MACHINES.get(file.elf.machine) for file in package.files.values() if file.elf}
+            if machines == {machine} and not any(tag.platform.startswith("musllinux") for tag in found):
+                severity, evidence = Severity.WARNING, f"{evidence}; its {machine} files say that the tag is wrong"
+            yield Finding(severity, "wrong-platform", str(package), None, evidence)
 
 
 def for_another_python(path: str, python: str | None) -> bool:

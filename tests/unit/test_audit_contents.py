@@ -271,6 +271,21 @@ def test_a_wheel_for_another_platform(tag: str, fits: bool) -> None:
     assert ("wrong-platform" in [finding.id for finding in found]) is not fits
 
 
+def test_a_wrong_tag_on_files_of_this_platform_is_a_warning() -> None:
+    tag = ("py3-none-manylinux2014_sbsa",)  # nvidia-cusparselt-cu13 0.8.0 for aarch64
+    musl = ("py3-none-musllinux_1_2_aarch64",)
+    for tags, machines, severity in (
+        (tag, (183, 183), "warning"),
+        (tag, (183, 62), "error"),
+        (tag, (), "error"),
+        (musl, (183,), "error"),
+    ):
+        files = {f"x/lib/{number}.so": File(1, elf=Elf(machine)) for number, machine in enumerate(machines)}
+        system = SystemLibraries({"libc.so.6": File(1, elf=Elf(183))}, interpreter=File(1, elf=Elf(183)))
+        found = audit(replace(package("x", tags=tags), files=files), python="3.11", system=system)
+        assert [finding.severity.value for finding in found if finding.id == "wrong-platform"] == [severity]
+
+
 @pytest.mark.parametrize(("libc", "fits"), [("libc.so.6", False), ("libc.musl-x86_64.so.1", True)])
 def test_a_wheel_for_musl_is_for_another_platform_where_there_is_glibc(libc: str, fits: bool) -> None:
     system = SystemLibraries({libc: File(1, elf=Elf(62))}, interpreter=File(1, elf=Elf(62)))
