@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
@@ -15,15 +16,15 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError, ReproducibilityError
 from imagegen.core.net import Client, Missing, MissingFiles
-from imagegen.core.oci import LayerDescriptor, digest_of
+from imagegen.core.oci import PLATFORMS, LayerDescriptor, digest_of
 from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image import base
 from imagegen.image.interpreter import unpack
 from imagegen.plan.lock import foundation, patched, sdist
-from imagegen.plan.lock.foundation import LockedInterpreter, directory, interpreter_key, own_python
-from imagegen.plan.lock.model import Foundation, Lock, LockedGit, LockedSdist, LockedWheel
+from imagegen.plan.lock.foundation import BUILD_PLATFORM, LockedInterpreter, directory, interpreter_key, own_python
+from imagegen.plan.lock.model import Foundation, Lock, LockedBase, LockedGit, LockedSdist, LockedWheel
 from imagegen.plan.lock.sdist import SdistBuilder
 from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel, mirrored, missing
 
@@ -41,7 +42,8 @@ def contents(lock: Lock) -> dict[str, str]:
     found |= {patch.digest: patch.path for wheel in lock.wheels for patch in wheel.patches}
     found |= {
         deb.digest: f"Debian package {deb.name} {deb.version}"
-        for deb in (*lock.base.debs, *(lock.added.debs if lock.added else ()))
+        for each in (lock.base, lock.added, lock.bytecode_base)
+        for deb in (each.debs if each else ())
     }
     if lock.interpreter.file:
         found[lock.interpreter.file.digest] = lock.interpreter.file.filename
@@ -132,6 +134,8 @@ def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
     lacking += [*([archive] if archive else []), *base.missing(lock.base, store)]
     if lock.added:
         lacking += base.missing_packages(lock.added, base.key(lock.base), store)
+    if other := bytecode_base(lock):
+        lacking += base.missing(other, store)
     return error.also(lacking)
 
 
@@ -227,6 +231,11 @@ def tree_key(below: Foundation) -> str:
 def bottom_key(below: Foundation) -> str:
     """Return the digest of all that decides base and packages: the packages' key covers the base's."""
     return base.packages_key(below.added, base.key(below.base)) if below.added else base.key(below.base)
+
+
+def bytecode_base(lock: Lock) -> LockedBase | None:
+    """Return the base whose interpreter compiles the image's byte-code on this machine; None: the image's own does."""
+    return lock.bytecode_base if PLATFORMS.get(platform.machine()) == BUILD_PLATFORM else None
 
 
 def packages_layer(below: Foundation, context: Context) -> LayerDescriptor:

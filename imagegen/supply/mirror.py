@@ -61,6 +61,8 @@ def collect(locked: Lock, recipes: Mapping[str, Recipe], context: Context) -> No
     base.fetch_files(locked.base, context)
     if locked.added:
         base.fetch_packages(locked.added, context)
+    if locked.bytecode_base:
+        base.fetch_files(locked.bytecode_base, context)
 
 
 def listings(locked: Lock, store: Store) -> tuple[MirrorArtifact, ...]:
@@ -73,10 +75,10 @@ def listings(locked: Lock, store: Store) -> tuple[MirrorArtifact, ...]:
         files[archive.digest] = (archive.filename, store.path(archive.digest).stat().st_size)
     name = f"{locked.cell}-{inputs_hash(locked).removeprefix('sha256:')[:12]}"
     found = [MirrorArtifact(name, FILES, _sorted(files))]
-    for debs in (locked.base.debs, locked.added.debs if locked.added else ()):
-        if debs:
-            packages = {deb.digest: (deb.path.rpartition("/")[2], deb.size) for deb in debs}
-            found.append(MirrorArtifact(listing(debs), PACKAGES, _sorted(packages)))
+    for each in (locked.base, locked.added, locked.bytecode_base):
+        if each and each.debs:
+            packages = {deb.digest: (deb.path.rpartition("/")[2], deb.size) for deb in each.debs}
+            found.append(MirrorArtifact(listing(each.debs), PACKAGES, _sorted(packages)))
     return tuple(found)
 
 

@@ -32,6 +32,7 @@ _LOCK_KEYS = {
     "base": "The base, with its packages or its layers.",
     "interpreter": "The Python of the stack.",
     "packages": "Debian packages above the base.",
+    "bytecode-base": "For another platform, a base for linux/amd64 whose interpreter compiles the byte-code.",
     "gpu": "GPUs that the image is for, and the minimum driver.",
     "env": "Environment variables, each with its reason.",
     "config": "Fields of the image's config: entrypoint, cmd, user, workdir.",

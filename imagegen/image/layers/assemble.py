@@ -20,7 +20,7 @@ from imagegen.core.oci import ZSTD_TYPE
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image import base
-from imagegen.image.inputs import complete, fetch_each, tree
+from imagegen.image.inputs import bytecode_base, complete, fetch_each, tree
 from imagegen.image.layers import scan, sources
 from imagegen.image.layers.archive import ArchiveError, ZipArchive
 from imagegen.image.layers.image import Image, base_image, image, keep
@@ -194,8 +194,10 @@ def _convert(
     cores = len(os.sched_getaffinity(0))
     side = ThreadPoolExecutor(1, thread_name_prefix="base")
     pool = ThreadPoolExecutor(cores + 1, thread_name_prefix="convert")  # one more: now and then one waits for the disk
+    other, program = bytecode_base(lock), lock.interpreter.path
+    native = side.submit(base.rootfs, other, context, program=program) if other else None
     rootfs = side.submit(tree, lock.foundation, context, prebuilt)
-    work: list[Future[Any]] = [rootfs]
+    work: list[Future[Any]] = [rootfs, *([native] if native else [])]
     finished: queue.SimpleQueue[Layer] = queue.SimpleQueue()
     ready: queue.PriorityQueue[int] = queue.PriorityQueue()
 
@@ -205,7 +207,7 @@ def _convert(
 
     if not {part.key for part in plan_base(lock)} <= present:
         work.append(side.submit(queue_base))
-    with Compiler(rootfs, lock.interpreter.path, cores) as compiler:
+    with Compiler(native or rootfs, program, cores) as compiler:
 
         def convert() -> None:
             """Build, of the layers that are ready, the one nearest to the bottom: engines load them in that order."""

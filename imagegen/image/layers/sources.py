@@ -15,7 +15,7 @@ from imagegen.core.context import Context
 from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.image import base
-from imagegen.image.inputs import bottom_key, packages_layer, tree
+from imagegen.image.inputs import bottom_key, bytecode_base, packages_layer, tree
 from imagegen.image.layers import scan
 from imagegen.image.layers.layer import Compiler, Layer, interpreter_layer, previously_built, stored, tar_layer
 from imagegen.image.layers.plan import INTERPRETER, PACKAGES, LayerPlan, digest_of_json, interpreter_layer_key, plan
@@ -157,6 +157,8 @@ def required_bytes(
     total = min(total, prebuilt.required_bytes()) if prebuilt else total
     if added := lock.foundation.added:
         total += base.needed_packages(added, base.key(lock.base), store)
+    if other := bytecode_base(lock):
+        total += base.needed(other, store)
     total += _INTERPRETER_BYTES if lock.interpreter.file else 0
     for part in missing:
         total += sizes.get(part.key, sum(wheel.file.estimate for wheel in part.wheels))

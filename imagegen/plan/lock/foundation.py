@@ -111,6 +111,10 @@ class LockedPackages(LockTable):
         return self
 
 
+# The platform of most machines that build images. Byte-code is the same for all processors, so that of another
+# platform's image is compiled there by an interpreter of this one, without emulation.
+BUILD_PLATFORM = "linux/amd64"
+
 # An interpreter as it stands in a lock. Nothing here reads a file.
 
 # Of python-build-standalone; uv's UV_PYTHON_INSTALL_MIRROR replaces it.

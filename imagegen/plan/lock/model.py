@@ -147,6 +147,8 @@ class Lock(LockTable):
     interpreter: LockedInterpreter
     # Debian packages above the base; None: the cell requests none
     added: Annotated[LockedPackages | None, Field(alias="packages")] = None
+    # The distribution's interpreter for BUILD_PLATFORM, of the same version: in a lock of another platform
+    bytecode_base: LockedBase | None = None
     uv: LockedWheel  # what resolved, and what a plain build of the rendered Dockerfile installs with
     env: tuple[EnvVar, ...]  # sorted by name
     config: tuple[ConfigField, ...] = ()  # sorted by name
@@ -209,6 +211,7 @@ class Lock(LockTable):
             ("file-conflict", [conflict.rule for conflict in self.file_conflicts]),
             ("debs", [deb.name for deb in self.base.debs]),
             ("packages.debs", [deb.name for deb in self.added.debs] if self.added else []),
+            ("bytecode-base.debs", [deb.name for deb in self.bytecode_base.debs] if self.bytecode_base else []),
         )
         for kind, names in lists:
             if names != sorted(set(names)):

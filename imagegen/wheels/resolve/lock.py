@@ -13,19 +13,17 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, FetchError, ImagegenError, LockError
 from imagegen.core.git import PackedTree
 from imagegen.core.net import Client
-from imagegen.core.progress import Progress, timed
-from imagegen.image import base
+from imagegen.core.progress import timed
 from imagegen.image.inputs import sdist_builder
 from imagegen.plan.lock import indexes, recipes, sdist
 from imagegen.plan.lock.builds import BUILDER, builder, commit_of, keyed, patches_of, source_of
 from imagegen.plan.lock.file import LockErrors
 from imagegen.plan.lock.foundation import lock_interpreter
-from imagegen.plan.lock.freshness import BASE, contradictions, stale
+from imagegen.plan.lock.freshness import contradictions, stale
 from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import (
     BUILT,
@@ -34,12 +32,10 @@ from imagegen.plan.lock.model import (
     URL,
     Foundation,
     Lock,
-    LockedBase,
     LockedBuild,
     LockedFile,
     LockedGit,
     LockedGpus,
-    LockedPackages,
     LockedSdist,
     LockedWheel,
     all_debs,
@@ -63,7 +59,7 @@ from imagegen.plan.matrix.model import Cell, GitSource, Requirement, Rule, Sdist
 from imagegen.plan.projects.stack import ProjectStack, with_needed_recipes
 from imagegen.plan.rules import Facts, facts_of_lock, minimum_version, rule_constraints
 from imagegen.wheels.find import WheelRequirement
-from imagegen.wheels.resolve import copies, patches
+from imagegen.wheels.resolve import bases, copies, patches
 from imagegen.wheels.resolve.addresses import wheels_by_address
 from imagegen.wheels.resolve.candidates import COMPILED, WheelSelector, wheel_of
 from imagegen.wheels.resolve.own import OwnPackageBuilder, with_own_wheels
@@ -420,9 +416,11 @@ def lock_cell(
     kept = {} if options.upgrade or previous is None else kept_versions(previous, options.packages)
     attempts = Attempts()
     locked_base = attempts.attempt(
-        lambda: _base(cell, previous, context.settings, context.progress, upgrade=upgrade_base)
+        lambda: bases.locked_base(cell, previous, context.settings, context.progress, upgrade=upgrade_base)
     )
-    added = attempts.attempt(lambda: _added(cell, None if upgrade_base else previous, locked_base, context))
+    added = attempts.attempt(
+        lambda: bases.added_packages(cell, None if upgrade_base else previous, locked_base, context)
+    )
     debs = all_debs(locked_base, added) if locked_base else ()
     interpreter = lock_interpreter(cell.interpreter, cell.platform, debs)
     target = WheelTarget.of(cell.platform, cell.base, interpreter.version)
@@ -491,6 +489,7 @@ def lock_cell(
             copies=copies.read(cell, context.store),
             overrides=cell.overrides,
             added=added,
+            bytecode_base=bases.bytecode_base(cell, previous, locked_base, context),
         )
         settled = settled_packages(previous, made, kept) if previous else {}
         made = patches.complete(
@@ -562,23 +561,3 @@ def _unused(cell: Cell, wheels: Iterable[LockedWheel]) -> set[str]:
     """Inputs that are sdists which the resolution did not take."""
     taken = {wheel.name for wheel in wheels if wheel.sdist}
     return {f"sdist {each.package}" for each in cell.sdists if each.package not in taken}
-
-
-def _base(cell: Cell, previous: Lock | None, settings: Settings, progress: Progress, *, upgrade: bool) -> LockedBase:
-    if previous and not upgrade and previous.inputs.get("base") == cell.inputs.get("base"):
-        return replace(previous.base, **{name: getattr(cell.base, name) for name in BASE})  # manual edits are dropped
-    return base.resolve(cell.base, cell.platform, settings, progress)
-
-
-def _added(
-    cell: Cell, previous: Lock | None, locked_base: LockedBase | None, context: Context
-) -> LockedPackages | None:
-    """The packages above the base: the previous lock's while the base is the same and the cell requests the same."""
-    if not cell.packages or locked_base is None:
-        return None
-    before = previous.added if previous and base.key(previous.base) == base.key(locked_base) else None
-    if before and dict(before.requested) == dict(cell.packages):
-        return before
-    tree = base.rootfs(locked_base, context)
-    name, settings, progress = locked_base.name, context.settings, context.progress
-    return base.resolve_packages(cell.packages, tree, name, cell.platform, settings, progress)
