@@ -25,7 +25,7 @@ from imagegen.core.text import redact
 from imagegen.core.types import parse_requirement
 from imagegen.image.layers.plan import ROOT
 from imagegen.image.layers.wheel import PREFIX
-from imagegen.plan.matrix.model import NO_CUDA, Cell, StackFile
+from imagegen.plan.matrix.model import NO_CUDA, Cell, StackFile, cuda_version
 from imagegen.plan.projects import choices, conda, dockerfile, entry, locks, requirements
 from imagegen.plan.projects.choices import TORCH, ImagePlatform, Known
 from imagegen.plan.projects.model import (
@@ -254,22 +254,33 @@ def _with_copies(found: Recovered, project: Path) -> Recovered:
 
 
 def _ngc_images(session: Session) -> dict[str, KnownImage]:
-    """Return NVIDIA's images by name: their torch is a build of its own, so PyPI's release of it takes its place."""
+    """Return NVIDIA's images by name: their torch is a build of their own, so the release of it takes its place.
+
+    Of its builds, the one for the image's CUDA counts, else the newest one for an older CUDA.
+    """
     releases = session.metadata.of(TORCH)
     found = {}
     for each in session.matrix.ngc_images.values():
         version = Version(each.torch).base_version
         release = releases.package.releases.get(version) if releases else None
         what = f"NVIDIA's torch {each.torch} for CUDA {each.cuda}, and the other packages of {each.tag}"
-        why = "no index has them" + (f"; the entry has torch {version} of PyPI, with its CUDA" if release else "")
+        cuda = _older_build(session, version, each.cuda) if release else each.cuda
+        why = "no index has them" + (f"; the entry has the release, torch {version} for CUDA {cuda}" if release else "")
         fix = "name as components what the image needs of them, as transformer-engine, flash-attn or apex"
         found[f"nvcr.io/nvidia/pytorch:{each.tag}-py3"] = KnownImage(
             {TORCH: version} if release else {},
-            (release.cuda if release else None) or each.cuda,
+            cuda,
             BaseConfig("/workspace", runs_command=True),
             (what, why, fix),
         )
     return found
+
+
+def _older_build(session: Session, version: str, newest: str) -> str:
+    """Return the newest CUDA release, up to `newest`, for which there is a build of a release of torch."""
+    labels = session.matrix.builds.labels(TORCH, version)
+    releases = [cuda for each in labels if each in session.matrix.axes["cuda"] and (cuda := cuda_version(each))]
+    return next((each for each in releases if Version(each) <= Version(newest)), newest)
 
 
 def _versions(session: Session) -> dict[str, str]:

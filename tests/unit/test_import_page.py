@@ -35,6 +35,7 @@ def test_the_dockerfile_gives_the_image_of_the_page(tmp_path: Path) -> None:
     session = Session({"XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path, Quiet())
     imported = import_project(session, tmp_path / "Dockerfile", "my-rl", Selection())
     cell = imported.cell
+    assert cell.cuda == "cu128"
     assert [each.component.package for each in cell.requirements] == ["app", "torch", "trl"]
     assert [each.path for each in cell.copies] == ["/usr/local/bin/serve.sh"]
     assert [each.name for each in cell.config] == ["entrypoint", "user", "workdir"]

@@ -69,7 +69,7 @@ ENTRYPOINT ["python", "/srv/serve.py"]
     cell = session_of(project).matrix.select_one("my-rl")
     assert {each.name: each.value for each in cell.config} == {"entrypoint": ("python", "/srv/serve.py")}
     assert [(each.path, each.source) for each in cell.copies] == [("/srv/serve.py", "serve.py")]
-    assert (cell.cuda, [each.port for each in cell.ports]) == ("cu128", ["8000/tcp"])
+    assert (cell.cuda, [each.port for each in cell.ports]) == ("cu129", ["8000/tcp"])  # the image's CUDA is 13.0
     assert [each.place.line for each in imported.omissions] == [1, 5, 6]
 
 
