@@ -102,7 +102,7 @@ _LONGEST_LINE = 65_535  # bytes: bufio.MaxScanTokenSize less the newline (parser
 _SAFE = re.compile(r"[^\x00-\x1f\x7f]*")
 # Shell text, run in the written directory. An image without attestations, since those move its digest on every build;
 # zstd, since gzip takes twice as long (measured); `--output type=docker` puts it into Docker whichever builder is used.
-# The tag is its own: a plain build has another digest than the image that was proven, and must not take its name.
+# The tag is its own: a plain build has another digest than the smoke-tested image, and must not take its name.
 OUTPUT = "type=docker,oci-mediatypes=true,compression=zstd"
 _ARGUMENTS = (
     'build CONTEXTS --secret "id=ca,src=${SSL_CERT_FILE:-/dev/null}" --provenance=false -t TAG --output '

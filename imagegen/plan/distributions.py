@@ -38,7 +38,6 @@ class DebianRelease:
     packages: tuple[str, ...]  # that every base of it holds
     sources: str  # the file of the image that names the archives
     example: str  # the file in which the release's apt has their addresses
-    proven: bool  # whether a base was built with its real archive
 
 
 def archives() -> Mapping[str, DebianArchive]:
@@ -82,7 +81,6 @@ def _read() -> tuple[dict[str, DebianArchive], dict[str, DebianRelease]]:
             tuple(each["packages"]),
             each["sources"],
             each["example"],
-            each["proven"],
         )
         for name, each in data["releases"].items()
     }

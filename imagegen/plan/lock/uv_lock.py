@@ -294,13 +294,13 @@ class _Selection:
         return holds
 
     def _error(self, why: str) -> LockError:
-        return LockError(
-            "uv.lock does not answer this cell",
-            code="lock-uv-lock-mismatch",
-            where=self.where,
-            why=why,
-            fix="correct `extras`, `groups` or the components of the image; or `uv lock` the project again",
-        )
+        fix = "correct `extras`, `groups` or the components of the image; or `uv lock` the project again"
+        return mismatch(why, self.where, fix)
+
+
+def mismatch(why: str, where: str, fix: str) -> LockError:
+    """Return the error for a uv.lock at `where` that does not have what the cell requires."""
+    return LockError("uv.lock does not answer this cell", code="lock-uv-lock-mismatch", where=where, why=why, fix=fix)
 
 
 def sha256_of(file: DistributionFile, package: UvPackage, where: Location | str) -> str:

@@ -186,13 +186,7 @@ class UvProject:
         return commit_source(name, version, place, known, Context(self.store, self.settings, self.progress))
 
     def _error(self, why: str) -> LockError:
-        return LockError(
-            "uv.lock does not answer this cell",
-            code="lock-uv-lock-mismatch",
-            where=self.where,
-            why=why,
-            fix="correct the image's components, or name another commit",
-        )
+        return uv_lock.mismatch(why, self.where, "correct the image's components, or name another commit")
 
 
 def route(registry: str | None, commit: GitCommit | None) -> str:
