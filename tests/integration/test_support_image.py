@@ -286,7 +286,7 @@ def test_a_container_of_another_image_is_looked_at_from_outside(
     try:
         found = doctor.examine_container(engine, started(tag, "sleep 60"), Models(""))
         assert (found.cell, found.passed, [row.name for row in found.rows]) == (None, True, ["ending", "log"])
-        assert "from outside alone" in " ".join(found.text().split())
+        assert found.rows[0].status == "note"  # nothing in the image could examine it
     finally:
         engine.client.api.remove_image(tag, force=True)
 
