@@ -32,6 +32,7 @@ from imagegen.plan.projects.names import describes_base
 
 _OWN_VARIABLES = frozenset({"LANG", "PATH", "VIRTUAL_ENV", *(each.name for each in ENV)})  # of every image here
 _SHELLS = frozenset({("/bin/bash",), ("bash",), ("/bin/sh",), ("sh",), ("python3",)})  # commands that say nothing
+_PATHS = frozenset({"CUDA_HOME", "LD_LIBRARY_PATH", "LIBRARY_PATH", "PYTHONPATH"})
 _FILES = frozenset({".txt", ".in", ".toml", ".lock", ".yml", ".yaml", ".dockerfile"})  # of files that are not there
 _NAMED = 5
 _COPY = "copy it into the project, and name it under `files` and `config`"
@@ -106,11 +107,14 @@ def _recovered(
             pins.append(PackagePin(each.name, f"=={each.version}", (place,)))
         omissions += [omission] if omission else []
     config, more = _config(contents, place)
-    env = {
-        key: (value, place)
-        for key, value in variables.items()
-        if key not in _OWN_VARIABLES and not describes_base(key) and _is_variable(key, value)
-    }
+    env: dict[str, tuple[str, Location]] = {}
+    for key, value in variables.items():
+        if key in _OWN_VARIABLES or describes_base(key):
+            continue
+        if why := _why_no_variable(key, value):
+            more.append(Omission(place, f"the variable {key}", why, "add it to `env` with the value of your image"))
+        else:
+            env[key] = value, place
     cuda = re.match(r"\d+\.\d+", variables.get("CUDA_VERSION", ""))
     return Recovered(
         tuple(pins),
@@ -192,10 +196,13 @@ def _refusals(name: ConfigName, value: tuple[str, ...]) -> Iterator[str]:
             yield str(error.errors()[0]["msg"]).removeprefix("Value error, ")
 
 
-def _is_variable(name: str, value: str) -> bool:
+def _why_no_variable(name: str, value: str) -> str | None:
+    """Return why an entry does not take a variable of the image; None where it does."""
+    if name in _PATHS:
+        return "it names directories of that image"
     try:
         TypeAdapter(t.EnvName).validate_python(name)
         TypeAdapter(t.EnvValue).validate_python(value)
-    except ValidationError:
-        return False
-    return True
+    except ValidationError as error:
+        return str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+    return None

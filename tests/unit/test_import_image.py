@@ -87,7 +87,14 @@ STACK: Things = {
 }
 ABOVE: Things = {f"{SITE}/.wh.dropped-1.0.dist-info": b"", f"{SITE}/.wh.dropped.py": b""}
 CONFIG = {
-    "Env": ["PATH=/usr/local/bin:/usr/bin", "CUDA_VERSION=12.6.2", "NV_X=1", "HF_HOME=/data", "HF_TOKEN"],
+    "Env": [
+        "PATH=/usr/local/bin:/usr/bin",
+        "CUDA_VERSION=12.6.2",
+        "NV_X=1",
+        "LD_LIBRARY_PATH=/opt/lib",
+        "HF_HOME=/data",
+        "HF_TOKEN",
+    ],
     "Entrypoint": ["/opt/entry.sh"],
     "Cmd": ["serve"],
     "WorkingDir": "/app",
@@ -134,7 +141,8 @@ def test_what_is_recovered_and_what_is_not(project: Path) -> None:
     missing = {each.what.split()[0] for each in imported.omissions if each.is_package}
     assert missing == {"commit", "copied", "own"}
     others = [each.what for each in imported.omissions if not each.is_package]
-    assert len(others) == 4  # the address, NVIDIA's Debian package, the system, and the entry point
+    assert len(others) == 5  # the address, NVIDIA's Debian package, the system, a variable, and the entry point
+    assert "the variable LD_LIBRARY_PATH" in others
     assert "secret" not in str(imported.omissions)
     cell = imported.cell
     assert (cell.cuda, cell.python, cell.base.name) == ("cu128", "3.12", "debian12-gpu")

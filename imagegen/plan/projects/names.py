@@ -97,7 +97,7 @@ def command_words(kind: str) -> frozenset[str]:
 
 
 def describes_base(variable: str) -> bool:
-    """Return whether base images describe themselves by a variable, or set it for files of their own."""
+    """Return whether base images describe themselves by a variable: it sets nothing for programs."""
     return any(fnmatch.fnmatchcase(variable, pattern) for pattern in _read()["base_variables"])
 
 
