@@ -166,7 +166,7 @@ def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, set
 def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, settings: Settings) -> LockedWheel:
     _bring(wheel, finder, workshop, settings)
     if wheel.original:
-        made = patched.build(wheel.original, wheel.patches, workshop.store)
+        made = patched.build(wheel.original, wheel.patches, workshop.store, settings)
         if made != wheel.file:
             raise ReproducibilityError(
                 f"{wheel.file.filename} with its patches is not the wheel that the lock names",

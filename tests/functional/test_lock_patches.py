@@ -94,10 +94,10 @@ def test_another_store_gets_the_same_wheel(workspace: Workspace, tmp_path: Path)
 
 
 def test_faults_have_their_places(workspace: Workspace) -> None:
-    write(workspace, NEW_FILE.replace("/dev/null", "a/peft_fix.py"))
+    write(workspace, "--- a/peft.py\n+++ b/peft.py\n@@ -1 +1 @@\n-no such line\n+x\n")
     with raises("lock-patch-invalid") as raised:
         workspace.make()
-    assert raised.value.where == f"{workspace.project}/fix.patch:1"
+    assert raised.value.where == f"{workspace.project}/fix.patch"
     (workspace.project / "fix.patch").unlink()
     with raises("lock-patch-invalid") as raised:
         workspace.make()

@@ -19,7 +19,6 @@ ORDER = [
     "core.types",
     "core.errors",
     "core.data",
-    "core.patch",
     "core.compiled",
     "core.config",
     "core.progress",

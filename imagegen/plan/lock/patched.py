@@ -1,7 +1,7 @@
 """A wheel with patches of the project: the files that they change are rewritten, and the RECORD with them.
 
-Members are stored without compression, in their order and with fixed times: the bytes depend on the wheel and on the
-patches alone, and on no zlib. Source: binary distribution format (PyPA), "The .dist-info directory", for RECORD.
+Members are stored without compression and with fixed times, those that change last: the bytes depend on the wheel and
+on the patches alone, and on no zlib. Source: binary distribution format (PyPA), "The .dist-info directory", for RECORD.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ import base64
 import csv
 import hashlib
 import io
+import os
 import shutil
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import IO
 
+from imagegen.core.config import Settings
 from imagegen.core.errors import LockError, WheelError
-from imagegen.core.patch import FilePatch, PatchError, apply, parse
+from imagegen.core.git import command
 from imagegen.core.store import Store
+from imagegen.incontainer.worker.errors import Refused
 from imagegen.plan.lock.model import PATCHED, LockedFile, WheelPatch
 
 _TIME = (1980, 1, 1, 0, 0, 0)  # the first that a zip archive can hold
@@ -28,22 +32,25 @@ _CHUNK = 1 << 20
 _SECTIONS = ("purelib", "platlib")
 
 
-def build(original: LockedFile, patches: Iterable[WheelPatch], store: Store) -> LockedFile:
+def build(original: LockedFile, patches: Iterable[WheelPatch], store: Store, settings: Settings) -> LockedFile:
     """Write the wheel `original` with the patches, in their order, to the store; all of them must be in it.
 
-    Raises LockError with file and line of a patch that does not apply, and WheelError for a wheel that cannot be read.
+    Raises LockError for a patch that `git apply` refuses, WheelError for a wheel that cannot be read, FetchError where
+    git is missing or too old.
     """
     try:
-        with zipfile.ZipFile(store.path(original.digest)) as archive:
-            edits = _edits(archive, patches, store)
-            with tempfile.TemporaryFile(dir=store.root) as made:
-                _write(archive, edits, made)
-                size = made.tell()
-                made.seek(0)
-                with store.writer() as blob:
-                    while chunk := made.read(_CHUNK):
-                        blob.write(chunk)
-                    digest = blob.commit()
+        with (
+            zipfile.ZipFile(store.path(original.digest)) as archive,
+            store.temporary_directory("patched") as tree,
+            tempfile.TemporaryFile(dir=store.root) as made,
+        ):
+            _write(archive, _edits(archive, patches, tree, store, settings), made)
+            size = made.tell()
+            made.seek(0)
+            with store.writer() as blob:
+                while chunk := made.read(_CHUNK):
+                    blob.write(chunk)
+                digest = blob.commit()
     except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, KeyError, csv.Error, UnicodeDecodeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise WheelError(
@@ -52,47 +59,65 @@ def build(original: LockedFile, patches: Iterable[WheelPatch], store: Store) -> 
     return LockedFile(original.filename, size, digest.removeprefix("sha256:"), PATCHED)
 
 
-def _edits(archive: zipfile.ZipFile, patches: Iterable[WheelPatch], store: Store) -> dict[str, bytes | None]:
-    """Return member -> its new contents, None for one that is deleted."""
+def _edits(
+    archive: zipfile.ZipFile, patches: Iterable[WheelPatch], tree: Path, store: Store, settings: Settings
+) -> dict[str, Path | None]:
+    """Apply the patches below `tree`; return member -> the file with its new contents, None for a deleted one."""
     members = {info.filename: info for info in archive.infolist()}
     if len(members) < len(archive.infolist()):
         raise zipfile.BadZipFile("it has a member twice")
     data = {f"{name.split('/')[0]}/" for name in members if name.split("/")[0].endswith(".data")}
-    edits: dict[str, bytes | None] = {}
-
-    def member(path: str) -> str:
-        inside = [f"{folder}{section}/{path}" for folder in data for section in _SECTIONS]
-        return next((each for each in (path, *inside) if each in members or each in edits), path)
-
-    def read(path: str) -> bytes | None:
-        name = member(path)
-        if name in edits or name not in members:
-            return edits.get(name)
-        if members[name].file_size > _LARGEST:
-            raise PatchError(1, f"{path} is larger than {_LARGEST} bytes")
-        return archive.read(name)
-
+    env = command.environment(settings.env, os.devnull)
+    places: dict[str, str] = {}  # path of an installed file -> member
     for patch in patches:
-        with store.open(patch.digest) as opened:
-            content = opened.read()
+        content = str(store.path(patch.digest))
         try:
-            for each in parse(content):
-                _require_no_metadata(each)
-                edits[member(each.path)] = apply(each, read)
-        except PatchError as error:
+            changed = command.run(tree, env, ["apply", "--numstat", "-z", content]).rstrip("\0").split("\0")
+            for path in (line.split("\t", 2)[2] for line in changed):
+                _require_patchable(path)
+                inside = [f"{folder}{section}/{path}" for folder in data for section in _SECTIONS]
+                name = places.setdefault(path, next((each for each in (path, *inside) if each in members), path))
+                if name in members and not (tree / path).exists():
+                    _extract(archive, members[name], tree / path)
+            command.run(tree, env, ["apply", "--whitespace=nowarn", content])
+            _require_files(tree, places)
+        except (command.FailedError, Refused) as error:
             raise LockError(
                 f"a patch of {_release(archive)} does not apply",
                 code="lock-patch-invalid",
-                where=f"{patch.path}:{error.line}",
-                why=str(error),
-                fix="make it anew from the files of this release: no line may differ, and none be elsewhere",
+                where=patch.path,
+                why=str(error).strip().replace(content, patch.path),
+                fix="make it anew from the files of this release, as `git diff` writes it",
             ) from error
-    return edits
+    return {name: tree / path if (tree / path).is_file() else None for path, name in places.items()}
 
 
-def _require_no_metadata(patch: FilePatch) -> None:
-    if patch.path.split("/")[0].endswith((".dist-info", ".data")):
-        raise PatchError(patch.line, f"{patch.path} is metadata, which decides what is installed")
+def _require_patchable(path: str) -> None:
+    """Raise Refused for metadata, which decides what is installed, and for a path that leaves site-packages."""
+    parts = path.split("/")
+    if parts[0].endswith((".dist-info", ".data")):
+        raise Refused(f"{path} is metadata, which decides what is installed")
+    if not {"", ".", ".."}.isdisjoint(parts):
+        raise Refused(f"{path} is no path below site-packages")
+
+
+def _require_files(tree: Path, paths: Iterable[str]) -> None:
+    """Raise Refused where a patch made a link, through which a file of this machine would be read."""
+    for path in paths:
+        if (tree / path).is_symlink():
+            raise Refused(f"{path} is a link")
+
+
+def _extract(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
+    if info.file_size > _LARGEST:
+        raise Refused(f"{info.filename} is larger than {_LARGEST} bytes")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(archive.read(info))
+    target.chmod(0o755 if _is_executable(info) else 0o644)
+
+
+def _is_executable(info: zipfile.ZipInfo) -> bool:
+    return bool(info.external_attr >> 16 & 0o100)
 
 
 def _release(archive: zipfile.ZipFile) -> str:
@@ -101,23 +126,22 @@ def _release(archive: zipfile.ZipFile) -> str:
     return next((name.removesuffix(".dist-info") for name in names if name.endswith(".dist-info")), "the wheel")
 
 
-def _write(archive: zipfile.ZipFile, edits: Mapping[str, bytes | None], target: IO[bytes]) -> None:
+def _write(archive: zipfile.ZipFile, edits: Mapping[str, Path | None], target: IO[bytes]) -> None:
+    contents = {name: path.read_bytes() if path else None for name, path in edits.items()}
     record = f"{_release(archive)}.dist-info/RECORD"
-    whole = {**edits, record: _record(archive.read(record), edits)}
+    contents[record] = _record(archive.read(record), contents)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as written:
         for info in archive.infolist():
-            if info.is_dir() or (info.filename in whole and whole[info.filename] is None):
+            if info.is_dir() or info.filename in contents:
                 continue
-            entry = _entry(info.filename, executable=bool(info.external_attr >> 16 & 0o100))
-            if (content := whole.pop(info.filename, None)) is not None:
-                written.writestr(entry, content)
-                continue
+            entry = _entry(info.filename, executable=_is_executable(info))
             entry.file_size = info.file_size
             with archive.open(info) as opened, written.open(entry, "w") as member:
                 shutil.copyfileobj(opened, member, _CHUNK)
-        for name, content in sorted(whole.items()):
+        for name, content in sorted(contents.items()):
+            path = edits.get(name)
             if content is not None:
-                written.writestr(_entry(name, executable=False), content)
+                written.writestr(_entry(name, executable=bool(path and path.stat().st_mode & 0o100)), content)
 
 
 def _entry(name: str, *, executable: bool) -> zipfile.ZipInfo:

@@ -84,10 +84,9 @@ def _applied(wheel: LockedWheel, asked: tuple[WheelPatch, ...], cell: Cell, cont
     with Client(context.settings) as client, context.progress.meter(original.filename, original.estimate) as meter:
         Finder(client, context.store, context.settings, meter).fetch(RequiredFile(wheel.name, original))
     try:
-        file = patched.build(original, asked, context.store)
+        file = patched.build(original, asked, context.store, context.settings)
     except LockError as error:
-        place = next(each for each in cell.patches if f"{error.where}".startswith(f"{each.source}:"))
-        error.where = f"{place.file}:{f'{error.where}'.rpartition(':')[2]}"
+        error.where = next((f"{each.file}" for each in cell.patches if each.source == error.where), error.where)
         raise
     return replace(wheel, file=file, original=original, patches=asked)
 
