@@ -16,6 +16,8 @@ from imagegen.plan.matrix.metadata import PackageReleases, load, names, path_of,
 from tests.support.package_index import Index, Offer
 from tests.support.package_index import metadata as metadata_of
 
+pytestmark = pytest.mark.usefixtures("shared_results")
+
 
 @dataclass
 class Ended:
