@@ -14,16 +14,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from imagegen.core.config import Settings
-from imagegen.core.data import shipped
 from imagegen.core.net import Client
-from imagegen.plan import matrix
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.matrix.recipe import Recipe, SdistFile
+from tests.support.matrix_samples import shipped_matrix_and_recipes
 
 pytestmark = pytest.mark.integration
 
-MATRIX = matrix.load([shipped("matrices"), shipped("wheels")])
+MATRIX = shipped_matrix_and_recipes()
 OLDEST_GLIBC = 35  # of the bases of kind registry; Debian's is newer
 
 

@@ -90,6 +90,12 @@ def shipped_matrix() -> matrix.Matrix:
     return matrix.load([SHIPPED])
 
 
+@functools.cache
+def shipped_matrix_and_recipes() -> matrix.Matrix:
+    """Loaded once for all tests that only read it."""
+    return matrix.load([SHIPPED, SHIPPED.parent / "wheels"])
+
+
 def load(folder: Path, *texts: str) -> matrix.Matrix:
     """Load the texts as files of one directory."""
     folder.mkdir(exist_ok=True)

@@ -20,7 +20,7 @@ from imagegen.core.types import Submodule
 from imagegen.plan import matrix
 from imagegen.plan.matrix.model import EnvVar
 from imagegen.plan.matrix.recipe import Architectures, Commit, Cost, LocalSource, Patch, SdistFile
-from tests.support.matrix_samples import SMALL
+from tests.support.matrix_samples import SMALL, shipped_matrix_and_recipes
 
 PATCH = b"--- a/setup.py\n+++ b/setup.py\n@@ -1 +1 @@\n-a\n+b\n"
 DIGEST = hashlib.sha256(PATCH).hexdigest()
@@ -310,7 +310,7 @@ def test_no_damage_to_a_sound_recipe_makes_the_loader_raise_anything_else(seed: 
             assert str(errors)  # noqa: PT017
 
 
-SHIPPED = matrix.load([shipped("matrices"), shipped("wheels")])
+SHIPPED = shipped_matrix_and_recipes()
 
 
 def test_the_shipped_recipes_are_those_of_the_field() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from imagegen.plan import matrix
 from imagegen.plan.rules import Vocabulary, parse_question
 from imagegen.wheels import catalogue
 from imagegen.wheels.compiling import needed_builds
-from tests.support.matrix_samples import SHIPPED
+from tests.support.matrix_samples import SHIPPED, shipped_matrix_and_recipes
 
 WHEELS = SHIPPED.parent / "wheels"
-MATRIX = matrix.load([SHIPPED, WHEELS])
+MATRIX = shipped_matrix_and_recipes()
 VOCABULARY = Vocabulary.of(MATRIX, ["numpy"])
 CATALOGUE = catalogue.load([WHEELS])
 
