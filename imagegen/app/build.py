@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagegen.app.audit import audit_before_image
+from imagegen.app.check_locks import require_unchanged_copies
 from imagegen.app.session import Session
 from imagegen.core.errors import PackagesGoneError
 from imagegen.core.net import MissingFiles
@@ -13,7 +14,7 @@ from imagegen.core.store import images
 from imagegen.core.text import counted
 from imagegen.image import layers
 from imagegen.image.layers import Image, LayerStack, Origin, RemoteLayers
-from imagegen.image.layers.image import local_tags
+from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import smoke
@@ -21,7 +22,6 @@ from imagegen.run.engine import Engine
 from imagegen.run.engine.load import Loading
 from imagegen.supply.publish.attachments import SmokeRequirement, passed_report, save_passed_report
 from imagegen.wheels import builds
-from imagegen.wheels.resolve import copies, patches
 
 
 @dataclass(frozen=True)
@@ -110,14 +110,6 @@ def ensure_wheels(
     require_unchanged_copies(session, cell, lock)
     gpus = tuple(session.matrix.gpus.values())
     return builds.ensure_wheels(lock, cell, gpus, session.context_for(cell), engine=engine, builder=builder)
-
-
-def require_unchanged_copies(session: Session, cell: Cell, lock: Lock) -> None:
-    """Raise LockError where copied files or patches are not those of the lock; else their contents are in the store."""
-    if lock.copies:  # else no store is needed
-        copies.require_unchanged(lock, cell, session.store, str(session.lock_path(cell)))
-    if any(wheel.patches for wheel in lock.wheels):
-        patches.require_unchanged(lock, cell, session.store, str(session.lock_path(cell)))
 
 
 def assemble_image(

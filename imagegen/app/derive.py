@@ -9,8 +9,9 @@ from typing import Any
 import yaml
 from packaging.utils import canonicalize_name
 
+from imagegen.app.check_locks import LockedImage
 from imagegen.app.entries import entry_path, trial, write_entry
-from imagegen.app.lock import LockedImage, lock_image
+from imagegen.app.lock import lock_image
 from imagegen.app.session import Session
 from imagegen.core import data
 from imagegen.core.errors import MatrixErrors, UsageError

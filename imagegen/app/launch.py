@@ -19,8 +19,8 @@ from imagegen.app.session import Session
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError, UsageError
 from imagegen.core.registry import reference as references
-from imagegen.image.layers.image import local_tags
 from imagegen.image.layers.plan import HOME
+from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.trust import project

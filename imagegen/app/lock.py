@@ -1,67 +1,25 @@
-"""Lock an image: resolve its cell, record the layers if requested, write the lock; or check the lock that exists."""
+"""Lock an image: resolve its cell, record the layers if requested, write the lock."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from imagegen.app.audit import audit_before_image
-from imagegen.app.build import ensure_wheels, require_unchanged_copies
+from imagegen.app.build import ensure_wheels
+from imagegen.app.check_locks import LockedImage, require_unchanged_sources
 from imagegen.app.session import Session
-from imagegen.core.errors import AuditError, ErrorList, IncompatibleError, LockError
+from imagegen.core.errors import AuditError, IncompatibleError, LockError
 from imagegen.core.git import PackedTree
 from imagegen.core.text import did_you_mean
 from imagegen.image import layers
 from imagegen.plan import lock
-from imagegen.plan.lock.file import LockErrors
-from imagegen.plan.lock.model import LOCAL, Lock
+from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.projects.stack import read_stack
 from imagegen.plan.rules import facts_of_cell, facts_of_lock
 from imagegen.wheels import resolve
 from imagegen.wheels.resolve import LockOptions
-
-
-@dataclass(frozen=True)
-class LockedImage:
-    """A cell's lock, and whether the file changed."""
-
-    cell: Cell
-    path: Path
-    lock: Lock
-    changed: bool
-
-
-def check_locks(session: Session, cells: Sequence[Cell]) -> list[LockedImage]:
-    """Return the locks of all of the cells that have one; the cells without are reported.
-
-    Raises LockError or IncompatibleError where one is stale or edited or breaks a rule, after all were checked, and
-    where none exists.
-    """
-    locked = [each for each in cells if session.has_lock(each)]
-    fresh: list[LockedImage] = []
-    errors: ErrorList[LockError | IncompatibleError] = ErrorList()
-    for cell in locked or cells[:1]:
-        try:
-            fresh.append(_checked(session, cell))
-            session.progress.say(f"{cell.id}: fresh")
-        except (LockError, IncompatibleError) as error:
-            errors.append(error)
-    if locked and len(locked) < len(cells):
-        session.progress.say(f"without a lock: {', '.join(each.id for each in cells if each not in locked)}")
-    if len(errors) > 1:
-        raise LockErrors(errors)
-    if errors:
-        raise errors[0]
-    return fresh
-
-
-def _checked(session: Session, cell: Cell) -> LockedImage:
-    """Return the cell's lock. Raises LockError or IncompatibleError where it is missing, stale or edited."""
-    found = session.fresh_lock(cell)
-    _require_unchanged_sources(session, found, cell)
-    return LockedImage(cell, session.lock_path(cell), found, changed=False)
 
 
 def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bool) -> LockedImage:
@@ -165,17 +123,10 @@ def _is_current(session: Session, previous: Lock, cell: Cell) -> bool:
         session.require_sound(previous, cell)
         session.require_own_packages(previous, cell)
         session.require_unchanged_stack(previous, cell)
-        _require_unchanged_sources(session, previous, cell)
+        require_unchanged_sources(session, previous, cell)
     except (LockError, IncompatibleError):
         return False
     return True
-
-
-def _require_unchanged_sources(session: Session, locked: Lock, cell: Cell) -> None:
-    """Raise LockError if sources on this disk changed, which no input of the lock covers."""
-    require_unchanged_copies(session, cell, locked)
-    if local := [build for build in locked.builds if build.source.index == LOCAL]:  # else no store is needed
-        lock.require_unchanged(local, cell.recipes, session.store)
 
 
 def _report(session: Session, path: Path, locked: Lock, previous: Lock | None) -> None:

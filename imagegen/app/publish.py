@@ -44,10 +44,11 @@ from imagegen.core.text import counted
 from imagegen.image import layers
 from imagegen.image.inventory.subjects import known_scans
 from imagegen.image.layers import Image
-from imagegen.image.layers.image import gzipped, local_tags
+from imagegen.image.layers.image import gzipped
 from imagegen.image.layers.layer import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.image.layers.sources import plan_layers, previously_built_layers
+from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock, Record
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import numerics, smoke

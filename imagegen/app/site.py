@@ -28,11 +28,10 @@ from imagegen.core.git import local
 from imagegen.core.progress import human
 from imagegen.core.store import disk
 from imagegen.core.text import counted, shown
-from imagegen.image.dockerfile import reason
 from imagegen.image.layers import Size, shared
 from imagegen.plan import lock
 from imagegen.plan.lock.file import loads
-from imagegen.plan.lock.model import MAIN, Lock, main_versions
+from imagegen.plan.lock.model import MAIN, Lock, main_versions, reason
 from imagegen.plan.matrix.model import Cell, Rule
 
 LONGEST = 12  # steps on a page: three months of weekly locks

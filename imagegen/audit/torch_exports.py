@@ -26,6 +26,8 @@ from pathlib import Path
 import zstandard
 from packaging.version import Version
 
+from imagegen.core.types import minor
+
 PATH = Path(__file__).parent / "data" / "torch-exports.zst"
 
 _FORM = "imagegen torch-exports 1"
@@ -76,12 +78,6 @@ class ExportIndex:
         same = [each for each in self.releases if minor(each) == minor(version)]
         exact = [each for each in same if Version(each).release == required.release]
         return next(iter([*exact, *reversed(same)]), None)
-
-
-def minor(version: str) -> str:
-    """Return the version within which torch keeps its C++ ABI: "2.8" of "2.8.0+cu128"."""
-    major, second = (*Version(version).release, 0)[:2]
-    return f"{major}.{second}"
 
 
 @cache

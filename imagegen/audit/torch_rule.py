@@ -25,8 +25,9 @@ from imagegen.audit.catalogue import data
 from imagegen.audit.demangle import demangle
 from imagegen.audit.model import Finding, Package, Severity, Subject, few, listed
 from imagegen.audit.tags import for_another_python
-from imagegen.audit.torch_exports import is_shim, minor, owned
+from imagegen.audit.torch_exports import is_shim, owned
 from imagegen.core.text import counted
+from imagegen.core.types import minor
 
 # The symbols that a package's extensions need of torch, the releases that have them, and the one it names.
 

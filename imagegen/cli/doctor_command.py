@@ -8,8 +8,8 @@ import click
 
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.errors import EngineError, OptionConflictError
-from imagegen.image.layers.image import local_tags
 from imagegen.incontainer.preflight.model import Image
+from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix import model_types
 from imagegen.plan.matrix.model import Cell

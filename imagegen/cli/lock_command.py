@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from imagegen.app.derive import Changes, lock_changed
-from imagegen.app.lock import LockedImage, check_locks, lock_image
+from imagegen.app.check_locks import LockedImage, check_locks
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.wheels.resolve import LockOptions
@@ -53,8 +52,7 @@ def command(
     With --name, the lock is of a new image that extends CELL's image with the changes of --set, --add, --package and
     --drop. Its entry is written to matrices/ together with the lock, or not at all.
     """
-    changes = Changes(pins, additions, debs, removals)
-    if changes and name is None:
+    if (pins or additions or debs or removals) and name is None:
         raise UsageError(
             "the changed image needs a name",
             code="usage-name-missing",
@@ -67,11 +65,17 @@ def command(
             "--check changes nothing, so it takes no other option", fix="leave out --check or the others"
         )
     cells = app.matrix.select(cell)
-    if name is not None:
-        results = [lock_changed(app, app.matrix.select_one(cell), name, changes, options, record=record)]
-    elif check:
+    if check:
         results = check_locks(app, cells)
+    elif name is not None:
+        # late, here and below: a check needs nothing of what resolves and builds
+        from imagegen.app.derive import Changes, lock_changed
+
+        changes = Changes(pins, additions, debs, removals)
+        results = [lock_changed(app, app.matrix.select_one(cell), name, changes, options, record=record)]
     else:
+        from imagegen.app.lock import lock_image
+
         results = [lock_image(app, each, options, record=record) for each in cells]
     if as_json:
         app.json([_as_dict(result) for result in results])

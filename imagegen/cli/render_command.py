@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from imagegen.app.build import require_unchanged_copies
+from imagegen.app.check_locks import require_unchanged_copies
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.errors import EngineError, OptionConflictError, PackagesGoneError
 from imagegen.image import dockerfile as recipe
-from imagegen.image.layers.image import local_tags
+from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.engine import Engine

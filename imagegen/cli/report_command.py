@@ -21,8 +21,8 @@ from imagegen.core import data
 from imagegen.core.errors import FetchError, LockError, PublishError, UsageError
 from imagegen.core.text import counted, shown
 from imagegen.image import layers
-from imagegen.image.layers.image import local_tags
 from imagegen.plan import lock
+from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules import unconfirmed

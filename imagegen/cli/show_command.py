@@ -6,6 +6,7 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
@@ -14,12 +15,12 @@ from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
 from imagegen.core.errors import LockError
 from imagegen.core.progress import human
 from imagegen.core.text import counted
-from imagegen.image.dockerfile import reason
-from imagegen.image.layers import Size, layer_sizes, package_sizes, shared
-from imagegen.image.layers.image import local_tags
-from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedCopy, LockedGit, LockedWheel
+from imagegen.plan.lock import local_tags
+from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedCopy, LockedGit, LockedWheel, reason
 from imagegen.plan.matrix.model import Cell
-from imagegen.wheels import builds
+
+if TYPE_CHECKING:
+    from imagegen.image.layers import Size
 
 _FEW = 5  # packages that need another, in a row of the table; cells in a message
 
@@ -120,6 +121,10 @@ class Weight:
 
 
 def _weight(app: App, lock: Lock) -> Weight:
+    # late: they bring the readers of wheels and the engine, which only sizes need
+    from imagegen.image.layers import Size, layer_sizes, package_sizes, shared
+    from imagegen.wheels import builds
+
     others = []
     for cell in app.matrix.cells():
         try:

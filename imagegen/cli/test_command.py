@@ -13,8 +13,8 @@ from imagegen.cli.report_command import check_writable, print_lines, print_repor
 from imagegen.core.errors import EngineError, SmokeError, UsageError
 from imagegen.core.text import shown
 from imagegen.image import layers
-from imagegen.image.layers.image import local_tags
 from imagegen.incontainer.smoke.table import applicable
+from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import numerics, smoke

@@ -436,3 +436,9 @@ class Submodule(Part):
     url: GitUrl
     commit: GitObject
     tree: GitObject
+
+
+def minor(version: str) -> str:
+    """Return the version within which torch keeps its C++ ABI: "2.8" of "2.8.0+cu128"."""
+    major, second = (*Version(version).release, 0)[:2]
+    return f"{major}.{second}"

@@ -42,7 +42,7 @@ from imagegen.incontainer import WORKER
 from imagegen.incontainer.worker.source import PATCHED
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.builds import fetch_sources, patched_sources
-from imagegen.plan.lock.model import Lock, LockedBuild, LockedCopy, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedBuild, LockedCopy, LockedWheel, reason
 from imagegen.plan.matrix.model import EnvVar
 from imagegen.plan.matrix.recipe import Recipe
 
@@ -186,13 +186,6 @@ def _reasons(lock: Lock) -> list[tuple[str, list[EnvVar]]]:
     why |= {variable.name: variable.because for variable in (*ENV, *lock.env)}
     variables = [EnvVar(name, value, why.get(name, _OWN)) for name, value in environment(lock).items()]
     return [(because, list(group)) for because, group in itertools.groupby(variables, key=lambda each: each.because)]
-
-
-def reason(pin: LockedWheel | LockedBuild) -> str:
-    """Return why this pin is in the lock, on one line."""
-    if pin.because:
-        return pin.because
-    return "needed by " + ", ".join(pin.via) if pin.via else "asked for by the image"
 
 
 @functools.cache

@@ -18,11 +18,10 @@ from urllib.parse import quote, unquote, urlsplit
 from packaging.version import Version
 from pydantic import AfterValidator, Field, ValidationError
 
-from imagegen.audit.torch_exports import minor
 from imagegen.core import data
 from imagegen.core import types as t
 from imagegen.core.errors import ErrorList, MatrixError, MatrixErrors
-from imagegen.core.types import Strict
+from imagegen.core.types import Strict, minor
 from imagegen.plan.matrix import document as documents
 from imagegen.plan.matrix.document import explain
 from imagegen.wheels import naming

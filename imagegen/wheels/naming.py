@@ -16,7 +16,7 @@ from packaging.tags import Tag
 from packaging.utils import BuildTag, parse_wheel_filename
 from packaging.version import Version
 
-from imagegen.audit.torch_exports import minor
+from imagegen.core.types import minor
 
 _CUDA = re.compile(r"cu([0-9]{2})([0-9]?)(?![0-9])")
 _TORCH = re.compile(r"(?:torch|(?<![a-z])pt)([12])\.?([0-9]{1,2})(?![0-9])")

@@ -24,7 +24,7 @@ from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store, images
 from imagegen.image import layers
 from imagegen.image.layers import layer
-from imagegen.image.layers.image import local_tags
+from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel, Record
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run.engine import Engine

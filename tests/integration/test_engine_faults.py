@@ -26,8 +26,8 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError, LostEngineError
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store
-from imagegen.image.layers.image import local_tags
 from imagegen.incontainer.smoke.table import applicable
+from imagegen.plan.lock import local_tags
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run import embedded_engine
 from imagegen.run.engine import Engine, connection

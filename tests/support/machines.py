@@ -16,8 +16,8 @@ from imagegen.core.data import shipped
 from imagegen.core.oci import LayerDescriptor
 from imagegen.core.store import Store
 from imagegen.image import base
-from imagegen.image.layers.image import local_tags
 from imagegen.plan import lock, matrix
+from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Base, Declarations
 from imagegen.run.engine import Engine

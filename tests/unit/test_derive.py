@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from imagegen.app import derive
+from imagegen.app.check_locks import LockedImage
 from imagegen.app.derive import Changes, lock_changed
-from imagegen.app.lock import LockedImage
 from imagegen.app.session import Session
 from imagegen.core.errors import ImagegenError, LockError, UsageError
 from imagegen.core.progress import Quiet

@@ -15,10 +15,10 @@ from imagegen.app.states import MEANINGS, cell_state
 from imagegen.cli.commands import cli
 from imagegen.core.data import shipped
 from imagegen.core.progress import human
-from imagegen.image.layers.image import local_tags
 from imagegen.image.layers.plan import SUPPORT
 from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan import matrix
+from imagegen.plan.lock import local_tags
 from imagegen.plan.matrix import metadata
 from imagegen.plan.rules import CellAnswer, MetadataCache, cell_answers
 from imagegen.run.smoke import parts

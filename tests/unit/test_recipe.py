@@ -21,9 +21,9 @@ from imagegen.core.oci import ImageConfig
 from imagegen.core.oci import RemoteImage as RegistryImage
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import environment
-from imagegen.image.layers.image import image, labels, local_tags
+from imagegen.image.layers.image import image, labels
 from imagegen.plan import matrix
-from imagegen.plan.lock import dumps
+from imagegen.plan.lock import dumps, local_tags, model
 from imagegen.plan.lock.file import _render, _value, loads, lock_table
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import EnvVar
@@ -59,7 +59,7 @@ def the_runs() -> list[Instruction]:
 def expected(lock: Lock) -> list[Instruction]:
     """Return the expected Dockerfile of `lock`, made of the Dockerfile of LOCK and the lock's own values."""
     pins = "".join(
-        f"# {recipe.reason(each)}\n{each.name}=={each.version} --hash=sha256:{each.file.sha256}\n"
+        f"# {model.reason(each)}\n{each.name}=={each.version} --hash=sha256:{each.file.sha256}\n"
         for each in lock.wheels
     )
     install, finish = the_runs()

@@ -6,9 +6,15 @@ from imagegen.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from imagegen.core.net.address import Page, file_path, is_file
-    from imagegen.core.net.answer import DeniedError, Missing, MissingFiles, NotFoundError, UnavailableError
+    from imagegen.core.net.answer import (
+        DeniedError,
+        Missing,
+        MissingFiles,
+        NotFoundError,
+        UnavailableError,
+        UnreachableError,
+    )
     from imagegen.core.net.client import ByteSink, Client
-    from imagegen.core.net.exchange import UnreachableError
 
 __all__ = [
     "ByteSink",
@@ -28,8 +34,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "address": ("Page", "file_path", "is_file"),
-        "answer": ("DeniedError", "Missing", "MissingFiles", "NotFoundError", "UnavailableError"),
+        "answer": ("DeniedError", "Missing", "MissingFiles", "NotFoundError", "UnavailableError", "UnreachableError"),
         "client": ("ByteSink", "Client"),
-        "exchange": ("UnreachableError",),
     },
 )

@@ -16,16 +16,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urljoin
-
-import requests
 
 from imagegen.core.errors import FetchError
 from imagegen.core.net.address import Address, parse
 from imagegen.core.store import Store, disk
 from imagegen.core.store.disk import PART, names
 from imagegen.core.text import counted, cut, redact
+
+if TYPE_CHECKING:
+    import requests
 
 _MAX_REASON = 300  # characters of what others say
 _UNTIMELY = {9: "is not valid yet", 10: "is not valid any more"}  # OpenSSL's X509_V_ERR codes
@@ -115,6 +116,12 @@ class UnavailableError(FetchError):
     """No usable answer: the server does not respond, or refuses to let this user read."""
 
     code = "fetch-unavailable"
+
+
+class UnreachableError(UnavailableError):
+    """No usable answer from the source: no route, no name, refused, or failing after every retry."""
+
+    code = "fetch-unreachable"
 
 
 class NotFoundError(FetchError):

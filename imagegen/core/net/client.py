@@ -26,7 +26,7 @@ from imagegen.core.net.answer import (
     size_of,
     whole_size,
 )
-from imagegen.core.net.exchange import CHUNK, Body, Exchange, authorized
+from imagegen.core.net.request import CHUNK, Body, authorized
 from imagegen.core.progress import Meter
 from imagegen.core.store import Store
 from imagegen.core.text import redact
@@ -148,6 +148,8 @@ class Client:
         backoff: float = 0.5,
         patience: float = 60.0,
     ) -> None:
+        from imagegen.core.net.exchange import Exchange  # late: it imports requests, which only a fetch needs
+
         self._settings = settings
         self.exchange = Exchange(settings, attempts=attempts, timeout=timeout, backoff=backoff, patience=patience)
 

@@ -29,7 +29,7 @@ from imagegen.core.net.address import Address, DamagedBody, Origin, is_file, net
 from imagegen.core.net.answer import (
     MAX_WAIT,
     TryAgainError,
-    UnavailableError,
+    UnreachableError,
     bundle,
     check_status,
     distrust,
@@ -37,6 +37,7 @@ from imagegen.core.net.answer import (
     reason_of,
     redirected,
 )
+from imagegen.core.net.request import AUTHORIZATION, CHUNK, Body
 from imagegen.core.text import redact
 
 _here = threading.local()  # .line: the watchdog of the exchange that this thread is in
@@ -133,20 +134,12 @@ def _watched(kind: type) -> type:
 
 # One request with its redirects, and trying again with back-off: what reading and sending share.
 
-CHUNK = 1 << 18  # bytes: what is read at once, and the headway that a try must make to count as none
 _MAX_REDIRECTS = 8
 _CHECK = "check network and proxy"
-_AUTHORIZATION = "Authorization"
 _BODILY = ("POST", "PUT", "PATCH")  # which a redirect may only repeat, never turn into something else
 _REPEATED = (HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT)
 
 T = TypeVar("T")
-
-
-class UnreachableError(UnavailableError):
-    """No usable answer from the source: no route, no name, refused, or failing after every retry."""
-
-    code = "fetch-unreachable"
 
 
 @dataclass(frozen=True)
@@ -157,14 +150,6 @@ class Answer:
     url: str
     response: requests.Response
     line: StallWatchdog
-
-
-@dataclass(frozen=True)
-class Body:
-    """The body of a request: `pieces` gives its `size` bytes from the first one on, each time that it is called."""
-
-    size: int
-    pieces: Callable[[], Iterator[bytes]]
 
 
 class Exchange:
@@ -292,9 +277,7 @@ class Exchange:
         for _ in range(_MAX_REDIRECTS + 1):
             # Credentials stay with the origin that they were given for.
             own = address.origin == first.origin
-            sent_headers = (
-                headers if own else {name: value for name, value in headers.items() if name != _AUTHORIZATION}
-            )
+            sent_headers = headers if own else {name: value for name, value in headers.items() if name != AUTHORIZATION}
             auth = address.auth or (first.auth if own else None) or self._known.get(address.origin)
             data = _Outgoing(body, self, line, first.url) if body and body.size else None
             with self._send(method, address, sent_headers, auth, data, silence) as response:
@@ -321,7 +304,7 @@ class Exchange:
         silence: float | None,
     ) -> requests.Response:
         proxy = proxy_for(address, self._settings.env)
-        given = _AUTHORIZATION in headers  # which requests would replace by what `auth` gives
+        given = AUTHORIZATION in headers  # which requests would replace by what `auth` gives
         return self._session().request(
             method,
             address.url,
@@ -362,11 +345,6 @@ class _Outgoing:
             self._exchange.check_stopped(self._url)
             yield piece
             self._line.renew()
-
-
-def authorized(authorization: str | None) -> dict[str, str]:
-    """Return the Authorization header for the first request; it is dropped on cross-origin redirects."""
-    return {_AUTHORIZATION: authorization} if authorization else {}
 
 
 def _credentials(settings: Settings) -> dict[Origin, tuple[str, str]]:

@@ -23,7 +23,7 @@ from imagegen.core.net import DeniedError
 from imagegen.core.net.address import parse as parse_address
 from imagegen.core.net.answer import TryAgainError, redirected, size_of
 from imagegen.core.net.client import Reply, Sender
-from imagegen.core.net.exchange import CHUNK, Body
+from imagegen.core.net.request import CHUNK, Body
 from imagegen.core.oci import Descriptor
 from imagegen.core.progress import Meter
 from imagegen.core.registry.reference import is_loopback

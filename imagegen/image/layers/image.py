@@ -176,13 +176,6 @@ class Image:
         return read_manifest(self.manifest, self.digest).blobs
 
 
-def local_tags(lock: Lock) -> tuple[str, str]:
-    """Return the tags in an engine: the mutable one that users type, and the immutable one with the inputs' hash."""
-    repository = f"imagegen/{lock.image}"
-    rest = lock.cell.removeprefix(f"{lock.image}-")
-    return f"{repository}:{rest}", f"{repository}:{rest}-{inputs_hash(lock).removeprefix('sha256:')[:12]}"
-
-
 def environment(lock: Lock) -> dict[str, str]:
     """The container's environment: what the base has, then the venv, home and constraints, then what the lock sets."""
     before = base_environment(lock)

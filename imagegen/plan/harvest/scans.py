@@ -23,7 +23,7 @@ from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, requ
 from imagegen.audit.tags import for_another_python
 from imagegen.audit.torch_rule import X86_64, has_new_string, has_old_string, user
 from imagegen.core.errors import FetchError
-from imagegen.core.types import Gpu
+from imagegen.core.types import Gpu, minor
 from imagegen.plan.lock.indexes import IndexLink
 from imagegen.plan.matrix.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 
@@ -146,7 +146,7 @@ def judge(package: str, libraries: Iterable[ScannedLibrary]) -> WheelVerdict:
         glibc=max((_oldest(group) for group in _builds(used)), key=_version, default=""),
         cuda=_majors(used),
         torch=fit.minors if fit else (),
-        later=bool(fit and torch_exports.minor(torch_exports.shipped().releases[-1]) in fit.minors),
+        later=bool(fit and minor(torch_exports.shipped().releases[-1]) in fit.minors),
         strings="new" if any(map(has_new_string, symbols)) else "old" if any(map(has_old_string, symbols)) else "",
         lacks=lacks,
         compiles=compiles,

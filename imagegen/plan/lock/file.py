@@ -134,6 +134,13 @@ def inputs_hash(lock: Lock) -> str:
     return digest_of(canonical_json(lock_table(replace(lock, record=None))))
 
 
+def local_tags(lock: Lock) -> tuple[str, str]:
+    """Return the tags in an engine: the mutable one that users type, and the immutable one with the inputs' hash."""
+    repository = f"imagegen/{lock.image}"
+    rest = lock.cell.removeprefix(f"{lock.image}-")
+    return f"{repository}:{rest}", f"{repository}:{rest}-{inputs_hash(lock).removeprefix('sha256:')[:12]}"
+
+
 def contents_hash(lock: Lock) -> str:
     """Return the inputs hash with the bytes of compiled wheels: one key may have given others on another machine."""
     compiled = [[wheel.name, wheel.file.sha256] for wheel in lock.wheels if wheel.build]

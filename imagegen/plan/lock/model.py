@@ -285,3 +285,10 @@ def title(lock: Lock) -> str:
     torch = [f"torch{versions['torch']}"] if "torch" in versions else []
     serving = [f"{name}{versions[name]}" for name in _SERVING if name in versions]
     return "-".join([*torch, lock.axes["cuda"], *serving, f"py{lock.python.replace('.', '')}"])
+
+
+def reason(pin: LockedWheel | LockedBuild) -> str:
+    """Return why this pin is in the lock, on one line."""
+    if pin.because:
+        return pin.because
+    return "needed by " + ", ".join(pin.via) if pin.via else "asked for by the image"

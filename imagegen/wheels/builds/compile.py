@@ -28,6 +28,7 @@ from imagegen.run.engine import Engine
 from imagegen.wheels import throttle, wheelhouse
 from imagegen.wheels.builds import environment
 from imagegen.wheels.builds.environment import BuildEnvironment
+from imagegen.wheels.builds.local import local_wheels, missing_builds
 from imagegen.wheels.builds.run import Stage, built_wheel, check_wheel, require_sources, run, stage
 from imagegen.wheels.throttle import BuildJob, JobPlan, Machine, duration
 
@@ -309,7 +310,7 @@ def ensure_wheels(
     """
     missing = pull_wheels(missing_builds(lock, context.store), context)
     compile_builds(lock, missing, cell, gpus, context, engine=engine, builder=builder)
-    return builds.with_built_wheels(lock, _local(lock, context.store))
+    return builds.with_built_wheels(lock, local_wheels(lock, context.store))
 
 
 def require_wheels(lock: Lock, context: Context) -> Lock:
@@ -325,7 +326,7 @@ def require_wheels(lock: Lock, context: Context) -> Lock:
             why=f"{lock.cell} needs it, and no wheel with its key is kept here: {missing[0].key}",
             fix=f"`imagegen wheels build --cell {lock.cell}` does that, with an engine",
         )
-    return builds.with_built_wheels(lock, _local(lock, context.store))
+    return builds.with_built_wheels(lock, local_wheels(lock, context.store))
 
 
 def compile_builds(
@@ -360,20 +361,3 @@ def _pull(build: LockedBuild, team: wheelhouse.RemoteWheelhouse, store: Store, p
     if found:
         progress.say(f"{found.filename}: from the remote wheelhouse {team}")
     return found is not None
-
-
-def missing_builds(lock: Lock, store: Store) -> list[LockedBuild]:
-    """Return the lock's builds whose wheels the local wheelhouse lacks."""
-    local = _local(lock, store)
-    return [build for build in lock.builds if build.name not in local]
-
-
-def with_local_wheels(lock: Lock, store: Store) -> tuple[Lock, list[LockedBuild]]:
-    """Return (lock with built wheels, []) if the wheelhouse has them all, else (lock unchanged, missing builds)."""
-    missing = missing_builds(lock, store)
-    return (lock if missing else builds.with_built_wheels(lock, _local(lock, store))), missing
-
-
-def _local(lock: Lock, store: Store) -> dict[str, BuiltWheel]:
-    found = {build.name: wheelhouse.known(store, build.key) for build in lock.builds}
-    return {name: wheel for name, wheel in found.items() if wheel}

@@ -62,6 +62,7 @@ from imagegen.wheels.find import WheelRequirement
 from imagegen.wheels.resolve import bases, copies, patches
 from imagegen.wheels.resolve.addresses import wheels_by_address
 from imagegen.wheels.resolve.candidates import COMPILED, WheelSelector, wheel_of
+from imagegen.wheels.resolve.options import LockOptions
 from imagegen.wheels.resolve.own import OwnPackageBuilder, with_own_wheels
 from imagegen.wheels.resolve.previous import built_wheels, file_sizes, kept_versions, own_wheels, settled_packages
 
@@ -364,25 +365,6 @@ class Resolver:
 
 
 # Making a lock: base, resolution, the choice of files, and wheels from sdists.
-
-
-@dataclass(frozen=True)
-class LockOptions:
-    """Options of a resolution.
-
-    upgrade: take the newest versions; packages: upgrade these; upgrade_base: lock today's Debian packages.
-    as_of: the cutoff time (RFC 3339); None keeps the previous lock's, or is now where something is upgraded.
-    bounds: further version specifiers, by package.
-    trust_previous_wheels: do not rebuild a wheel that the previous lock has of the same sdist on the same base; the
-    build of the lock compares it.
-    """
-
-    upgrade: bool = False
-    packages: tuple[str, ...] = ()
-    upgrade_base: bool = False
-    as_of: str | None = None
-    bounds: Mapping[str, str] = field(default_factory=dict)
-    trust_previous_wheels: bool = False
 
 
 def lock_cell(

@@ -1,0 +1,74 @@
+"""Check locks that exist, without what resolving and building import."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagegen.app.session import Session
+from imagegen.core.errors import ErrorList, IncompatibleError, LockError
+from imagegen.plan import lock
+from imagegen.plan.lock.file import LockErrors
+from imagegen.plan.lock.model import LOCAL, Lock
+from imagegen.plan.matrix.model import Cell
+
+
+@dataclass(frozen=True)
+class LockedImage:
+    """A cell's lock, and whether the file changed."""
+
+    cell: Cell
+    path: Path
+    lock: Lock
+    changed: bool
+
+
+def check_locks(session: Session, cells: Sequence[Cell]) -> list[LockedImage]:
+    """Return the locks of all of the cells that have one; the cells without are reported.
+
+    Raises LockError or IncompatibleError where one is stale or edited or breaks a rule, after all were checked, and
+    where none exists.
+    """
+    locked = [each for each in cells if session.has_lock(each)]
+    fresh: list[LockedImage] = []
+    errors: ErrorList[LockError | IncompatibleError] = ErrorList()
+    for cell in locked or cells[:1]:
+        try:
+            fresh.append(_checked(session, cell))
+            session.progress.say(f"{cell.id}: fresh")
+        except (LockError, IncompatibleError) as error:
+            errors.append(error)
+    if locked and len(locked) < len(cells):
+        session.progress.say(f"without a lock: {', '.join(each.id for each in cells if each not in locked)}")
+    if len(errors) > 1:
+        raise LockErrors(errors)
+    if errors:
+        raise errors[0]
+    return fresh
+
+
+def _checked(session: Session, cell: Cell) -> LockedImage:
+    """Return the cell's lock. Raises LockError or IncompatibleError where it is missing, stale or edited."""
+    found = session.fresh_lock(cell)
+    require_unchanged_sources(session, found, cell)
+    return LockedImage(cell, session.lock_path(cell), found, changed=False)
+
+
+def require_unchanged_sources(session: Session, locked: Lock, cell: Cell) -> None:
+    """Raise LockError if sources on this disk changed, which no input of the lock covers."""
+    require_unchanged_copies(session, cell, locked)
+    if local := [build for build in locked.builds if build.source.index == LOCAL]:  # else no store is needed
+        lock.require_unchanged(local, cell.recipes, session.store)
+
+
+def require_unchanged_copies(session: Session, cell: Cell, locked: Lock) -> None:
+    """Raise LockError where copied files or patches are not those of the lock; else their contents are in the store."""
+    if locked.copies:  # else no store is needed
+        from imagegen.wheels.resolve import copies  # late: it imports the writers of layers
+
+        copies.require_unchanged(locked, cell, session.store, str(session.lock_path(cell)))
+    if any(wheel.patches for wheel in locked.wheels):
+        from imagegen.wheels.resolve import patches  # late, as above
+
+        patches.require_unchanged(locked, cell, session.store, str(session.lock_path(cell)))

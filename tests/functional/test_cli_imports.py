@@ -1,0 +1,86 @@
+"""What interactive commands import: none of the packages that fetch, build or run, which cost more than the answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMANDS = [
+    "--version",
+    "--help",
+    "list",
+    "show cpu-grpo",
+    "lock cpu-grpo --check",
+    "why torch==2.9.1",
+    "why cpu-grpo",
+    "matrix",
+]
+HEAVY = {"docker", "installer", "jinja2", "requests", "urllib3", "zstandard"}
+
+# Runs imagegen and prints, for each of the packages that was imported, the modules of imagegen that led to it, the
+# importing one first. A finder that finds nothing sees each first import while its importers are on the stack.
+PROBE = """
+import atexit, json, os, sys
+
+packages, report, chains = set(sys.argv[1].split(",")), int(sys.argv[2]), {}
+
+class Watch:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name in packages:
+            frame, chain = sys._getframe(), []
+            while frame:
+                module = frame.f_globals.get("__name__", "")
+                if module.startswith("imagegen.") and module not in chain:
+                    chain.append(module)
+                frame = frame.f_back
+            chains[name] = chain
+
+def write():
+    loaded = packages & set(sys.modules)
+    os.write(report, json.dumps({name: chains.get(name, []) for name in loaded}).encode())
+
+sys.meta_path.insert(0, Watch)
+atexit.register(write)
+del sys.argv[1:3]
+from imagegen.cli.main import main
+main()
+"""
+
+
+def imported(command: str, cache: Path) -> tuple[dict[str, list[str]], int]:
+    """Run the command. Return the chain of importing modules for each loaded package of HEAVY, and the exit code."""
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as report:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-P", "-c", PROBE, ",".join(HEAVY), str(writer), *command.split()],
+                env={**os.environ, "XDG_CACHE_HOME": str(cache), "UV_OFFLINE": "1"},
+                pass_fds=[writer],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        finally:
+            os.close(writer)
+        assert "Traceback" not in done.stderr, done.stderr
+        return json.loads(report.read()), done.returncode
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_imports_nothing_that_it_does_not_need(command: str, shared: Path) -> None:
+    imported(command, shared / "cache")  # fills the cache of results
+    chains, code = imported(command, shared / "cache")
+    found = [f"{name}, imported by {' <- '.join(chain)}" for name, chain in sorted(chains.items())]
+    assert (found, code) == ([], 0)
+
+
+def test_the_chain_of_an_import_is_named(shared: Path) -> None:
+    chains, code = imported("show cpu-grpo --size", shared / "cache")
+    assert code == 0
+    assert chains["zstandard"][-3:] == ["imagegen.cli.show_command", "imagegen.cli.commands", "imagegen.cli.main"]
