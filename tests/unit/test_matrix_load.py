@@ -36,6 +36,7 @@ def test_the_shipped_matrix_has_the_images_of_the_field() -> None:
         "prime-rl": "cu128-py312",
         "sb3-maskable": "cpu-py311",
         "verl-enhanced-vllm": "cu124-py311",
+        "trl-vllm": "cu130-py311",
         "verl06-sglang": "cu128-py311",
         "verl06-vllm": "cu128-py311",
     }
