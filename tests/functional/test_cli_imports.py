@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.core.config import Settings
+
 COMMANDS = [
     "--version",
     "--help",
@@ -84,3 +86,12 @@ def test_the_chain_of_an_import_is_named(shared: Path) -> None:
     chains, code = imported("show cpu-grpo --size", shared / "cache")
     assert code == 0
     assert chains["zstandard"][-3:] == ["imagegen.cli.show_command", "imagegen.cli.commands", "imagegen.cli.main"]
+
+
+def test_a_saved_smoke_report_is_found_without_an_engine(tmp_path: Path) -> None:
+    store = Settings.from_environment({"XDG_CACHE_HOME": str(tmp_path)}).store
+    (store / "records" / "smoke").mkdir(parents=True)
+    (store / "records" / "smoke" / "other").touch()  # of another image
+    imported("why cpu-grpo", tmp_path)  # fills the cache of results, so that looking for a report is what is left
+    chains, code = imported("why cpu-grpo", tmp_path)
+    assert (set(chains), code) == ({"installer", "zstandard"}, 0)
