@@ -8,6 +8,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+import urllib3  # noqa: F401 - its first import opens a socket, to see whether there is IPv6; no test may be the one
 
 from tests.support.guard import Guard
 
