@@ -174,6 +174,7 @@ def test_builds_decide_answers_and_proposals(
         ["torch==2.9.1", "linux/arm64"],
         ["vllm==0.10.0", "RTX 5090"],  # the torch that it requires may be any build
         ["torch==2.8.0+mine"],
+        ["sgl-kernel==0.2.7+cu128", "B200"],  # PyPI's build of it is for CUDA 12.4, and has no code for Blackwell
     ],
 )
 def test_another_build_is_meant_where_the_question_says_so(run: Run, words: list[str]) -> None:

@@ -50,6 +50,56 @@ CASES = {
         stack("12.8", gpu="10.0", vllm="0.9.1"),
         stack("12.8", gpu="12.0", vllm="0.9.1+cu128"),
     ),
+    # undefined symbols of the wheels, and sglang's own pins: 0.4.9.post4 has 0.2.7 with torch 2.7.1
+    "sgl-kernel-torch2.7": case(
+        stack("12.8", torch="2.8.0", sgl_kernel="0.2.7"),
+        stack("12.8", torch="2.7.1+cu128", sgl_kernel="0.2.7"),
+        stack("12.4", torch="2.6.0", sgl_kernel="0.1.4"),
+    ),
+    # sglang 0.5.5 has 0.3.16.post5 with torch 2.8.0; 0.3.17 misses one symbol on 2.9
+    "sgl-kernel-torch2.8": case(
+        stack("12.8", torch="2.9.0", sgl_kernel="0.3.17"),
+        stack("12.8", torch="2.8.0", sgl_kernel="0.3.16.post5"),
+        stack("12.8", torch="2.7.1+cu128", sgl_kernel="0.2.8"),
+        stack("13.0", torch="2.9.0+cu130", sgl_kernel="0.3.16.post5+cu130"),  # sglang 0.5.5's Dockerfile
+    ),
+    # sglang 0.5.6 has 0.3.18.post2 with torch 2.9.1; dlopen of 0.3.21's spatial_ops aborts on 2.8
+    "sgl-kernel-torch2.9": case(
+        stack("12.8", torch="2.8.0", sgl_kernel="0.3.21"),
+        stack("12.8", torch="2.9.1", sgl_kernel="0.3.21"),
+        stack("12.8", torch="2.8.0", sgl_kernel="0.3.16.post5"),
+    ),
+    "sglang-kernel-torch2.9": case(
+        stack("12.8", torch="2.10.0", sglang_kernel="0.4.1"),
+        stack("12.8", torch="2.9.1", sglang_kernel="0.4.1"),
+        stack("13.0", torch="2.11.0", sglang_kernel="0.4.2"),
+    ),
+    # verl's image of 2026: 0.4.2.post2 with torch 2.11.0; on 2.10 three symbols are missing
+    "sglang-kernel-torch2.11": case(
+        stack("13.0", torch="2.10.0+cu130", sglang_kernel="0.4.2.post2"),
+        stack("13.0", torch="2.11.0", sglang_kernel="0.4.2.post2"),
+        stack("13.0", torch="2.13.0", sglang_kernel="0.4.6.post1"),
+    ),
+    # sglang 0.5.18 has 0.4.6.post1 with torch 2.13.0; one symbol is missing on 2.14
+    "sglang-kernel-torch2.13": case(
+        stack("13.0", torch="2.14.0", sglang_kernel="0.4.6.post1"),
+        stack("13.0", torch="2.13.0", sglang_kernel="0.4.6.post1"),
+        stack("13.0", torch="2.14.1", sglang_kernel="0.4.10"),
+    ),
+    # measured: 0.3.21 needs GLIBC_2.27 under a manylinux2014 tag, others 2.17
+    "sgl-kernel-glibc-2.27": case(
+        stack("12.8", glibc="2.26", sgl_kernel="0.3.21"),
+        stack("12.8", glibc="2.28", sgl_kernel="0.3.21"),
+        stack("12.8", glibc="2.26", sgl_kernel="0.2.7"),
+    ),
+    # fatbins of common_ops: 0.2.7 has 75, 80, 89, 90(a); 0.3.14 has 100a and 120a. sglang's Dockerfile.blackwell takes
+    # the build of 0.0.9 for CUDA 12.8, for which sgl-kernel's CMakeLists.txt adds sm_100a and sm_120a
+    "sgl-kernel-before-blackwell": case(
+        stack("12.8", gpu="10.0", sgl_kernel="0.2.7"),
+        stack("12.8", gpu="10.0", sgl_kernel="0.3.14.post1"),
+        stack("12.8", gpu="9.0", sgl_kernel="0.2.7"),
+        stack("12.8", gpu="10.0", sgl_kernel="0.2.7+cu128"),
+    ),
     "sgl-kernel-b300": case(
         stack("12.9", gpu="10.3", sgl_kernel="0.3.21"),
         stack("12.9", gpu="10.0", sgl_kernel="0.3.21"),
@@ -112,6 +162,7 @@ CASES = {
 }
 
 _X86_64_ALONE = {"vllm-085-abi", "vllm-0.9-rtx-blackwell", "vllm-0.8.2", "te-2.6.0", "sglang-kernel-0.4.10-gb10"}
+_X86_64_ALONE |= {"sgl-kernel-before-blackwell", "sgl-kernel-torch2.7"}  # there are no other wheels of these releases
 
 
 def _on_arm64(facts: Facts) -> Facts:
