@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
+from packaging.version import Version
 
 from imagegen.plan.matrix.builds import Builds, PublishedBuild
 from imagegen.plan.rules import (
@@ -14,6 +16,7 @@ from imagegen.plan.rules import (
     Vocabulary,
     build_rules,
     choose_builds,
+    evaluate,
     explain,
     parse_question,
     suggest,
@@ -22,6 +25,7 @@ from imagegen.plan.rules.suggestions import PlatformChoices
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.package_metadata import library, package, question
+from tests.support.rule_cases import stack
 
 MATRIX = shipped_matrix()
 VOCABULARY = Vocabulary.of(MATRIX)
@@ -179,3 +183,23 @@ def test_builds_decide_answers_and_proposals(
 )
 def test_another_build_is_meant_where_the_question_says_so(run: Run, words: list[str]) -> None:
     assert run("why", *words).code == 0
+
+
+FOR_TORCH_2_6 = [
+    pytest.param(build, label, id=f"{build.name}-{label}")
+    for build in MATRIX.builds.of("flash-attn")
+    for label in build.labels
+    if build.cuda == "12" and "torch2.6" in label
+]
+
+
+@pytest.mark.parametrize(("build", "label"), FOR_TORCH_2_6)
+def test_a_listed_build_of_flash_attn_is_refused_beside_a_torch_with_the_other_abi(
+    build: PublishedBuild, label: str
+) -> None:
+    """PyTorch's builds of torch 2.6 have both ABIs. Source: https://github.com/pytorch/pytorch/issues/142064."""
+    release = re.findall(r"[0-9][0-9.]+(?:post[0-9])?", build.releases)[-1]
+    is_old = label.startswith("cu124") or ("abifalse" in label and Version(release) < Version("2.8"))
+    for cuda, torch, has_old in (("12.4", "2.6.0", True), ("12.6", "2.6.0+cu126", False), ("12.6", "2.7.1", False)):
+        answer = evaluate(MATRIX.rules, stack(cuda, torch=torch, flash_attn=f"{release}+{label}")).answer
+        assert (answer == "incompatible") is (is_old is not has_old)

@@ -17,6 +17,8 @@ from packaging.version import Version
 from imagegen.plan.matrix.model import NO_CUDA, Rule
 
 LEADER = "torch"  # whose build decides on the stack's CUDA release
+_BLACKWELL = "10.0"  # its first compute capability
+_CUDA_OF_BLACKWELL = Version("12.8")  # the first release of CUDA that makes code for it
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ class Builds:
             for label in each.labels:
                 if each.cuda == NO_CUDA or "." in each.cuda:  # of a major version alone, labels have rules of their own
                     yield _label_rule(each, label, exact=exact)
+                if package not in self.family() and _is_before_blackwell(each):  # the family's is the stack's CUDA
+                    yield _gpu_rule(each, label)
             if exact and each.labels and each.cuda != NO_CUDA:
                 yield _index_rule(each)
 
@@ -151,6 +155,31 @@ def _label_rule(build: PublishedBuild, label: str, *, exact: bool) -> Rule:
         evidence="documented",
         kind="breaks",
         fix=f"{fix}, or take the build of {build.package} for the CUDA that is requested.",
+    )
+
+
+def _is_before_blackwell(build: PublishedBuild) -> bool:
+    """Return whether it is for a release of CUDA 12 that knows no Blackwell; a stack of CUDA 11 has none anyway."""
+    return build.cuda.startswith("12.") and Version(build.cuda) < _CUDA_OF_BLACKWELL
+
+
+def _gpu_rule(build: PublishedBuild, label: str) -> Rule:
+    return Rule(
+        id=f"{build.package}-label-{label}-gpu",
+        when={build.package: f"+{label}"},
+        then={},
+        conflict={"gpu": f">={_BLACKWELL}"},
+        because=(
+            f"The label +{label} says that this {build.package} is compiled with CUDA {build.cuda}, which cannot make "
+            "code for Blackwell, whatever CUDA torch is built for."
+        ),
+        source=f"{build.source}; https://docs.nvidia.com/cuda/archive/12.8.0/cuda-toolkit-release-notes/",
+        date=build.date,
+        severity="error",
+        evidence="documented",
+        kind="breaks",
+        message="CUDA error: no kernel image is available for execution on the device",
+        fix=f"Take the build of {build.package} for CUDA {_CUDA_OF_BLACKWELL} or newer.",
     )
 
 

@@ -79,6 +79,16 @@ CASES = {
         stack("12.4", torch="2.6.0", flash_attn="2.7.4.post1+cu12torch2.6cxx11abiFALSE"),
         stack("12.6", torch="2.5.0", flash_attn="2.7.4.post1+cu12torch2.5cxx11abiFALSE"),
     ),
+    # get_torch_cuda_version.py: of torch 2.6, the nearest of cu118, cu124 and cu126; pytorch#142064: the last is new
+    "flash-attn-prebuilt-abi-old": case(
+        (
+            stack("12.6", torch="2.6.0+cu126", flash_attn="2.8.3+cu124torch2.6"),
+            stack("12.6", torch="2.7.1+cu126", flash_attn="2.8.3+cu124torch2.6"),
+            stack("11.8", torch="2.7.1+cu118", flash_attn="2.8.3+cu124torch2.6"),
+        ),
+        stack("12.4", torch="2.6.0", flash_attn="2.8.3+cu124torch2.6"),
+        stack("12.6", torch="2.6.0+cu126", flash_attn="2.8.3+cu126torch2.6"),
+    ),
     # verl 0.9.1 pins flash-attn 2.8.3 for torch 2.11 cu130: release wheels are cu12, its image compiles it
     # flash-attention-prebuild-wheels has cu118 and cu126 for torch 2.6
     "flash-attn-cu11": case(
@@ -325,4 +335,22 @@ CASES |= {
         stack("12.1", torch=f"{other}.0", flash_attn="2.7.3"),
     )
     for minor, other in (("2.1", "2.2"), ("2.2", "2.1"), ("2.3", "2.4"), ("2.4", "2.5"), ("2.5", "2.4"))
+}
+# likewise: the nearest to all of these is cu126
+CASES |= {
+    f"flash-attn-prebuilt-abi-new-{label}": case(
+        stack("12.4", torch="2.6.0", flash_attn=f"2.8.3+{label}torch2.6"),
+        stack("12.6", torch="2.6.0+cu126", flash_attn=f"2.8.3+{label}torch2.6"),
+        stack("12.4", torch="2.6.0", flash_attn="2.8.3+cu124torch2.6"),
+    )
+    for label in ("cu126", "cu128", "cu129")
+}
+# setup.py of 2.8.3: compute_100 and compute_120 where nvcc is 12.8 or newer; a wheel for an older CUDA has neither
+CASES |= {
+    f"flash-attn-prebuilt-{label}-blackwell": case(
+        stack("12.8", gpu="10.0", torch="2.8.0", flash_attn=f"2.8.3+{label}torch2.8"),
+        stack("12.8", gpu="10.0", torch="2.8.0", flash_attn="2.8.3+cu128torch2.8"),
+        stack("12.8", gpu="9.0", torch="2.8.0", flash_attn=f"2.8.3+{label}torch2.8"),
+    )
+    for label in ("cu124", "cu126")
 }

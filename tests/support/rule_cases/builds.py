@@ -23,6 +23,12 @@ LABELS = (
     ("sglang-kernel", "0.4.4", "cu129", "12.9", "13.0"),
     ("sglang-kernel", "0.4.4", "cu130", "13.0", "12.9"),
 )
+# of these, compiled with a CUDA 12 that does not know Blackwell: package, release, label
+BEFORE_BLACKWELL = (
+    ("vllm", "0.8.5", "cu121"),
+    ("vllm", "0.10.0", "cu126"),
+    ("sgl-kernel", "0.3.14.post1", "cu124"),
+)
 # vllm#56829: torchvision 0.28.0+cu129 beside torch 2.14.0+cu130: libcudart.so.12 is not there
 TORCH = (
     ("cu118", "11.8", "12.4"),
@@ -47,6 +53,16 @@ def _cases() -> Iterator[tuple[str, Case]]:
                 stack(wrong, **{name: version}),
                 stack(right, **{name: version}),
                 stack(wrong, **{name: f"{release}+another"}),
+            ),
+        )
+    for package, release, label in BEFORE_BLACKWELL:
+        name, version = package.replace("-", "_"), f"{release}+{label}"
+        yield (
+            f"{package}-label-{label}-gpu",
+            case(
+                stack("12.8", gpu="10.0", **{name: version}),
+                stack("12.8", gpu="9.0", **{name: version}),
+                stack("12.8", gpu="10.0", **{name: f"{release}+another"}),
             ),
         )
 
