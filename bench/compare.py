@@ -32,7 +32,7 @@ from imagegen.core.data import shipped
 from imagegen.core.store import Store
 from imagegen.image import base, inputs, layers
 from imagegen.image.base.build import BASES
-from imagegen.image.layers.layer import known
+from imagegen.image.layers.layer import stored
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
 from imagegen.run.engine import Engine
@@ -87,7 +87,7 @@ class Bench:
         """A cache whose store has the base and the wheels that no index serves, and nothing else."""
         fresh = Store(cache / "imagegen" / "store")
         key = base.key(self.lock.base)
-        bottom = known(self.warm, "base", key)
+        bottom = stored(self.warm, "base", key)
         made = BASES.get(self.warm, key)
         assert bottom and made
         BASES.put(fresh, key, made)
