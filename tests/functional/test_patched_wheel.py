@@ -132,3 +132,11 @@ def test_what_is_no_wheel_is_refused(store: Store) -> None:
     digest = store.write(b"no zip").removeprefix("sha256:")
     with pytest.raises(WheelError):
         patched.build(LockedFile("pkg-1.0-py3-none-any.whl", 6, digest, "pypi"), [patch(store, PATCH)], store, SETTINGS)
+
+
+def test_a_file_that_one_patch_deletes_can_be_new_in_the_next(store: Store) -> None:
+    again = "--- /dev/null\n+++ b/pkg/old.py\n@@ -0,0 +1 @@\n+y\n"
+    both = [patch(store, PATCH), patch(store, again, "patches/b.patch")]
+    made = patched.build(original(store), both, store, SETTINGS)
+    with Wheel(store.path(made.digest), made.filename) as wheel:
+        assert wheel.read("pkg/old.py") == b"y\n"

@@ -75,10 +75,12 @@ def _edits(
             changed = command.run(tree, env, ["apply", "--numstat", "-z", content]).rstrip("\0").split("\0")
             for path in (line.split("\t", 2)[2] for line in changed):
                 _require_patchable(path)
+                if path in places:  # as the patches before left it
+                    continue
                 inside = [f"{folder}{section}/{path}" for folder in data for section in _SECTIONS]
-                name = places.setdefault(path, next((each for each in (path, *inside) if each in members), path))
-                if name in members and not (tree / path).exists():
-                    _extract(archive, members[name], tree / path)
+                places[path] = next((each for each in (path, *inside) if each in members), path)
+                if places[path] in members:
+                    _extract(archive, members[places[path]], tree / path)
             command.run(tree, env, ["apply", "--whitespace=nowarn", content])
             _require_files(tree, places)
         except (command.FailedError, Refused) as error:
