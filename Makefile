@@ -90,9 +90,12 @@ fuzz: setup  ## property tests with many examples; fuzz the readers of wheels an
 	    $(BIN)/python tests/fuzz/$$way -max_total_time=$(SECONDS) -artifact_prefix=tests/fuzz/ || exit; \
 	done
 
-bench: setup  ## five ways from one lock to an environment, side by side; the first import in a container
-	@$(call with_engine,$(BIN)/python bench/compare.py cpu-grpo && \
+bench: setup  ## five ways from one lock to an environment, side by side; the first import in a container; commands
+	@$(call with_engine,$(BIN)/python bench/compare.py --save cpu-grpo cpu-grpo && \
 	    $(BIN)/imagegen build cpu-grpo --no-test --scratch-base >/dev/null && $(BIN)/python bench/imports.py)
+	@$(BIN)/python bench/startup.py --save startup
+	@$(BIN)/python bench/grid.py --save grid
+	@$(BIN)/python bench/report.py
 
 truth: setup  ## ask `why` about the cases of tests/truth, and write docs/internals/why-accuracy.md: some minutes
 	@$(BIN)/python bench/why_truth.py docs/internals/why-accuracy.md

@@ -1,12 +1,12 @@
 """Measure the audit of an unpacked stack, with its files on the disk only and in the page cache.
 
-    python bench/audit.py SITE_PACKAGES [--rounds 5] [--threads 4] [--readelf] [--cuobjdump PROGRAM]
+    python bench/audit.py SITE_PACKAGES [--rounds 5] [--threads 4] [--readelf] [--cuobjdump PROGRAM] [--save NAME]
 
 Runs `imagegen audit --site-packages SITE_PACKAGES --gpu sm_120`, with byte-code as an installed imagegen has it, and
 reads the same files without judging them. Cold: the kernel drops the files' pages first (posix_fadvise), which other
 programs that use the files can prevent. With the options, NVIDIA's lister and binutils' readelf run over the same files
 once, one file after the other, for scale; what readelf says of symbols is compared with what the audit read, and the
-program ends with 1 where it differs. Prints medians as Markdown.
+program ends with 1 where it differs. Medians of seconds.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import results
 
 from imagegen.audit.collect import HEAD, concerns, examine
 from imagegen.audit.model import Elf, File
@@ -119,6 +121,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--readelf", action="store_true")
     parser.add_argument("--cuobjdump")
+    results.add_option(parser)
     options = parser.parse_args()
     listed = files(options.folder)
     paths = [path for _, path in listed]
@@ -132,7 +135,7 @@ def main() -> None:
     print(f"with {sum(len(file.elf.undefined) for file in found.values() if file.elf)} undefined symbols,")
     cubins = sum(1 for file in found.values() if file.elf and file.elf.machine == CUDA)
     print(f"{len(coded)} of them with GPU code, and {cubins} cubins; {len(unreadable)} unreadable")
-    print("\n| | cold | warm |\n|---|---|---|")
+    rows: list[list[results.Value]] = []
     for name, work in (
         ("imagegen audit", lambda: audit(options.folder)),
         (f"reading alone, {options.threads} threads", lambda: read(paths, options.threads)),
@@ -142,18 +145,20 @@ def main() -> None:
             drop(paths)
             cold.append(timed(work))
             warm.append(timed(work))
-        print(f"| {name} | {statistics.median(cold):.1f} s | {statistics.median(warm):.1f} s |", flush=True)
+        rows.append([name, statistics.median(cold), statistics.median(warm)])
     wrong = 0
     if options.readelf:
         seconds = timed(lambda: [symbols(path) for path in libraries])
-        print(f"| readelf, {len(libraries)} files | | {seconds:.1f} s |")
+        rows.append([f"readelf, {len(libraries)} files", None, seconds])
         wrong = sum(differs(path, elf) for path in libraries if (elf := found[path].elf))
     if options.cuobjdump:
         calls = [[options.cuobjdump, option, path] for path in coded for option in ("-lelf", "-lptx")]
         seconds = timed(lambda: [subprocess.run(call, capture_output=True, check=False) for call in calls])
-        print(f"| cuobjdump -lelf and -lptx, {len(coded)} files | | {seconds:.1f} s |")
+        rows.append([f"cuobjdump -lelf and -lptx, {len(coded)} files", None, seconds])
+    title = f"{len(paths)} files of {options.folder.name}"
+    results.publish(options.save, {title: results.Table({"what": 0, "cold": 1, "warm": 1}, rows)})
     if options.readelf:
-        print(f"\nsymbols agree with readelf in {len(libraries) - wrong} of {len(libraries)} files")
+        print(f"symbols agree with readelf in {len(libraries) - wrong} of {len(libraries)} files")
     sys.exit(bool(wrong or unreadable))
 
 

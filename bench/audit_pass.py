@@ -1,6 +1,6 @@
 """Measure what the audit adds to the making of layers: wheels converted with and without it, in turn, in one process.
 
-    python bench/audit_pass.py [--repeat N] WHEEL...
+    python bench/audit_pass.py [--repeat N] [--save NAME] WHEEL...
 
 Processor time, since that is what a build has least of, and seconds; medians. Byte-code is left out: it would be the
 same on both sides, and most of the work of pure Python wheels. One wheel at a time.
@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import results
 from packaging.utils import parse_wheel_filename
 
 from imagegen.audit import facts
@@ -65,10 +66,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheels", nargs="+", type=Path)
     parser.add_argument("--repeat", type=int, default=3)
+    results.add_option(parser)
     chosen = parser.parse_args()
+    rows: list[list[results.Value]] = []
     total = {audit: [0.0, 0.0] for audit in (False, True)}
-    print("| wheel | MB | CPU s | with audit | ratio | s | with audit | ratio | kB of facts | ms to read them |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
     for path in chosen.wheels:
         with tempfile.TemporaryDirectory(dir=path.parent) as work_dir:
             store = Store(Path(work_dir))
@@ -79,26 +80,29 @@ def main() -> None:
                     with timed(costs[audit]):
                         convert(store, locked, audit=audit)
             middle = {
-                audit: [statistics.median(column) for column in zip(*rows, strict=True)]
-                for audit, rows in costs.items()
+                audit: [statistics.median(column) for column in zip(*each, strict=True)]
+                for audit, each in costs.items()
             }
-            for audit, columns in middle.items():
-                total[audit] = [before + now for before, now in zip(total[audit], columns, strict=True)]
+            for audit, found in middle.items():
+                total[audit] = [before + now for before, now in zip(total[audit], found, strict=True)]
             package = scan_wheel(store, locked, PYTHON)
             packed = facts.packed(package)
             start = time.process_time()
             facts.package(packed)
             read = time.process_time() - start
         size = sum(file.size for file in package.files.values())
-        row = _row(str(package), size, middle) + f" {len(packed) / 1e3:.0f} | {read * 1e3:.0f} |"
-        print(row, flush=True)
-    print(_row("all", 0, total) + " | |")
+        rows.append([str(package), size / 1e6, *_ratios(middle), len(packed) / 1e3, read * 1e3])
+        print(*rows[-1], flush=True)
+    rows.append(["all", None, *_ratios(total), None, None])
+    columns = {"wheel": 0, "MB": 0, "CPU s": 2, "CPU s with audit": 2, "ratio of CPU s": 2, "s": 2, "s with audit": 2}
+    columns |= {"ratio of s": 2, "kB of facts": 0, "ms to read them": 0}
+    results.publish(chosen.save, {"conversion of wheels": results.Table(columns, rows)})
 
 
-def _row(name: str, size: int, seconds: dict[bool, list[float]]) -> str:
+def _ratios(seconds: dict[bool, list[float]]) -> list[float]:
+    """Return the columns without and with the audit, and their ratio, for CPU seconds and for seconds."""
     pairs = zip(seconds[False], seconds[True], strict=True)
-    cells = " | ".join(f"{plain:.2f} | {audited:.2f} | {audited / plain:.2f}" for plain, audited in pairs)
-    return f"| {name} | {size / 1e6:.0f} | {cells} |"
+    return [value for plain, audited in pairs for value in (plain, audited, audited / plain)]
 
 
 if __name__ == "__main__":

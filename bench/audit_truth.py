@@ -137,7 +137,7 @@ def cases() -> Iterator[Case]:
 
 
 def file(row: Mapping[str, Any]) -> File:
-    fields = {
+    fields: dict[str, Any] = {
         key: frozenset(value) if key in SETS else tuple(value) if isinstance(value, list) else value
         for key, value in row.items()
         if key != "path"
@@ -153,7 +153,7 @@ def system_of(rows: Mapping[str, Any], files: Mapping[str, File]) -> SystemLibra
 
 def torch_and_its_own(torch: str, files: Mapping[str, File]) -> Iterator[Package]:
     """The packages that pip installs with a torch, by their folders."""
-    tops = defaultdict(dict)
+    tops: dict[str, dict[str, File]] = defaultdict(dict)
     for path, each in files.items():
         tops[path.partition("/")[0]][path] = each
     for top, inside in tops.items():

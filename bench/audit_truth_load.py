@@ -335,8 +335,8 @@ def forked(act: Callable[[], Iterator[tuple[str, Any]]]) -> dict[str, Any]:
         try:
             for pair in act():
                 os.write(into, json.dumps(pair).encode() + b"\n")
-        except BaseException as error:  # noqa: BLE001  # an extension may raise anything
-            os.write(into, json.dumps(("error", f"{type(error).__name__}: {error}"[:2000])).encode() + b"\n")
+        except BaseException as raised:  # noqa: BLE001  # an extension may raise anything
+            os.write(into, json.dumps(("error", f"{type(raised).__name__}: {raised}"[:2000])).encode() + b"\n")
         os._exit(0)
     os.close(into)
     with os.fdopen(out, "rb") as stream:
@@ -361,8 +361,8 @@ def written(
         name: {path: of_use(file, required, undefined=name in packages) for path, file in group.items()}
         for name, group in files.items()
     }
-    body = json.dumps({"files": useful, "packages": packages}, sort_keys=True).encode()
-    (folder / "files.json.xz").write_bytes(lzma.compress(body, preset=9))
+    data = json.dumps({"files": useful, "packages": packages}, sort_keys=True).encode()
+    (folder / "files.json.xz").write_bytes(lzma.compress(data, preset=9))
 
 
 def of_use(file: Mapping[str, Any], required: set[str], *, undefined: bool) -> dict[str, Any]:

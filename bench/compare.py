@@ -1,11 +1,13 @@
 """One lock, five ways to an environment, side by side: pip and uv in a Dockerfile, uv alone, imagegen.
 
-    python bench/compare.py [--project DIR] [--repeat N] [--ways NAME,...] [--no-byte-code] [CELL]
+    python bench/compare.py [--project DIR] [--repeat N] [--ways NAME,...] [--no-byte-code] [--save NAME] [CELL]
 
 Each way starts cold (nothing of Python's is fetched yet; the base, which none of them makes, is stored), then has one
 small pin changed, then nothing. Byte-code is compiled on all sides, or with --no-byte-code on none. Medians; ratios to
 the uv Dockerfile. `store` and `docker` are imagegen; `sibling` is a second image that shares all but three small
-packages. Needs an engine (`imagegen engine up --if-needed`) and removes what it put there.
+packages. "CPU s" is the processor time of the command's processes, "engine CPU s" that of the engine's daemons and of
+what they started: for a Dockerfile nearly all of the work. Needs an engine (`imagegen engine up --if-needed`) and
+removes what it put there.
 """
 
 from __future__ import annotations
@@ -17,17 +19,19 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import results
 import uv
 from machine import Cost, run
 from packaging.version import Version
 from pypi_simple import PyPISimple
 
 from imagegen.cli.app import App
+from imagegen.core.context import Context
 from imagegen.core.data import shipped
 from imagegen.core.store import Store
 from imagegen.image import base, inputs, layers
@@ -58,23 +62,24 @@ class Bench:
         self.room, self.byte_code = work_dir, byte_code
         (self.cell,) = app.matrix.select(cell)
         self.lock = app.fresh_lock(self.cell)
-        self.settings = replace(app.sources(self.cell), store=work_dir / "warm" / "imagegen" / "store")
-        self.warm = Store(self.settings.store)
+        settings = replace(app.settings_for(self.cell), store=work_dir / "warm" / "imagegen" / "store")
+        self.warm = Store(settings.store)
+        context = Context(self.warm, settings, app.progress)
         self.matrices = app.project / "matrices"
         self.engine = Engine.connect(app.settings, app.progress)
         host = self.engine.private.docker_host if self.engine.private else os.environ.get("DOCKER_HOST")
         self.shell = self.engine.buildx_line("")
         # One index for all: imagegen would also take files by hash from the extra ones that pip's configuration names.
-        index = self.settings.index_urls.get("pypi")
+        index = settings.index_urls.get("pypi")
         extra = ("PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL")
         self.env = {name: value for name, value in os.environ.items() if name not in extra}
         self.env |= {"PIP_CONFIG_FILE": os.devnull} | ({"UV_DEFAULT_INDEX": index} if index else {})
         self.env |= {"DOCKER_HOST": host} if host else {}
         sdists = tuple(wheel for wheel in self.lock.wheels if wheel.sdist)
         pip = tuple(wheel for wheel in self.lock.wheels if wheel.name == "pip")
-        inputs.fetch(replace(self.lock, wheels=(*sdists, *pip)), self.warm, self.settings, app.progress)
-        layers.assemble_base(self.lock, self.warm, self.settings, app.progress)
-        base.rootfs(self.lock.base, self.warm, self.settings, app.progress)
+        inputs.fetch(replace(self.lock, wheels=(*sdists, *pip)), context)
+        layers.assemble_base(self.lock, context)
+        base.rootfs(self.lock.base, context)
         self.sdists = sdists
         self.projects = {
             "cold": self._project("cold", self.lock),
@@ -158,9 +163,9 @@ def uv_alone(bench: Bench) -> Iterator[tuple[str, Cost]]:
             if what != "unchanged":
                 shutil.rmtree(venv, ignore_errors=True)
                 run([uv.find_uv_bin(), "venv", "--python", bench.lock.python, venv], env)
-            options = ["--python", venv, "--no-deps", "--require-hashes", "--find-links", folder / "wheels"]
+            options = ["--python", venv, "--no-deps", "--require-hashes", "--find-links", f"{folder}/wheels"]
             options += ["--compile-bytecode"] if bench.byte_code else []
-            command = [uv.find_uv_bin(), "pip", "install", *options, "--requirements", folder / "requirements.txt"]
+            command = [uv.find_uv_bin(), "pip", "install", *options, "--requirements", f"{folder}/requirements.txt"]
             yield what, run(command, env, watch=True)[0]
 
 
@@ -194,7 +199,7 @@ def clean(bench: Bench) -> None:
     """Take from the engine what this benchmark put there."""
     client = bench.engine.client
     for image in client.images.list():
-        if any(tag.startswith((TAG, f"imagegen/{bench.lock.image}:")) for tag in image.tags):
+        if image.id and any(tag.startswith((TAG, f"imagegen/{bench.lock.image}:")) for tag in image.tags):
             client.images.remove(image.id, force=True)
     bench.engine.client.api.prune_builds(all=True)
 
@@ -230,32 +235,35 @@ def _sibling(locked: Lock) -> Lock:
     return replace(locked, wheels=tuple(wheel for wheel in locked.wheels if wheel not in small), record=None)
 
 
-def table(results: dict[tuple[str, str], list[Cost]]) -> str:
-    """Markdown: medians and ratios, bytes in GB."""
-
-    def seconds(way: str, what: str) -> float | None:
-        costs = results.get((way, what))
-        return statistics.median(cost.seconds for cost in costs) if costs else None
-
-    lines = ["| way | run | seconds | all | to (b) cold | to (c) cold | peak MB | received GB | written GB |"]
-    lines.append("|---|---|---|---|---|---|---|---|---|")
-    for (way, what), costs in results.items():
-        middle = seconds(way, what) or 0.0
-        ratios = [f"{middle / other:.3f}" if (other := seconds(name, "cold")) else "-" for name in ("uv", "uv-install")]
-        every = " ".join(f"{cost.seconds:.1f}" for cost in costs)
-        rest = [statistics.median(getattr(cost, name) for cost in costs) for name in ("peak", "received", "written")]
-        peak = f"{rest[0] / 1e6:.0f}" if rest[0] else "-"
-        row = [TITLES[way], what, f"{middle:.2f}", every, *ratios, peak, f"{rest[1] / 1e9:.2f}", f"{rest[2] / 1e9:.2f}"]
-        lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines)
+def table(costs: Mapping[tuple[str, str], Sequence[Cost]]) -> results.Table:
+    """Medians and ratios; bytes in MB and GB."""
+    middle = {each: _median(found, "seconds") for each, found in costs.items()}
+    columns = {"way": 0, "run": 0, "seconds": 2, "all": 0, "to (b) cold": 3, "to (c) cold": 3}
+    columns |= {"CPU s": 2, "engine CPU s": 2, "peak MB": 0, "received GB": 2, "written GB": 2}
+    rows: list[list[results.Value]] = []
+    for (way, what), found in costs.items():
+        seconds = middle[way, what]
+        ratios = [seconds / middle[name, "cold"] if (name, "cold") in middle else None for name in ("uv", "uv-install")]
+        row = [TITLES[way], what, seconds, " ".join(f"{cost.seconds:.1f}" for cost in found), *ratios]
+        row += [_median(found, "cpu"), _median(found, "engine"), _median(found, "peak") / 1e6 or None]
+        rows.append([*row, _median(found, "received") / 1e9, _median(found, "written") / 1e9])
+    return results.Table(columns, rows)
 
 
-def _ways(text: str) -> list[str]:
-    """The names in a comma-separated list. Raises ArgumentTypeError for one that is not in WAYS."""
-    names = text.split(",")
-    if unknown := [name for name in names if name not in WAYS]:
-        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known are {', '.join(WAYS)}")
-    return names
+def _median(costs: Sequence[Cost], name: str) -> float:
+    return float(statistics.median(getattr(cost, name) for cost in costs))
+
+
+def names_of(known: Collection[str]) -> Callable[[str], list[str]]:
+    """Return a parser of comma-separated names, which raises ArgumentTypeError for one that is not `known`."""
+
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known are {', '.join(known)}")
+        return names
+
+    return parse
 
 
 def main() -> None:
@@ -263,19 +271,20 @@ def main() -> None:
     parser.add_argument("cell", nargs="?", default="cpu-grpo")
     parser.add_argument("--project", type=Path, default=Path())
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--ways", type=_ways, default=list(WAYS), metavar="NAME,...")
+    parser.add_argument("--ways", type=names_of(WAYS), default=list(WAYS), metavar="NAME,...")
     parser.add_argument("--no-byte-code", action="store_true")
+    results.add_option(parser)
     chosen = parser.parse_args()
     app = App(dict(os.environ), chosen.project)
-    results: dict[tuple[str, str], list[Cost]] = {}
+    costs: dict[tuple[str, str], list[Cost]] = {}
     with tempfile.TemporaryDirectory(prefix="imagegen-bench-") as name:
         bench = Bench(Path(name), app, chosen.cell, byte_code=not chosen.no_byte_code)
         for _ in range(chosen.repeat):
             for way in chosen.ways:
                 for what, cost in WAYS[way](bench):
-                    results.setdefault((way, what), []).append(cost)
+                    costs.setdefault((way, what), []).append(cost)
                     print(json.dumps({"way": way, "run": what, **vars(cost)}), file=sys.stderr, flush=True)
-    print(table(results))
+    results.publish(chosen.save, {chosen.cell: table(costs)})
 
 
 if __name__ == "__main__":

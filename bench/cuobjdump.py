@@ -1,8 +1,8 @@
 """The audit's reader of GPU code beside NVIDIA's own lister: the same counts, file by file, and how long each takes.
 
-    python bench/cuobjdump.py [--cuobjdump PROGRAM] FILE...
+    python bench/cuobjdump.py [--cuobjdump PROGRAM] [--save NAME] FILE...
 
-The program is in the wheel nvidia-cuda-cuobjdump. Prints a Markdown table, and ends with 1 where the counts differ.
+The program is in the wheel nvidia-cuda-cuobjdump. Ends with 1 where the counts differ.
 Two differences are known, and are not counted as such: cuobjdump names code for a family (sm_100f) like plain code
 (sm_100); and it leaves out `__nv_relfatbin`, as the audit does. Pieces are counted, and not containers.
 """
@@ -17,6 +17,8 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+
+import results
 
 from imagegen.audit import elf, fatbin
 from imagegen.audit.model import CodeTarget
@@ -66,9 +68,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cuobjdump", default="cuobjdump")
     parser.add_argument("files", nargs="+", type=Path)
+    results.add_option(parser)
     options = parser.parse_args()
-    print("| file | MB | containers | SASS pieces | PTX pieces | agree | imagegen | cuobjdump | ratio |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    rows: list[list[results.Value]] = []
     wrong = 0
     for path in options.files:
         pieces, containers, own = ours(path)
@@ -84,11 +86,12 @@ def main() -> None:
         ]
         wrong += bool(lacking)
         verdict, other = "; ".join(lacking) or "yes", first + second
-        print(
-            f"| {path.name} | {path.stat().st_size / 1e6:.0f} | {containers} | {shown(pieces, 'sass')} "
-            f"| {shown(pieces, 'ptx')} | {verdict} | {own:.2f} s | {other:.1f} s | {other / own:.0f} |",
-            flush=True,
-        )
+        codes = [shown(pieces, "sass"), shown(pieces, "ptx")]
+        rows.append([path.name, path.stat().st_size / 1e6, containers, *codes, verdict, own, other, other / own])
+        print(*rows[-1], flush=True)
+    columns = {"file": 0, "MB": 0, "containers": 0, "SASS pieces": 0, "PTX pieces": 0, "agree": 0}
+    columns |= {"imagegen, s": 2, "cuobjdump, s": 1, "ratio": 0}
+    results.publish(options.save, {"pieces of GPU code": results.Table(columns, rows)})
     sys.exit(bool(wrong))
 
 

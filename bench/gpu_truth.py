@@ -402,10 +402,10 @@ def compare(observed: dict[str, Any]) -> bool:
         counts = ", ".join(f"{code}: {count}" for code, count in sorted(meanings[mode].items()))
         print(f"{mode}: {len(rows) - wrong[mode]} of {len(rows)} as predicted; codes {counts}")
     for row in observed["libcuda"]:
-        predicted = predict_libcuda(row["library"], observed["driver"])
-        agree = row["cuInit"] == predicted
+        code = predict_libcuda(row["library"], observed["driver"])
+        agree = row["cuInit"] == code
         wrong["libcuda"] += not agree
-        print(f"{row['library']}: cuInit gives {row['cuInit']}, predicted {predicted}{'' if agree else ' WRONG'}")
+        print(f"{row['library']}: cuInit gives {row['cuInit']}, predicted {code}{'' if agree else ' WRONG'}")
     return not any(wrong.values())
 
 

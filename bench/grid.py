@@ -1,24 +1,25 @@
-"""Measure the judgement of all cells of the matrix.
+"""Measure the judgement of all cells of the matrix, in processor time.
 
-    python bench/grid.py [REPEAT]
+    python bench/grid.py [--repeat N] [--save NAME]
 
-Each round reads the rules and the metadata anew, as a command does. Prints medians as Markdown.
+Each round reads the rules and the metadata anew, as a command does. Medians.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import results
+
 from imagegen.core.data import shipped
 from imagegen.plan import matrix
 from imagegen.plan.matrix import metadata, scans
 from imagegen.plan.rules import (
-    CellAnswer,
     MetadataCache,
     PlatformChoices,
     ScanCache,
@@ -35,9 +36,9 @@ ASKED = ["torch==2.9.1", "vllm==0.11.0", "cuda==12.8", "gpu==sm_120", "python==3
 
 
 def timed(times: dict[str, list[float]], name: str, work: Callable[[], T]) -> T:
-    start = time.perf_counter()
+    start = time.process_time()
     result = work()
-    times.setdefault(name, []).append(time.perf_counter() - start)
+    times.setdefault(name, []).append(time.process_time() - start)
     return result
 
 
@@ -45,29 +46,34 @@ def scanned(directories: list[Path]) -> ScanCache:
     return ScanCache(lambda package: scans.load(directories, package))
 
 
-def once(directories: list[Path], times: dict[str, list[float]]) -> dict[str, CellAnswer]:
+def once(directories: list[Path], times: dict[str, list[float]]) -> None:
     loaded = timed(times, "read the matrix", lambda: matrix.load(directories))
     timed(times, "check the rules against each other", lambda: check_rules(loaded))
     library = MetadataCache(lambda package: metadata.load(directories, package), scanned(directories))
-    rows = timed(times, "judge the whole grid", lambda: cell_answers(loaded.all_cells, loaded.rules, library))
+    timed(
+        times,
+        f"judge all {len(loaded.all_cells)} cells",
+        lambda: cell_answers(loaded.all_cells, loaded.rules, library),
+    )
     fresh = MetadataCache(lambda package: metadata.load(directories, package), scanned(directories))
     vocabulary = Vocabulary.of(loaded, metadata.names(directories))
     question = parse_question(ASKED, [], loaded, vocabulary)
     timed(times, "why, for one combination", lambda: explain(question, loaded.rules, fresh))
     around = PlatformChoices.of(loaded)
     timed(times, "what is nearest to it", lambda: suggest(question, loaded.rules, fresh, around))
-    return rows
 
 
-def main(repeat: int) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeat", type=int, default=5)
+    results.add_option(parser)
+    chosen = parser.parse_args()
     times: dict[str, list[float]] = {}
-    for _ in range(repeat):
-        rows = once([shipped("matrices")], times)
-    print(f"{len(rows)} cells\n")
-    print("| what | time |\n|---|---|")
-    for name, seconds in times.items():
-        print(f"| {name} | {statistics.median(seconds):.2f} s |")
+    for _ in range(chosen.repeat):
+        once([shipped("matrices")], times)
+    medians: list[list[results.Value]] = [[name, statistics.median(seconds)] for name, seconds in times.items()]
+    results.publish(chosen.save, {"grid": results.Table({"what": 0, "CPU s": 2}, medians)})
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    main()

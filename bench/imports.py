@@ -1,16 +1,19 @@
 """Measure the first import in a fresh container, with imagegen's byte-code and without any.
 
-    python bench/imports.py [TAG] [REPEAT] [MODULE...]
+    python bench/imports.py [--repeat N] [--save NAME] [TAG] [MODULE...]
 
 "Without" is the same image with another directory for byte-code (PYTHONPYCACHEPREFIX) and none written.
-Files are in the page cache on both sides after the first round, which is not counted. Prints medians as Markdown.
+Files are in the page cache on both sides after the first round, which is not counted. Medians of seconds.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import sys
+
+import results
 
 from imagegen.core.config import Settings
 from imagegen.run.engine import Engine
@@ -19,30 +22,38 @@ WITHOUT = {"PYTHONPYCACHEPREFIX": "/nowhere", "PYTHONDONTWRITEBYTECODE": "1"}
 PROGRAM = "import time; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"
 
 
+MODULES = ["torch", "transformers.models.llama.modeling_llama", "trl.trainer.grpo_trainer"]
+
+
 def once(engine: Engine, tag: str, module: str, env: dict[str, str]) -> float:
-    with engine.container(tag, ["python", "-c", PROGRAM.format(module)], env=env) as container:
-        if code := container.wait(300):
-            sys.exit(f"import {module}: exit code {code}\n{container.logs()[1].decode()}")
-        return float(container.logs()[0])
+    with engine.container(tag, env=env) as container:
+        ended = container.exec(["python", "-c", PROGRAM.format(module)], timeout=300)
+    if ended.exit_code:
+        sys.exit(f"import {module}: exit code {ended.exit_code}\n{ended.stderr.decode()}")
+    return float(ended.stdout)
 
 
-def main(tag: str, repeat: int, modules: list[str]) -> None:
-    print("| import | with byte-code | without | ratio |\n|---|---|---|---|")
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tag", nargs="?", default="imagegen/cpu-grpo:cpu-py311")
+    parser.add_argument("modules", nargs="*", default=MODULES)
+    parser.add_argument("--repeat", type=int, default=5)
+    results.add_option(parser)
+    chosen = parser.parse_args()
+    rows: list[list[results.Value]] = []
     with Engine.connect(Settings.from_environment(os.environ)) as engine:
-        for module in modules:
+        for module in chosen.modules:
             times: dict[str, list[float]] = {"with": [], "without": []}
-            for round_ in range(repeat + 1):
+            for round_ in range(chosen.repeat + 1):
                 for name, env in (("with", {}), ("without", WITHOUT)):
-                    seconds = once(engine, tag, module, env)
+                    seconds = once(engine, chosen.tag, module, env)
                     if round_:
                         times[name].append(seconds)
             fast, slow = statistics.median(times["with"]), statistics.median(times["without"])
-            print(f"| {module} | {fast:.2f} s | {slow:.2f} s | {slow / fast:.1f} |")
+            rows.append([module, fast, slow, slow / fast])
+    columns = {"import": 0, "with byte-code": 2, "without": 2, "ratio": 1}
+    results.publish(chosen.save, {chosen.tag: results.Table(columns, rows)})
 
 
 if __name__ == "__main__":
-    main(
-        sys.argv[1] if len(sys.argv) > 1 else "imagegen/cpu-grpo:cpu-py311",
-        int(sys.argv[2]) if len(sys.argv) > 2 else 5,
-        sys.argv[3:] or ["torch", "transformers.models.llama.modeling_llama", "trl.trainer.grpo_trainer"],
-    )
+    main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -12,17 +13,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+DAEMONS = {"dockerd", "containerd", "buildkitd"}
+
 
 @dataclass
 class Cost:
     """The cost of one run. `peak` is the process tree's memory in bytes (PSS: shared pages once); 0 without
     measurement.
 
-    `received` and `written` are bytes of the whole machine (the default route's interface, all disks): engine and
-    containers are in them, and so is whatever else runs beside.
+    `cpu` is the processor time in seconds of the processes of the block that have ended; `engine` that of Docker's
+    daemons, with the processes of theirs that have ended. `received` and `written` are bytes of the whole machine (the
+    default route's interface, all disks): engine and containers are in them, and so is whatever else runs beside.
     """
 
     seconds: float = 0.0
+    cpu: float = 0.0
+    engine: float = 0.0
     peak: int = 0
     received: int = 0
     written: int = 0
@@ -58,8 +64,10 @@ def metered() -> Iterator[Cost]:
     """Time, network and disk of the block; what was not yet on the disk before does not count."""
     os.sync()
     cost, start, received, written = Cost(), time.monotonic(), _received(), _written()
+    cpu, engine = _children(), _daemons()
     yield cost
     cost.seconds = time.monotonic() - start
+    cost.cpu, cost.engine = _children() - cpu, _daemons() - engine
     os.sync()
     cost.received, cost.written = _received() - received, _written() - written
 
@@ -89,6 +97,25 @@ def _tree(pid: int) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def _children() -> float:
+    """Return the processor time of this process's ended descendants, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _daemons() -> float:
+    """Return the processor time of Docker's daemons and of their ended descendants, in seconds (proc(5): stat)."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = path.read_text().partition("(")[2].rpartition(")")
+        except OSError:  # it has ended
+            continue
+        if name in DAEMONS:
+            ticks += sum(map(int, rest.split()[11:15]))  # utime, stime, cutime, cstime
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _received() -> int:

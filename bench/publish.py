@@ -21,12 +21,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from compare import TAG, Bench, build_arguments, clean
+import results
+from compare import TAG, Bench, build_arguments, clean, names_of
 
 from imagegen.cli.app import App
 from imagegen.run import embedded_engine
@@ -157,20 +158,19 @@ TITLES = {
 }
 
 
-def table(results: dict[tuple[str, str], list[list[float]]]) -> str:
-    """Markdown: medians, and ratios to (a) of the same run."""
-    lines = ["| way | run | seconds | all | to (a) | MB to the registry | to (a) |", "|---|---|---|---|---|---|---|"]
-    for (way, what), costs in results.items():
-        seconds, sent = (statistics.median(cost[part] for cost in costs) for part in (0, 1))
-        first = results.get(("pip", what))
-        ratios = ["-", "-"]
-        if first:
-            middle = [statistics.median(cost[part] for cost in first) for part in (0, 1)]
-            ratios = [f"{seconds / middle[0]:.3f}", f"{sent / middle[1]:.4f}"]
-        every = " ".join(f"{cost[0]:.1f}" for cost in costs)
-        row = [TITLES[way], what, f"{seconds:.1f}", every, ratios[0], f"{sent / 1e6:.2f}", ratios[1]]
-        lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines)
+def table(costs: Mapping[tuple[str, str], Sequence[Sequence[float]]]) -> results.Table:
+    """Medians, and ratios to (a) of the same run."""
+    middle = {
+        each: [statistics.median(cost[part] for cost in found) for part in (0, 1)] for each, found in costs.items()
+    }
+    columns = {"way": 0, "run": 0, "seconds": 1, "all": 0, "to (a)": 3, "MB to the registry": 2, "bytes to (a)": 4}
+    rows: list[list[results.Value]] = []
+    for (way, what), found in costs.items():
+        (seconds, sent), first = middle[way, what], middle.get(("pip", what))
+        ratios = [seconds / first[0], sent / first[1]] if first else [None, None]
+        every = " ".join(f"{cost[0]:.1f}" for cost in found)
+        rows.append([TITLES[way], what, seconds, every, ratios[0], sent / 1e6, ratios[1]])
+    return results.Table(columns, rows)
 
 
 def main() -> None:
@@ -178,19 +178,20 @@ def main() -> None:
     parser.add_argument("cell", nargs="?", default="cpu-grpo")
     parser.add_argument("--project", type=Path, default=Path())
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--ways", type=names_of(WAYS), default=list(WAYS), metavar="NAME,...")
+    results.add_option(parser)
     chosen = parser.parse_args()
     app = App(dict(os.environ), chosen.project)
-    results: dict[tuple[str, str], list[list[float]]] = {}
+    costs: dict[tuple[str, str], list[list[float]]] = {}
     with tempfile.TemporaryDirectory(prefix="imagegen-bench-") as name:
         bench = Bench(Path(name), app, chosen.cell, byte_code=True)
         for _ in range(chosen.repeat):
-            for way in chosen.ways.split(","):
+            for way in chosen.ways:
                 with registry(app, Path(name)) as proxy:
                     for what, cost in WAYS[way](bench, proxy):
-                        results.setdefault((way, what), []).append(cost)
+                        costs.setdefault((way, what), []).append(cost)
                         print(json.dumps({"way": way, "run": what, "cost": cost}), file=sys.stderr, flush=True)
-    print(table(results))
+    results.publish(chosen.save, {chosen.cell: table(costs)})
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -70,7 +71,8 @@ def main(what: str, *arguments: str) -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(mode=what != "trl")  # transformers' sampling sums with atomics on a GPU
     *options, seeds = arguments
-    measure = {"grpo": grpo, "sb3": sb3, "trl": trl}[what]
+    measures: dict[str, Callable[..., dict[str, float]]] = {"grpo": grpo, "sb3": sb3, "trl": trl}
+    measure = measures[what]
     results = []
     for seed in range(int(seeds)):
         start = time.monotonic()

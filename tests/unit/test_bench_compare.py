@@ -32,14 +32,16 @@ def test_a_sibling_lacks_small_packages_and_none_that_the_matrix_asks_for(name: 
     assert compare.PIN in {wheel.name for wheel in sibling.wheels}
 
 
+@pytest.mark.parametrize("name", ["compare", "publish"])
 def test_a_way_that_is_not_known_is_refused_at_once(
-    compare: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, compare: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(compare, "App", None)  # nothing is begun
-    monkeypatch.setattr(sys, "argv", ["compare.py", "--ways", "store,nope"])
+    program = compare if name == "compare" else importlib.import_module(name)
+    monkeypatch.setattr(program, "App", None)  # nothing is begun
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--ways", "pip,nope"])
     with pytest.raises(SystemExit) as ended:
-        compare.main()
+        program.main()
     assert ended.value.code == 2
     error = capsys.readouterr().err
     assert "nope" in error
-    assert all(way in error for way in compare.WAYS)
+    assert all(way in error for way in program.WAYS)
