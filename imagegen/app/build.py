@@ -8,7 +8,7 @@ from pathlib import Path
 from imagegen.app.audit import audit_before_image
 from imagegen.app.check_locks import require_unchanged_copies
 from imagegen.app.session import Session
-from imagegen.core.errors import PackagesGoneError
+from imagegen.core.errors import LockError, PackagesGoneError
 from imagegen.core.net import MissingFiles
 from imagegen.core.store import images
 from imagegen.core.text import counted
@@ -142,6 +142,9 @@ def assemble_image(
             from imagegen.plan.projects.stack import locate_missing  # late: an ordinary build reads no such file
 
             locate_missing(error, session.project / cell.stack.path)
+        raise
+    except LockError as error:
+        error.where = cell.ldconfig_places.get(str(error.where), error.where)
         raise
     _audit(session, cell, lock, audit=audit)
     image = layers.write_image(lock, stack, store)

@@ -104,10 +104,10 @@ class Loader:
         self.torch = any(package.name == "torch" and package.files for package in subject.packages)
         self.machine = _machine(subject)
         self.libraries = tuple(_of_packages(subject, self.machine))
-        self.system = _of_system(system, self.machine)
+        self._by_path = {posixpath.normpath(library.path): library for library in reversed(self.libraries)}
+        self.system = _of_system(system, self.machine, self._by_path)
         file = system.interpreter
         self.interpreter = Library("", "the interpreter", file.elf) if file and file.elf else None
-        self._by_path = {posixpath.normpath(library.path): library for library in reversed(self.libraries)}
         self._by_system_path = {_unmerged(library.path): library for library in self.system.values()}
         self._by_name = _by_name(self.libraries)
         self._names = {posixpath.basename(path) for path in (*self._by_path, *self._by_system_path)}
@@ -297,9 +297,12 @@ def _of_packages(subject: Subject, machine: int) -> Iterator[Library]:
                 yield Library(name, path, elf)
 
 
-def _of_system(system: SystemLibraries, machine: int) -> dict[str, Library]:
-    """Return the system's libraries by the names under which they are found; two names of one file are one library."""
-    known: dict[str, Library] = {}
+def _of_system(system: SystemLibraries, machine: int, packaged: Mapping[str, Library]) -> dict[str, Library]:
+    """Return the system's libraries by the names under which they are found; two names of one file are one library.
+
+    `packaged` are the packages' by path: the loader's cache may lead to them.
+    """
+    known = dict(packaged)
     found = {}
     for name, file in system.libraries.items():
         if file.elf is not None and file.elf.machine == machine:

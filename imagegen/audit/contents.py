@@ -270,7 +270,7 @@ def rivals(loader: Loader) -> Iterator[Finding]:
 
 def _several(loader: Loader, single: Single) -> Iterator[Finding]:
     """Yield findings about one kind of library in several directories."""
-    there = [*loader.libraries, *dict.fromkeys(loader.system.values())]
+    there = dict.fromkeys([*loader.libraries, *loader.system.values()])
     places: dict[str, Library] = {}
     for library in there:
         name = library.elf.soname or library.name

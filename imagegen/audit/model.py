@@ -157,7 +157,9 @@ class SystemLibraries:
     """The base under the packages: its libraries, by the name under which the loader finds them."""
 
     libraries: Mapping[str, File]  # "libc.so.6" -> the file behind all links, of the directory that is searched first
-    paths: Mapping[str, str] = field(default_factory=dict)  # "libc.so.6" -> "/lib/x86_64-linux-gnu/libc.so.6"
+    # "libc.so.6" -> "/lib/x86_64-linux-gnu/libc.so.6"; of a package's file to which the loader's cache leads, relative
+    # to site-packages
+    paths: Mapping[str, str] = field(default_factory=dict)
     preloaded: tuple[str, ...] = ()  # directories of LD_LIBRARY_PATH
     interpreter: File | None = None  # the Python program
     debs: Mapping[str, InstalledDeb] = field(default_factory=dict)  # what dpkg says is installed, by name

@@ -88,6 +88,7 @@ def _config(lock: Lock) -> Iterator[str]:
     yield from (f"label {each.name}={each.value}  ({each.because})" for each in lock.labels)
     yield from (f"{each.path} from {each.source}, {_files(each)}  ({each.because})" for each in lock.copies)
     yield from (f"port {each.port}  ({each.because})" for each in lock.ports)
+    yield from (f"ldconfig {each.path}  ({each.because})" for each in lock.ldconfig)
     for wheel in lock.wheels:
         yield from (f"{wheel.name} is patched by {each.path}  ({each.because})" for each in wheel.patches)
 

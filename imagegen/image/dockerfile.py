@@ -36,7 +36,7 @@ from imagegen.image.layers.image import (
     user,
     working_directory,
 )
-from imagegen.image.layers.plan import ENV, LINKS, OPEN, ROOT, support_files, support_links
+from imagegen.image.layers.plan import ENV, LINKS, LOADER_CONFIGURATION, OPEN, ROOT, support_files, support_links
 from imagegen.image.layers.wheel import PREFIX
 from imagegen.incontainer import WORKER
 from imagegen.incontainer.worker.source import PATCHED
@@ -65,6 +65,7 @@ def toolchain(lock: Lock) -> Lock:
         wheels=tuple(wheel for wheel in lock.wheels if wheel.name in names),
         file_conflicts=tuple(file_conflicts),
         builds=(),
+        ldconfig=(),
         record=None,
     )
 
@@ -149,6 +150,7 @@ def render(lock: Lock, tag: str) -> Rendered:
         labels=labels(lock),
         workdir=working_directory(lock),
         ports=lock.ports,
+        loader_configuration=LOADER_CONFIGURATION,
         config=lock.config,
         command_line=command(lock),
         prefix=PREFIX,

@@ -39,6 +39,7 @@ _LOCK_KEYS = {
     "label": "Labels beside those that imagegen sets.",
     "port": "Ports on which programs of the image listen.",
     "copy": "Files of the project that are copied into the image, each with its sha256.",
+    "ldconfig": "Directories in which the dynamic loader finds libraries, each with its reason.",
     "override": "Overrides of what packages require; without a specifier, the distribution is left out.",
     "build": "Wheels that are compiled, each with its sources and key.",
     "wheel": "Wheels, each with its index, hash, reason and the packages that require it.",

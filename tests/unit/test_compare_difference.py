@@ -26,7 +26,7 @@ from imagegen.plan.lock.model import (
     Record,
     RecordedLayer,
 )
-from imagegen.plan.matrix.model import ConfigField, EnvVar, ExposedPort, Label, Override
+from imagegen.plan.matrix.model import ConfigField, EnvVar, ExposedPort, Label, LibraryDirectory, Override
 from imagegen.plan.matrix.recipe import Cost
 from imagegen.supply.compare import wording
 from imagegen.supply.compare.difference import ComparisonFacts, Difference, difference, goes_back
@@ -211,6 +211,7 @@ def test_changes_of_config_files_and_overrides() -> None:
     )
     after = stack(
         ports=(ExposedPort("80/tcp", "Web."),),
+        ldconfig=(LibraryDirectory("/opt/lib", "Own."),),
         labels=(Label("org.acme", "2", "."),),
         copies=(LockedCopy("/srv/a", "a", ".", (replace(file, mode="0755"),)),),
         overrides=(Override("numpy", None, because="."),),
@@ -219,6 +220,7 @@ def test_changes_of_config_files_and_overrides() -> None:
     assert [(each.name, each.before, each.after) for each in found.config] == [
         ("entrypoint", "a 'b c'", None),
         ("label org.acme", "1", "2"),
+        ("ldconfig /opt/lib", None, "Own."),
         ("port 80/tcp", None, "Web."),
     ]
     short = f"sha256:{'1' * 12}"
@@ -227,7 +229,8 @@ def test_changes_of_config_files_and_overrides() -> None:
     ]
     assert [(each.name, each.before, each.after) for each in found.overrides] == [("numpy", "<3", "not installed")]
     assert not found.empty
-    assert len(wording.sentences(found)) == 6
+    assert len(wording.sentences(found)) == 4
+    assert wording.sentences(found)[1].startswith("4 config fields ")
 
 
 def test_the_shipped_locks_can_be_compared() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from imagegen.core.data import shipped
 from imagegen.core.store import Store
 from imagegen.image.layers.image import image
-from imagegen.image.layers.plan import ENTRYPOINT
+from imagegen.image.layers.plan import ENTRYPOINT, loader_configuration
+from imagegen.image.layers.wheel import site_packages
 from imagegen.plan import matrix
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels.resolve import copies, patches
@@ -70,6 +71,12 @@ def test_files(tmp_path: Path) -> None:
         ("/etc/ray/cluster.yaml", ["/etc/ray/cluster.yaml"]),
         ("/srv/prompts", ["/srv/prompts/math/a.txt"]),
     ]
+
+
+def test_directories_of_the_loader(tmp_path: Path) -> None:
+    lock = replace(LOCK, ldconfig=example(tmp_path, "my-libraries").ldconfig)
+    (directory,) = (line for line in loader_configuration(lock).splitlines() if not line.startswith("#"))
+    assert directory.startswith(site_packages(lock.python))
 
 
 def test_a_wheel_by_its_address(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ from imagegen.image import inputs, layers
 from imagegen.image.inventory import system
 from imagegen.image.inventory.layers import Disk
 from imagegen.image.inventory.tree import Environment, FileTree, environment_of_site, installed, is_site, python_of
-from imagegen.image.layers import scan
+from imagegen.image.layers import loader, scan
+from imagegen.image.layers.loader import LoaderLibrary
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.image.layers.scan import scan_file
 from imagegen.image.layers.wheel import Wheel, absolute, installation, relative, site_packages
@@ -93,7 +94,7 @@ def cell_subject(locked: Lock, cell: Cell, context: Context) -> Subject:
     return Subject(
         name=locked.cell,
         packages=tuple(packages),
-        system=_cell_system(locked, context),
+        system=_with_declared_libraries(_cell_system(locked, context), locked, context),
         python=locked.python,
         gpus=cell.gpus,
         driver=locked.gpu.driver if locked.gpu else None,
@@ -162,6 +163,24 @@ def _cell_system(locked: Lock, context: Context) -> SystemLibraries:
     found = replace(found, debs=system.installed(tree), release=system.release(tree))
     SYSTEMS.write(context.store, system_key(locked), facts.packed(found))
     return found
+
+
+def _with_declared_libraries(found: SystemLibraries, locked: Lock, context: Context) -> SystemLibraries:
+    """Return the system with the libraries of the lock's `ldconfig`, which the loader takes before the base's own.
+
+    Only those that LD_LIBRARY_PATH leads to come before them.
+    """
+    if not locked.ldconfig:
+        return found
+    site = site_packages(locked.python)
+    preloaded = {name for name, path in found.paths.items() if path.rpartition("/")[0] in found.preloaded}
+    added: dict[str, LoaderLibrary] = {}
+    for each in loader.libraries(locked, context.store, inputs.tree(locked.foundation, context)):
+        if each.name not in preloaded:
+            added.setdefault(each.name, each)
+    paths = {name: relative(each.real, site) if each.wheel else each.path for name, each in added.items()}
+    files = {name: each.file for name, each in added.items()}
+    return replace(found, libraries={**found.libraries, **files}, paths={**found.paths, **paths})
 
 
 def system_key(locked: Lock) -> str:

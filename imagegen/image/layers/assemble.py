@@ -29,12 +29,13 @@ from imagegen.image.layers.layer import (
     Compiler,
     Layer,
     files_layer,
+    loader_layer,
     skeleton_layer,
     stored,
     support_layer,
     wheels_layer,
 )
-from imagegen.image.layers.plan import FILES, LAYER_FORMAT, SUPPORT, LayerPlan, digest_of_json, group_of
+from imagegen.image.layers.plan import FILES, LAYER_FORMAT, LOADER, SUPPORT, LayerPlan, digest_of_json, group_of
 from imagegen.image.layers.sources import (
     LayerSource,
     LayerStack,
@@ -74,7 +75,8 @@ def ensure_layers(
     A base that must be unpacked, since its interpreter compiles byte-code, comes from `remote` where it can. At the end
     all files that the image's wheels install are known, and no two packages own one file.
 
-    Raises FetchError, WheelError, BaseError, SandboxError, StoreError; the store keeps every finished layer.
+    Raises FetchError, WheelError, BaseError, SandboxError, StoreError, and LockError for a declared directory without
+    libraries; the store keeps every finished layer.
     """
     base.require_published(lock.base, lock.platform, context)
     below = {part.key for part in plan_base(lock)}
@@ -82,11 +84,14 @@ def ensure_layers(
     missing = [source.plan for source in sources if source.plan.key not in present | below]
     prebuilt = prebuilt_base(lock, remote)
     context.store.expect(required_bytes(lock, missing, context.store, prebuilt))
-    if missing:
-        yield from _convert(missing, lock, context, present, prebuilt)
+    last = [part for part in missing if part.name == LOADER]  # it reads what lies in all the others
+    if converted := [part for part in missing if part.name != LOADER]:
+        yield from _convert(converted, lock, context, present, prebuilt)
     elif not below <= present:
         yield from build_base(lock, context, prebuilt, present)
     scan.check(context.store, lock)  # layers of other images, which are reused, may own a file of these
+    for part in last:
+        yield loader_layer(context.store, part, lock, tree(lock.foundation, context, prebuilt))
 
 
 def write_image(lock: Lock, stack: LayerStack, store: Store) -> Image:
@@ -304,7 +309,7 @@ def record_contradictions(lock: Lock) -> tuple[str, ...]:
     if record is None or record.layer_format != LAYER_FORMAT:
         return ()
     uncompiled = {build.name for build in lock.builds} - {wheel.name for wheel in lock.wheels}
-    unknown = uncompiled | {group_of(name) for name in uncompiled}
+    unknown = uncompiled | {group_of(name) for name in uncompiled} | ({LOADER} if uncompiled else set())
     planned = {part.name: part.key for part in plan_layers(lock)}
     recorded = {layer.name: layer.key for layer in record.layers}
     differing = {name for name in planned.keys() | recorded.keys() if planned.get(name) != recorded.get(name)}

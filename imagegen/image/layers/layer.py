@@ -40,7 +40,7 @@ from imagegen.core.store.cache import BlobCache, Cache, StoredBlob
 from imagegen.core.store.layout import BlobWriter
 from imagegen.core.types import EPOCH, Digest, Size
 from imagegen.image.inputs import libpython_link
-from imagegen.image.layers import scan
+from imagegen.image.layers import loader, scan
 from imagegen.image.layers.plan import (
     INTERPRETER,
     OPEN,
@@ -489,6 +489,23 @@ def files_layer(store: Store, plan: LayerPlan, lock: Lock) -> Layer:
                 tar.file(file.path, file.size, chunks, executable=file.mode == "0755")
 
     return _make(store, plan.name, plan.key, fill, below=above | present)
+
+
+def loader_layer(store: Store, plan: LayerPlan, lock: Lock, root: Path) -> Layer:
+    """Make the layer of the dynamic loader's configuration and cache. Raises as `loader.layer_files`.
+
+    `root` is the tree of all that lies under the venv.
+    """
+    files, links = loader.layer_files(lock, store, root)
+    above = {str(parent) for path in (*files, *links) for parent in PurePosixPath(path).parents}
+
+    def fill(tar: TarWriter) -> None:
+        for path, content in sorted(files.items()):
+            tar.file(path, len(content), [content])
+        for path, target in sorted(links.items()):
+            tar.link(path, target)
+
+    return _make(store, plan.name, plan.key, fill, below=above)
 
 
 def tar_layer(store: Store, name: str, key: str, tar_digest: str) -> Layer:

@@ -17,6 +17,7 @@ from typing import Any
 from imagegen import incontainer
 from imagegen.core.oci import canonical_json, digest_of
 from imagegen.image import base
+from imagegen.image.inputs import tree_key
 from imagegen.image.layers.wheel import PREFIX, site_packages
 from imagegen.incontainer.preflight.model import Image as ImageFacts
 from imagegen.incontainer.preflight.model import image_to_json
@@ -40,6 +41,9 @@ CUDA_HOME = "/usr/local/cuda"
 # SGLang's scheduler does so with torch-memory-saver's, and ends with exit code 127 where libcudart is in site-packages
 # alone (seen 2026-11-24, verl 0.9.1 and sglang 0.5.14). NVIDIA's images have it in the loader's cache.
 PRELOADED = {"torch-memory-saver": "cudart"}
+# Directories of a lock come before those of the base, as the first of the files that /etc/ld.so.conf includes.
+LOADER_CONFIGURATION = "/etc/ld.so.conf.d/00-imagegen.conf"
+LOADER_CACHE = "/etc/ld.so.cache"
 LIBRARIES = {"linux/amd64": "/usr/lib/x86_64-linux-gnu", "linux/arm64": "/usr/lib/aarch64-linux-gnu"}
 
 _HOME_BECAUSE = (
@@ -110,6 +114,11 @@ def support_identity(lock: Lock) -> list[list[str]]:
     ]
 
 
+def loader_configuration(lock: Lock) -> str:
+    """Return the file of /etc/ld.so.conf.d/ that names the lock's directories, each with its reason as a comment."""
+    return "".join(f"# {each.because}\n{each.path}\n" for each in lock.ldconfig)
+
+
 def image_facts(lock: Lock) -> ImageFacts:
     """Return what the image's startup checks and `imagegen doctor` need to know about it."""
     return ImageFacts(
@@ -143,7 +152,7 @@ _INTERPRETER_FORMAT = 2  # the same for the layer of a standalone interpreter
 HEAVY = 10_000_000  # bytes of wheel
 GROUPS = 8
 PACKAGES, INTERPRETER = "packages", "interpreter"  # layers under the venv
-SKELETON, SUPPORT, FILES = "venv", "support", "files"  # layers without wheels
+SKELETON, SUPPORT, FILES, LOADER = "venv", "support", "files", "ldconfig"  # layers without wheels
 PROJECT = "project"  # the layer of the project's own light packages
 # Heavy wheels that change least, from the bottom up: a name, or a prefix that ends in "-". The others follow by name.
 _LOWEST = ("nvidia-", "torch", "triton", "numpy")
@@ -162,7 +171,7 @@ def plan(lock: Lock) -> tuple[LayerPlan, ...]:
     """Return the layers above the base, from the bottom up.
 
     They are skeleton, heavy wheels, groups of light ones, support, and what changes most: the project's own
-    packages, and copied files.
+    packages, and copied files; last the loader's cache, which depends on all of them.
     """
     shared = [wheel for wheel in lock.wheels if wheel.file.index != LOCAL]
     heavy = sorted(filter(is_heavy, shared), key=_heavy_order)
@@ -175,7 +184,8 @@ def plan(lock: Lock) -> tuple[LayerPlan, ...]:
     parts += [(group, tuple(groups[group])) for group in sorted(groups)]
     plans = [LayerPlan(name, wheels, layer_key(lock, wheels)) for name, wheels in parts]
     files = [LayerPlan(FILES, (), files_key(lock))] if lock.copies else []
-    return (*plans, LayerPlan(SUPPORT, (), support_key(lock)), *_own_plans(lock), *files)
+    loader = [LayerPlan(LOADER, (), loader_key(lock))] if lock.ldconfig else []
+    return (*plans, LayerPlan(SUPPORT, (), support_key(lock)), *_own_plans(lock), *files, *loader)
 
 
 def _own_plans(lock: Lock) -> list[LayerPlan]:
@@ -230,6 +240,20 @@ def files_key(lock: Lock) -> str:
     """Return the digest of all that decides the bytes of the layer of copied files."""
     rows = [[copy.path, [[file.path, file.mode, file.sha256] for file in copy.files]] for copy in lock.copies]
     return digest_of_json({"format": LAYER_FORMAT, FILES: rows})
+
+
+def loader_key(lock: Lock) -> str:
+    """Return the digest of all that decides the loader's cache: what lies in the directories, wherever it is from."""
+    return digest_of_json(
+        {
+            "format": LAYER_FORMAT,
+            LOADER: loader_configuration(lock),
+            "below": tree_key(lock.foundation),
+            "wheels": [layer_key(lock, lock.wheels)],
+            "links": support_links(lock),
+            FILES: files_key(lock),
+        }
+    )
 
 
 def support_key(lock: Lock) -> str:

@@ -86,6 +86,7 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
         ("config", lock.config, cell.config),
         ("label", lock.labels, cell.labels),
         ("port", lock.ports, cell.ports),
+        ("ldconfig", lock.ldconfig, cell.ldconfig),
         ("copy", [(each.path, each.source, each.because) for each in lock.copies], _copies(cell)),
         ("override", lock.overrides, cell.overrides),
         ("patch", _patches(lock), [(each.package, each.source, each.because, each.origin) for each in cell.patches]),

@@ -43,7 +43,15 @@ from imagegen.plan.lock.tables import (
     WheelPatch,
     archive_name,
 )
-from imagegen.plan.matrix.model import ConfigField, EnvVar, ExposedPort, FileConflictRule, Label, Override
+from imagegen.plan.matrix.model import (
+    ConfigField,
+    EnvVar,
+    ExposedPort,
+    FileConflictRule,
+    Label,
+    LibraryDirectory,
+    Override,
+)
 
 __all__ = [
     "BUILT",
@@ -155,6 +163,7 @@ class Lock(LockTable):
     labels: Annotated[tuple[Label, ...], Field(alias="label")] = ()  # sorted by name
     ports: Annotated[tuple[ExposedPort, ...], Field(alias="port")] = ()  # sorted by port, as text
     copies: Annotated[tuple[LockedCopy, ...], Field(alias="copy")] = ()  # sorted by path
+    ldconfig: tuple[LibraryDirectory, ...] = ()  # sorted by path, and searched in this order
     overrides: Annotated[tuple[Override, ...], Field(alias="override")] = ()  # sorted by package
     # sorted by name; `realised` turns each into a wheel
     builds: Annotated[tuple[LockedBuild, ...], Field(alias="build")] = ()
@@ -206,6 +215,7 @@ class Lock(LockTable):
             ("label", [label.name for label in self.labels]),
             ("port", [each.port for each in self.ports]),
             ("copy", [each.path for each in self.copies]),
+            ("ldconfig", [each.path for each in self.ldconfig]),
             *((f"copy.{each.path}", [file.path for file in each.files]) for each in self.copies),
             ("override", [override.package for override in self.overrides]),
             ("file-conflict", [conflict.rule for conflict in self.file_conflicts]),

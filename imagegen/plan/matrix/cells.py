@@ -125,7 +125,12 @@ def inputs(cell: Cell, sdists: Mapping[str, str]) -> Cell:
         parts["overrides"] = [[each.package, each.specifier] for each in cell.overrides]
     parts |= {
         name: [dataclasses.asdict(each) for each in fields]
-        for name, fields in (("config", cell.config), ("labels", cell.labels), ("ports", cell.ports))
+        for name, fields in (
+            ("config", cell.config),
+            ("labels", cell.labels),
+            ("ports", cell.ports),
+            ("ldconfig", cell.ldconfig),
+        )
         if fields
     }
     if cell.copies:

@@ -55,6 +55,7 @@ class Composition:
     files: dict[str, CopyEntry] = field(default_factory=dict)  # by path in the image
     patches: dict[str, PackagePatchEntry] = field(default_factory=dict)  # by path from the project's directory
     ports: dict[str, str] = field(default_factory=dict)  # port -> what listens there
+    ldconfig: dict[str, str] = field(default_factory=dict)  # directory of the image -> reason
     accepts: dict[str, str] = field(default_factory=dict)  # rule -> why it only warns
 
 
@@ -129,7 +130,7 @@ class Definition:
 def definitions(
     chain: Iterable[Sequence[PlacedEntry]],
     axes: Mapping[str, str],
-    section: Literal["components", "files", "overrides", "patches"],
+    section: Literal["components", "files", "ldconfig", "overrides", "patches"],
 ) -> dict[str, Definition]:
     """Return name -> the definition that counts in the cell with these `axes`, of one field of PartEntry.
 

@@ -402,6 +402,14 @@ class ExposedPort(Part):
 
 
 @dataclass(frozen=True)
+class LibraryDirectory(Part):
+    """A directory of the image in which the dynamic loader finds libraries."""
+
+    path: t.AbsolutePath
+    because: t.Line
+
+
+@dataclass(frozen=True)
 class CopySource:
     """A file or a directory of the project that is copied into the image."""
 
@@ -474,6 +482,8 @@ class Cell:
     ports: tuple[ExposedPort, ...] = ()  # sorted by port, as text
     copies: tuple[CopySource, ...] = ()  # sorted by path
     patches: tuple[PatchSource, ...] = ()  # sorted by path, and applied in this order
+    ldconfig: tuple[LibraryDirectory, ...] = ()  # sorted by path, and searched in this order
+    ldconfig_places: Mapping[str, Location] = field(default_factory=dict)  # path -> its entry in the matrix
     override_places: Mapping[str, Location] = field(default_factory=dict)  # package -> its override in the matrix
     accepts: Mapping[str, str] = field(default_factory=dict)  # id of a rule that only warns here -> why
     extends: str | None = None  # the image whose content this one takes over, where the matrix names one

@@ -298,6 +298,9 @@ class PartEntry(Strict):
     config: ConfigEntry = ConfigEntry()
     labels: dict[t.LabelName, EnvEntry] = {}
     ports: dict[t.Port, t.Text] = Field(default={}, description="Port -> what listens there.")
+    ldconfig: dict[t.AbsolutePath, t.Text] = Field(
+        default={}, description="Directory of the image -> why the dynamic loader finds libraries in it."
+    )
     files: dict[t.TargetPath, CopyEntry] = Field(
         default={}, description="Path in the image -> the file or directory of the project that is copied there."
     )

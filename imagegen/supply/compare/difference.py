@@ -89,7 +89,7 @@ class Difference:
     base: Change | None
     interpreter: Change | None
     env: tuple[Change, ...]
-    config: tuple[Change, ...]  # fields of the config, labels and ports
+    config: tuple[Change, ...]  # fields of the config, labels, ports and directories of the loader
     files: tuple[Change, ...]  # of the project, by path: mode and sha256
     overrides: tuple[Change, ...]  # of requirements, by distribution
     capabilities: Change | None
@@ -161,11 +161,12 @@ def _base(lock: Lock) -> str:
 
 
 def _config(lock: Lock) -> dict[str, str]:
-    """Return fields of the config, labels and ports by name, as text."""
+    """Return fields of the config, labels, ports and directories of the loader by name, as text."""
     return {
         **{each.name: shlex.join(each.value) for each in lock.config},
         **{f"label {each.name}": each.value for each in lock.labels},
         **{f"port {each.port}": each.because for each in lock.ports},
+        **{f"ldconfig {each.path}": each.because for each in lock.ldconfig},
     }
 
 

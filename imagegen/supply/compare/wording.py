@@ -168,7 +168,7 @@ def sentences(difference: Difference) -> list[str]:
         *_rest("Debian package", difference.debs),
         *_rest("override", [replace(each, name=f"the override of {each.name}") for each in difference.overrides]),
         *_surroundings(difference),
-        *_rest("field of the config", difference.config),
+        *_rest("config field", difference.config),
         *_rest("copied file", difference.files),
     ]
     if not changes and pull:

@@ -132,6 +132,7 @@ def _image(lock: Lock, digest: str) -> Component:
             "inputs": inputs_hash(lock),
             **{f"axis:{name}": value for name, value in lock.axes.items()},
             **{f"override:{each.package}": f"{each}: {each.reason}" for each in lock.overrides},
+            **{f"ldconfig:{each.path}": each.because for each in lock.ldconfig},
         },
     )
 

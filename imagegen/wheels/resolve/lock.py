@@ -468,6 +468,7 @@ def lock_cell(
             config=cell.config,
             labels=cell.labels,
             ports=cell.ports,
+            ldconfig=cell.ldconfig,
             copies=copies.read(cell, context.store),
             overrides=cell.overrides,
             added=added,
