@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagegen.app.audit import audit_before_image
@@ -10,6 +11,7 @@ from imagegen.app.check_locks import require_unchanged_copies
 from imagegen.app.session import Session
 from imagegen.core.errors import LockError, PackagesGoneError
 from imagegen.core.net import MissingFiles
+from imagegen.core.oci import MANIFEST_TYPE, Descriptor, write_image_index
 from imagegen.core.store import images
 from imagegen.core.text import counted
 from imagegen.image import layers
@@ -37,11 +39,15 @@ class BuildOptions:
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """The manifest's digest, the tags, and the smoke report where checks ran."""
+    """The manifest's digest, the tags, and the smoke report where checks ran.
+
+    `index` is the digest of the index that a layout has, if it has images of several platforms.
+    """
 
     digest: str
     tags: tuple[str, ...] = ()
     report: smoke.SmokeReport | None = None
+    index: str | None = None
 
 
 def build_image(session: Session, cell: Cell, lock: Lock, engine: Engine, options: BuildOptions) -> BuiltImage:
@@ -59,16 +65,29 @@ def build_image(session: Session, cell: Cell, lock: Lock, engine: Engine, option
 
 
 def build_layout(
-    session: Session, cell: Cell, lock: Lock, directory: Path, options: BuildOptions, *, compile_wheels: bool
-) -> BuiltImage:
-    """Build the lock's image as an OCI image layout at `directory`; needs no engine unless wheels are compiled."""
-    try:
-        return _build_layout(session, cell, lock, directory, options, compile_wheels=compile_wheels)
-    except PackagesGoneError as error:
-        if not options.scratch_base:
-            raise
-        scratch = session.scratch_lock(cell, lock, error)
-        return _build_layout(session, cell, scratch, directory, options, compile_wheels=compile_wheels)
+    session: Session,
+    cells: Sequence[tuple[Cell, Lock]],
+    directory: Path,
+    options: BuildOptions,
+    *,
+    compile_wheels: bool,
+) -> tuple[BuiltImage, ...]:
+    """Build a lock's image as an OCI image layout at `directory`, or those of several platforms with an image index.
+
+    The layout has the name of the first image. Needs no engine unless wheels are compiled.
+    """
+    images.require_new(directory)
+    store = session.store
+    locks, built = zip(
+        *(_assemble_for_layout(session, *each, options, compile_wheels=compile_wheels) for each in cells), strict=True
+    )
+    index = None
+    if len(built) > 1:
+        manifests = [Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest)) for image in built]
+        platforms = [lock.platform for lock in locks]
+        index = store.write(write_image_index(dict(zip(platforms, manifests, strict=True))))
+    images.export(store, index or built[0].digest, directory, local_tags(locks[0])[0])
+    return tuple(BuiltImage(image.digest, index=index) for image in built)
 
 
 def _build(session: Session, cell: Cell, lock: Lock, engine: Engine, options: BuildOptions) -> BuiltImage:
@@ -86,18 +105,22 @@ def _build(session: Session, cell: Cell, lock: Lock, engine: Engine, options: Bu
     return BuiltImage(digest, (mutable, immutable), report)
 
 
-def _build_layout(
-    session: Session, cell: Cell, lock: Lock, directory: Path, options: BuildOptions, *, compile_wheels: bool
-) -> BuiltImage:
-    if compile_wheels:
-        lock = ensure_wheels(session, cell, lock, builder=options.builder)
-    else:
-        require_unchanged_copies(session, cell, lock)
-        lock = builds.require_wheels(lock, session.context_for(cell))
-    images.require_new(directory)
-    digest = assemble_image(session, cell, lock, audit=options.audit).digest
-    images.export(session.store, digest, directory, local_tags(lock)[0])
-    return BuiltImage(digest)
+def _assemble_for_layout(
+    session: Session, cell: Cell, lock: Lock, options: BuildOptions, *, compile_wheels: bool
+) -> tuple[Lock, Image]:
+    """Return the lock's image, and the lock that it was made of: a scratch lock where the options ask for one."""
+    try:
+        if compile_wheels:
+            whole = ensure_wheels(session, cell, lock, builder=options.builder)
+        else:
+            require_unchanged_copies(session, cell, lock)
+            whole = builds.require_wheels(lock, session.context_for(cell))
+        return whole, assemble_image(session, cell, whole, audit=options.audit)
+    except PackagesGoneError as error:
+        if not options.scratch_base:
+            raise
+        scratch, again = session.scratch_lock(cell, lock, error), replace(options, scratch_base=False)
+        return _assemble_for_layout(session, cell, scratch, again, compile_wheels=compile_wheels)
 
 
 def ensure_wheels(

@@ -20,10 +20,16 @@ from imagegen.plan.matrix.model import Cell
 from imagegen.run import numerics
 from imagegen.run.numerics import Fingerprint
 from imagegen.supply.compare import contents
-from imagegen.supply.compare.contents import ImageVerdict, StepResult, StepStatus
+from imagegen.supply.compare.contents import ImageVerdict, ReadImage, ReadIndex, StepResult, StepStatus
 from imagegen.supply.compare.difference import ComparisonFacts
 from imagegen.supply.compare.operands import ImageLocation, SideSources
-from imagegen.supply.compare.verify import Attachments, VerificationOptions, Verified, verify_attachments
+from imagegen.supply.compare.verify import (
+    Attachments,
+    VerificationOptions,
+    Verified,
+    verify_attachments,
+    verify_index,
+)
 from imagegen.supply.trust import project as projects
 from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.documents import LOCK, NUMERICS, Kind
@@ -113,19 +119,34 @@ def verify_image(
 ) -> Verified:
     """Verify the image under a tag or digest that `client` reads in `source`: its bytes, then its attachments.
 
-    Without `layers` their bytes are not checked. `no_signer` is the subject of a verdict without a trusted signature.
-    Raises UnavailableError, and NotFoundError where there is no image.
+    Of an index, verify the image of each platform, then that the index is one of these. Without `layers` their bytes
+    are not checked. `no_signer` is the subject of a verdict without a trusted signature. Raises UnavailableError, and
+    NotFoundError where there is no image.
     """
+    demands = demands or VerificationOptions()
+
+    def verify(found: ReadImage | None, steps: list[StepResult], demands: VerificationOptions) -> Verified:
+        if found is None:
+            return Verified(ImageVerdict(reference, None, tuple(steps)), None, None)
+        if layers:
+            steps += contents.layer_steps(found, source, client, progress)
+        else:
+            steps.append(StepResult("layers", StepStatus.UNCHECKED, "they were left out"))
+        attached = read_attachments(source, found.digest, project, no_signer)
+        lock, more = verify_attachments(found, attached, demands)
+        return Verified(ImageVerdict(reference, found.digest, (*steps, *more)), found, lock)
+
     found, steps = contents.found_at(source, requested, reference)
-    if found is None:
-        return Verified(ImageVerdict(reference, None, tuple(steps)), None, None)
-    if layers:
-        steps += contents.layer_steps(found, source, client, progress)
-    else:
-        steps.append(StepResult("layers", StepStatus.UNCHECKED, "they were left out"))
+    if not isinstance(found, ReadIndex):
+        return verify(found, steps, demands)
+    images: dict[str, Verified] = {}
+    for platform, manifest in found.images.items():
+        image = contents.image_at(source, manifest, reference, platform)
+        images[platform] = verify(*image, VerificationOptions(signature=demands.signature))
     attached = read_attachments(source, found.digest, project, no_signer)
-    lock, more = verify_attachments(found, attached, demands or VerificationOptions())
-    return Verified(ImageVerdict(reference, found.digest, (*steps, *more)), found, lock)
+    steps += verify_index({platform: each.lock for platform, each in images.items()}, attached, demands)
+    verdicts = {platform: each.verdict for platform, each in images.items()}
+    return Verified(ImageVerdict(reference, found.digest, tuple(steps), verdicts), None, None, images)
 
 
 def read_attachments(source: ImageLocation, digest: str, project: Project, no_signer: str = NO_SIGNER) -> Attachments:

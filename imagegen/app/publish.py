@@ -1,4 +1,4 @@
-"""Publish an image: from a lock to tags in a registry, step by step.
+"""Publish an image, or those of several platforms as one index: from locks to tags in a registry, step by step.
 
 The order keeps the promises, since a registry has no transaction:
 
@@ -9,7 +9,8 @@ The order keeps the promises, since a registry has no transaction:
    others are built, and the image is audited.
 4. The blobs, then the manifest under its digest. No tag names it yet: after an interruption here the next run finds
    the blobs, and the registry's garbage collection may take them.
-5. The attestations and signatures, before any tag, so that no tag names an image without them.
+5. The attestations and signatures, before any tag, so that no tag names an image without them. Then the index, where
+   there are several images, under its digest, and its signature: a registry that takes no index has no new tag.
 6. The immutable tag. It is resolved again right before; another image under it is refused. (Two machines that publish
    different images of the same inputs at the same moment are not detected: the inputs are part of the tag's name.)
 7. The smoke checks, or a trusted report of them that still applies; then that report is attached.
@@ -21,7 +22,8 @@ does nothing then: repeating an interrupted run ends where an undisturbed run en
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -31,10 +33,10 @@ from imagegen.app.audit import audit_report
 from imagegen.app.build import assemble_image, ensure_wheels
 from imagegen.app.session import Session
 from imagegen.core import registry
-from imagegen.core.errors import FetchError, LockError, PublishError, UsageError
+from imagegen.core.errors import FetchError, LockError, PublishError, StoreError, UsageError
 from imagegen.core.git.local import ForeignRepositoryError
 from imagegen.core.net import Client
-from imagegen.core.oci import MANIFEST_TYPE, ZSTD_TYPE, Descriptor
+from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of, write_image_index
 from imagegen.core.registry import PushTarget, Reference, Repository
 from imagegen.core.registry.push import PushTotals
 from imagegen.core.registry.reference import HUB_NAMES, endpoint, engine_name
@@ -47,7 +49,6 @@ from imagegen.image.layers import Image
 from imagegen.image.layers.image import gzipped
 from imagegen.image.layers.layer import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
-from imagegen.image.layers.sources import plan_layers, previously_built_layers
 from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock, Record
 from imagegen.plan.matrix.model import Cell
@@ -63,8 +64,6 @@ from imagegen.supply.publish.attachments import (
     save_passed_report,
     smoke_document,
 )
-from imagegen.supply.publish.plan import LocatedLayer, PublishPlan, RegistryState
-from imagegen.supply.publish.plan import plan as planned
 from imagegen.supply.publish.repository import (
     AttachmentReader,
     RemoteRepository,
@@ -106,8 +105,12 @@ class PublishOptions:
 
 @dataclass(frozen=True)
 class PublishJob:
-    """One image to publish; `expected` is its digest, where it is known before anything is built."""
+    """One image to publish; `expected` is its digest, where it is known before anything is built.
 
+    `tags` are those of the image, or of the index that it is in.
+    """
+
+    cell: Cell
     lock: Lock
     tags: Tags
     compression: Compression = "zstd"
@@ -180,15 +183,22 @@ class Publisher:
         target = PushTarget(name, client, settings, mounts=mounts)
         return RemoteRepository(name, target, Repository(name, client, settings))
 
-    def tags(self, cell: Cell, lock: Lock) -> Tags:
-        (default,) = self.session.matrix.select(cell.image)
-        return tags(TagInput.of(lock, default.axes, self.options.channel, self.options.compression))
+    def tags(self, cells: Sequence[tuple[Cell, Lock]]) -> Tags:
+        """Return the tags of an image, or of the index of images that differ in the platform alone."""
+        (default,) = self.session.matrix.select(cells[0][0].image)
+        locks, options = [lock for _, lock in cells], self.options
+        if len(locks) == 1:
+            return tags(TagInput.of(locks[0], default.axes, options.channel, options.compression))
+        return tags(TagInput.of_index(locks, default.axes, options.channel, options.compression))
 
-    def job(self, cell: Cell, lock: Lock) -> PublishJob:
-        options = self.options
-        expected = expected_digest(lock, self.session.store, options.compression)
-        tags_of = self.tags(cell, lock)
-        return PublishJob(lock, tags_of, options.compression, options.test, options.require_gpu, expected)
+    def jobs(self, cells: Sequence[tuple[Cell, Lock]]) -> tuple[PublishJob, ...]:
+        """Return a job for each image; all of them have the same tags."""
+        shared, store, options = self.tags(cells), self.session.store, self.options
+        rest = (options.compression, options.test, options.require_gpu)
+        return tuple(
+            PublishJob(cell, lock, shared, *rest, expected_digest(lock, store, options.compression))
+            for cell, lock in cells
+        )
 
     def attachment_steps(self, lock: Lock) -> list[str]:
         """Return, in sentences, what publishing does besides pushing and tagging.
@@ -258,7 +268,7 @@ def known_digest(session: Session, cell: Cell, lock: Lock) -> str:
     return digest
 
 
-# Publish an image: from a lock to tags in a registry, step by step.
+# Publish images: from locks to tags in a registry, step by step.
 
 
 @dataclass(frozen=True)
@@ -266,7 +276,8 @@ class PublishedImage:
     """A published image. `moved_tags` maps each mutable tag that moved to its former digest; `smoke_source` names the
     origin of `smoke_report`, the passed smoke report.
 
-    `record` is the record for the lock: of the image with its layers as imagegen compresses them.
+    `record` is the record for the lock: of the image with its layers as imagegen compresses them. `index` is the digest
+    of the index that the tags name; None where they name the image.
     """
 
     cell: str
@@ -278,6 +289,7 @@ class PublishedImage:
     pushed: PushTotals
     smoke_report: PassedSmokeReport | None
     smoke_source: str
+    index: str | None = None
 
     @property
     def changed(self) -> bool:
@@ -290,6 +302,7 @@ class PublishedImage:
             "cell": self.cell,
             "repository": self.repository,
             "digest": self.digest,
+            "index": self.index,
             "fixed": self.immutable_tag,
             "moved": dict(self.moved_tags),
             "blobs": asdict(self.pushed),
@@ -298,8 +311,29 @@ class PublishedImage:
         }
 
 
+@dataclass(frozen=True)
+class AssembledImage:
+    """An image as it is pushed. `canonical` is the image with its layers as imagegen compresses them."""
+
+    job: PublishJob
+    lock: Lock  # with its compiled wheels
+    image: Image
+    canonical: Image
+    known: licences.KnownLicences
+
+    @property
+    def descriptor(self) -> Descriptor:
+        return Descriptor(MANIFEST_TYPE, self.image.digest, len(self.image.manifest))
+
+
 def publish_image(publisher: Publisher, cell: Cell, lock: Lock) -> PublishedImage:
-    """Publish the lock's image in the repository of its name.
+    """Publish the lock's image under its own tags. Raises as `publish_images`."""
+    (published,) = publish_images(publisher, [(cell, lock)])
+    return published
+
+
+def publish_images(publisher: Publisher, cells: Sequence[tuple[Cell, Lock]]) -> tuple[PublishedImage, ...]:
+    """Publish the lock's image in the repository of its name, or the images of several platforms as one index.
 
     Raises TrustError for an unusable signer before anything is done, PublishError, SmokeFailed, AuditError, and what
     the steps raise.
@@ -307,65 +341,75 @@ def publish_image(publisher: Publisher, cell: Cell, lock: Lock) -> PublishedImag
     publisher.require_signer()
     session, store = publisher.session, publisher.session.store
     with Client(session.settings) as client:
-        repository, siblings = publisher.repositories(client, cell.image)
+        repository, siblings = publisher.repositories(client, cells[0][0].image)
         waiting = f"waiting for another run that publishes to {repository.name}"
         with store.lock(f"publish-{repository.name}", lambda: session.progress.say(waiting)):
-            return _publish(publisher, cell, publisher.job(cell, lock), repository, siblings)
+            return _publish(publisher, publisher.jobs(cells), repository, siblings)
 
 
 def _publish(
     publisher: Publisher,
-    cell: Cell,
-    job: PublishJob,
+    jobs: Sequence[PublishJob],
     repository: RemoteRepository,
     siblings: Sequence[RemoteRepository],
-) -> PublishedImage:
-    session, options = publisher.session, publisher.options
-    store, progress = session.store, session.progress
-    _require_publishable(job, repository)
-    recover(repository, store, progress)
-    lock = ensure_wheels(session, cell, job.lock, builder=options.builder)
-    reader = AttachmentReader(publisher.trust, progress)
-    every = (repository, *siblings)
-    remote = find_remote_layers(lock, job.compression, every, job.tags, reader, store, progress)
-    canonical = assemble_image(session, cell, lock, audit=options.audit, remote=remote)
-    known = read_known_licences(lock, session.context_for(cell))
-    for restriction in licences.restricted(lock, known):
-        progress.say(f"NOTE: restricted: {restriction}")
-    image = canonical if job.compression == "zstd" else gzipped(lock, canonical, store, progress, remote.gzip)
-    _require_immutable(job, repository, image.digest)
-    pushed = push(image, repository, store, progress)
-    progress.say(f"{repository.name}@{image.digest}: {format_summary(pushed)}")
-    scans = known_scans(lock, store)
-    documents = attachments.documents(
-        lock,
-        image,
-        canonical,
-        scans,
-        known=known,
-        audit=audit_report(lock, cell, store) if options.audit else None,
-        numerics=numerics.document(store, image.digest),
-        source=publisher.source,
-        builder=provenance.builder(session.env),
-    )
-    _attach(publisher, repository, image, documents, reader, scans)
-    if _require_immutable(job, repository, image.digest):
-        repository.writer.put(image.manifest, MANIFEST_TYPE, job.tags.immutable)
-    record = layers.record_of(canonical)
-    done = partial(PublishedImage, cell.id, repository.name, image.digest, record, job.tags.immutable)
-    if not job.test:
-        return done({}, pushed, None, "")
-    tested, source = _ensure_tested(session, cell, job, lock, repository, image, reader)
-    _attach(publisher, repository, image, [smoke_document(tested)], reader, {})
-    moved = move_tags(repository, store, TaggedManifest(image.digest, MANIFEST_TYPE), job.tags.mutable, progress)
-    return done(moved, pushed, tested, source)
-
-
-def _require_publishable(job: PublishJob, repository: RemoteRepository) -> None:
+) -> tuple[PublishedImage, ...]:
+    first, store, progress = jobs[0], publisher.session.store, publisher.session.progress
     repository.writer.reach()
     repository.writer.require_writable()
-    if job.expected:
-        _require_immutable(job, repository, job.expected)
+    if expected := expected_tagged(jobs, store):
+        _require_immutable(first, repository, expected)
+    recover(repository, store, progress)
+    reader = AttachmentReader(publisher.trust, progress)
+    built = [_assemble(publisher, job, (repository, *siblings), reader) for job in jobs]
+    index = write_image_index(_by_platform(built)) if len(built) > 1 else None
+    tagged = TaggedManifest(built[0].image.digest, MANIFEST_TYPE)
+    if index:
+        tagged = TaggedManifest(store.write(index), INDEX_TYPE)
+    _require_immutable(first, repository, tagged.digest)
+    totals = [_push_image(publisher, each, repository, reader) for each in built]
+    if index:
+        _push_index(publisher, index, repository, reader)
+    if _require_immutable(first, repository, tagged.digest):
+        repository.writer.put(store.read(tagged.digest), tagged.media_type, first.tags.immutable)
+    tested = [_ensure_tested(publisher, each, repository, reader) if first.test else (None, "") for each in built]
+    moved = move_tags(repository, store, tagged, first.tags.mutable, progress) if first.test else {}
+    done = partial(
+        PublishedImage,
+        repository=repository.name,
+        immutable_tag=first.tags.immutable,
+        moved_tags=moved,
+        index=tagged.digest if index else None,
+    )
+    return tuple(
+        done(
+            cell=each.job.cell.id,
+            digest=each.image.digest,
+            record=layers.record_of(each.canonical),
+            pushed=pushed,
+            smoke_report=report,
+            smoke_source=source,
+        )
+        for each, pushed, (report, source) in zip(built, totals, tested, strict=True)
+    )
+
+
+def _by_platform(built: Sequence[AssembledImage]) -> dict[str, Descriptor]:
+    return {each.lock.platform: each.descriptor for each in built}
+
+
+def expected_tagged(jobs: Sequence[PublishJob], store: Store) -> str | None:
+    """Return the digest that the tags will name, where it is known before anything is built."""
+    if len(jobs) == 1:
+        return jobs[0].expected
+    images: dict[str, Descriptor] = {}
+    for job in jobs:
+        recorded = layers.recorded_image(job.lock) if job.lock.record else None
+        if job.expected and recorded and recorded.digest == job.expected:
+            images[job.lock.platform] = Descriptor(MANIFEST_TYPE, job.expected, len(recorded.manifest))
+        elif job.expected:
+            with suppress(StoreError):  # of a store that has lost the manifest: the build makes it again
+                images[job.lock.platform] = Descriptor(MANIFEST_TYPE, job.expected, len(store.read(job.expected)))
+    return digest_of(write_image_index(images)) if len(images) == len(jobs) else None
 
 
 def _require_immutable(job: PublishJob, repository: RemoteRepository, digest: str) -> bool:
@@ -381,17 +425,69 @@ def _require_immutable(job: PublishJob, repository: RemoteRepository, digest: st
     return found is None
 
 
+def _assemble(
+    publisher: Publisher, job: PublishJob, repositories: Sequence[RemoteRepository], reader: AttachmentReader
+) -> AssembledImage:
+    """Assemble an image of the layers that are missing in the first repository; print what its licences restrict."""
+    session, options, cell = publisher.session, publisher.options, job.cell
+    store, progress = session.store, session.progress
+    lock = ensure_wheels(session, cell, job.lock, builder=options.builder)
+    remote = find_remote_layers(lock, job.compression, repositories, job.tags, reader, store, progress)
+    canonical = assemble_image(session, cell, lock, audit=options.audit, remote=remote)
+    known = read_known_licences(lock, session.context_for(cell))
+    for restriction in licences.restricted(lock, known):
+        progress.say(f"NOTE: restricted: {restriction}")
+    image = canonical if job.compression == "zstd" else gzipped(lock, canonical, store, progress, remote.gzip)
+    return AssembledImage(job, lock, image, canonical, known)
+
+
+def _push_image(
+    publisher: Publisher, built: AssembledImage, repository: RemoteRepository, reader: AttachmentReader
+) -> PushTotals:
+    """Push an image under its digest, and attach its attestations."""
+    session, image, lock = publisher.session, built.image, built.lock
+    pushed = push(image, repository, session.store, session.progress)
+    session.progress.say(f"{repository.name}@{image.digest}: {format_summary(pushed)}")
+    scans = known_scans(lock, session.store)
+    documents = attachments.documents(
+        lock,
+        image,
+        built.canonical,
+        scans,
+        known=built.known,
+        audit=audit_report(lock, built.job.cell, session.store) if publisher.options.audit else None,
+        numerics=numerics.document(session.store, image.digest),
+        source=publisher.source,
+        builder=provenance.builder(session.env),
+    )
+    _attach(publisher, repository, built.descriptor, documents, reader, scans)
+    return pushed
+
+
+def _push_index(publisher: Publisher, index: bytes, repository: RemoteRepository, reader: AttachmentReader) -> None:
+    """Push an index, whose manifests are there, under its digest, and sign it: it says which image a machine gets."""
+    try:
+        repository.writer.put(index, INDEX_TYPE)
+    except PublishError as error:
+        error.fix = error.fix or (
+            "no tag was set; run the same command again, or, where the registry takes no image indexes, publish each "
+            "platform under tags of its own: leave out --platform"
+        )
+        raise
+    subject = Descriptor(INDEX_TYPE, digest_of(index), len(index))
+    _attach(publisher, repository, subject, [], reader, {})
+
+
 def _attach(
     publisher: Publisher,
     repository: RemoteRepository,
-    image: Image,
+    subject: Descriptor,
     documents: Sequence[Document],
     reader: AttachmentReader,
     scans: Mapping[str, bytes],
 ) -> None:
-    """Attach and sign those of the documents that the image lacks, and the wheel scans that its layers refer to."""
-    subject = Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest))
-    signer, there = publisher.signer, reader.read(repository, image.digest)
+    """Attach and sign those of the documents that the subject lacks, and the wheel scans that its layers refer to."""
+    signer, there = publisher.signer, reader.read(repository, subject.digest)
     new = attachments.missing(documents, there.documents, signs=signer is not None)
     if any(document.kind is LAYERS for document in new):  # before the description names the scans
         repository.writer.attach_all(subject, FACTS, scans, FACT, {})
@@ -401,40 +497,42 @@ def _attach(
 
 
 def _ensure_tested(
-    session: Session,
-    cell: Cell,
-    job: PublishJob,
-    lock: Lock,
-    repository: RemoteRepository,
-    image: Image,
-    reader: AttachmentReader,
+    publisher: Publisher, built: AssembledImage, repository: RemoteRepository, reader: AttachmentReader
 ) -> tuple[PassedSmokeReport, str]:
-    """Return a passed smoke test of the image, and where it comes from. Raises SmokeFailed where a check fails."""
-    required = SmokeRequirement.of(image.digest, lock, cell.declarations, require_gpu=job.require_gpu)
+    """Return a passed smoke test of the image, and where it comes from; attach its report.
+
+    Raises SmokeFailed where a check fails.
+    """
+    tested, source = _find_smoke_report(publisher.session, built, repository, reader)
+    _attach(publisher, repository, built.descriptor, [smoke_document(tested)], reader, {})
+    return tested, source
+
+
+def _find_smoke_report(
+    session: Session, built: AssembledImage, repository: RemoteRepository, reader: AttachmentReader
+) -> tuple[PassedSmokeReport, str]:
+    """Return a saved or attested report of passed checks, else run them."""
+    job, digest = built.job, built.image.digest
+    required = SmokeRequirement.of(digest, built.lock, job.cell.declarations, require_gpu=job.require_gpu)
     if found := find_saved(session.store, required):
         session.progress.say("the smoke checks passed for this image before, and neither it nor they have changed")
         return found, "this store"
-    if attested := find_attested(reader.read(repository, image.digest).documents, required):
+    if attested := find_attested(reader.read(repository, digest).documents, required):
         session.progress.say(f"the smoke checks passed for this image: {attested[1]} attests it")
         return attested
-    report = run_smoke_checks(session, cell, job, lock, repository, image, required)
+    report = run_smoke_checks(session, built, repository, required)
     report.require_passed(fix=f"no tag has moved; the image is {repository.name}:{job.tags.immutable}")
-    tested = passed_report(report, required, lock)
+    tested = passed_report(report, required, built.lock)
     save_passed_report(session.store, tested)
     return tested, "these checks"
 
 
 def run_smoke_checks(
-    session: Session,
-    cell: Cell,
-    job: PublishJob,
-    lock: Lock,
-    repository: RemoteRepository,
-    image: Image,
-    required: SmokeRequirement,
+    session: Session, built: AssembledImage, repository: RemoteRepository, required: SmokeRequirement
 ) -> smoke.SmokeReport:
     """Run the smoke checks in an engine, which pulls from the registry what the store lacks."""
-    tag = local_tags(lock)[1] + ("" if job.compression == "zstd" else "-gzip")
+    lock, image = built.lock, built.image
+    tag = local_tags(lock)[1] + ("" if built.job.compression == "zstd" else "-gzip")
     settings = session.settings
     with Engine.connect(settings, session.progress) as engine:
         if all(session.store.has(blob.digest, blob.size) for blob in image.blobs):
@@ -444,89 +542,10 @@ def run_smoke_checks(
             login = (found.user, found.secret) if found else None
             engine.pull(engine_name(repository.reference, settings), image.digest, tag, login, session.progress)
         return smoke.run(
-            engine, image.digest, lock, cell.declarations, require_gpu=required.gpu, progress=session.progress
+            engine,
+            image.digest,
+            lock,
+            built.job.cell.declarations,
+            require_gpu=required.gpu,
+            progress=session.progress,
         )
-
-
-# Plan a publish without doing it: from the lock and the store, and from the registry where it answers.
-
-
-def plan_publish(publisher: Publisher, cell: Cell, lock: Lock) -> PublishPlan:
-    """Return what publishing would do. Builds nothing; a registry that does not answer is noted."""
-    session = publisher.session
-    job, name, store = publisher.job(cell, lock), publisher.reference(cell.image), session.store
-    steps = publisher.attachment_steps(lock)
-    seen = None
-    try:
-        with Client(session.settings).impatient() as client:
-            seen = query_registry(*publisher.repositories(client, cell.image), job, store)
-    except (PublishError, FetchError) as error:
-        session.progress.say(f"note: {name.name} could not be read: {error.why or error.what}")
-    required = known_layers(job, store)
-    in_store = {each.digest for each in required if each.digest and store.has(each.digest, each.size)}
-    return planned(
-        lock.cell,
-        name.name,
-        job.expected,
-        required,
-        job.tags,
-        in_store=in_store,
-        seen=seen,
-        moves=job.test,
-        steps=[*steps, _tested(job, cell, store)],
-        unknown=tuple(_unknown(job)),
-        rebuild_reason="gzip layers are known only once they are made" if job.compression == "gzip" else None,
-    )
-
-
-def known_layers(job: PublishJob, store: Store) -> tuple[LocatedLayer, ...]:
-    """Return the image's layers from the bottom up, with digests and sizes where the lock's record or this store has
-    them.
-    """
-    lock, record = job.lock, job.lock.record
-    if job.compression != "zstd":
-        return tuple(LocatedLayer(part.name) for part in plan_layers(lock))
-    if record and (record.layer_format, record.codec) == (LAYER_FORMAT, CODEC):
-        return tuple(LocatedLayer(layer.name, layer.digest, layer.size) for layer in record.layers)
-    built = previously_built_layers(lock, store)
-    return tuple(
-        LocatedLayer(part.name, built[part.key].digest, built[part.key].size)
-        if part.key in built
-        else LocatedLayer(part.name)
-        for part in plan_layers(lock)
-    )
-
-
-def query_registry(
-    repository: RemoteRepository, siblings: Sequence[RemoteRepository], job: PublishJob, store: Store
-) -> RegistryState:
-    """Return which layers the registry has, and what its tags name. Raises PublishError, FetchError."""
-    repository.writer.reach()
-    required = {
-        each.digest: Descriptor(ZSTD_TYPE, each.digest, each.size)
-        for each in known_layers(job, store)
-        if each.digest is not None and each.size is not None
-    }
-    there = repository.writer.present(required.values())
-    near: frozenset[str] = frozenset()
-    for other in siblings:
-        near |= other.writer.present(blob for digest, blob in required.items() if digest not in there | near)
-    tags = {tag: repository.resolve_tag(tag) for tag in (job.tags.immutable, *(job.tags.mutable if job.test else ()))}
-    return RegistryState(there, near, tags)
-
-
-def _tested(job: PublishJob, cell: Cell, store: Store) -> str:
-    if not job.test:
-        return "no smoke checks (--no-test): the mutable tags do not move"
-    required = SmokeRequirement.of(job.expected or "", job.lock, cell.declarations, require_gpu=job.require_gpu)
-    if job.expected and find_saved(store, required):
-        return "the smoke checks passed for this image before: they need not run again"
-    return "the smoke checks run in an engine" + (", on a GPU" if required.gpu else "") + "; the tags move if they pass"
-
-
-def _unknown(job: PublishJob) -> Iterator[str]:
-    lock = job.lock
-    made = {wheel.name for wheel in lock.wheels}
-    compiled = [build.name for build in lock.builds if build.name not in made]
-    if compiled and not lock.record:
-        yield f"the layers of {', '.join(compiled)}: {counted(len(compiled), 'wheel')} must be compiled first"

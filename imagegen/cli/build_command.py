@@ -34,6 +34,21 @@ builder_option = click.option(
     help="A builder that `docker buildx ls` shows (remote, Kubernetes): it compiles, in place of the engine's own.",
 )
 
+platform_option = click.option(
+    "--platform",
+    metavar="PLATFORMS",
+    help="CELL on these platforms: all, or linux/amd64,linux/arm64. Several have one image index.",
+)
+
+
+def cells_by_index(app: App, pattern: str, platforms: str | None) -> list[tuple[Cell, ...]]:
+    """Return the selected cells, each alone, or with `platforms` those that are one index. Raises UsageError."""
+    chosen = app.matrix.select(pattern)
+    if platforms is None:
+        return [(each,) for each in chosen]
+    groups = [app.matrix.on_platforms(each, platforms) for each in chosen]
+    return list({group[0].id: group for group in groups}.values())
+
 
 # imagegen build: from a lock to a smoke-tested, tagged image.
 
@@ -53,6 +68,7 @@ builder_option = click.option(
     is_flag=True,
     help="Where the archive lacks locked Debian packages, build on today's, from a scratch lock.",
 )
+@platform_option
 @builder_option
 @json_option("Print JSON: for each cell its digest, tags and smoke report.")
 @pass_app
@@ -60,6 +76,7 @@ def command(
     app: App,
     *,
     cell: str,
+    platform: str | None,
     no_test: bool,
     no_audit: bool,
     require_gpu: bool,
@@ -73,13 +90,20 @@ def command(
     An audit of the files runs first; its errors end the build. A glob ('hopper-*') that matches several cells builds
     them side by side, as far as cores, memory and disk allow, continues when one fails, and prints a table; the exit
     code is that of the first cell that failed.
+
+    --platform adds the cells that differ from CELL in the platform alone. With --output they are one layout with an
+    image index, whose digest is the last line.
     """
     if no_test and require_gpu:
         raise OptionConflictError(
             "--require-gpu is about the checks that --no-test leaves out", fix="leave out one of the two"
         )
-    chosen = app.matrix.select(cell)
-    directory = None if output is None else _directory(output, cell, chosen)
+    options = BuildOptions(not no_test, not no_audit, require_gpu, scratch_base, builder)
+    groups = cells_by_index(app, cell, platform)
+    if output is not None:
+        directory = _directory(output, cell, groups)
+        return build_into_layout(app, groups[0], directory, options, as_json=as_json)
+    chosen = [each for group in groups for each in group]
     if len(chosen) > 1:
         flags = {
             "--no-test": no_test,
@@ -90,32 +114,47 @@ def command(
         given = [flag for flag, is_set in flags.items() if is_set] + (["--builder", builder] if builder else [])
         return build(app, chosen, given, as_json=as_json)
     (only,) = chosen
-    lock = app.fresh_lock(only)
-    options = BuildOptions(not no_test, not no_audit, require_gpu, scratch_base, builder)
-    if directory:
-        app.progress.say("note: no smoke checks, they need an engine that runs the image")
-        built = build_layout(app, only, lock, directory, options, compile_wheels=builder is not None)
-    else:
-        built = build_into_engine(app, only, lock, options)
-    report = built.report.as_dict() if built.report else None
+    built = build_into_engine(app, only, app.fresh_lock(only), options)
     if as_json:
-        app.json([{"cell": only.id, "digest": built.digest, "tags": built.tags, "report": report}])
+        app.json([_as_dict(only, built)])
     else:
         click.echo(built.digest)
     return 0
 
 
-def _directory(output: str, pattern: str, chosen: Sequence[Cell]) -> Path:
+def build_into_layout(app: App, cells: Sequence[Cell], directory: Path, options: BuildOptions, *, as_json: bool) -> int:
+    """Build one layout of the cells, and print its digest. Raises as `build_layout`."""
+    locks = [(each, app.fresh_lock(each)) for each in cells]
+    app.progress.say("note: no smoke checks, they need an engine that runs the image")
+    built = build_layout(app, locks, directory, options, compile_wheels=options.builder is not None)
+    if as_json:
+        app.json([_as_dict(cell, image) for cell, image in zip(cells, built, strict=True)])
+        return 0
+    if built[0].index:
+        for cell, image in zip(cells, built, strict=True):
+            app.progress.say(f"{cell.platform}: {image.digest}, {cell.id}")
+    click.echo(built[0].index or built[0].digest)
+    return 0
+
+
+def _as_dict(cell: Cell, built: BuiltImage) -> dict[str, Any]:
+    report = built.report.as_dict() if built.report else None
+    entry = {"cell": cell.id, "digest": built.digest, "tags": built.tags, "report": report}
+    return entry | ({"index": built.index} if built.index else {})
+
+
+def _directory(output: str, pattern: str, groups: Sequence[Sequence[Cell]]) -> Path:
     kind, _, directory = output.partition(":")
     if kind != "oci" or not directory:
         raise UsageError(
             f"--output {output} is not of the form oci:DIR", code="usage-invalid-value", fix="--output oci:./image"
         )
-    if len(chosen) != 1:
-        names = ", ".join(each.id for each in chosen)
+    if len(groups) != 1:
+        names = ", ".join(each.id for group in groups for each in group)
         raise UsageError(
             f"--output takes one cell, and {pattern} matches {names}",
             code="usage-several-cells",
+            why="a layout has one image, or with --platform those of cells that differ in the platform alone",
             fix="name one of them",
         )
     return Path(directory)

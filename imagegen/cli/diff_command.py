@@ -12,7 +12,9 @@ from imagegen.app.comparison import comparison_facts, side_sources
 from imagegen.cli.app import App, Table, json_option, pass_app
 from imagegen.cli.report_command import print_lines
 from imagegen.cli.test_command import changed_numerics
+from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
+from imagegen.core.oci import Platform
 from imagegen.core.text import shown
 from imagegen.image import layers
 from imagegen.run.numerics import Fingerprint, recall
@@ -25,17 +27,24 @@ from imagegen.wheels.throttle import duration
 @click.command("diff")
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
+@click.option(
+    "--platform",
+    metavar="A[,B]",
+    help="Of image indexes, the platform of A's image and of B's: linux/arm64, or linux/amd64,linux/arm64.",
+)
 @json_option()
 @pass_app
-def command(app: App, *, before: str, after: str, as_json: bool) -> None:
+def command(app: App, *, before: str, after: str, platform: str | None, as_json: bool) -> None:
     """Print how B differs from A: packages, source builds, layers, bytes to pull for a host with A.
 
     A and B are cells, lock files, locks of a commit (HEAD~1:cpu-grpo), images of a registry by tag or digest, images of
     the store by digest, or OCI layouts (oci:DIR).
     """
+    first, second = _platforms(platform)
     with Client(app.settings) as client:
         here = side_sources(app, client)
-        found = difference(operands.read(before, here), operands.read(after, here), comparison_facts(app))
+        sides = operands.read(before, here, first), operands.read(after, here, second)
+        found = difference(*sides, comparison_facts(app))
         results = numerics.compare(*(_fingerprints(app, side) for side in (found.before, found.after)))
     if as_json:
         app.json({**_as_dict(found), "numerics": asdict(results) if results else None})
@@ -47,6 +56,22 @@ def command(app: App, *, before: str, after: str, as_json: bool) -> None:
     print_lines(app.out, _lines(found))
     if results:
         print_lines(app.out, changed_numerics(results))
+
+
+def _platforms(text: str | None) -> tuple[Platform | None, Platform | None]:
+    """Parse the platforms of both sides, or the one of both. Raises UsageError."""
+    if text is None:
+        return None, None
+    named = text.split(",")
+    pairs = [each.split("/") for each in named]
+    if len(named) > 2 or any(len(pair) != 2 or not all(pair) for pair in pairs):
+        raise UsageError(
+            f'--platform "{text}" is not one platform or two',
+            code="usage-invalid-value",
+            fix="--platform linux/arm64, or one for each side: --platform linux/amd64,linux/arm64",
+        )
+    found = [Platform(*pair) for pair in pairs]
+    return found[0], found[-1]
 
 
 def _fingerprints(app: App, side: DiffOperand) -> tuple[Fingerprint, ...]:

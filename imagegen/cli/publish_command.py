@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import click
 
-from imagegen.app.publish import KEY_VARIABLE, PublishedImage, Publisher, PublishOptions, plan_publish, publish_image
+from imagegen.app.publish import KEY_VARIABLE, PublishedImage, Publisher, PublishOptions, publish_images
+from imagegen.app.publish_plan import plan_publish
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
-from imagegen.cli.build_command import builder_option
+from imagegen.cli.build_command import builder_option, cells_by_index, platform_option
 from imagegen.cli.report_command import print_report
 from imagegen.core.errors import OptionConflictError
 from imagegen.plan.lock.model import Lock
@@ -46,6 +48,7 @@ key_option = click.option(
     show_default=True,
     help="gzip is for registries and runtimes without zstd; its tags end in -gzip.",
 )
+@platform_option
 @builder_option
 @json_option("Print JSON: for each cell its digest, tags and what was moved.")
 @pass_app
@@ -53,6 +56,7 @@ def command(
     app: App,
     *,
     cell: str,
+    platform: str | None,
     to: str | None,
     dry_run: bool,
     no_test: bool,
@@ -68,6 +72,9 @@ def command(
 
     Mutable tags move when the smoke checks have passed; the immutable tag never moves. The last line on stdout is the
     digest.
+
+    With --platform, the images of several platforms get one image index, which the tags name and whose digest is the
+    last line. The mutable tags move when the checks of each image have passed.
     """
     if no_test and require_gpu:
         raise OptionConflictError("--require-gpu and --no-test exclude each other", fix="leave out one of the two")
@@ -81,36 +88,40 @@ def command(
         key=key,
     )
     publisher = Publisher(app, to, options)
-    chosen = [(each, app.fresh_lock(each)) for each in app.matrix.select(cell)]
+    chosen = [[(each, app.fresh_lock(each)) for each in group] for group in cells_by_index(app, cell, platform)]
     results: list[dict[str, Any]] = []
-    for each, lock in chosen:
+    for group in chosen:
         if dry_run:
-            plan = plan_publish(publisher, each, lock)
-            results.append(plan.as_dict())
+            plans = plan_publish(publisher, group)
+            results += [plan.as_dict() for plan in plans]
             if not as_json:
-                for line in lines(plan):
+                for line in (line for plan in plans for line in lines(plan)):
                     app.out.print(line, soft_wrap=True)
         else:
-            published = _publish(app, publisher, each, lock)
-            results.append(published.as_dict())
+            published = _publish(app, publisher, group)
+            results += [each.as_dict() for each in published]
             if not as_json:
-                click.echo(published.digest)
+                click.echo(published[0].index or published[0].digest)
     if as_json:
         app.json(results)
 
 
-def _publish(app: App, publisher: Publisher, cell: Cell, lock: Lock) -> PublishedImage:
+def _publish(app: App, publisher: Publisher, cells: Sequence[tuple[Cell, Lock]]) -> tuple[PublishedImage, ...]:
     try:
-        published = publish_image(publisher, cell, lock)
+        published = publish_images(publisher, cells)
     except SmokeFailed as error:
         print_report(app.console, error.report)
         raise
-    name = published.repository
-    app.progress.say(f"{cell.id} is {name}:{published.immutable_tag}")
-    for tag, before in published.moved_tags.items():
-        app.progress.say(f"{name}:{tag} -> {published.digest}" + (f" (was {before})" if before else ""))
-    if not published.smoke_report:
+    first = published[0]
+    name, tagged = first.repository, first.index or first.digest
+    for each in published:
+        app.progress.say(f"{each.cell} is {name}" + (f"@{each.digest}" if first.index else f":{each.immutable_tag}"))
+    if first.index:
+        app.progress.say(f"{name}:{first.immutable_tag} -> {tagged}, the index of {len(published)} images")
+    for tag, before in first.moved_tags.items():
+        app.progress.say(f"{name}:{tag} -> {tagged}" + (f" (was {before})" if before else ""))
+    if not first.smoke_report:
         app.progress.say("note: no smoke checks (--no-test), so no other tag has moved")
-    elif not published.moved_tags:
+    elif not first.moved_tags:
         app.progress.say("all its tags were already there")
     return published

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -62,7 +62,8 @@ def command(
 ) -> int:
     """Verify an image of a registry, or of an OCI layout (oci:DIR), against its lock and attestations.
 
-    Each artifact has a line; exit code 0 when none fails, 1 when one does. Only that registry is queried.
+    Each artifact has a line; exit code 0 when none fails, 1 when one does. Only that registry is queried. Of an image
+    index, the image of each platform is verified.
     """
     operands.check_image(reference, partial(known_names, app))
     project = Project(keys=tuple(Key(str(key), key) for key in keys)) if keys else projects.load(app.project)
@@ -84,28 +85,43 @@ def command(
             demands=demands,
             no_signer="none of the keys of --key" if keys else NO_SIGNER,
         )
-        verdict = verified.verdict
-        if again:
-            verdict = replace(verdict, steps=(*verdict.steps, _again(app, verified, source, client)))
+        verdict = _with_rebuild(app, verified, source, client) if again else verified.verdict
     if as_json:
-        app.json(_as_dict(verdict))
+        app.json(_as_dict(verdict) | {"reference": reference, "good": verdict.good, "verdict": verdict.sentence})
     else:
-        for step in verdict.steps:
-            click.echo(shown(f"{step.outcome.value:<11} {step.name}: {step.evidence}"))
+        _print_steps(verdict)
+        for platform, image in verdict.platforms.items():
+            click.echo(shown(f"{platform}:"))
+            _print_steps(image)
         click.echo(shown(verdict.sentence))
     return 0 if verdict.good else 1
 
 
-def _contradiction(app: App, reference: str, lock: Lock) -> str | None:
-    """Return why a registry's name is not one under which publishing puts the lock's image; None: it is one."""
-    name = registry.parse(reference)
+def _print_steps(verdict: ImageVerdict) -> None:
+    for step in verdict.steps:
+        click.echo(shown(f"{step.outcome.value:<11} {step.name}: {step.evidence}"))
+
+
+def _with_rebuild(app: App, verified: Verified, source: operands.ImageLocation, client: Client) -> ImageVerdict:
+    """Return the verdict with a step about a rebuild of each image."""
+    verdict, images = verified.verdict, verified.platforms.items()
+    if images:
+        return replace(
+            verdict, platforms={platform: _with_rebuild(app, each, source, client) for platform, each in images}
+        )
+    return replace(verdict, steps=(*verdict.steps, _again(app, verified, source, client)))
+
+
+def _contradiction(app: App, reference: str, locks: Sequence[Lock]) -> str | None:
+    """Return why a registry's name is not one under which publishing puts the locks' images; None: it is one."""
+    name, lock = registry.parse(reference), locks[0]
     if name.repository.rpartition("/")[2] != lock.image:
         fix = f"--cell {lock.cell} allows it"
         return f"publishing puts it into a repository that is called {lock.image}, not {name.repository} ({fix})"
     if name.tag is None or name.digest or lock.image not in app.matrix.defaults:
         return None
     (default,) = app.matrix.select(lock.image)
-    return contradiction(name.tag, lock, [each for each in app.matrix.cells() if each.image == lock.image], default)
+    return contradiction(name.tag, locks, [each for each in app.matrix.cells() if each.image == lock.image], default)
 
 
 def _again(app: App, verified: Verified, source: operands.ImageLocation, client: Client) -> StepResult:
@@ -136,10 +152,5 @@ def _again(app: App, verified: Verified, source: operands.ImageLocation, client:
 
 def _as_dict(verdict: ImageVerdict) -> dict[str, Any]:
     steps = [asdict(step) | {"outcome": step.outcome.value} for step in verdict.steps]
-    return {
-        "reference": verdict.reference,
-        "digest": verdict.digest,
-        "good": verdict.good,
-        "verdict": verdict.sentence,
-        "steps": steps,
-    }
+    platforms = {platform: _as_dict(each) for platform, each in verdict.platforms.items()}
+    return {"digest": verdict.digest, "steps": steps} | ({"platforms": platforms} if platforms else {})

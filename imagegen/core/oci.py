@@ -222,6 +222,32 @@ def read_index(data: bytes, where: str) -> list[Any]:
         return _list(document.get("manifests"), "manifests", MAX_ENTRIES)
 
 
+def read_images(data: bytes, media_type: str, where: str) -> list[tuple[str, Descriptor]] | None:
+    """Return the images of an index as (platform, manifest), "" for an unnamed platform; None for a manifest.
+
+    `media_type` is the answer's Content-Type. BuildKit's attestations are left out. Raises FetchError.
+    """
+    with _checking(where):
+        document, declared = _load(data, media_type, where)
+        if declared not in _INDEXES:
+            return None
+        entries = [_table(each, "an entry of its index") for each in _list(document.get("manifests"), "manifests")]
+        named = [(_platform(each), each) for each in entries]
+        return [(str(platform or ""), _descriptor(each)) for platform, each in named if not _is_attestation(platform)]
+
+
+def write_image_index(images: Mapping[str, Descriptor]) -> bytes:
+    """Return the index of an image's manifests by platform ("linux/arm64"); these alone decide its bytes.
+
+    Source: OCI image-spec v1.1, image-index.md.
+    """
+    entries = []
+    for platform, manifest in sorted(images.items()):
+        system, _, architecture = platform.partition("/")
+        entries.append(manifest.as_dict() | {"platform": {"os": system, "architecture": architecture}})
+    return canonical_json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": entries})
+
+
 def read_entry(entry: Any) -> tuple[Descriptor, str, dict[str, str]] | None:
     """Parse an index's entry: what it names, its artifact type ("" for none), and the annotations in plain text.
 
@@ -328,11 +354,10 @@ def _choose(entries: Any, platform: Platform, where: str) -> Descriptor:
     fitting: list[tuple[bool, int, dict[str, Any]]] = []
     offered: list[str] = []
     for entry in (_table(each, "an entry of its index") for each in _list(entries, "manifests")):
-        described = _table(entry.get("platform") or {}, "platform")
-        found = Platform(str(described.get("os")), str(described.get("architecture")))
+        found = _platform(entry)
         if found == platform:
-            fitting.append((described.get("variant") not in (None, "", "v1"), len(fitting), entry))
-        elif "unknown" not in (found.os, found.architecture):  # so BuildKit marks attestations
+            fitting.append((entry["platform"].get("variant") not in (None, "", "v1"), len(fitting), entry))
+        elif found and not _is_attestation(found):
             offered.append(str(found))
     if not fitting:
         names = ", ".join(dict.fromkeys(offered)) or "nothing"
@@ -341,6 +366,17 @@ def _choose(entries: Any, platform: Platform, where: str) -> Descriptor:
     _require(chosen.media_type in _MANIFESTS, f"its entry for {platform} is a {chosen.media_type!r}")
     _require(chosen.size <= MAX_MANIFEST, f"its manifest would have {chosen.size} bytes")
     return chosen
+
+
+def _platform(entry: dict[str, Any]) -> Platform | None:
+    """Return the platform of an index's entry; None where it names none."""
+    described = _table(entry.get("platform") or {}, "platform")
+    return Platform(str(described.get("os")), str(described.get("architecture"))) if described else None
+
+
+def _is_attestation(platform: Platform | None) -> bool:
+    """Return whether an entry's platform is the one with which BuildKit marks attestations."""
+    return platform is not None and "unknown" in (platform.os, platform.architecture)
 
 
 def _manifest(document: dict[str, Any], media_type: Any) -> Manifest:
@@ -433,9 +469,9 @@ def name_of(entry: dict[str, Any]) -> str:
     return str(annotations.get(REF_NAME, "")) if isinstance(annotations, dict) else ""
 
 
-def index_entry(name: str, digest: str, size: int) -> dict[str, Any]:
+def index_entry(name: str, digest: str, size: int, media_type: str = MANIFEST_TYPE) -> dict[str, Any]:
     """Return the entry of an index that gives a name to the manifest with this digest and size in bytes."""
-    return Descriptor(MANIFEST_TYPE, digest, size).as_dict() | {"annotations": {REF_NAME: name}}
+    return Descriptor(media_type, digest, size).as_dict() | {"annotations": {REF_NAME: name}}
 
 
 def write_index(entries: Iterable[dict[str, Any]]) -> bytes:

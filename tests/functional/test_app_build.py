@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,8 +20,10 @@ from imagegen.audit.report import AuditReport
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import AuditError
-from imagegen.core.oci import LayerDescriptor
+from imagegen.core.oci import INDEX_TYPE, LayerDescriptor, Layout, Platform, name_of
 from imagegen.core.progress import Progress, Quiet
+from imagegen.core.registry.layout import LayoutRepository
+from imagegen.core.registry.pull import manifest_for
 from imagegen.core.store import Store, images
 from imagegen.image import layers
 from imagegen.image.layers import layer
@@ -209,6 +212,26 @@ def test_what_another_store_has_made_is_made_here_again(machine: Machine, tmp_pa
     assert digest == machine.engine.loaded[-1]
 
 
+def test_a_layout_of_two_platforms_has_one_index(machine: Machine, tmp_path: Path) -> None:
+    lock = machine.lock(b"x = 1\n")
+    arm64 = replace(lock, cell=f"{lock.cell}-linux-arm64", axes={**lock.axes, "platform": "linux/arm64"})
+    session, cells = session_of(machine.store, machine.settings), [(CELL, lock), (CELL, arm64)]
+    options = BuildOptions(audit=False)
+    built = build_layout(session, cells, tmp_path / "layout", options, compile_wheels=False)
+    again = build_layout(session, cells[::-1], tmp_path / "again", options, compile_wheels=False)
+    assert built[0].index == built[1].index == again[0].index
+    (entry,) = Layout(tmp_path / "layout").entries()
+    assert (entry["mediaType"], entry["digest"], name_of(entry)) == (INDEX_TYPE, built[0].index, local_tags(lock)[0])
+    layout = LayoutRepository(tmp_path / "layout", "it")
+    for image, platform in zip(built, ("amd64", "arm64"), strict=True):
+        digest, manifest = manifest_for(layout.manifest, "", Platform("linux", platform), "it")
+        assert digest == image.digest
+        for blob in manifest.blobs:
+            layout.stream(blob.digest, blob.size, io.BytesIO())
+    alone = build_layout(session, cells[1:], tmp_path / "alone", options, compile_wheels=False)
+    assert (alone[0].digest, alone[0].index) == (built[1].digest, None), "as in the index"
+
+
 def auditing(monkeypatch: pytest.MonkeyPatch, *severities: Severity) -> list[str]:
     """An audit that finds a thing wrong for each severity; gives the subjects that it is asked about."""
     requested: list[str] = []
@@ -236,7 +259,7 @@ def test_an_audit_that_finds_an_error_ends_a_build_before_there_is_an_image(
     assert requested == [lock.cell], "the second time it is remembered"
     session = session_of(machine.store, machine.settings)
     with pytest.raises(AuditError):
-        build_layout(session, CELL, lock, tmp_path / "layout", BuildOptions(), compile_wheels=False)
+        build_layout(session, [(CELL, lock)], tmp_path / "layout", BuildOptions(), compile_wheels=False)
     assert not (tmp_path / "layout").exists()
     assert not machine.engine.tags
     assert not images.images(machine.store)

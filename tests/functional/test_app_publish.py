@@ -15,11 +15,20 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.app.publish import PublishedImage, Publisher, PublishJob, PublishOptions, _publish
+from imagegen.app.publish import AssembledImage, PublishedImage, Publisher, PublishJob, PublishOptions, _publish
 from imagegen.core.config import Settings
 from imagegen.core.errors import ImagegenError
 from imagegen.core.net import Client
-from imagegen.core.oci import CONFIG_TYPE, ZSTD_TYPE, Descriptor, digest_of, write_manifest
+from imagegen.core.oci import (
+    CONFIG_TYPE,
+    INDEX_TYPE,
+    MANIFEST_TYPE,
+    ZSTD_TYPE,
+    Descriptor,
+    digest_of,
+    write_image_index,
+    write_manifest,
+)
 from imagegen.core.progress import Progress
 from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.store import Store
@@ -41,9 +50,10 @@ from tests.support.session import session_of
 REPOSITORY = "acme/rl/demo"
 TAGS = Tags("2026.11.20-demo-1a2b3c4d", ("latest", "cpu", "cpu-py311"))
 EMPTY = b"{}"
+AMD64, ARM64 = "linux/amd64", "linux/arm64"
 
 
-def lock_of(version: str) -> Lock:
+def lock_of(version: str, platform: str = AMD64) -> Lock:
     wheel = LockedWheel(
         "demo",
         version,
@@ -52,9 +62,9 @@ def lock_of(version: str) -> Lock:
     )
     uv = LockedWheel("uv", "1.0", LockedFile("uv-1.0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
     base = LockedBase("debian12", "debian", "bookworm", {}, ())
-    axes = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
+    axes = {"platform": platform, "python": "3.11", "cuda": "cpu"}
     return Lock(
-        cell="demo-cpu-py311",
+        cell="demo-cpu-py311" + ("" if platform == AMD64 else "-linux-arm64"),
         image="demo",
         axes=axes,
         inputs={},
@@ -76,6 +86,7 @@ class World:
         self.store = Store(root / "store")
         self.settings = Settings.from_environment(environment(root))
         self.passes, self.tested, self.made = True, 0, 0
+        self.fails: set[str] = set()  # platforms on which the checks fail
         self.signed: dict[str, str] = {}  # digest of a document -> who attests it
 
     def image(self, version: str) -> Image:
@@ -100,8 +111,40 @@ class World:
         progress: Progress | None = None,
         expected: str | None = None,
     ) -> PublishedImage:
-        """Publish with the steps that need a real lock, wheels, an engine or a signer replaced by this world's."""
-        job = PublishJob(lock_of(version), tags, test=test, expected=expected)
+        """Publish an image with the steps that need real wheels, an engine or a signer replaced by this world's."""
+        (published,) = self.publish_all([lock_of(version)], tags, test=test, progress=progress, expected=[expected])
+        return published
+
+    def publish_index(self, version: str, tags: Tags = TAGS, **more: Any) -> tuple[PublishedImage, ...]:
+        """Publish the images of both platforms, whose upper layers differ."""
+        return self.publish_all([lock_of(version), lock_of(f"{version}+arm", ARM64)], tags, **more)
+
+    def index(self, version: str) -> bytes:
+        """The index of what `publish_index` publishes."""
+        images = {AMD64: self.image(version), ARM64: self.image(f"{version}+arm")}
+        return write_image_index(
+            {name: Descriptor(MANIFEST_TYPE, each.digest, len(each.manifest)) for name, each in images.items()}
+        )
+
+    def publish_all(
+        self,
+        locks: Sequence[Lock],
+        tags: Tags = TAGS,
+        *,
+        test: bool = True,
+        progress: Progress | None = None,
+        expected: Sequence[str | None] = (None, None),
+    ) -> tuple[PublishedImage, ...]:
+        jobs = [
+            PublishJob(
+                cast("Cell", SimpleNamespace(id=lock.cell, declarations=Declarations())),
+                lock,
+                tags,
+                test=test,
+                expected=digest,
+            )
+            for lock, digest in zip(locks, expected, strict=False)
+        ]
         publisher = SimpleNamespace(
             session=session_of(self.store, self.settings, progress),
             options=PublishOptions(test=test),
@@ -109,22 +152,21 @@ class World:
             signer=None,
             source=None,
         )
-        cell = cast("Cell", SimpleNamespace(id=job.lock.cell, declarations=Declarations()))
         with pytest.MonkeyPatch.context() as patch:
-            for name, step in self.steps(version).items():
+            for name, step in self.steps().items():
                 patch.setattr(f"imagegen.app.publish.{name}", step)
             with Client(self.settings, attempts=1, backoff=0.001) as client:
-                return _publish(cast("Publisher", publisher), cell, job, self.repository(client), ())
+                return _publish(cast("Publisher", publisher), jobs, self.repository(client), ())
 
-    def steps(self, version: str) -> dict[str, Callable[..., Any]]:
-        def assemble_image(*_: Any, **__: Any) -> Image:
+    def steps(self) -> dict[str, Callable[..., Any]]:
+        def assemble_image(_: Any, __: Any, lock: Lock, **___: Any) -> Image:
             self.made += 1
-            return self.image(version)
+            return self.image(lock.wheels[0].version)
 
-        def run_smoke_checks(*_: Any) -> SmokeReport:
+        def run_smoke_checks(_: Any, built: AssembledImage, *__: Any) -> SmokeReport:
             self.tested += 1
-            status = "pass" if self.passes else "fail"
-            return SmokeReport(self.image(version).digest, "demo-cpu-py311", (CheckResult("imports", status, 0.1),))
+            status = "pass" if self.passes and built.lock.platform not in self.fails else "fail"
+            return SmokeReport(built.image.digest, built.lock.cell, (CheckResult("imports", status, 0.1),))
 
         def read(repository: RemoteRepository, digest: str) -> Any:
             return SimpleNamespace(documents=self.attached(repository, digest), signers=())
@@ -294,6 +336,76 @@ def test_a_report_that_a_trusted_signer_attests_is_not_made_again(world: World, 
     assert untrusted.tested == 1, "a report without a trusted signature is not reused"
 
 
+def test_images_of_two_platforms_are_one_index(world: World) -> None:
+    amd64, arm64 = world.publish_index("1.0")
+    index = digest_of(world.index("1.0"))
+    assert (amd64.index, arm64.index) == (index, index)
+    assert world.tags() == dict.fromkeys((TAGS.immutable, *TAGS.mutable), index)
+    assert (amd64.digest, arm64.digest) == (world.image("1.0").digest, world.image("1.0+arm").digest)
+    assert arm64.pushed.there.size == len(b"base") * 10, "the layer that both have is sent once"
+    assert set(world.said(amd64.digest)) == set(world.said(arm64.digest)) == {"audit", "sbom", "smoke"}
+    before = dict(world.registry.documents)
+    assert not any(each.changed for each in world.publish_index("1.0"))
+    assert world.registry.documents == before
+
+
+def test_an_image_becomes_an_index_under_the_same_tags(world: World) -> None:
+    first = world.publish("1.0")
+    for each in world.publish_index("1.0", replace(TAGS, immutable="fixed-2")):
+        assert each.moved_tags == dict.fromkeys(TAGS.mutable, first.digest)
+    assert world.tags()[TAGS.immutable] == first.digest
+    assert world.publish("1.0").moved_tags == dict.fromkeys(TAGS.mutable, digest_of(world.index("1.0")))
+
+
+@pytest.mark.fault(
+    "Publishing",
+    "the registry refuses an image index, once or always",
+    "no tag names anything new, though both images are there; the next run ends as an undisturbed one",
+)
+def test_a_registry_that_refuses_an_index_gets_no_tag(world: World) -> None:
+    world.publish("1.0")
+    before = world.tags()
+
+    def refuses(handler: BaseHTTPRequestHandler) -> bool:
+        refused = handler.command == "PUT" and handler.headers.get("Content-Type") == INDEX_TYPE
+        if refused:
+            received(handler)
+            send(handler, 415, b"")
+        return refused
+
+    world.registry.faults.append(refuses)
+    with raises("publish-write-failed") as failed:
+        world.publish_index("2.0", replace(TAGS, immutable="fixed-2"))
+    assert "leave out --platform" in str(failed.value.fix)
+    assert world.tags() == before
+    manifests = {path.rpartition("/")[2] for path in world.registry.documents if "/manifests/" in path}
+    assert manifests >= {world.image("2.0").digest, world.image("2.0+arm").digest}
+    world.registry.faults.clear()
+    assert world.publish_index("2.0", replace(TAGS, immutable="fixed-2"))[0].pushed.sent.blobs == 0
+    assert world.tags()["latest"] == digest_of(world.index("2.0"))
+
+
+def test_checks_that_fail_on_one_platform_move_nothing(world: World) -> None:
+    first = world.publish("1.0")
+    world.fails = {ARM64}
+    with raises("smoke-failed"):
+        world.publish_index("2.0", replace(TAGS, immutable="fixed-2"))
+    assert {tag: world.tags()[tag] for tag in TAGS.mutable} == dict.fromkeys(TAGS.mutable, first.digest)
+    world.fails, world.tested = set(), 0
+    world.publish_index("2.0", replace(TAGS, immutable="fixed-2"))
+    assert world.tested == 1, "those of the other platform had passed"
+
+
+def test_another_index_under_the_immutable_tag_is_refused_first(world: World) -> None:
+    world.publish_index("1.0")
+    world.made = 0
+    for version in ("2.0", "2.0+arm"):
+        world.image(version)  # so that the store has both manifests
+    with raises("publish-tag-immutable"):
+        world.publish_index("2.0", expected=[world.image("2.0").digest, world.image("2.0+arm").digest])
+    assert world.made == 0
+
+
 def interrupted(world: World, before: Mapping[str, tuple[str, bytes]], at: int, *, for_good: bool) -> None:
     """Publish 2.0 in a registry that stands at `before` and refuses request `at`, or that and all that follow."""
     count = [0]
@@ -310,7 +422,7 @@ def interrupted(world: World, before: Mapping[str, tuple[str, bytes]], at: int, 
     world.registry.documents = dict(before)
     world.registry.faults = [fault]
     with suppress(ImagegenError):
-        world.publish("2.0", replace(TAGS, immutable="fixed-2"))
+        world.publish_index("2.0", replace(TAGS, immutable="fixed-2"))
     world.tags()
     world.registry.faults = []
 
@@ -335,7 +447,7 @@ def test_wherever_it_breaks_off_the_next_run_ends_as_if_nothing_had_happened(
     world.publish("1.0")
     before = dict(world.registry.documents)
     world.registry.requested.clear()
-    world.publish("2.0", replace(TAGS, immutable="fixed-2"))
+    world.publish_index("2.0", replace(TAGS, immutable="fixed-2"))
     requests, after = len(world.registry.requested), world.ends()
     assert requests > 20
     for at in range(requests, 0, -step):
@@ -343,6 +455,6 @@ def test_wherever_it_breaks_off_the_next_run_ends_as_if_nothing_had_happened(
         stands = world.tags()
         if not for_good:
             assert len({stands[tag] for tag in TAGS.mutable}) == 1, at
-        world.publish("2.0", replace(TAGS, immutable="fixed-2"))
+        world.publish_index("2.0", replace(TAGS, immutable="fixed-2"))
         assert world.ends() == after, at
         assert not Cache("publishing", dict).keys(world.store), "the journal is closed"

@@ -19,6 +19,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError, UsageError
 from imagegen.core.git import local
 from imagegen.core.net import Client
+from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Platform, write_image_index
 from imagegen.core.store import Store
 from imagegen.plan import lock as locks
 from imagegen.plan.lock.model import Lock
@@ -177,6 +178,27 @@ def test_an_image_that_only_the_projects_lock_explains(here: Here, published: Pu
     locks.write(replace(here.lock, as_of="2026-11-18T00:00:00Z"), here.project / "locks" / f"{CELL}.toml")
     bare = operands.read(published.reference, here.places)
     assert (bare.lock, bare.source) == (None, "its manifest and labels alone, since no lock is attached to it")
+
+
+def test_the_image_of_a_platform_of_an_index(here: Here, published: Published) -> None:
+    """Both sides may be images of one tag."""
+    other = replace(here.lock, axes={**here.lock.axes, "platform": "linux/arm64"})
+    beside = Published(published.registry, *made(other, here.places.store), here.places.store)
+    images = {"linux/amd64": published.image, "linux/arm64": beside.image}
+    index = write_image_index(
+        {name: Descriptor(MANIFEST_TYPE, each.digest, len(each.manifest)) for name, each in images.items()}
+    )
+    published.registry.documents[published.manifest("1")] = INDEX_TYPE, index
+    for name, image in images.items():
+        assert operands.read(published.reference, here.places, Platform(*name.split("/"))).digest == image.digest
+    assert operands.read(published.reference, here.places).digest == published.image.digest
+    alone = f"{published.reference.removesuffix(':1')}@{published.image.digest}"
+    for text in (published.reference, alone):
+        with raises("fetch-wrong-platform"):
+            operands.read(text, here.places, Platform("linux", "riscv64"))
+    with raises("usage-unknown-platform"):
+        operands.read("tiny", here.places, Platform("linux", "arm64"))
+    assert operands.read("tiny", here.places, Platform("linux", "amd64")).lock == here.lock
 
 
 def test_a_layout_of_several_images(here: Here, published: Published, tmp_path: Path) -> None:

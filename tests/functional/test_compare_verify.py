@@ -13,7 +13,7 @@ import pytest
 
 from imagegen.app import comparison
 from imagegen.core.net import NotFoundError, UnavailableError, UnreachableError
-from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE
+from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of
 from imagegen.core.store import images
 from imagegen.image import layers
 from imagegen.image.layers.image import image
@@ -24,8 +24,10 @@ from imagegen.supply.compare import operands, wording
 from imagegen.supply.compare.contents import StepStatus
 from imagegen.supply.compare.difference import difference
 from imagegen.supply.compare.operands import SideSources
+from imagegen.supply.trust import statement
 from imagegen.supply.trust.documents import (
     AUDIT,
+    BUNDLE,
     FACTS,
     LAYERS,
     LOCK,
@@ -288,23 +290,90 @@ def test_compiled_wheels_have_hashes_of_their_own(tmp_path: Path) -> None:
         assert world.verify(layers=False).good
 
 
-def test_an_index_is_no_image_that_anybody_signed(world: World) -> None:
-    """It says which image a machine gets: what is not looked at must not pass along with what is."""
-    published, digest = world.published, world.published.image.digest
-    own = {"mediaType": MANIFEST_TYPE, "digest": digest, "size": len(published.image.manifest)}
-    amd64, other = {"os": "linux", "architecture": "amd64"}, {**own, "digest": "sha256:" + "9" * 64}
-    attestation = {**other, "platform": {"os": "unknown", "architecture": "unknown"}}  # as BuildKit lists them
+AMD64, ARM64 = {"os": "linux", "architecture": "amd64"}, {"os": "linux", "architecture": "arm64"}
 
-    def wrong(*entries: dict[str, Any]) -> set[str]:
+
+class Index:
+    """An index under the tag of a world's image, with the image of the same lock for arm64 beside it."""
+
+    def __init__(self, world: World, arm64: Published, *, signed: bool = True) -> None:
+        self.world, self.signed = world, signed
+        images = (world.published.image, arm64.image)
+        self.amd64, self.arm64 = (
+            Descriptor(MANIFEST_TYPE, each.digest, len(each.manifest)).as_dict() for each in images
+        )
+
+    def wrong(self, *entries: dict[str, Any]) -> set[str]:
+        """Return the names of the failed steps of an index with these entries."""
         index = json.dumps({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": entries}).encode()
-        published.registry.documents[published.manifest("1")] = (INDEX_TYPE, index)
-        return {step.name for step in world.verify(layers=False).wrong}
+        published = self.world.published
+        for name in ("1", digest_of(index)):
+            published.registry.documents[published.manifest(name)] = (INDEX_TYPE, index)
+        if self.signed:
+            digest = digest_of(index)
+            bundle = self.world.signer.sign(statement.write(digest, SIGNATURE, b"{}"))
+            published.attach("index", BUNDLE, bundle, subject=Descriptor(INDEX_TYPE, digest, len(index)))
+        return {step.name for step in self.world.verify(layers=False).wrong}
 
-    honest = own | {"platform": amd64}
-    assert wrong(honest, attestation) == set()
-    assert wrong(honest, other | {"platform": {**amd64, "variant": "v3"}}) == {"index"}
-    assert wrong(other | {"platform": {"os": "linux", "architecture": "arm64"}}, honest) == {"index"}
-    assert wrong(honest, other) == {"index"}
+
+@pytest.fixture(scope="module")
+def arm64(once: World, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """The image of the lock's cell for arm64, in the same repository, in which the tag names the other image."""
+    lock = replace(TINY, cell=f"{TINY.cell}-linux-arm64", axes={**TINY.axes, "platform": "linux/arm64"})
+    documents, tag = once.published.registry.documents, once.published.manifest("1")
+    tagged = documents[tag]
+    found = publish(once.published.registry, lock, tmp_path_factory.mktemp("arm64"), signed_by=once)
+    documents[tag] = tagged
+    return found
+
+
+@pytest.fixture
+def index(world: World, arm64: World) -> Index:
+    return Index(world, arm64.published)
+
+
+@pytest.mark.fault(
+    "Trust", "an index leads to another image, or to one for another processor, or nobody signed it", "verify names it"
+)
+def test_an_index_is_verified_with_the_image_of_each_platform(index: Index) -> None:
+    amd64, arm64 = index.amd64 | {"platform": AMD64}, index.arm64 | {"platform": ARM64}
+    assert index.wrong(amd64, arm64) == set()
+    verdict = index.world.verify(layers=False)
+    assert set(verdict.platforms) == {"linux/amd64", "linux/arm64"}
+    assert {step.name for step in verdict.steps} == {"index", "platforms", "signature"}
+    attestation = index.amd64 | {
+        "digest": "sha256:" + "9" * 64,
+        "platform": {"os": "unknown", "architecture": "unknown"},
+    }
+    assert index.wrong(amd64, arm64, attestation) == set()
+    assert index.wrong(amd64, attestation) == set(), "an index of one image is that image"
+    assert index.wrong(index.amd64 | {"platform": ARM64}, index.arm64 | {"platform": AMD64}) == {
+        "linux/amd64 config",
+        "linux/arm64 config",
+    }
+    assert index.wrong(amd64, arm64 | {"digest": "sha256:" + "9" * 64}) == {"linux/arm64 manifest"}
+    assert index.wrong(amd64, index.arm64) == {"index"}
+    assert index.wrong(amd64, arm64 | {"platform": {**AMD64, "variant": "v3"}}) == {"index"}
+    assert index.wrong(attestation, attestation) == {"index"}
+    index.signed = False
+    assert index.wrong(arm64, amd64, attestation) == {"signature"}, "no one says which image a machine gets"
+
+
+def test_images_of_an_index_that_differ_in_more_than_the_platform(world: World, tmp_path: Path) -> None:
+    axes = {**TINY.axes, "platform": "linux/arm64", "attention": "sdpa"}
+    lock = replace(TINY, cell="tiny-cpu-py311-sdpa-linux-arm64", axes=axes)
+    other = publish(world.published.registry, lock, tmp_path, signed_by=world)
+    index = Index(world, other.published)
+    assert index.wrong(index.amd64 | {"platform": AMD64}, index.arm64 | {"platform": ARM64}) == {"platforms"}
+
+
+def test_a_byte_of_an_image_of_an_index_is_named(index: Index, arm64: World) -> None:
+    entries = (index.amd64 | {"platform": AMD64}, index.arm64 | {"platform": ARM64})
+    arm64.published.flip(arm64.published.blob(json.loads(arm64.published.image.manifest)["config"]["digest"]))
+    assert index.wrong(*entries) == {"linux/arm64 config"}
+    shared = arm64.published.image.layers[-1]
+    arm64.published.flip(arm64.published.blob(shared.digest))
+    assert index.world.wrong() == {"linux/arm64 config", f"linux/amd64 layer {shared.name}"}
 
 
 def test_an_image_that_is_not_there(world: World) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imagegen.app.publish import PublishedImage, Publisher, PublishOptions, publish_image
+from imagegen.app.publish import PublishedImage, Publisher, PublishOptions, publish_images
 from imagegen.cli.app import App
 from imagegen.core.context import Context
 from imagegen.core.net import Client
@@ -161,9 +161,16 @@ class Machine:
         )  # fmt: skip
 
     def publish(self, lock: Lock, *, key: bool = True, to: str = "acme/rl", **wishes: Any) -> PublishedImage:
+        (published,) = self.publish_all([lock], key=key, to=to, **wishes)
+        return published
+
+    def publish_all(
+        self, locks: Sequence[Lock], *, key: bool = True, to: str = "acme/rl", **wishes: Any
+    ) -> tuple[PublishedImage, ...]:
+        """Publish the images of the locks as one index."""
         requested = PublishOptions(key=self.team.key if key else None, **wishes)
         publisher = Publisher(cast("App", self.app), f"{self.team.registry.host}/{to}", requested)
-        return publish_image(publisher, CELL, lock)
+        return publish_images(publisher, [(CELL, lock) for lock in locks])
 
     def kinds(self, digest: str) -> dict[str, str | None]:
         """Name of each attached document's kind -> who attests it."""
@@ -173,6 +180,13 @@ class Machine:
             found = gather(place.reader, digest, Trust(publisher.project)).documents
         assert len({each.document.kind for each in found}) == len(found), "each once"
         return {each.document.kind.name: each.signer for each in found}
+
+    def signers(self, digest: str) -> tuple[str, ...]:
+        """Names of the trusted signers of an image or an index."""
+        publisher = Publisher(cast("App", self.app), f"{self.team.registry.host}/acme/rl", PublishOptions())
+        with Client(self.app.settings) as client:
+            place = publisher.repository(client, publisher.reference("demo"))
+            return gather(place.reader, digest, Trust(publisher.project)).signers
 
 
 SIGNED = ("lock", "layers", "sbom", "provenance", "audit", "smoke")
@@ -326,3 +340,20 @@ def test_gzip_has_tags_of_its_own(team: Team, engines: Engines) -> None:
     bases = len(team.bases)
     again = team.machine("two").publish(lock, compression="gzip", test=False)
     assert (again.digest, again.pushed.sent.blobs, len(team.bases)) == (packed.digest, 0, bases)
+
+
+def test_an_index_is_signed_and_its_images_are_found_behind_its_tag(team: Team, engines: Engines) -> None:
+    lock = team.lock(b"x = 1\n")
+    arm64 = replace(lock, cell=f"{lock.cell}-linux-arm64", axes={**lock.axes, "platform": "linux/arm64"})
+    one = team.machine("one", lock)
+    published = one.publish_all([lock, arm64])
+    assert [one.kinds(each.digest) for each in published] == [dict.fromkeys(SIGNED, "release")] * 2
+    index = str(published[0].index)
+    assert one.kinds(index) == {}
+    assert one.signers(index) == ("release",)
+    bases, requested = len(team.bases), len(team.registry.requested)
+    again = team.machine("two").publish_all([lock, arm64])
+    assert [each.digest for each in again] == [each.digest for each in published]
+    assert (again[0].index, again[0].moved_tags, len(team.bases), len(engines.got)) == (index, {}, bases, 2)
+    changing = [path for method, path in team.registry.requested[requested:] if method in ("PUT", "PATCH")]
+    assert [path.rpartition("/")[2] for path in changing] == [*(each.digest for each in published), index]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.core.oci import MANIFEST_TYPE
+from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of, write_image_index
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.publish.tags import contradiction
+from imagegen.supply.publish.tags import contradiction, index_inputs
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.registry_server import StandIn
@@ -22,6 +22,7 @@ from tests.support.verified_image import World, publish
 
 CELL = "blackwell-vllm-cu130-py311"
 OTHER = "blackwell-vllm-cu130-py312"
+ARM64 = f"{CELL}-linux-arm64"
 IMAGE = "blackwell-vllm"
 Verify = Callable[..., tuple[object, set[str]]]
 
@@ -94,9 +95,9 @@ def test_a_tag_of_another_cell_fails(verify: Verify, signed: World) -> None:
     (default,) = matrix.select(IMAGE)
     own = inputs_hash(lock).removeprefix("sha256:")[:8]
     for tag in ("cu130-py311-gzip", f"2026.11.20-any-title-{own}", "stable", "1"):
-        assert contradiction(tag, lock, cells, default) is None, tag
+        assert contradiction(tag, [lock], cells, default) is None, tag
     for tag in ("nightly-cu130-py312-gzip", "2026.11.20-torch2.13.0-cu130-py311-01234567"):
-        assert contradiction(tag, lock, cells, default), tag
+        assert contradiction(tag, [lock], cells, default), tag
 
 
 def test_the_cell_that_is_named_is_demanded(verify: Verify) -> None:
@@ -139,4 +140,38 @@ def test_each_mutable_tag_belongs_to_one_cell() -> None:
     (default,) = matrix.select(IMAGE)
     locks = [lock_of(cell.id) for cell in cells]
     for tag in ("latest", "nightly", "cu130", "latest-gzip", *(cell.id.removeprefix(f"{IMAGE}-") for cell in cells)):
-        assert sum(contradiction(tag, lock, cells, default) is None for lock in locks) == 1, tag
+        assert sum(contradiction(tag, [lock], cells, default) is None for lock in locks) == 1, tag
+
+
+def test_tags_of_an_index_are_those_of_its_cell_for_the_default_platform() -> None:
+    matrix = shipped_matrix()
+    cells = [cell for cell in matrix.cells() if cell.image == IMAGE]
+    (default,) = matrix.select(IMAGE)
+    locks = [lock_of(ARM64), lock_of(CELL)]
+    own = index_inputs(locks).removeprefix("sha256:")[:8]
+    for tag in ("latest", "cu130-py311", f"2026.11.20-any-title-{own}"):
+        assert contradiction(tag, locks, cells, default) is None, tag
+    alone = inputs_hash(lock_of(CELL)).removeprefix("sha256:")[:8]
+    for tag in ("cu130-py311-linux-arm64", "cu130-py312", f"2026.11.20-any-title-{alone}"):
+        assert contradiction(tag, locks, cells, default), tag
+
+
+def test_an_index_on_the_command_line(registry: StandIn, signed: World, run: Run, tmp_path: Path) -> None:
+    """Its name is held to the cells of its images, and each image has steps of its own."""
+    arm64 = publish(registry, lock_of(ARM64), tmp_path / "arm64", f"acme/rl/{IMAGE}", signed_by=signed)
+    images = {"linux/amd64": signed.published.image, "linux/arm64": arm64.published.image}
+    index = write_image_index(
+        {name: Descriptor(MANIFEST_TYPE, each.digest, len(each.manifest)) for name, each in images.items()}
+    )
+    registry.documents[signed.published.manifest("latest")] = INDEX_TYPE, index
+    name = f"{registry.host}/acme/rl/{IMAGE}"
+    project = tmp_path / "project"
+    project.mkdir()
+    for cell, code in ((CELL, 0), (ARM64, 0), (OTHER, 1)):
+        done = run("--project", str(project), "verify", f"{name}:latest", "--no-layers", "--json", "--cell", cell)
+        found = json.loads(done.out)
+        assert (done.code, found["digest"]) == (code, digest_of(index)), cell
+        assert {platform: each["digest"] for platform, each in found["platforms"].items()} == {
+            platform: each.digest for platform, each in images.items()
+        }
+    assert run("--project", str(project), "verify", f"{name}:latest", "--no-layers").code == 0

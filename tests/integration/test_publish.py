@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import os
 import shutil
 import signal
 import subprocess
+import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.data import shipped
-from imagegen.core.errors import EngineError
+from imagegen.core.errors import EngineError, PublishError
 from imagegen.core.net import Client
-from imagegen.core.oci import MANIFEST_TYPE, Descriptor, Platform
+from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Platform, read_manifest, write_image_index
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.registry.reference import endpoint, engine_name
@@ -34,7 +36,7 @@ from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.documents import PROVENANCE
 from imagegen.supply.trust.keys import Trust
 from imagegen.supply.trust.project import Project
-from tests.support.docker_registry import USER, Hub, login, serving
+from tests.support.docker_registry import PASSWORD, USER, Hub, login, serving
 from tests.support.hostile_repository import fetch_lazily, give_away, plain_git
 from tests.support.machines import Debian
 from tests.support.registry_proxy import Way
@@ -273,6 +275,38 @@ def test_an_engine_gets_from_the_registry_what_the_store_lacks(
             assert container.exec(["cat", "/said"], timeout=60).stdout == b"pulled"
     finally:
         engine.client.api.remove_image(tag)
+
+
+def test_an_engine_pulls_the_image_of_its_platform(engine: Engine, busybox: bytes, hub: Hub, tmp_path: Path) -> None:
+    store, settings = Store(tmp_path / "store"), login(tmp_path / "home", hub.host)
+    name, api = parse(f"{hub.host}/acme/rl/both"), engine.client.api
+    images: dict[str, Descriptor] = {}
+    with Client(settings) as client:
+        target = PushTarget(name, client, settings)
+        for architecture in ("amd64", "arm64"):
+            digest = tiny_image(store, busybox, {"said": architecture.encode()}, architecture)
+            manifest = store.read(digest)
+            target.upload_all(read_manifest(manifest, digest).blobs, store, _Nothing())
+            images[f"linux/{architecture}"] = Descriptor(MANIFEST_TYPE, digest, len(manifest))
+        with pytest.raises(PublishError):
+            target.put(write_image_index(images), INDEX_TYPE, "both")
+        assert target.manifest("both") is None, "a registry takes no index before its images"
+        for image in images.values():
+            target.put(store.read(image.digest), MANIFEST_TYPE)
+        target.put(write_image_index(images), INDEX_TYPE, "both")
+    called, user = engine_name(name, settings), {"username": USER, "password": PASSWORD}
+    for platform in images:
+        api.pull(called, "both", auth_config=user, platform=platform)
+        container = api.create_container(f"{called}:both", platform=platform)
+        try:
+            stream, _ = api.get_archive(container, "/said")
+            with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
+                said = archive.extractfile("said")
+                assert said
+                assert f"linux/{said.read().decode()}" == platform
+        finally:
+            api.remove_container(container)
+    api.remove_image(f"{called}:both")
 
 
 @pytest.mark.fault(

@@ -70,15 +70,27 @@ class Published:
     def blob(self, digest: str) -> str:
         return f"/v2/{self.repository}/blobs/{digest}"
 
-    def attach(self, name: str, kind: str, content: bytes, annotations: Mapping[str, str] | None = None) -> None:
-        """Put an artifact there that refers to the image, in place of the one of this name."""
-        self.attach_all(name, kind, {"": content}, annotations)
+    def attach(
+        self,
+        name: str,
+        kind: str,
+        content: bytes,
+        annotations: Mapping[str, str] | None = None,
+        subject: Descriptor | None = None,
+    ) -> None:
+        """Put an artifact there that refers to the image, or to `subject`, in place of the one of this name."""
+        self.attach_all(name, kind, {"": content}, annotations, subject)
 
     def attach_all(
-        self, name: str, kind: str, contents: Mapping[str, bytes], annotations: Mapping[str, str] | None = None
+        self,
+        name: str,
+        kind: str,
+        contents: Mapping[str, bytes],
+        annotations: Mapping[str, str] | None = None,
+        subject: Descriptor | None = None,
     ) -> None:
         """Attach contents by their titles, as `attach` does."""
-        image = Descriptor(MANIFEST_TYPE, self.image.digest, len(self.image.manifest))
+        image = subject or Descriptor(MANIFEST_TYPE, self.image.digest, len(self.image.manifest))
         blobs = {title: Descriptor(kind, digest_of(content), len(content)) for title, content in contents.items()}
         manifest = write_artifact(kind, blobs.items(), annotations or {}, image)
         self.registry.blob(self.repository, EMPTY_CONTENT, EMPTY.media_type)
@@ -86,9 +98,9 @@ class Published:
             self.registry.blob(self.repository, content, kind)
         digest = digest_of(manifest)
         self.registry.documents[self.manifest(digest)] = (MANIFEST_TYPE, manifest)
-        entries = [each for each in self._listed() if each["digest"] != self.attached.get(name, ("",))[0]]
+        entries = [each for each in self._listed(image.digest) if each["digest"] != self.attached.get(name, ("",))[0]]
         entry = Descriptor(MANIFEST_TYPE, digest, len(manifest)).as_dict()
-        self._list([*entries, entry | {"artifactType": kind, "annotations": dict(annotations or {})}])
+        self._list([*entries, entry | {"artifactType": kind, "annotations": dict(annotations or {})}], image.digest)
         self.attached[name] = (digest, *(digest_of(content) for content in contents.values()))
 
     def drop(self, name: str) -> None:
@@ -116,16 +128,15 @@ class Published:
         (root / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [manifest, *self._listed()]}))
         return f"oci:{root}"
 
-    def _listed(self) -> list[dict[str, Any]]:
-        _, data = self.registry.documents.get(self.manifest(fallback_tag(self.image.digest)), ("", b'{"manifests":[]}'))
+    def _listed(self, subject: str | None = None) -> list[dict[str, Any]]:
+        path = self.manifest(fallback_tag(subject or self.image.digest))
+        _, data = self.registry.documents.get(path, ("", b'{"manifests":[]}'))
         return list(json.loads(data)["manifests"])
 
-    def _list(self, entries: list[dict[str, Any]]) -> None:
+    def _list(self, entries: list[dict[str, Any]], subject: str | None = None) -> None:
         index = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": entries}
-        self.registry.documents[self.manifest(fallback_tag(self.image.digest))] = (
-            INDEX_TYPE,
-            json.dumps(index).encode(),
-        )
+        path = self.manifest(fallback_tag(subject or self.image.digest))
+        self.registry.documents[path] = (INDEX_TYPE, json.dumps(index).encode())
 
 
 def lock_document(lock: Lock) -> bytes:

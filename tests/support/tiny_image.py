@@ -15,12 +15,12 @@ from imagegen.core.store import Store
 PROGRAMS = ("sh", "cat", "echo", "sleep", "kill", "ls")
 
 
-def tiny_image(store: Store, busybox: bytes, files: Mapping[str, bytes]) -> str:
+def tiny_image(store: Store, busybox: bytes, files: Mapping[str, bytes], architecture: str = "amd64") -> str:
     """Put an image with busybox in its first layer and `files` in its second into the store; the manifest's digest."""
     tools = {"bin/busybox": busybox, **{f"bin/{name}": "busybox" for name in PROGRAMS}}
     layers = [_layer(store, tools), _layer(store, files)]
     config = {
-        "architecture": "amd64",
+        "architecture": architecture,
         "os": "linux",
         "config": {"Env": ["PATH=/bin"], "Cmd": ["sh"]},
         "rootfs": {"type": "layers", "diff_ids": [diff_id for diff_id, _ in layers]},

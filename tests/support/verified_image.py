@@ -144,14 +144,23 @@ def settings(tmp_path: Path) -> Settings:
     return Settings.from_environment(env)
 
 
-def publish(registry: StandIn, unrecorded: Lock, tmp_path: Path, repository: str = "acme/rl/tiny") -> World:
+def publish(
+    registry: StandIn,
+    unrecorded: Lock,
+    tmp_path: Path,
+    repository: str = "acme/rl/tiny",
+    *,
+    signed_by: World | None = None,
+) -> World:
+    """Publish the lock's image with all that is attached, signed with a new key or with that of another world."""
     store = Store(tmp_path / "store")
     lock, built = made(unrecorded, store)
     published = Published(registry, lock, built, store, repository)
-    key = signer(tmp_path / "key.pem")
+    key = signed_by.signer if signed_by else signer(tmp_path / "key.pem")
     here = settings(tmp_path)
     client = Client(here, attempts=1)
-    world = World(published, client, here, store, Project(keys=(Key("release", tmp_path / "key.pem"),)), key)
+    project = signed_by.project if signed_by else Project(keys=(Key("release", tmp_path / "key.pem"),))
+    world = World(published, client, here, store, project, key)
     for kind, content in documents(lock, built.digest).items():
         world.attach(kind, content, by=key)
     world.published.attach_all("facts", FACTS, KNOWN)

@@ -13,18 +13,23 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 
+from imagegen.app.build import BuiltImage
 from imagegen.cli import build_command
 from imagegen.cli.app import App
+from imagegen.core.errors import LockError
 from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import read
+from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell, ConfigField, Declarations
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import CheckResult, SmokeReport, parts
 from imagegen.supply.publish.attachments import SmokeRequirement, find_saved
 from tests.support.environment import environment
+from tests.support.errors import raises
 
 LOCK = read(Path(__file__).parents[2] / "locks" / "cpu-grpo-cpu-py311.toml")
 IMAGE = "sha256:" + "1" * 64
+PLATFORMS = {"": "linux/amd64", "-linux-arm64": "linux/arm64"}  # end of the cell's id -> platform
 DECLARED = Declarations({"torch": ("torch",)})
 CELL = cast("Cell", SimpleNamespace(id=LOCK.cell, image=LOCK.image, declarations=DECLARED, gpus=()))
 
@@ -85,3 +90,37 @@ def test_the_printed_command_replaces_an_entry_point_of_the_lock(
         monkeypatch.setattr(App, "fresh_lock", lambda *_, locked=locked: locked)
         printed.append(build(app, "--no-test") + capfd.readouterr().err)
     assert ["own_entrypoint=True" in text for text in printed] == [False, True]
+
+
+def test_cells_of_several_platforms_are_one_layout(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = tuple(SimpleNamespace(id=f"{CELL.id}{more}", platform=each) for more, each in PLATFORMS.items())
+    requested = []
+
+    def on_platforms(cell: Cell, platforms: str) -> tuple[Any, ...]:
+        requested.append((cell.id, platforms))
+        return cells
+
+    def build_layout(_: Any, cells: Any, directory: Path, *__: Any, **___: Any) -> tuple[BuiltImage, ...]:
+        requested.append(directory)
+        return tuple(BuiltImage(f"sha256:{number}", index=IMAGE) for number, _ in enumerate(cells))
+
+    monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _: (CELL,), on_platforms=on_platforms))
+    monkeypatch.setattr(build_command, "build_layout", build_layout)
+    arguments = ("--platform", "all", "--output", f"oci:{tmp_path / 'both'}")
+    assert build(app, *arguments).split()[-1] == IMAGE
+    assert requested == [(CELL.id, "all"), tmp_path / "both"]
+    entries = json.loads(build(app, *arguments, "--json").partition("[")[2].join(["[", ""]))
+    assert {each["cell"]: (each["digest"], each["index"]) for each in entries} == {
+        cell.id: (f"sha256:{number}", IMAGE) for number, cell in enumerate(cells)
+    }
+
+    def fresh_lock(_: App, cell: Cell) -> Lock:
+        if cell.id.endswith("arm64"):
+            raise LockError("stale", code="lock-stale")
+        return LOCK
+
+    monkeypatch.setattr(App, "fresh_lock", fresh_lock)
+    requested.clear()
+    with raises("lock-stale"):
+        build(app, *arguments)
+    assert requested == [(CELL.id, "all")], "nothing is built"

@@ -112,6 +112,17 @@ def test_the_sentence_of_a_changelog() -> None:
     )
 
 
+def test_locks_of_two_platforms_share_debian_packages() -> None:
+    debs = tuple(
+        LockedDeb(name, "1.0", arch, 10, hashed("lib", name), "debian", "x")
+        for name, arch in (("libc6", "amd64"), ("adduser", "all"))
+    )
+    theirs = (replace(debs[0], version="1.1", architecture="arm64"), debs[1])
+    arm64 = replace(LOCK, axes={**LOCK.axes, "platform": "linux/arm64"}, base=replace(LOCK.base, debs=theirs))
+    found = difference(side(replace(LOCK, base=replace(LOCK.base, debs=debs))), side(arm64), WORKS)
+    assert [(each.name, each.before, each.after) for each in found.debs] == [("libc6", "1.0", "1.1")]
+
+
 def variants() -> dict[str, tuple[Lock, Lock, ComparisonFacts]]:
     """Name -> before, after, what is known: one for each kind of sentence."""
     debs = tuple(LockedDeb(f"lib{n}", "1.0", "amd64", 10, hashed("lib", str(n)), "debian", "x") for n in range(5))

@@ -56,6 +56,20 @@ def test_a_new_axis_at_its_default_renames_no_cell(tmp_path: Path) -> None:
     assert {cell.id for cell in load(tmp_path / "c", offered, added).cells()} >= {cell.id for cell in before.cells()}
 
 
+def test_cells_that_differ_in_the_platform_alone(tmp_path: Path) -> None:
+    wide = load(tmp_path, WIDE)
+    amd64, arm64, *_ = wide.cells()
+    for cell in (amd64, arm64):
+        assert wide.on_platforms(cell, "all") == (amd64, arm64)
+        assert wide.on_platforms(cell, "linux/arm64,linux/amd64") == (amd64, arm64), "the default platform is first"
+        assert wide.on_platforms(cell, "linux/arm64") == (arm64,)
+    (only,) = load(tmp_path / "only", SMALL).cells()
+    assert load(tmp_path / "only", SMALL).on_platforms(only, "all") == (only,)
+    for unknown in ("linux/arm64", "linux/riscv64", ""):
+        with raises("usage-unknown-platform"):
+            load(tmp_path / "only", SMALL).on_platforms(only, unknown)
+
+
 def test_excluded_choices_of_axes_are_no_cells(tmp_path: Path) -> None:
     excluded = "    exclude: [{cuda: [cpu], platform: [linux/arm64]}]\n    gpus: [sm_90]\n"
     some = load(tmp_path, WIDE.replace("    gpus: [sm_90]\n", excluded))

@@ -31,9 +31,11 @@ from imagegen.core.oci import (
     read_config,
     read_document,
     read_entry,
+    read_images,
     read_index,
     read_manifest,
     write_artifact,
+    write_image_index,
     write_manifest,
 )
 
@@ -46,6 +48,8 @@ INDEX = {"schemaVersion": 2, "manifests": [CONFIG.as_dict() | {"mediaType": MANI
 IMAGE = {"os": "linux", "architecture": "amd64", "rootfs": {"diff_ids": [DIGEST]},
          "config": {"Env": ["PATH=/bin"], "Cmd": ["sh"], "Labels": {"a": "b"}, "User": "root"}}  # fmt: skip
 ARTIFACT = json.loads(write_artifact("a/b", [("file", LAYER)], {"a": "b"}, CONFIG))
+
+MANIFESTS = {name: Descriptor(MANIFEST_TYPE, digest_of(name.encode()), 7) for name in ("linux/amd64", "linux/arm64")}
 
 digests = st.from_regex(r"sha256:[0-9a-f]{64}", fullmatch=True)
 layers = st.builds(
@@ -139,3 +143,16 @@ def test_a_document_without_end_is_refused() -> None:
     for data in (deep, long):
         with pytest.raises(FetchError):
             read_index(data, "it")
+
+
+def test_an_index_of_images_is_decided_by_their_manifests_alone() -> None:
+    data = write_image_index(MANIFESTS)
+    assert write_image_index(dict(reversed(MANIFESTS.items()))) == data
+    assert read_images(data, INDEX_TYPE, "it") == list(MANIFESTS.items())
+    for name, manifest in MANIFESTS.items():
+        assert read_document(data, INDEX_TYPE, Platform(*name.split("/")), "it") == manifest
+    assert read_images(json.dumps(MANIFEST).encode(), MANIFEST_TYPE, "it") is None
+    index = json.loads(data)
+    index["manifests"].append(MANIFESTS["linux/amd64"].as_dict() | {"platform": {"os": "unknown"}})
+    index["manifests"].append(CONFIG.as_dict())
+    assert read_images(json.dumps(index).encode(), "", "it") == [*MANIFESTS.items(), ("", CONFIG)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from imagegen.supply.publish.plan import LocatedLayer, PublishPlan, RegistryState, lines, plan
 from imagegen.supply.publish.tags import Tags
@@ -46,6 +47,15 @@ def test_the_plan_as_text(golden: Callable[[str, str], None]) -> None:
     }
     text = "\n".join("\n".join([f"# {name}", *lines(each), ""]) for name, each in plans.items())
     golden("publish-plan.txt", text)
+
+
+def test_tags_that_name_an_index() -> None:
+    index = "sha256:" + "d" * 64
+    found = replace(planned(), platforms=("linux/amd64", "linux/arm64"), index=index)
+    text = "\n".join(lines(found))
+    assert f"index     {index}, for linux/amd64 and linux/arm64" in text
+    assert "already there)" not in text, "the image that a tag names is not the index"
+    assert found.as_dict()["index"] == index
 
 
 def test_as_data() -> None:

@@ -39,6 +39,9 @@ class Full:
     def tags(self) -> tuple[str, ...]:
         return ("latest",)
 
+    def images(self, digest: str) -> list[str]:
+        return [digest]
+
     def resolve_tag(self, tag: str) -> str | None:
         return digest_of(b"the image") if tag == "latest" else None
 

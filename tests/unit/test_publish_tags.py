@@ -13,7 +13,7 @@ from imagegen.core.data import shipped
 from imagegen.core.errors import PublishError
 from imagegen.plan import lock
 from imagegen.plan.matrix.cells import cell_id
-from imagegen.supply.publish.tags import CHANNELS, COMPRESSIONS, TagInput, most_similar, tags
+from imagegen.supply.publish.tags import CHANNELS, COMPRESSIONS, TagInput, index_inputs, most_similar, tags
 from tests.support.errors import raises
 
 DEFAULTS = {"cuda": "cu130", "python": "3.11", "platform": "linux/amd64", "attention": "fa2"}
@@ -98,6 +98,16 @@ def test_a_committed_lock() -> None:
         r"20\d\d\.\d\d\.\d\d-torch[\d.]+-cu130-vllm[\d.]+-py311-[0-9a-f]{8}",
         tags(TagInput.of(found, found.axes)).immutable,
     )
+
+
+def test_an_index_has_the_tags_of_its_first_cell_and_a_hash_of_its_own() -> None:
+    amd64 = lock.read(shipped("locks") / "cpu-grpo-cpu-py311.toml")
+    arm64 = lock.read(shipped("locks") / "cpu-grpo-cpu-py311-linux-arm64.toml")
+    found, alone = tags(TagInput.of_index([amd64, arm64], amd64.axes)), tags(TagInput.of(amd64, amd64.axes))
+    assert found.mutable == alone.mutable == ("latest", "cpu", "cpu-py311")
+    assert found.immutable[:-8] == alone.immutable[:-8]
+    assert found.immutable != alone.immutable
+    assert index_inputs([amd64, arm64]) == index_inputs([arm64, amd64]) != index_inputs([amd64])
 
 
 @pytest.mark.parametrize("axis", ["cuda", "attention"])

@@ -209,7 +209,7 @@ def propose_cell(session: Session, as_of: str, bases: dict[str, LockedBase], cel
 
 def is_published(publisher: Publisher, cell: Cell, lock: Lock) -> bool:
     """Return whether all tags that this run would set name the image that the lock records."""
-    tags = publisher.tags(cell, lock)
+    tags = publisher.tags([(cell, lock)])
     expected = (tags.immutable, *(tags.mutable if publisher.options.test else ()))
     with Client(publisher.session.settings) as client:
         repository = publisher.repository(client, publisher.reference(cell.image))

@@ -19,7 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from imagegen.core.errors import FetchError, StoreError
-from imagegen.core.oci import INDEX_FILE, Layout, index_entry, is_digest, name_of, read_manifest, write_index
+from imagegen.core.oci import (
+    INDEX_FILE,
+    INDEX_TYPE,
+    MANIFEST_TYPE,
+    Layout,
+    index_entry,
+    is_digest,
+    name_of,
+    read_images,
+    read_manifest,
+    write_index,
+)
 from imagegen.core.progress import Progress
 from imagegen.core.store import disk
 from imagegen.core.store.layout import DamagedError, Store
@@ -61,14 +72,17 @@ def parts(store: Store, digest: str) -> dict[str, str]:
 
 
 def export(store: Store, digest: str, directory: Path, name: str) -> None:
-    """Write the image as an OCI image layout to a new directory, by hard links where the disk allows.
+    """Write an image, or an index with its images, as an OCI layout to a new directory, by hard links where possible.
 
     The directory appears complete or not at all. Raises StoreError when it exists and is no empty directory, when it
     cannot be written, and when a blob is absent or damaged.
     """
     require_new(directory)
-    manifest = store.read(digest)
-    blobs = {blob.digest: blob.size for blob in read_manifest(manifest, digest).blobs}
+    top = store.read(digest)
+    nested = read_images(top, MANIFEST_TYPE, digest)
+    blobs = {manifest.digest: manifest.size for _, manifest in nested or ()}
+    for manifest in blobs.copy() if nested else (digest,):
+        blobs |= {blob.digest: blob.size for blob in read_manifest(store.read(manifest), manifest).blobs}
     lacking = [part for part, size in blobs.items() if not store.intact(part, size)]
     if lacking:
         raise StoreError(
@@ -85,7 +99,8 @@ def export(store: Store, digest: str, directory: Path, name: str) -> None:
             disk.require(directory, _OUTPUT, _REMEDY, sum(blobs.values()))
         for part in (digest, *blobs):
             _place(store.path(part), layout.path(part))
-        layout.write_index([index_entry(name, digest, len(manifest))])
+        kind = INDEX_TYPE if nested else MANIFEST_TYPE
+        layout.write_index([index_entry(name, digest, len(top), kind)])
 
 
 @contextmanager

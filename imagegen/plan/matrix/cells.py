@@ -86,6 +86,30 @@ class Matrix:
             )
         return cell
 
+    def on_platforms(self, cell: Cell, requested: str) -> tuple[Cell, ...]:
+        """Return the cells that differ from `cell` in the platform alone; "linux/amd64,linux/arm64", or "all" of them.
+
+        The cell with the platform of the image's default cell comes first, the others in the order of the axis. Raises
+        UsageError for a platform without such a cell.
+        """
+        found = {each.platform: each for each in self.all_cells if _platformless(each) == _platformless(cell)}
+        default = self.select(cell.image)[0].platform
+        platforms = sorted(found, key=lambda each: (each != default, self.axes["platform"].index(each)))
+        named = platforms if requested == "all" else requested.split(",")
+        if unknown := [each for each in named if each not in found]:
+            raise UsageError(
+                f'{cell.id} has no cell beside it for the platform "{unknown[0]}"',
+                code="usage-unknown-platform",
+                why=f"the image's cells with these values of the other axes are for {', '.join(platforms)}",
+                fix=did_you_mean(unknown[0], platforms) or "`all` takes each of them",
+            )
+        return tuple(found[each] for each in platforms if each in named)
+
+
+def _platformless(cell: Cell) -> tuple[str, dict[str, str]]:
+    """Return what cells have in common that differ in the platform alone."""
+    return cell.image, {axis: value for axis, value in cell.axes.items() if axis != "platform"}
+
 
 def cell_id(image: str, axes: Mapping[str, str], defaults: Mapping[str, str]) -> str:
     """Return the id of a cell: image-cuda-python, then each other axis that is not at its default, by the axis's name.

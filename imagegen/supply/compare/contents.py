@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import tarfile
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from itertools import zip_longest
@@ -26,7 +26,8 @@ from imagegen.core.oci import (
     members,
     read_config,
     read_document,
-    read_index,
+    read_images,
+    write_image_index,
 )
 from imagegen.core.progress import Progress, human
 from imagegen.core.text import counted
@@ -58,11 +59,15 @@ class StepResult:
 
 @dataclass(frozen=True)
 class ImageVerdict:
-    """`digest` is of the image's manifest; None where not even that could be read."""
+    """`digest` is of the image's manifest; None where not even that could be read.
+
+    Of an index, `digest` and `steps` are its own, and `platforms` has the verdict on the image of each platform.
+    """
 
     reference: str
     digest: str | None
     steps: tuple[StepResult, ...]
+    platforms: Mapping[str, ImageVerdict] = field(default_factory=dict)
 
     @property
     def good(self) -> bool:
@@ -71,7 +76,14 @@ class ImageVerdict:
 
     @property
     def wrong(self) -> tuple[StepResult, ...]:
-        return tuple(step for step in self.steps if step.outcome is StepStatus.FAIL)
+        return tuple(step for step in self._every if step.outcome is StepStatus.FAIL)
+
+    @property
+    def _every(self) -> tuple[StepResult, ...]:
+        """All steps; those on the image of a platform are called by its name too."""
+        images = self.platforms.items()
+        nested = [replace(step, name=f"{platform} {step.name}") for platform, each in images for step in each.steps]
+        return (*self.steps, *nested)
 
     @property
     def sentence(self) -> str:
@@ -80,9 +92,10 @@ class ImageVerdict:
             names = ", ".join(dict.fromkeys(step.name for step in self.wrong))
             return f"{self.reference} is not what it should be: {names}"
         left = [
-            f"{step.name} not checked: {step.evidence}" for step in self.steps if step.outcome is StepStatus.UNCHECKED
+            f"{step.name} not checked: {step.evidence}" for step in self._every if step.outcome is StepStatus.UNCHECKED
         ]
-        return "; ".join([f"{self.reference} is what its lock says", *left])
+        is_right = ": each image is what its lock says" if self.platforms else " is what its lock says"
+        return "; ".join([f"{self.reference}{is_right}", *left])
 
 
 def passed(name: str, evidence: str) -> StepResult:
@@ -214,8 +227,7 @@ def first_difference(there: list[FileEntry], here: list[FileEntry], *, times: bo
 # config.md (diff_ids), layer.md.
 
 _CHUNK = 1 << 20
-_NAMED = 3  # other images of an index
-_ANY = Platform("linux", "amd64")  # which of an index is meant
+_ANY = Platform("linux", "amd64")  # of an index in an index, which is an error for any platform
 
 
 @dataclass(frozen=True)
@@ -236,56 +248,93 @@ class ReadImage:
         return Descriptor(self.media_type, self.digest, len(self.manifest))
 
 
-def found_at(source: ImageLocation, requested: str, where: str) -> tuple[ReadImage | None, list[StepResult]]:
-    """Return the image under a tag or digest with the steps about its manifest and config; None if they are invalid.
+@dataclass(frozen=True)
+class ReadIndex:
+    """An index of several images, which are not read yet, by platform."""
 
-    Raises UnavailableError, NotFoundError.
+    digest: str
+    images: Mapping[str, Descriptor]
+
+
+def found_at(
+    source: ImageLocation, requested: str, where: str
+) -> tuple[ReadImage | ReadIndex | None, list[StepResult]]:
+    """Return the image or index under a tag or digest with the steps about it; None if they are invalid.
+
+    An index of one image is that image. Raises UnavailableError, NotFoundError.
     """
     try:
         digest, data, kind = source.manifest(requested)
-        read = read_document(data, kind, _ANY, where)
-        index: list[StepResult] = []
-        if isinstance(read, Descriptor):
-            index = _others(data, read.digest, where)
-            digest, data, kind = source.manifest(read.digest, read.size)
-            read = read_document(data, kind, _ANY, where)
+        images = read_images(data, kind, where)
     except (UnavailableError, NotFoundError):
         raise
     except FetchError as error:
         return None, [failed("manifest", error.summary)]
+    if images is None:
+        return _image(source, digest, data, kind, where)
+    if len(images) != 1:
+        return _index(digest, data, images)
+    ((platform, manifest),) = images
+    return image_at(source, manifest, where, platform or None)
+
+
+def _index(digest: str, data: bytes, images: list[tuple[str, Descriptor]]) -> tuple[ReadIndex | None, list[StepResult]]:
+    """Return the index with its step; None where it does not say which image a machine gets."""
+    by_platform = dict(sorted(images, key=lambda image: image[0]))
+    if not images:
+        return None, [failed("index", f"{digest} has no image")]
+    if "" in by_platform:
+        return None, [failed("index", f"{digest} names no platform for {by_platform[''].digest}")]
+    if len(by_platform) < len(images):
+        return None, [failed("index", f"{digest} has several images for one platform")]
+    by = "" if data == write_image_index(by_platform) else "; another program wrote it"
+    step = passed("index", f"{digest}, images for {' and '.join(by_platform)}{by}")
+    return ReadIndex(digest, by_platform), [step]
+
+
+def image_at(
+    source: ImageLocation, manifest: Descriptor, where: str, platform: str | None = None
+) -> tuple[ReadImage | None, list[StepResult]]:
+    """Return an image of an index with the steps about its manifest and config; None if they are invalid.
+
+    `platform` is the one that the index names for it, if it names one. Raises UnavailableError.
+    """
+    try:
+        digest, data, kind = source.manifest(manifest.digest, manifest.size)
+    except UnavailableError:
+        raise
+    except FetchError as error:
+        return None, [failed("manifest", error.summary)]
+    return _image(source, digest, data, kind, where, platform)
+
+
+def _image(
+    source: ImageLocation, digest: str, data: bytes, kind: str, where: str, platform: str | None = None
+) -> tuple[ReadImage | None, list[StepResult]]:
+    try:
+        read = read_document(data, kind, _ANY, where)
+    except FetchError as error:
+        return None, [failed("manifest", error.summary)]
     if not isinstance(read, Manifest):
         return None, [failed("manifest", f"an index names {digest}, another index")]
-    first = [*index, passed("manifest", f"{digest}, {counted(len(read.layers), 'layer')}, {kind or MANIFEST_TYPE}")]
+    first = [passed("manifest", f"{digest}, {counted(len(read.layers), 'layer')}, {kind or MANIFEST_TYPE}")]
     try:
         raw = source.document(read.config)
         if len(raw) != read.config.size:
             why = f"{read.config.digest} has {len(raw)} bytes, and the manifest says {read.config.size}"
             return None, [*first, failed("config", why)]
-        config, parts = read_config(raw, read, platform_of(raw), where)
+        found = platform_of(raw)
+        if platform not in (None, str(found)):
+            return None, [*first, failed("config", f"{read.config.digest} is for {found}, the index says {platform}")]
+        config, parts = read_config(raw, read, found, where)
     except UnavailableError:
         raise
     except FetchError as error:
         return None, [*first, failed("config", error.summary)]
-    step = passed("config", f"{read.config.digest}, {counted(len(parts), 'diff_id')}, for {platform_of(raw)}")
-    found = ReadImage(
-        digest, data, kind or MANIFEST_TYPE, read.config.digest, raw, config, parts, _names(raw, len(parts))
-    )
-    return found, [*first, step]
-
-
-def _others(index: bytes, chosen: str, where: str) -> list[StepResult]:
-    """Return the faults of an index: a machine may get another image of it than the one that is examined."""
-    others = []
-    for entry in read_index(index, where):
-        platform = entry.get("platform") if isinstance(entry, dict) else None
-        fields = platform if isinstance(platform, dict) else {}
-        nowhere = "unknown" in (fields.get("os"), fields.get("architecture"))  # so BuildKit marks attestations
-        if not nowhere and isinstance(entry, dict) and entry.get("digest") != chosen:
-            others.append(str(entry.get("digest")))
-    if not others:
-        return []
-    why = f"it leads to {', '.join(others[:_NAMED])} too, and only {chosen} was looked at: name that digest"
-    return [failed("index", why)]
+    step = passed("config", f"{read.config.digest}, {counted(len(parts), 'diff_id')}, for {found}")
+    names = _names(raw, len(parts))
+    image = ReadImage(digest, data, kind or MANIFEST_TYPE, read.config.digest, raw, config, parts, names)
+    return image, [*first, step]
 
 
 def _names(config: bytes, count: int) -> tuple[str, ...]:

@@ -265,11 +265,16 @@ def _forces(
 
 
 def _debs(before: Lock, after: Lock) -> tuple[Change, ...]:
-    had = {(deb.name, deb.architecture): deb.version for deb in before.debs}
-    has = {(deb.name, deb.architecture): deb.version for deb in after.debs}
+    had, has = _deb_versions(before), _deb_versions(after)
     names = sorted(had.keys() | has.keys())
     changes = (_single(name, had.get((name, arch)), has.get((name, arch)), _deb_goes_back) for name, arch in names)
     return tuple(each for each in changes if each)
+
+
+def _deb_versions(lock: Lock) -> dict[tuple[str, str], str]:
+    """Return the versions by name and architecture, "" for the lock's own: locks of two platforms are compared too."""
+    own = lock.platform.rpartition("/")[2]
+    return {(deb.name, "" if deb.architecture == own else deb.architecture): deb.version for deb in lock.debs}
 
 
 def _rebuilds(before: Lock, after: Lock, known: ComparisonFacts) -> tuple[Rebuild, ...]:

@@ -172,10 +172,25 @@ class SideSources:
     fingerprints: Callable[[ImageLocation, str], tuple[Fingerprint, ...]] = lambda *_: ()
 
 
-def read(text: str, places: SideSources) -> DiffOperand:
-    """Resolve the operand that `text` names. Raises UsageError, LockError, FetchError, TrustError."""
+def read(text: str, places: SideSources, platform: Platform | None = None) -> DiffOperand:
+    """Resolve the operand that `text` names; of an index, the image for `platform`, else for 64-bit PCs.
+
+    Raises UsageError, LockError, FetchError, TrustError; also for what is for another platform.
+    """
+    operand = _read(text, places, platform)
+    found = operand.lock.platform if operand.lock else None
+    if platform and found not in (None, str(platform)):
+        raise UsageError(
+            f"{text} is for {found}, not for {platform}",
+            code="usage-unknown-platform",
+            fix="leave out --platform, or name the cell for that platform",
+        )
+    return operand
+
+
+def _read(text: str, places: SideSources, platform: Platform | None) -> DiffOperand:
     if text.startswith(PREFIX) or is_digest(text):
-        return _image(text, *located(text, places.store, places.client, places.settings), places)
+        return _image(text, *located(text, places.store, places.client, places.settings), places, platform)
     if text.endswith(".toml") and Path(text).exists():
         return _lock(text, f"the lock in {text}", locks.read(Path(text)), places.store)
     if cell := places.cell(text):
@@ -186,7 +201,7 @@ def read(text: str, places: SideSources) -> DiffOperand:
     if side := _of_commit(text, places):
         return side
     check_image(text, places.names)
-    return _image(text, *located(text, places.store, places.client, places.settings), places)
+    return _image(text, *located(text, places.store, places.client, places.settings), places, platform)
 
 
 def check_image(text: str, names: Callable[[], Sequence[str]]) -> None:
@@ -250,11 +265,11 @@ def platform_of(config: bytes) -> Platform:
     return _LINUX
 
 
-def image_of(source: ImageLocation, requested: str, where: str) -> RemoteImage:
-    """The image under a tag or digest; of an index, the one for 64-bit PCs. Raises FetchError."""
-    digest, found = manifest_for(source.manifest, requested, _LINUX, where)
+def image_of(source: ImageLocation, requested: str, where: str, platform: Platform | None = None) -> RemoteImage:
+    """The image under a tag or digest; of an index, the one for `platform`, else for 64-bit PCs. Raises FetchError."""
+    digest, found = manifest_for(source.manifest, requested, platform or _LINUX, where)
     document = source.document(found.config)
-    config, layers = read_config(document, found, platform_of(document), where)
+    config, layers = read_config(document, found, platform or platform_of(document), where)
     return RemoteImage(digest, found.config.digest, config, layers)
 
 
@@ -272,8 +287,10 @@ def lock_of(attached: bytes, image: RemoteImage, where: str) -> Lock:
     return found
 
 
-def _image(text: str, source: ImageLocation, requested: str, places: SideSources) -> DiffOperand:
-    image = image_of(source, requested, text)
+def _image(
+    text: str, source: ImageLocation, requested: str, places: SideSources, platform: Platform | None
+) -> DiffOperand:
+    image = image_of(source, requested, text, platform)
     side = _image_side(text, source, image, places)
     return replace(side, fingerprints=places.fingerprints(source, image.digest))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from imagegen.core.errors import FetchError, TrustError
@@ -205,11 +205,15 @@ _ATTESTATION = "attestation of the "
 
 @dataclass(frozen=True)
 class Verified:
-    """The verdict, and what a rebuild needs: the image and its lock, where both could be read."""
+    """The verdict, and what a rebuild needs: the image and its lock, where both could be read.
+
+    Of an index, `platforms` has those of each platform's image.
+    """
 
     verdict: ImageVerdict
     found: ReadImage | None
     lock: Lock | None
+    platforms: Mapping[str, Verified] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -227,13 +231,13 @@ class Attachments:
 class VerificationOptions:
     """The user's requirements on an image, besides that it is the one of its lock.
 
-    `cell` is the id of the cell that it must be. Without it, `contradiction` returns why the image's name is not one of
-    the lock's cell (None: it is, or a layout has no name). `signature`: an unsigned image fails even where no signer is
-    trusted.
+    `cell` is the id of the cell that it must be, or of one of an index's. Without it, `contradiction` returns why the
+    name is not one of the image of a lock, or of the index of several (None: it is, or a layout has no name).
+    `signature`: an unsigned image fails even where no signer is trusted.
     """
 
     cell: str | None = None
-    contradiction: Callable[[Lock], str | None] | None = None
+    contradiction: Callable[[Sequence[Lock]], str | None] | None = None
     signature: bool = False
 
 
@@ -258,7 +262,7 @@ def verify_attachments(
     if not by_kind[LOCK]:
         steps.append(failed("lock", "none is attached: there is nothing that would say what this image should be"))
     if lock:
-        steps += _name(lock, demands)
+        steps += _name([lock], demands)
         steps.append(contents.image_step(found, lock))
     texts = [digest_of(each.document.content) for each in by_kind[LOCK]]
     steps += _signature(attachments, demands)
@@ -270,6 +274,26 @@ def verify_attachments(
             steps.append(StepResult(title, StepStatus.ABSENT, "none is attached"))
     steps += _facts(attachments, by_kind[LAYERS])
     return lock, sorted(steps, key=lambda step: _rank(step.name))
+
+
+def verify_index(
+    locks: Mapping[str, Lock | None], attachments: Attachments, demands: VerificationOptions
+) -> list[StepResult]:
+    """Check that the attached `locks` of an index's images differ in the platform alone, and who signed the index."""
+    steps = [_fault(error.where, error.what, error.why, attachments.referrers) for error in attachments.result.faults]
+    known = {platform: lock for platform, lock in locks.items() if lock}
+    cells = {(lock.image, *sorted({**lock.axes, "platform": ""}.items())) for lock in known.values()}
+    other = [platform for platform, lock in known.items() if lock.platform != platform]
+    names = ", ".join(f"{platform}: {lock.cell}" for platform, lock in known.items())
+    if len(cells) > 1:
+        steps.append(failed("platforms", f"the images differ in more than the platform: {names}"))
+    elif other:
+        steps.append(failed("platforms", f"the image for {other[0]} has a lock for another platform: {names}"))
+    elif known:
+        steps.append(passed("platforms", names))
+    if known:
+        steps += _name(list(known.values()), demands)
+    return [*steps, *_signature(attachments, demands, "index")]
 
 
 def _facts(attachments: Attachments, layers: Sequence[Attached]) -> Iterator[StepResult]:
@@ -346,23 +370,25 @@ def _attested(step: StepResult, attached: Attached, attachments: Attachments) ->
     return step
 
 
-def _name(lock: Lock, demands: VerificationOptions) -> Iterator[StepResult]:
-    """Yield whether the image is of the requested cell, or else of one that may have its name."""
+def _name(locks: Sequence[Lock], demands: VerificationOptions) -> Iterator[StepResult]:
+    """Yield whether the image, or one of an index, is of the requested cell, or else of one that may have its name."""
+    cells = [lock.cell for lock in locks]
+    named = " and ".join(cells)
     if demands.cell is not None:
-        verdict = passed if demands.cell == lock.cell else failed
-        yield verdict("name", f"the image is of {lock.cell}, and --cell demands {demands.cell!r}")
+        verdict = passed if demands.cell in cells else failed
+        yield verdict("name", f"the image is of {named}, and --cell demands {demands.cell!r}")
     elif demands.contradiction:
-        why = demands.contradiction(lock)
-        yield failed("name", f"the image is of {lock.cell}: {why}") if why else passed("name", f"fits {lock.cell}")
+        why = demands.contradiction(locks)
+        yield failed("name", f"the image is of {named}: {why}") if why else passed("name", f"fits {named}")
 
 
-def _signature(attachments: Attachments, demands: VerificationOptions) -> Iterator[StepResult]:
+def _signature(attachments: Attachments, demands: VerificationOptions, what: str = "image") -> Iterator[StepResult]:
     others = attachments.result.untrusted
     untrusted = f" ({counted(others, 'signature')} of others)" if others else ""
     if attachments.result.signers:
         yield passed("signature", f"signed by {', '.join(attachments.result.signers)}")
     elif attachments.demanded:
-        yield failed("signature", f"{attachments.no_signer} has signed this image{untrusted}")
+        yield failed("signature", f"{attachments.no_signer} has signed this {what}{untrusted}")
     elif demands.signature:
         yield failed("signature", f"a signature is required, and the project names no key and no identity{untrusted}")
     else:

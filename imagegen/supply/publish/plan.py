@@ -44,6 +44,9 @@ class LocatedLayer:
 class PublishPlan:
     """The plan. `digest` is the image's; None if only a build gives it. `unknown` lists what is not known, in
     sentences.
+
+    `platforms` are those of the index that the tags name, `index` is its digest, if it is known; without platforms the
+    tags name the image.
     """
 
     cell: str
@@ -55,6 +58,13 @@ class PublishPlan:
     moves: bool  # whether the mutable tags move
     steps: tuple[str, ...]  # what else is done, in sentences
     unknown: tuple[str, ...]
+    platforms: tuple[str, ...] = ()
+    index: str | None = None
+
+    @property
+    def tagged(self) -> str | None:
+        """The digest that the tags will name."""
+        return self.index if self.platforms else self.digest
 
     @property
     def sent(self) -> int:
@@ -68,6 +78,7 @@ class PublishPlan:
             "cell": self.cell,
             "repository": self.repository,
             "digest": self.digest,
+            "index": self.index,
             "layers": [asdict(layer) for layer in self.layers],
             "sent": self.sent,
             "tags": tags,
@@ -150,7 +161,10 @@ _WORDS: Mapping[Location, str] = {
 def lines(plan: PublishPlan) -> Iterator[str]:
     """The plan for human readers."""
     yield f"{plan.cell} -> {plan.repository}"
-    yield f"  image     {plan.digest or 'a digest that is not known yet'}"
+    unknown = "a digest that is not known yet"
+    yield f"  image     {plan.digest or unknown}"
+    if plan.platforms:
+        yield f"  index     {plan.index or unknown}, for {' and '.join(plan.platforms)}"
     for where, action in _WORDS.items():
         layers = [layer for layer in plan.layers if layer.where == where]
         if layers:
@@ -177,8 +191,8 @@ def _tag_state(plan: PublishPlan, tag: str, *, immutable: bool) -> str:
     old = plan.seen.tags.get(tag)
     if old is None:
         return " (new)"
-    if old == plan.digest:
+    if old == plan.tagged:
         return " (already there)"
-    if immutable and plan.digest:
+    if immutable and plan.tagged:
         return f" (REFUSED: it is {old[:_SHORT]} already, and never moves)"
     return f" (it is {old[:_SHORT]})"

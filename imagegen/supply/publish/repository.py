@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from imagegen.core.errors import FetchError, ImagegenError, PublishError, StoreError, TrustError
 from imagegen.core.net import NotFoundError
-from imagegen.core.oci import MANIFEST_TYPE, Descriptor
+from imagegen.core.oci import MANIFEST_TYPE, Descriptor, read_images
 from imagegen.core.progress import Progress, human
 from imagegen.core.registry import PushTarget, Reference, Repository
 from imagegen.core.registry.push import BlobTotals, PushTotals
@@ -37,7 +37,7 @@ from imagegen.supply.trust.keys import Trust
 
 @dataclass(frozen=True)
 class TaggedManifest:
-    """A manifest as a tag names it; its bytes are in the store."""
+    """A manifest or an index as a tag names it; its bytes are in the store."""
 
     digest: str
     media_type: str
@@ -63,6 +63,12 @@ class RemoteRepository:
         """
         found = self.writer.manifest(tag)
         return self.reader.manifest(tag)[0] if found == "" else found
+
+    def images(self, digest: str) -> Iterator[str]:
+        """Yield the digests of the images of an index, or of the only image. Raises FetchError."""
+        _, data, kind = self.reader.manifest(digest)
+        images = read_images(data, kind, f"{self.name}@{digest}")
+        yield from [digest] if images is None else (image.digest for _, image in images)
 
     def fetch_manifest(self, digest: str, store: Store) -> TaggedManifest:
         """Fetch the manifest with this digest into the store."""
@@ -286,7 +292,11 @@ def _tagged(repositories: Sequence[RemoteRepository], tags: Tags) -> Iterator[tu
             for tag in (*required, *filter(None, [near])):
                 if digest := repository.resolve_tag(tag):
                     found[digest] = None
-        yield from ((repository, digest) for digest in found)
+        images: dict[str, None] = {}
+        for digest in found:
+            with suppress(FetchError):
+                images |= dict.fromkeys(repository.images(digest))
+        yield from ((repository, image) for image in images)
 
 
 def _attested(documents: Sequence[Attached]) -> Iterator[LayersDocument]:

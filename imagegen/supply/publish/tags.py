@@ -7,12 +7,13 @@ OCI distribution-spec v1.1, "Pulling manifests".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, takewhile
 from typing import Literal
 
 from imagegen.core.errors import PublishError
+from imagegen.core.oci import canonical_json, digest_of
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.model import Lock, title
 from imagegen.plan.matrix.model import Cell
@@ -53,15 +54,35 @@ class TagInput:
             lock.cell, suffix, lock.axes, defaults, title(lock), lock.as_of, inputs_hash(lock), channel, compression
         )
 
+    @classmethod
+    def of_index(
+        cls,
+        locks: Sequence[Lock],
+        defaults: Mapping[str, str],
+        channel: Channel = "latest",
+        compression: Compression = "zstd",
+    ) -> TagInput:
+        """Return the input for the index of images that differ in the platform alone.
+
+        The tags are those of the first lock on the default platform, with a hash of the inputs of all locks.
+        """
+        first = cls.of(locks[0], defaults, channel, compression)
+        return replace(first, axes={**first.axes, "platform": defaults["platform"]}, inputs=index_inputs(locks))
+
     @property
     def differs(self) -> frozenset[str]:
         """The axes on which it is not the image's default cell."""
         return frozenset(axis for axis, value in self.axes.items() if self.defaults.get(axis) != value)
 
 
+def index_inputs(locks: Iterable[Lock]) -> str:
+    """Return the hash of the inputs of an index: of those of its images, by platform."""
+    return digest_of(canonical_json({lock.platform: inputs_hash(lock) for lock in locks}))
+
+
 @dataclass(frozen=True)
 class Tags:
-    """The tags of one image: `immutable` names its inputs forever, `mutable` name the newest image of a channel."""
+    """The tags of one image or index: `immutable` names its inputs forever, `mutable` the newest one of a channel."""
 
     immutable: str
     mutable: tuple[str, ...]
@@ -149,16 +170,19 @@ def tags(subject: TagInput) -> Tags:
     return Tags(immutable_tag(subject) + _compression_suffix(subject), mutable)
 
 
-def contradiction(tag: str, lock: Lock, cells: Iterable[Cell], default: Cell) -> str | None:
-    """Return why `tag` is not one of the lock's image; None where nothing contradicts, as for a tag of another origin.
+def contradiction(tag: str, locks: Sequence[Lock], cells: Iterable[Cell], default: Cell) -> str | None:
+    """Return why `tag` is not one of the image of a lock, or of an index of the images of several.
 
-    `cells` are those of the lock's image, `default` is the one that `latest` names.
+    None where nothing contradicts, as for a tag of another origin. `cells` are those of the image, `default` is the one
+    that `latest` names.
     """
     if found := _IMMUTABLE.fullmatch(tag):
-        own = inputs_hash(lock).removeprefix("sha256:")[:_HASH_DIGITS]
+        inputs = inputs_hash(locks[0]) if len(locks) == 1 else index_inputs(locks)
+        own = inputs.removeprefix("sha256:")[:_HASH_DIGITS]
         return None if found[2] == own else f"the tag names the inputs {found[2]}, the lock's are {own}"
     owners = [cell.id for cell in cells if tag in _tags_of(cell, default)]
-    return f"the tag is that of {owners[0]}" if owners and lock.cell not in owners else None
+    first = min(locks, key=lambda lock: lock.platform != default.platform)  # it gives an index its tags
+    return f"the tag is that of {owners[0]}" if owners and first.cell not in owners else None
 
 
 def _tags_of(cell: Cell, default: Cell) -> set[str]:

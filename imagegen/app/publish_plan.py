@@ -1,0 +1,115 @@
+"""Plan a publish without doing it: from the locks and the store, and from the registry where it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from imagegen.app.publish import Publisher, PublishJob, expected_tagged
+from imagegen.core.errors import FetchError, PublishError
+from imagegen.core.net import Client
+from imagegen.core.oci import ZSTD_TYPE, Descriptor
+from imagegen.core.store import Store
+from imagegen.core.text import counted
+from imagegen.image.layers.layer import CODEC
+from imagegen.image.layers.plan import LAYER_FORMAT
+from imagegen.image.layers.sources import plan_layers, previously_built_layers
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Cell
+from imagegen.supply.publish.attachments import SmokeRequirement, find_saved
+from imagegen.supply.publish.plan import LocatedLayer, PublishPlan, RegistryState, plan
+from imagegen.supply.publish.repository import RemoteRepository
+
+
+def plan_publish(publisher: Publisher, cells: Sequence[tuple[Cell, Lock]]) -> tuple[PublishPlan, ...]:
+    """Return what publishing the images under the same tags would do, image by image.
+
+    Builds nothing; a registry that does not answer is noted.
+    """
+    jobs = publisher.jobs(cells)
+    plans = tuple(_plan(publisher, job) for job in jobs)
+    if len(jobs) == 1:
+        return plans
+    platforms = tuple(sorted(job.lock.platform for job in jobs))
+    index = expected_tagged(jobs, publisher.session.store)
+    return tuple(replace(each, platforms=platforms, index=index) for each in plans)
+
+
+def _plan(publisher: Publisher, job: PublishJob) -> PublishPlan:
+    session, lock = publisher.session, job.lock
+    name, store = publisher.reference(job.cell.image), session.store
+    steps = publisher.attachment_steps(lock)
+    seen = None
+    try:
+        with Client(session.settings).impatient() as client:
+            seen = query_registry(*publisher.repositories(client, job.cell.image), job, store)
+    except (PublishError, FetchError) as error:
+        session.progress.say(f"note: {name.name} could not be read: {error.why or error.what}")
+    required = known_layers(job, store)
+    in_store = {each.digest for each in required if each.digest and store.has(each.digest, each.size)}
+    return plan(
+        lock.cell,
+        name.name,
+        job.expected,
+        required,
+        job.tags,
+        in_store=in_store,
+        seen=seen,
+        moves=job.test,
+        steps=[*steps, _tested(job, store)],
+        unknown=tuple(_unknown(job)),
+        rebuild_reason="gzip layers are known only once they are made" if job.compression == "gzip" else None,
+    )
+
+
+def known_layers(job: PublishJob, store: Store) -> tuple[LocatedLayer, ...]:
+    """Return the image's layers from the bottom up, with digests and sizes where the lock's record or this store has
+    them.
+    """
+    lock, record = job.lock, job.lock.record
+    if job.compression != "zstd":
+        return tuple(LocatedLayer(part.name) for part in plan_layers(lock))
+    if record and (record.layer_format, record.codec) == (LAYER_FORMAT, CODEC):
+        return tuple(LocatedLayer(layer.name, layer.digest, layer.size) for layer in record.layers)
+    built = previously_built_layers(lock, store)
+    return tuple(
+        LocatedLayer(part.name, built[part.key].digest, built[part.key].size)
+        if part.key in built
+        else LocatedLayer(part.name)
+        for part in plan_layers(lock)
+    )
+
+
+def query_registry(
+    repository: RemoteRepository, siblings: Sequence[RemoteRepository], job: PublishJob, store: Store
+) -> RegistryState:
+    """Return which layers the registry has, and what its tags name. Raises PublishError, FetchError."""
+    repository.writer.reach()
+    required = {
+        each.digest: Descriptor(ZSTD_TYPE, each.digest, each.size)
+        for each in known_layers(job, store)
+        if each.digest is not None and each.size is not None
+    }
+    there = repository.writer.present(required.values())
+    near: frozenset[str] = frozenset()
+    for other in siblings:
+        near |= other.writer.present(blob for digest, blob in required.items() if digest not in there | near)
+    tags = {tag: repository.resolve_tag(tag) for tag in (job.tags.immutable, *(job.tags.mutable if job.test else ()))}
+    return RegistryState(there, near, tags)
+
+
+def _tested(job: PublishJob, store: Store) -> str:
+    if not job.test:
+        return "no smoke checks (--no-test): the mutable tags do not move"
+    required = SmokeRequirement.of(job.expected or "", job.lock, job.cell.declarations, require_gpu=job.require_gpu)
+    if job.expected and find_saved(store, required):
+        return "the smoke checks passed for this image before: they need not run again"
+    return "the smoke checks run in an engine" + (", on a GPU" if required.gpu else "") + "; the tags move if they pass"
+
+
+def _unknown(job: PublishJob) -> Iterator[str]:
+    lock = job.lock
+    made = {wheel.name for wheel in lock.wheels}
+    compiled = [build.name for build in lock.builds if build.name not in made]
+    if compiled and not lock.record:
+        yield f"the layers of {', '.join(compiled)}: {counted(len(compiled), 'wheel')} must be compiled first"
