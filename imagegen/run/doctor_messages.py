@@ -105,6 +105,24 @@ _HOSTS = (
 KNOWN = (
     *_HOSTS,
     KnownMessage(
+        r"[Ee]xec format error",
+        "a program is for another processor than this machine's: an image for linux/arm64 runs on x86-64, or the other "
+        "way round (or it is a script whose first line names no interpreter)",
+        "compare `docker image inspect --format '{{.Architecture}}' IMAGE` with `uname -m`; pull with `--platform`, or "
+        "take the cell for this platform (`imagegen list`); under emulation, slowly: qemu-user-static and "
+        "binfmt-support on the engine's host",
+        "Docker 26.1.5, an image for linux/arm64 on x86-64; execve(2), ENOEXEC",
+        "2026-11-25",
+    ),
+    KnownMessage(
+        r"no match(?:ing manifest)? for \S+ in (?:the )?manifest",
+        "the image's tag names none for this platform",
+        "an image of this platform: `docker manifest inspect IMAGE` lists those of a tag, and `imagegen publish "
+        "--platform all` publishes them",
+        "Docker 26.1.5; moby, distribution/pull_v2.go",
+        "2026-11-25",
+    ),
+    KnownMessage(
         r"Free memory on device .{0,80}is less than desired GPU memory utilization",
         "the engine requests a share of all of the GPU's memory; another process, often the trainer, uses some of it",
         "gpu_memory_utilization below what is free, counting what the trainer will need; `nvidia-smi` shows who has it",

@@ -113,6 +113,11 @@ MET = {
     "version started successfully at the specified address": "10.0.0.2:6380 ",
     "RuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.60.0\n    Python: 3.12.3\nThis process "
     "on node 10.0.0.3 was started with:\n    Ray: 2.60.0\n    Python: 3.11.2\n": "Ray's head",
+    "exec /opt/imagegen/entrypoint: exec format error": "another processor",
+    "OSError: [Errno 8] Exec format error: '/opt/venv/bin/ninja'": "another processor",
+    "bash: ./nvcc: cannot execute binary file: Exec format error": "another processor",
+    "Error response from daemon: no match for platform in manifest: not found": "platform",
+    "no matching manifest for linux/arm64/v8 in the manifest list entries": "platform",
     "g++: fatal error: Killed signal terminated program cc1plus": "want of memory",
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import platform
 import secrets
 import subprocess
 import tarfile
@@ -26,6 +27,7 @@ from imagegen.run.engine import Engine, load
 from imagegen.run.engine.connection import SUITE
 from imagegen.run.engine.containers import LONGEST
 from imagegen.run.engine.load import Registry
+from tests.support.errors import raises
 from tests.support.image_parts import part_of
 from tests.support.tiny_image import tiny_image
 
@@ -63,6 +65,20 @@ def tag(engine: Engine) -> Iterator[str]:
     for image in engine.client.images.list(all=True):
         if image.id not in before and not image.tags:
             engine.client.api.remove_image(image.id, force=True)
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or Path("/proc/sys/fs/binfmt_misc/qemu-aarch64").exists(),
+    reason="programs for arm64 run here",
+)
+def test_an_image_for_another_processor_is_named_as_such(
+    engine: Engine, store: Store, busybox: bytes, tag: str
+) -> None:
+    aarch64 = busybox[:18] + (183).to_bytes(2, "little") + busybox[20:]  # e_machine
+    digest = tiny_image(store, aarch64, {"hello": b"hello\n"}, "arm64")
+    engine.load(store, digest, tag)
+    with raises("engine-foreign-platform"), engine.container(digest, files={"x": b"x"}):
+        pass
 
 
 def test_load_twice_and_run_the_printed_line(engine: Engine, store: Store, busybox: bytes, tag: str) -> None:

@@ -217,9 +217,10 @@ def running(
     api = client.api
     # The name is chosen here, so that an interrupt between the engine's "created" and ours still finds the container.
     name = f"imagegen-{secrets.token_hex(6)}"
+    doing = f"starting a container of {ref}"
     with ExitStack() as held:
         try:
-            with explained(f"starting a container of {ref}"):
+            with explained(doing):
                 api.create_container(
                     ref,
                     entrypoint=["cat"],  # whatever the image's own does
@@ -237,6 +238,7 @@ def running(
                 )
                 held.callback(close_stream, api.attach_socket(name, {"stdin": 1, "stream": 1}))
                 api.start(name)
+                _require_emulation(api, ref, name, doing)
                 archive = files if isinstance(files, bytes) else tar_of(files)
                 if archive:
                     api.put_archive(name, "/", archive)
@@ -244,6 +246,31 @@ def running(
         finally:
             with suppress(EngineError), _tidying(api, "removing a container"):  # else it goes when its input ends
                 api.remove_container(name, force=True, v=True)
+
+
+def _require_emulation(api: docker.APIClient, ref: str, name: str, doing: str) -> None:
+    """Raise EngineError where the image is for another processor, and the engine's machine does not emulate it.
+
+    The engine reports such a container as started; only a program that is run in it shows that none can.
+    """
+    image = api.inspect_image(ref).get("Architecture")  # type: ignore[no-untyped-call]
+    here = api.version().get("Arch")
+    if not image or image == here:
+        return
+    try:
+        created = api.exec_create(name, ["cat", "/dev/null"])["Id"]
+        api.exec_start(created)
+        if api.exec_inspect(created)["ExitCode"] == 0:
+            return
+    except APIError:  # it is gone
+        pass
+    raise EngineError(
+        f"{doing}: it is for {image}, and the engine's machine is {here}",
+        code="engine-foreign-platform",
+        why="its programs end with `exec format error`, for want of emulation",
+        fix=f"an engine on a machine for {image}; under emulation, slowly: `sudo apt-get install qemu-user-static "
+        "binfmt-support` on the engine's host; `--no-test` leaves out the smoke checks",
+    )
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
