@@ -8,15 +8,19 @@ import os
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen.app.build import assemble_image
 from imagegen.audit.closure import How, Loader
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
+from imagegen.core.errors import Location
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import dockerfile as recipe
@@ -36,6 +40,9 @@ from tests.support.errors import raises
 from tests.support.layer_inputs import cell_of, lock_of, locked
 from tests.support.matrix_samples import SMALL, complaint, load
 from tests.support.tiny_lock import LOCK
+
+if TYPE_CHECKING:
+    from imagegen.app.session import Session
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 TEXT = SMALL.replace("    gpus: [sm_90]", "    gpus: [sm_90]\n    ldconfig: {/opt/b/lib: Why b., /opt/a: Why a.}")
@@ -216,6 +223,26 @@ def test_a_damaged_cache_of_the_base_is_an_error(image: Image) -> None:
     os.unlink(image.root / "etc/ld.so.cache")
     files, _ = loader.layer_files(image.declare("/srv/lib"), image.store, image.root)
     assert [each.path for each in loader_cache.read(files["/etc/ld.so.cache"]).entries] == ["/srv/lib/libown.so"]
+
+
+def test_the_error_names_the_line_of_the_matrix(
+    image: Image, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Location("matrices/x.yaml", 7)
+    cell = replace(load(image.root / "matrices", TEXT).select("small")[0], ldconfig_places={"/opt/none": place})
+    lock, context = image.declare("/opt/none"), Context(image.store, settings, Quiet())
+    with raises("lock-ldconfig-invalid") as audited:
+        cell_subject(lock, cell, context)
+
+    def ensure_layers(*_: object) -> None:
+        loader.libraries(lock, image.store, image.root)
+
+    monkeypatch.setattr("imagegen.image.layers.resolve_layers", lambda *_: [])
+    monkeypatch.setattr("imagegen.image.layers.ensure_layers", ensure_layers)
+    session = SimpleNamespace(store=image.store, progress=Quiet(), context_for=lambda _: context)
+    with raises("lock-ldconfig-invalid") as built:
+        assemble_image(cast("Session", session), cell, lock, audit=False)
+    assert audited.value.where == built.value.where == place
 
 
 @pytest.mark.parametrize("declared", [True, False])

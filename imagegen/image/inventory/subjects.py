@@ -22,7 +22,7 @@ from imagegen.audit.check import audit
 from imagegen.audit.model import Finding, Package, Subject, SystemLibraries
 from imagegen.audit.tags import one_python
 from imagegen.core.context import Context
-from imagegen.core.errors import UsageError, WheelError
+from imagegen.core.errors import LockError, UsageError, WheelError
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache
@@ -94,7 +94,7 @@ def cell_subject(locked: Lock, cell: Cell, context: Context) -> Subject:
     return Subject(
         name=locked.cell,
         packages=tuple(packages),
-        system=_with_declared_libraries(_cell_system(locked, context), locked, context),
+        system=_with_declared_libraries(_cell_system(locked, context), locked, cell, context),
         python=locked.python,
         gpus=cell.gpus,
         driver=locked.gpu.driver if locked.gpu else None,
@@ -165,17 +165,23 @@ def _cell_system(locked: Lock, context: Context) -> SystemLibraries:
     return found
 
 
-def _with_declared_libraries(found: SystemLibraries, locked: Lock, context: Context) -> SystemLibraries:
+def _with_declared_libraries(found: SystemLibraries, locked: Lock, cell: Cell, context: Context) -> SystemLibraries:
     """Return the system with the libraries of the lock's `ldconfig`, which the loader takes before the base's own.
 
-    Only those that LD_LIBRARY_PATH leads to come before them.
+    Only those that LD_LIBRARY_PATH leads to come before them. Raises LockError as `loader.libraries`, with the line of
+    the matrix.
     """
     if not locked.ldconfig:
         return found
     site = site_packages(locked.python)
     preloaded = {name for name, path in found.paths.items() if path.rpartition("/")[0] in found.preloaded}
     added: dict[str, LoaderLibrary] = {}
-    for each in loader.libraries(locked, context.store, inputs.tree(locked.foundation, context)):
+    try:
+        declared = loader.libraries(locked, context.store, inputs.tree(locked.foundation, context))
+    except LockError as error:
+        error.where = cell.ldconfig_places.get(str(error.where), error.where)
+        raise
+    for each in declared:
         if each.name not in preloaded:
             added.setdefault(each.name, each)
     paths = {name: relative(each.real, site) if each.wheel else each.path for name, each in added.items()}
