@@ -124,17 +124,14 @@ def write_imported(
     whole = found if stack else _with_torch(session, found, platform)
     by_package = {each.package: each for each in session.matrix.components.values()}
 
-    def text(stack: StackFile | None, *, override: bool) -> str:
+    def text(*, override: bool) -> str:
         family = session.matrix.builds.family()
         return entry.render(image, name, whole, platform, by_package, family, stack=stack, override=override)
 
-    with _tried(session, path, text(None, override=path.exists()), source) as tried:  # with each pin, for the answer
+    with _tried(session, path, text(override=path.exists()), source) as tried:
         cell = tried.matrix.select_one(image)
         answer = tried.cell_answers([cell])[cell.id]
-    if stack:
-        with _tried(session, path, text(stack, override=path.exists()), source) as tried:
-            cell = tried.matrix.select_one(image)
-    write_entry(path, text(stack, override=False))
+    write_entry(path, text(override=False))
     return Imported(path, name, cell, platform, found, omissions, answer)
 
 

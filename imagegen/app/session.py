@@ -21,6 +21,7 @@ from imagegen.core.errors import (
     MatrixError,
     MatrixErrors,
     PackagesGoneError,
+    ProjectFileError,
     UsageError,
 )
 from imagegen.core.progress import Progress
@@ -164,8 +165,30 @@ class Session:
 
     def cell_answers(self, cells: Sequence[Cell]) -> dict[str, CellAnswer]:
         """Return the answers of rules and metadata for cells of the matrix, by cell id."""
-        names = ",".join(cell.id for cell in cells)
-        return self._compiled("answers", names, lambda: cell_answers(cells, self.rules, self.metadata))
+        resolved = [cell for cell in cells if not cell.stack]
+        names = ",".join(cell.id for cell in resolved)
+        found = self._compiled("answers", names, lambda: cell_answers(resolved, self.rules, self.metadata))
+        for cell in cells:
+            if cell.stack:
+                found = found | {cell.id: self._stack_answer(cell)}
+        return found
+
+    def _stack_answer(self, cell: Cell) -> CellAnswer:
+        """Return the answer of the rules about the packages of the cell's lock file: as they judge a lock of the cell.
+
+        What the packages require of each other is up to the program that wrote the file.
+        """
+        from imagegen.plan.projects.stack import facts_of_stack  # late: few cells have such a file
+
+        try:
+            facts = facts_of_stack(cell, self.project)
+        except (LockError, ProjectFileError) as error:
+            return CellAnswer("unknown", error.summary)
+        verdict = evaluate_cell(self.rules_about(facts), cell, facts)
+        refused = verdict.answer == "incompatible"
+        worst = [each for each in verdict.conflicts if each.severity == ("error" if refused else "suspicion")]
+        reason = " ".join(rule.because for each in worst for rule in each.rules)
+        return CellAnswer("incompatible" if refused else "unknown" if worst else "compatible", reason)
 
     @cached_property
     def wheel_catalogue(self) -> Catalogue:

@@ -16,6 +16,7 @@ from imagegen.core.context import Context
 from imagegen.core.errors import UsageError
 from imagegen.core.text import shown
 from imagegen.plan.matrix import metadata, model_types
+from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules import (
     CellAnswer,
@@ -87,7 +88,8 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     if model and not words:
         app.json({model: table.first.get(model)}) if as_json else click.echo(shown(about))
         return 0 if model in table.first else 2
-    question = _question(app, words, sets)
+    matrix = _with_locked_versions(app, words)
+    question = _question(app, matrix, words, sets)
     shared = app.api_rules(question.facts.packages)
     rules = [*app.matrix.rules, *model_type_rules(table, model), *shared]
     explanation = explain(question, _with_builds(app, question, rules), app.metadata, app.matrix.pin_overrides)
@@ -96,7 +98,7 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
         explanation = replace(explanation, answer=answer, unknown=(*explanation.unknown, about))
     state = _state(app, question, explanation)
     spoken = replace(question, requested={**question.requested, "model": f"=={model}"}) if model else question
-    ways = _ways(app, question, spoken, rules, explanation)
+    ways = _ways(app, matrix, question, spoken, rules, explanation)
     if as_json:
         app.json(_as_dict(question, explanation, state, ways))
     else:
@@ -107,17 +109,33 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     return 2 if explanation.answer == "unknown" else 0
 
 
-def _question(app: App, words: Sequence[str], sets: Sequence[str]) -> Question:
+def _with_locked_versions(app: App, words: Sequence[str]) -> Matrix:
+    """Return the matrix; cells that the words name have the versions of the lock file that is their stack."""
+    named = {app.matrix.defaults.get(word, word) for word in words}
+    if not any(each.stack and each.id in named for each in app.matrix.all_cells):
+        return app.matrix
+    from imagegen.plan.projects.stack import with_known_versions  # late: few cells have such a file
+
+    return replace(
+        app.matrix,
+        all_cells=tuple(
+            with_known_versions(each, app.project, app.metadata) if each.stack and each.id in named else each
+            for each in app.matrix.all_cells
+        ),
+    )
+
+
+def _question(app: App, matrix: Matrix, words: Sequence[str], sets: Sequence[str]) -> Question:
     """Return the question; the index is asked for the packages and releases that are not known here."""
     names = metadata.names(app.matrix_directories)
-    question = complete_names(parse_question(words, sets, app.matrix, Vocabulary.of(app.matrix, names)), app.metadata)
+    question = complete_names(parse_question(words, sets, matrix, Vocabulary.of(matrix, names)), app.metadata)
     if missing := missing_metadata(question, app.metadata):
         from imagegen.plan.harvest import on_demand  # late: it brings the network
 
         found = on_demand.look_up(missing, Context(app.store, app.settings, app.progress), today())
         for package in found.values():
             app.metadata.add(package)
-        question = parse_question(words, sets, app.matrix, Vocabulary.of(app.matrix, [*names, *found]))
+        question = parse_question(words, sets, matrix, Vocabulary.of(matrix, [*names, *found]))
         question = complete_names(question, app.metadata)
     return _complete(app, question)
 
@@ -137,9 +155,9 @@ def today() -> str:
 
 def _state(app: App, question: Question, explanation: Explanation) -> CellState | None:
     """Return the state of the cell that is asked about; a changed one has no lock, and on another base none at all."""
-    cell = question.cell
-    if cell is None or "base" in question.requested:
+    if question.cell is None or "base" in question.requested:
         return None
+    cell = app.matrix.select_one(question.cell.id)  # as the matrix has it: a lock is compared with that
     from imagegen.app import states  # late: it brings locks, builds and attestations
 
     reasons = explanation.unknown
@@ -165,7 +183,12 @@ def _model(words: Sequence[str], sets: Sequence[str]) -> tuple[str, tuple[str, .
 
 
 def _ways(
-    app: App, question: Question, spoken: Question, rules: Sequence[Rule], explanation: Explanation
+    app: App,
+    matrix: Matrix,
+    question: Question,
+    spoken: Question,
+    rules: Sequence[Rule],
+    explanation: Explanation,
 ) -> Sequence[_Way]:
     """Return the nearest combinations that rules and metadata accept; none where they accept what is asked about.
 
@@ -180,11 +203,11 @@ def _ways(
         return []
     from imagegen.wheels.compiling import needed_builds  # late: it brings the readers of wheels
 
-    vocabulary = Vocabulary.of(app.matrix, [*metadata.names(app.matrix_directories), *question.facts.packages])
+    vocabulary = Vocabulary.of(matrix, [*metadata.names(app.matrix_directories), *question.facts.packages])
 
     def again(changes: Mapping[str, str]) -> Question:
         words = [word for word in shlex.split(question.command(changes))[2:] if word != "--set"]
-        return _complete(app, parse_question(words, [], app.matrix, vocabulary))
+        return _complete(app, parse_question(words, [], matrix, vocabulary))
 
     ways = []
     for each in near:

@@ -317,3 +317,64 @@ def test_pip_replaces_the_torch_of_an_image_where_a_package_requires_another(run
     found = json.loads(ended.out)
     assert (ended.code, found["conflicts"]) == (0, [])
     assert len(found["assumed"]) == 2
+
+
+STACK = """\
+images:
+  my-rl:
+    description: The packages of uv.lock.
+    purpose: A test.
+    base: debian12-gpu
+    gpus: [sm_90]
+    stacks: [gpu]
+    axes: {cuda: [cu128], python: ["3.11"]}
+    stack: {uv: ./uv.lock}
+    components: {vllm: {because: The project requires it.}}
+"""
+UV_LOCK = """\
+version = 1
+requires-python = ">=3.11"
+[[package]]
+name = "mine"
+version = "0.1"
+source = { virtual = "." }
+dependencies = [{ name = "vllm" }, { name = "nobody-knows-it" }]
+[[package]]
+name = "nobody-knows-it"
+version = "1.0"
+source = { registry = "https://files.example.org/simple" }
+[[package]]
+name = "torch"
+version = "TORCH"
+source = { registry = "https://files.example.org/simple" }
+[[package]]
+name = "vllm"
+version = "0.11.0"
+source = { registry = "https://files.example.org/simple" }
+dependencies = [{ name = "torch" }]
+"""
+
+
+@pytest.mark.parametrize(("torch", "verdict", "state"), [("2.8.0", 0, "no known conflict"), ("2.9.1", 1, "conflict")])
+def test_a_stack_is_judged_by_the_versions_of_its_lock_file(
+    torch: str, verdict: int, state: str, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "matrices/stack.yaml").write_text(STACK)
+    (tmp_path / "uv.lock").write_text(UV_LOCK.replace("TORCH", torch))
+    ended = run("why", "my-rl", "--json")
+    found = json.loads(ended.out)
+    assert (ended.code, found["unknown"]) == (verdict, [])
+    known = [each["components"] for each in found["conflicts"]]
+    assert {each["vllm"] for each in known if "vllm" in each} == {"0.11.0"}
+    assert any(each.get("torch") == torch for each in known) is bool(verdict)
+    (row,) = json.loads(run("list", "my-rl", "--json").out)
+    assert row["state"] == state
+
+
+def test_a_stack_whose_lock_file_cannot_be_read(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "matrices/stack.yaml").write_text(STACK)
+    ended = run("why", "my-rl")
+    assert ended.code not in {0, 1, 2}
+    assert "uv.lock" in ended.err
+    (row,) = json.loads(run("list", "my-rl", "--json").out)
+    assert row["state"] == "unknown"

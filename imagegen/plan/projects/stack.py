@@ -29,9 +29,10 @@ from imagegen.plan.lock.resolve import Pinned, Remote
 from imagegen.plan.lock.sources import Finder, RequiredFile
 from imagegen.plan.lock.uv_lock import DistributionFile, GitCommit, Root, UvPackage
 from imagegen.plan.lock.uv_project import ProjectContents, commit_source, route
-from imagegen.plan.matrix.model import Cell, GitSource, Sdist, StackFile
+from imagegen.plan.matrix.model import Cell, Component, GitSource, Requirement, Sdist, StackFile
 from imagegen.plan.projects.locks import PylockFile, UvLockFile, read_pylock, read_uv_lock
 from imagegen.plan.projects.model import MarkerTarget, read_text
+from imagegen.plan.rules import Fact, Facts, MetadataCache, facts_of_cell
 
 _DEFAULT_GROUP = "dev"  # that `uv sync` installs by default (uv's documentation of dependency groups)
 _NAMED = 5  # packages in a message
@@ -236,6 +237,42 @@ class ProjectStack:
         archive = git.PackedTree(file.digest, size)
         project = pyproject(context.store, archive, remote.filename.removesuffix(".tar.gz"), "")
         return Sdist(version, (), uv_lock.build_requires(project))
+
+
+def facts_of_stack(cell: Cell, project: Path) -> Facts:
+    """Return the facts of a cell with a stack as those of its lock will be: each package in the version of the file.
+
+    Raises LockError, ProjectFileError.
+    """
+    found = {each.name: Fact.exactly(each.version) for each in _installed(cell, project) if each.version}
+    return replace(facts_of_cell(cell), packages=found, closed=True)
+
+
+def with_known_versions(cell: Cell, project: Path, library: MetadataCache) -> Cell:
+    """Return a cell with a stack that requires the versions of its lock file, as far as something is known of them.
+
+    A question about a release of which nothing is known has no answer, so other packages are as the cell requires them,
+    or left out. Raises LockError, ProjectFileError.
+    """
+    assert cell.stack  # noqa: S101 - the caller passes such cells alone
+    found = {each.component.package: each for each in cell.requirements}
+    for each in _installed(cell, project):
+        known, specifier = library.of(each.name), f"=={each.version}"
+        if known is None or each.version is None or each.commit:
+            continue  # a commit is no release, whatever its version
+        if each.name in found:
+            found[each.name] = replace(found[each.name], specifier=specifier)
+        elif known.within(Fact.requested(specifier)):
+            component = Component(each.name, each.name, "", (), declared=False)
+            found[each.name] = Requirement(component, specifier, f"{cell.stack.path} has it.", indexes.DEFAULT)
+    return replace(cell, requirements=tuple(found[name] for name in sorted(found)))
+
+
+def _installed(cell: Cell, project: Path) -> list[StackPackage]:
+    """Return the packages of the cell's lock file that are none of the project's own."""
+    assert cell.stack  # noqa: S101 - the caller passes such cells alone
+    target = WheelTarget.of(cell.platform, cell.base, cell.interpreter.version or cell.python)
+    return [each for each in read_stack(cell.stack, project).packages(cell, target) if each.local is None]
 
 
 def locate_missing(error: MissingFiles, path: Path) -> None:
