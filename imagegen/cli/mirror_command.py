@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import click
 
+from imagegen.app.check_locks import require_unchanged_copies
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.config import MIRROR_VARIABLE
 from imagegen.core.context import Context
@@ -36,6 +37,7 @@ def command(app: App, *, cell: str, destination: str, as_json: bool) -> None:
     listings: list[mirror.MirrorArtifact] = []
     for chosen in app.matrix.select(cell):
         locked = app.fresh_lock(chosen)
+        require_unchanged_copies(app, chosen, locked)  # brings patches into the store
         mirror.collect(locked, chosen.recipes, app.context_for(chosen))
         listings += mirror.listings(locked, app.store)
     filled = mirror.fill(at, listings, Context(app.store, app.settings, app.progress))

@@ -90,7 +90,7 @@ def _config(lock: Lock) -> Iterator[str]:
     yield from (f"port {each.port}  ({each.because})" for each in lock.ports)
     yield from (f"ldconfig {each.path}  ({each.because})" for each in lock.ldconfig)
     for wheel in lock.wheels:
-        yield from (f"{wheel.name} is patched by {each.path}  ({each.because})" for each in wheel.patches)
+        yield from (f"{wheel.name} is patched by {each.path}  ({each.reason})" for each in wheel.patches)
 
 
 def _files(copy: LockedCopy) -> str:

@@ -24,7 +24,16 @@ from imagegen.image import base
 from imagegen.image.interpreter import unpack
 from imagegen.plan.lock import foundation, patched, sdist
 from imagegen.plan.lock.foundation import BUILD_PLATFORM, LockedInterpreter, directory, interpreter_key, own_python
-from imagegen.plan.lock.model import Foundation, Lock, LockedBase, LockedGit, LockedSdist, LockedWheel
+from imagegen.plan.lock.model import (
+    LOCAL,
+    Foundation,
+    Lock,
+    LockedBase,
+    LockedFile,
+    LockedGit,
+    LockedSdist,
+    LockedWheel,
+)
 from imagegen.plan.lock.sdist import SdistBuilder
 from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel, mirrored, missing
 
@@ -140,7 +149,10 @@ def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
 
 
 def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, settings: Settings) -> None:
-    """Fetch all files that this wheel is made of. Raises MissingFiles with all that could not be fetched."""
+    """Fetch all files that this wheel is made of. Raises MissingFiles with all that could not be fetched.
+
+    A patch is in the store, where a command in the project brings it, or in a mirror.
+    """
     lacking: MissingFiles | None = None
     if wheel.sdist and wheel.sdist.git:
         try:
@@ -152,9 +164,11 @@ def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, set
             finder.fetch(required)
         except MissingFiles as error:
             lacking = lacking.also(error.files) if lacking else error
-    gone = [patch for patch in wheel.patches if not workshop.store.has(patch.digest, patch.size)]
+    context = Context(workshop.store, settings, workshop.progress)
+    gone = [each for each in wheel.patches if not workshop.store.has(each.digest, each.size)]
+    gone = [each for each in gone if not mirrored(LockedFile(each.path, each.size, each.sha256, LOCAL), context)]
     if gone:
-        fix = "run this in the project, or bring its patches"
+        fix = "run this in the project, or name a mirror that has its patches"
         absent = MissingFiles(
             [Missing(each.path, each.sha256, ("the store: it lacks it",), fix) for each in gone], workshop.store.root
         )

@@ -83,8 +83,9 @@ def listings(locked: Lock, store: Store) -> tuple[MirrorArtifact, ...]:
 
 
 def _files(locked: Lock, store: Store) -> dict[str, tuple[str, int]]:
-    """Return digest -> name and size in bytes of all files but Debian packages; files from a local disk are not
-    mirrored.
+    """Return digest -> name and size in bytes of all files but Debian packages.
+
+    Of files from a local disk, only patches are mirrored: without them an index's wheel does not become the locked one.
     """
     sdists = [wheel.sdist for wheel in _made(locked) if wheel.sdist]
     wheels = [locked.uv, *_indexed(locked)]
@@ -93,6 +94,8 @@ def _files(locked: Lock, store: Store) -> dict[str, tuple[str, int]]:
     files += [needed.file for build in locked.builds for needed in build.build_requires]
     files += [build.source for build in locked.builds if build.source.index != LOCAL]
     found = {file.digest: (file.filename, file.size or _size(file, store)) for file in files}
+    patches = [patch for wheel in wheels for patch in wheel.patches]
+    found |= {patch.digest: (patch.path.rpartition("/")[2], patch.size) for patch in patches}
     layers = enumerate(locked.base.content.layers, 1) if locked.base.content else ()
     return found | {layer.digest: (f"base-layer-{number}", layer.size) for number, layer in layers}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,12 @@ from imagegen.core.errors import Location
 from imagegen.core.net import MissingFiles
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image import inputs
+from imagegen.image import dockerfile, inputs
 from imagegen.plan.lock import contradictions
 from imagegen.plan.lock.file import dumps, loads
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import PatchSource
+from imagegen.supply import mirror
 from imagegen.wheels.resolve import patches
 from tests.support.errors import raises
 from tests.support.lock_workspace import Workspace
@@ -91,6 +93,25 @@ def test_another_store_gets_the_same_wheel(workspace: Workspace, tmp_path: Path)
     patches.require_unchanged(lock, workspace.cell, context.store, "x")  # brings the patch, as a build does
     inputs.fetch(replace(lock, wheels=wheels), context)
     assert context.store.has(wheels[0].file.digest, wheels[0].file.size)
+
+
+def test_a_mirror_has_the_patch(workspace: Workspace, tmp_path: Path) -> None:
+    lock = workspace.make()
+    wheels = tuple(each for each in lock.wheels if each.patches)
+    at = tmp_path / "mirror"
+    files, *_ = mirror.listings(replace(lock, uv=wheels[0], wheels=wheels), workspace.store)
+    mirror.fill(at, [files], Context(workspace.store, Settings.from_environment(workspace.env), Quiet()))
+    alone = Settings.from_environment({"HOME": "/nonexistent", "IMAGEGEN_MIRROR": str(at), "PATH": os.environ["PATH"]})
+    context = Context(Store(tmp_path / "second"), alone, Quiet())
+    inputs.fetch(replace(lock, wheels=wheels), context)
+    assert context.store.has(wheels[0].file.digest, wheels[0].file.size)
+
+
+def test_a_rendered_dockerfile_names_the_patch(workspace: Workspace) -> None:
+    lock = workspace.make()
+    (patch,) = (patch for wheel in lock.wheels for patch in wheel.patches)
+    above = dockerfile.render(lock, "x").dockerfile.partition("\npeft==")[0].splitlines()[-1]
+    assert above == f"# patched by fix.patch (sha256:{patch.sha256}): why"
 
 
 def test_faults_have_their_places(workspace: Workspace) -> None:

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from imagegen.app import chooser, site
 from imagegen.app.chooser import ChooserValues
 from imagegen.core.data import shipped
+from imagegen.plan.lock.model import WheelPatch
+from imagegen.plan.matrix.model import ExposedPort, LibraryDirectory
 from tests.support import report_samples
 
 ROOT = Path(__file__).parents[2]
@@ -243,3 +245,20 @@ def test_the_browsers_scripts_are_only_ours(files: dict[str, bytes]) -> None:
         assert scripts == (["copy.js", "choose.js", "filter.js"] if name == "index.html" else ["../copy.js"])
         policy = next(each.get("content") for each in page.iter("meta") if each.get("http-equiv"))
         assert policy is not None and "default-src 'none'" in policy and "unsafe" not in policy
+
+
+def test_what_a_lock_changes_of_packages_and_config_has_its_reasons(report: site.SiteReport) -> None:
+    *others, sheet = report.sheets
+    *wheels, torch = sheet.lock.wheels
+    patch = WheelPatch("patches/torch.patch", "a" * 64, 9, "Until a release has it.", "https://example.com/1")
+    lock = replace(
+        sheet.lock,
+        wheels=(*wheels, replace(torch, patches=(patch,))),
+        ports=(ExposedPort("80/tcp", "Web."),),
+        ldconfig=(LibraryDirectory("/opt/lib", "Our scorer."),),
+    )
+    made = site.render(replace(report, sheets=(*others, replace(sheet, lock=lock))))
+    rows = [[text(each) for each in row] for row in parsed(made["cells/tiny-cpu-py311.html"]).iter("tr")]
+    assert ["torch", "patches/torch.patch", "Until a release has it. [https://example.com/1]"] in rows
+    assert ["ldconfig", "/opt/lib", "Our scorer."] in rows
+    assert ["port", "80/tcp", "Web."] in rows

@@ -216,6 +216,10 @@ class WheelPatch(LockTable):
     def digest(self) -> str:
         return f"sha256:{self.sha256}"
 
+    @property
+    def reason(self) -> str:
+        return f"{self.because} [{self.source}]" if self.source else self.because
+
 
 @dataclass(frozen=True)
 class LockedWheel(LockTable):
