@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,12 @@ from imagegen.plan import lock
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import MAIN, Lock, main_versions, reason
 from imagegen.plan.matrix.model import Cell, Rule
+from imagegen.supply.compare import wording
+from imagegen.supply.compare.difference import ComparisonFacts, difference
+from imagegen.supply.compare.operands import of_lock
 
 LONGEST = 12  # steps on a page: three months of weekly locks
 _UNREAD = "no lock, or one of a form that this imagegen does not read"
-
-Sentences = Callable[[Lock, Lock], Sequence[str]]  # what the second has otherwise than the first
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,13 @@ class History:
 
 
 def history_of(
-    path: Path, now: Lock, sentences: Sentences, sections: Sequence[ChangelogSection], env: Mapping[str, str]
+    path: Path, now: Lock, known: ComparisonFacts, sections: Sequence[ChangelogSection], env: Mapping[str, str]
 ) -> History:
     """Return the history of the lock file at `path`, whose content is `now`.
 
-    `sections` are the sections of locks/CHANGES.md about it; each describes the lock that it leads to, and without a
-    repository they are the whole history. Raises FetchError where git cannot run.
+    `known` has facts for the comparison of its versions. `sections` are those of locks/CHANGES.md about it; each
+    describes the lock that it leads to, and without a repository they are the whole history. Raises FetchError where
+    git cannot run.
     """
     commits = local.commits(path.parent, path.name, LONGEST + 2, env)
     if not commits:
@@ -79,7 +81,7 @@ def history_of(
         notes = {each.end: _said(each) for each in reversed(sections)}
         cut = local.shallow(path.parent, env)
         pairs = zip(versions, [*versions[1:], None], strict=True)
-        steps = [new.step(tuple(_lines(old, new.lock, sentences, notes, cut=cut))) for new, old in pairs]
+        steps = [new.step(tuple(_lines(old, new.lock, known, notes, cut=cut))) for new, old in pairs]
     return History(tuple(steps[:LONGEST]), older=len(steps) > LONGEST)
 
 
@@ -108,7 +110,7 @@ class _Version:
 
 
 def _lines(
-    old: _Version | None, new: Lock | None, sentences: Sentences, notes: Mapping[str, Sequence[str]], *, cut: bool
+    old: _Version | None, new: Lock | None, known: ComparisonFacts, notes: Mapping[str, Sequence[str]], *, cut: bool
 ) -> Sequence[str]:
     if new is None:
         return [_UNREAD]
@@ -118,7 +120,8 @@ def _lines(
         return ["what it was before is not in this shallow clone" if cut else "locked for the first time"]
     if old.lock is None:
         return [f"locked anew; before there was {_UNREAD}"]
-    return sentences(old.lock, new)
+    before, after = (of_lock(each.cell, each.as_of, each) for each in (old.lock, new))
+    return wording.sentences(difference(before, after, known))
 
 
 # The data of a report, before it becomes pages. Nothing here reads a file.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
@@ -27,9 +26,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules import unconfirmed
 from imagegen.run.smoke import SmokeReport
-from imagegen.supply.compare import wording
-from imagegen.supply.compare.difference import ComparisonFacts, difference
-from imagegen.supply.compare.operands import of_lock
+from imagegen.supply.compare.difference import ComparisonFacts
 from imagegen.supply.publish.tags import TagInput, tags
 from imagegen.wheels import builds
 
@@ -157,7 +154,9 @@ def _history(app: App, cell: Cell, locked: Lock) -> site.History:
     if path.parent.resolve() != (app.project / "locks").resolve():
         return site.History()
     try:
-        return site.history_of(path, locked, partial(_sentences, app), _sections(app, cell), app.env)
+        # Without the builds that this machine has or lacks: the page is the same on every machine.
+        known = ComparisonFacts(requires=comparison_facts(app).requires)
+        return site.history_of(path, locked, known, _sections(app, cell), app.env)
     except FetchError as error:
         app.progress.say(f"the history of {cell.id} is left out: {error}")
         return site.History()
@@ -173,11 +172,3 @@ def _sections(app: App, cell: Cell) -> list[changes.ChangelogSection]:
     except (OSError, UnicodeDecodeError, LockError) as error:
         app.progress.say(f"{path} is left out: {error}")
         return []
-
-
-def _sentences(app: App, before: Lock, after: Lock) -> Sequence[str]:
-    """Return the differences of the later lock; equal on every machine, so without what this one would have to
-    compile.
-    """
-    old, new = (of_lock(each.cell, each.as_of, each) for each in (before, after))
-    return wording.sentences(difference(old, new, ComparisonFacts(requires=comparison_facts(app).requires)))

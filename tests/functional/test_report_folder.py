@@ -18,6 +18,7 @@ from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
+from imagegen.supply.compare.difference import ComparisonFacts
 from tests.support.errors import raises
 from tests.support.tiny_lock import LOCK
 
@@ -91,7 +92,7 @@ def test_what_a_killed_run_left_goes(tmp_path: Path) -> None:
 
 
 Commit = Callable[[Lock | str, str], None]
-NEXT = replace(LOCK, as_of="2026-11-27T00:00:00Z")
+NEXT = replace(LOCK, as_of="2026-11-27T00:00:00Z", wheels=tuple(each for each in LOCK.wheels if each.name != "numpy"))
 
 
 @pytest.fixture
@@ -116,9 +117,7 @@ def path(root: Path) -> Path:
 
 
 def steps(root: Path, now: Lock, *sections: ChangelogSection) -> list[tuple[str, bool, tuple[str, ...]]]:
-    found = site.history_of(
-        path(root), now, lambda old, new: [f"{old.as_of[:10]} {new.as_of[:10]}"], sections, os.environ
-    )
+    found = site.history_of(path(root), now, ComparisonFacts(), sections, os.environ)
     return [(step.date, step.commit is not None, step.lines) for step in found.steps]
 
 
@@ -126,7 +125,7 @@ def test_history_is_what_git_has_and_what_is_not_committed(committed: Commit, tm
     committed(LOCK, "2026-11-21")
     first = ("2026-11-21", True, ("locked for the first time",))
     assert steps(tmp_path, LOCK) == [first]
-    later = ("2026-11-20 2026-11-27",)
+    later = ("numpy 2.4.6 is gone", "about 1 kB to pull")
     assert steps(tmp_path, NEXT) == [("2026-11-27", False, later), first]
     committed(NEXT, "2026-11-28")
     assert steps(tmp_path, NEXT) == [("2026-11-28", True, later), first]
@@ -147,7 +146,7 @@ def test_the_page_shows_the_newest_steps(committed: Commit, tmp_path: Path, monk
     monkeypatch.setattr(site, "LONGEST", 1)
     committed(LOCK, "2026-11-21")
     committed(NEXT, "2026-11-28")
-    found = site.history_of(path(tmp_path), NEXT, lambda *_: ["moved"], (), os.environ)
+    found = site.history_of(path(tmp_path), NEXT, ComparisonFacts(), (), os.environ)
     assert [step.date for step in found.steps] == ["2026-11-28"]
     assert found.older
 

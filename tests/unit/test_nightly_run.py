@@ -16,6 +16,7 @@ from imagegen.core.errors import SmokeError
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock, Record
 from imagegen.plan.matrix.model import Cell
+from imagegen.supply.compare.difference import ComparisonFacts
 from tests.support.errors import raises
 from tests.support.nightly_project import RECORD, Toy
 
@@ -37,7 +38,7 @@ class NightlyRun:
         self.changed = True
         self.toys = {name: Toy(root / name, torch="", peft="") for name in "abc"}
         self.cells = {name: replace(toy.cell, id=name) for name, toy in self.toys.items()}
-        self.lock_files = LockRepository(root / "locks", root / "candidates", changes.sentences)
+        self.lock_files = LockRepository(root / "locks", root / "candidates", ComparisonFacts())
         for name, toy in self.toys.items():
             toy.cell = self.cells[name]
             toy.first = replace(toy.first, cell=name)

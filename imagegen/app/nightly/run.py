@@ -29,10 +29,10 @@ from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock, Record
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.projects.stack import read_stack
+from imagegen.supply.compare.difference import ComparisonFacts
 from imagegen.wheels.resolve import LockOptions, lock_cell
 
 Result = Literal["unchanged", "proposed", "published", "failed"]
-Sentences = Callable[[Lock | None, Lock], Sequence[str]]
 
 
 class Publication(Protocol):
@@ -69,7 +69,7 @@ class LockRepository:
 
     locks: Path
     candidates: Path
-    sentences: Sentences
+    known: ComparisonFacts
 
     def candidate(self, cell: str) -> Path:
         return self.candidates / f"{cell}.toml"
@@ -80,7 +80,7 @@ class LockRepository:
     def save(self, proposal: Proposal) -> None:
         """Write the lock and its changelog entry to the project, and remove the candidate."""
         if proposal.changed:
-            moved = self.sentences(proposal.before, proposal.after)
+            moved = changes.sentences(proposal.before, proposal.after, self.known)
             changes.add(self.locks / changes.FILE, changes.section(proposal, moved))
         lock.write(proposal.after, self.locks / f"{proposal.cell.id}.toml")
         self.candidate(proposal.cell.id).unlink(missing_ok=True)
@@ -172,7 +172,7 @@ def update_locks(
     files = LockRepository(
         session.project / "locks",
         _candidates_directory(session),
-        partial(changes.sentences, known=comparison_facts(session)),
+        comparison_facts(session),
     )
     propose_update = partial(propose_cell, session, as_of, {})
     steps = Steps(propose_update)
