@@ -77,7 +77,7 @@ class StandIn(Loopback):
         """An image of these uncompressed layers under NAME:TAG; the digest of its manifest."""
         kinds = DOCKER if docker else {kind: kind for kind in DOCKER}
         repository, _, tag = name.partition(":")
-        blobs = [gzip.compress(layer, mtime=0) for layer in layers]
+        blobs = [gzip.compress(layer, 1, mtime=0) for layer in layers]
         rootfs = {"type": "layers", "diff_ids": [digest_of(layer) for layer in layers]}
         settings = {"os": "linux", "architecture": "amd64", "rootfs": rootfs, "config": config}
         data = json.dumps(settings).encode()
