@@ -4,6 +4,9 @@ PYTHON ?= python3
 SECONDS ?= 900
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN := .venv/bin
+# The tests write and remove many small files: in memory, where 12 GiB are free, that takes less processor time.
+IN_MEMORY = $$([ "$$(df --output=avail /dev/shm | tail -n 1)" -gt 12000000 ] && \
+    awk '/^MemAvailable/ && $$2 > 16000000 {print "env PYTEST_DEBUG_TEMPROOT=/dev/shm"}' /proc/meminfo)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without byte-code, each of the thousands of processes that tests start compiles imagegen again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -50,7 +53,7 @@ quickstart: engine-up  ## build cpu-grpo, run its smoke checks, print how to run
 # The linters leave half of two cores idle: meanwhile the tests are compiled, which each test process would do again.
 test: setup  ## the linters, and all tests but the slow ones
 	@$(MAKE) --no-print-directory --output-sync -j 3 lint compiled-tests
-	@$(call with_engine,$(BIN)/pytest -n 3 --dist loadscope -m 'not slow')
+	@$(call with_engine,$(IN_MEMORY) $(BIN)/pytest -n 3 --dist loadscope -m 'not slow')
 
 compiled-tests: setup
 	@$(BIN)/pytest -q --collect-only -m 'not slow' >/dev/null || true  # the tests themselves report what is wrong
