@@ -84,7 +84,7 @@ class _Scheduling(LoadScopeScheduling):
 def _group(file: Path) -> str | None:
     """Return the name of the group of files that share an expensive fixture, or what only one may change at a time."""
     text = file.read_text(encoding="utf-8")
-    if file.name == "test_engine.py" or re.search(r"\b(machine: Place|(cpu_grpo|sb3_maskable): )", text):
+    if file.name == "test_engine.py" or re.search(r"\b(machine: Place|(cpu_grpo|plain|sb3_maskable): )", text):
         return "images"  # a large image is built once
     if re.search(r"\b(engine: Engine|(programs|shell): )", text):
         return "engine"  # names in the engine, the cache of its builds, networks

@@ -25,7 +25,7 @@ from imagegen.run import embedded_engine
 from imagegen.run.engine import Engine
 from imagegen.run.engine.connection import PACKAGES, SUITE
 from tests.support import cosign
-from tests.support.machines import Built, Debian, Place, built_in, copy_tree, docker_command
+from tests.support.machines import Built, Debian, Place, built_in, copy_tree, docker_command, plain_in
 from tests.support.small_cell import Site, site_of
 
 
@@ -132,6 +132,12 @@ def sb3_maskable(machine: Place, shared: Path) -> Built:
 @pytest.fixture(scope="session")
 def cpu_grpo(machine: Place, shared: Path) -> Built:
     return built_in(machine, "cpu-grpo", shared / "cpu-grpo")
+
+
+@pytest.fixture(scope="session")
+def plain(machine: Place, cpu_grpo: Built) -> Built:
+    """A small image of real wheels; it shares its base with `cpu_grpo`."""
+    return plain_in(machine, cpu_grpo.lock)
 
 
 @pytest.fixture(scope="session")

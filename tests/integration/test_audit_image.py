@@ -19,7 +19,7 @@ from imagegen.image.inventory import subjects as cell
 from imagegen.plan import matrix
 from imagegen.run.engine import Engine
 from imagegen.run.engine.load import _image, serving
-from tests.support.machines import Built, Place
+from tests.support.machines import PLAIN, Built, Place
 from tests.support.small_cell import Site
 
 pytestmark = pytest.mark.integration
@@ -54,16 +54,16 @@ def test_an_image_is_the_same_wherever_it_is_read(site: Site, engine: Engine, ma
         assert (other.packages, other.system, other.python) == (in_docker.packages, in_docker.system, "3.11")
 
 
-def test_an_image_is_what_its_cell_is(sb3_maskable: Built, machine: Place) -> None:
+def test_an_image_is_what_its_cell_is(plain: Built, machine: Place) -> None:
     """File by file, with hashes, which no RECORD has of itself; nothing of the image says what it is to import.
 
     What a bill of materials tells besides (licences, Debian's packages) is read of wheels and bases alone.
     """
-    found = audited(f"oci:{machine.root / 'sb3-maskable'}@{sb3_maskable.digest}", machine.cache)
-    (requested,) = matrix.load([shipped("matrices")]).select("sb3-maskable")
+    found = audited(f"oci:{machine.root / PLAIN}@{plain.digest}", machine.cache)
+    (requested,) = matrix.load([shipped("matrices"), machine.root / "matrices"]).select(PLAIN)
     settings = Settings.from_environment({**os.environ, "XDG_CACHE_HOME": str(machine.cache)})
     context = Context(Store(machine.cache / "imagegen" / "store"), settings, Quiet())
-    expected = cell.cell_subject(sb3_maskable.lock, requested, context)
+    expected = cell.cell_subject(plain.lock, requested, context)
     assert [_known(package) for package in found.packages] == [_known(package) for package in expected.packages]
     system = replace(expected.system, debs={}, release=None)
     assert (found.system, found.python) == (system, expected.python)

@@ -16,7 +16,7 @@ from imagegen.core.store import Store
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
 from imagegen.run.engine import Engine
-from tests.support.machines import Built, Place, committed, digest_of
+from tests.support.machines import PLAIN, Built, Place, committed, digest_of
 from tests.support.small_cell import CELL, Site
 
 pytestmark = pytest.mark.integration
@@ -93,13 +93,13 @@ def test_what_was_fetched_of_a_real_image_builds(
 @pytest.mark.fault(
     "Offline", "a build into an engine whose loopback is elsewhere", "an archive through its socket: same digest"
 )
-def test_an_engine_in_another_network(sb3_maskable: Built, machine: Place, place: Place, engine: Engine) -> None:
-    for tag in {name for image in engine.client.images.list() for name in image.tags if "/sb3-maskable:" in name}:
+def test_an_engine_in_another_network(plain: Built, machine: Place, place: Place, engine: Engine) -> None:
+    for tag in {name for image in engine.client.images.list() for name in image.tags if f"/{PLAIN}:" in name}:
         engine.client.api.remove_image(tag, force=True)
     alone = replace(machine, through=ALONE)
-    done = alone.run("build", sb3_maskable.lock.image, "--no-test")
+    done = alone.run("build", PLAIN, "--no-test")
     assert "cannot reach this machine's loopback: loading an archive" in done.stderr
-    assert digest_of(done) == engine.image_digest(sb3_maskable.ref) == sb3_maskable.digest
+    assert digest_of(done) == engine.image_digest(plain.ref) == plain.digest
 
 
 @pytest.mark.fault(

@@ -65,14 +65,12 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def proxy(
-    authority: Authority, sb3_maskable: Built, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[InspectingProxy]:
+def proxy(authority: Authority, cpu_grpo: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InspectingProxy]:
     """In front of an index whose own certificate is another CA's, and whose name no resolver knows."""
     place = tmp_path_factory.mktemp("index")
     for name in (*VARIABLES.values(), "demo"):
         publish(place / "files", name, "1.0")
-    publish(place / "files", "uv", sb3_maskable.lock.uv.version)
+    publish(place / "files", "uv", cpu_grpo.lock.uv.version)
     public = Authority(place / "public", "A public CA")
     index = SecureLoopback(partial(Files, directory=str(place / "files")), public.context("index.invalid"))
     proxy = InspectingProxy(authority.context("index.invalid"), index.host, public.pem)
@@ -83,7 +81,7 @@ def proxy(
 
 @pytest.fixture
 def place(
-    request: pytest.FixtureRequest, machine: Place, sb3_maskable: Built, proxy: InspectingProxy, tmp_path: Path
+    request: pytest.FixtureRequest, machine: Place, cpu_grpo: Built, proxy: InspectingProxy, tmp_path: Path
 ) -> Place:
     """A machine behind the proxy, with a built base and a lock that is there to be upgraded."""
     env = dict.fromkeys(
@@ -95,7 +93,7 @@ def place(
     (tmp_path / "matrices").mkdir()
     (tmp_path / "matrices" / "mine.yaml").write_text(MINE.replace("PACKAGE", getattr(request, "param", "demo")))
     (cell,) = matrix.load([shipped("matrices"), tmp_path / "matrices"]).select("mine")
-    theirs = sb3_maskable.lock
+    theirs = cpu_grpo.lock
     old_uv = LockedWheel("uv", "0", LockedFile("uv-0-py3-none-any.whl", 1, "0" * 64, "pypi"), via=())
     env_of_cell = cell.env
     based = Lock(

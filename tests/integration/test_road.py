@@ -13,29 +13,23 @@ from imagegen.image import layers
 from imagegen.image.layers.layer import CODEC
 from imagegen.plan import lock
 from imagegen.run.engine import Engine
-from tests.support.machines import Built, Place, committed, digest_of, relocked
+from tests.support.machines import PLAIN, Built, Place, digest_of, relocked, write_plain
 
 pytestmark = pytest.mark.integration
 
-IMAGE = "sb3-maskable"  # the smaller of the two
-CELL = f"{IMAGE}-cpu-py311"
+CELL = f"{PLAIN}-cpu-py311"
 
 
 @pytest.fixture(scope="module")
-def built(sb3_maskable: Built) -> Built:
-    return sb3_maskable
+def built(plain: Built) -> Built:
+    return plain
 
 
-def recorded() -> str:
-    record = committed(CELL).record
-    assert record is not None
-    return record.digest
-
-
-def test_cold_builds_give_the_recorded_digests(built: Built, cpu_grpo: Built) -> None:
-    assert built.relocked or built.digest == recorded()
-    record = cpu_grpo.lock.record
-    assert cpu_grpo.relocked or (record and cpu_grpo.digest == record.digest)
+@pytest.mark.parametrize("image", ["cpu_grpo", pytest.param("sb3_maskable", marks=pytest.mark.slow)])
+def test_cold_builds_give_the_recorded_digests(image: str, request: pytest.FixtureRequest) -> None:
+    cold: Built = request.getfixturevalue(image)
+    record = cold.lock.record
+    assert cold.relocked or (record and cold.digest == record.digest)
 
 
 def test_two_images_share_base_and_common_layers(built: Built, cpu_grpo: Built, machine: Place) -> None:
@@ -43,7 +37,7 @@ def test_two_images_share_base_and_common_layers(built: Built, cpu_grpo: Built, 
         path = machine.cache / "imagegen/store/blobs/sha256" / digest.removeprefix("sha256:")
         return [layer["digest"] for layer in json.loads(path.read_text())["layers"]]
 
-    assert layers(built.digest)[:4] == layers(cpu_grpo.digest)[:4]  # base, venv, torch, numpy
+    assert len({*layers(built.digest)} & {*layers(cpu_grpo.digest)}) >= 3  # base, venv, numpy
 
 
 @pytest.mark.slow  # with all files in the store, test_offline does it
@@ -59,44 +53,31 @@ def test_another_machine_gives_the_same_digest(image: str, request: pytest.Fixtu
 
 
 def test_the_tag_runs(built: Built, engine: Engine) -> None:
-    tag = f"imagegen/{IMAGE}:cpu-py311"
+    tag = f"imagegen/{PLAIN}:cpu-py311"
     assert engine.image_digest(tag) == built.digest
-    line = engine.docker_run_line(tag, "python", "-c", "import torch, sb3_contrib; print(torch.__version__)")
+    line = engine.docker_run_line(tag, "python", "-c", "import numpy; print(numpy.__version__)")
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
-    assert done.stdout == "2.13.0+cpu\n", done.stderr
+    (numpy,) = (wheel for wheel in built.lock.wheels if wheel.name == "numpy")
+    assert done.stdout == f"{numpy.version}\n", done.stderr
 
 
 def test_an_unchanged_build_does_nothing(built: Built, machine: Place) -> None:
     before = {path: path.stat().st_mtime_ns for path in machine.cache.rglob("blobs/sha256/*")}
-    done = machine.run("build", IMAGE, "--no-test")
+    done = machine.run("build", PLAIN, "--no-test")
     assert digest_of(done) == built.digest
     assert {path: path.stat().st_mtime_ns for path in machine.cache.rglob("blobs/sha256/*")} == before
     assert "load" not in done.stderr
 
 
-def test_test_reports_in_every_form(built: Built, machine: Place, tmp_path: Path) -> None:
-    junit = tmp_path / "report.xml"
-    done = machine.run("test", CELL, "--json", "--junit", str(junit), "--require-gpu", code=1)
-    report = json.loads(done.stdout)
-    assert report["passed"] is False
-    checks = {each["check"]: each for each in report["checks"]}
-    needing_gpu = {"cuda", "attention-cuda", "nccl", "fabric-cuda", "grpo-cuda"}
-    assert {name for name, each in checks.items() if each["status"] != "pass"} == needing_gpu
-    assert all("a GPU is required" in checks[name]["reason"] for name in needing_gpu)
-    assert checks["grpo"]["details"]["model"] == "torch"  # this image has no transformers
-    assert checks["sb3"]["details"]
-    assert f'failures="{len(needing_gpu)}"' in junit.read_text()
-
-
-def test_a_lock_that_a_later_rule_rejects_is_refused(machine: Place, tmp_path: Path) -> None:
+def test_a_lock_that_a_later_rule_rejects_is_refused(built: Built, machine: Place, tmp_path: Path) -> None:
     own = replace(machine, root=tmp_path)
-    (tmp_path / "matrices").mkdir()
+    write_plain(tmp_path, built.lock)
     (tmp_path / "matrices" / "mine.yaml").write_text(
         "rules:\n  mine:\n    when: {numpy: '>=2'}\n    then: {python: '>=3.12'}\n    because: I say so.\n"
         "    source: me\n    date: '2026-11-20'\n    severity: error\n    evidence: measured\n"
         "    kind: breaks\n    fix: Do not.\n"
     )
-    done = own.run("build", IMAGE, "--no-test", code=66)
+    done = own.run("build", PLAIN, "--no-test", code=66)
     assert "[mine]" in done.stderr
     assert CELL in done.stderr
 
@@ -110,8 +91,8 @@ def test_a_lock_that_another_build_contradicts_is_refused(built: Built, machine:
     record = replace(edited.record, digest=layers.recorded_image(edited).digest)
     own = Place(tmp_path, None)
     (tmp_path / "cache").symlink_to(machine.cache)
-    lock.write(replace(locked, record=record), tmp_path / "locks" / f"{CELL}.toml")
-    done = own.run("build", IMAGE, "--output", "oci:image", code=74)
+    write_plain(tmp_path, replace(locked, record=record))
+    done = own.run("build", PLAIN, "--output", "oci:image", code=74)
     assert parts[-1].name in done.stderr
     assert not (tmp_path / "image").exists()
     assert lock.read(tmp_path / "locks" / f"{CELL}.toml").record == record  # build never edits a lock
@@ -121,8 +102,8 @@ def test_list_and_show_print_what_there_is(built: Built, machine: Place) -> None
     listed = {row["cell"]: row for row in json.loads(machine.run("list", "--json").stdout)}
     assert listed[CELL]["locked"] == "recorded"
     assert listed[CELL]["built"] == built.digest
-    shown = machine.run("show", IMAGE).stdout
-    assert "MaskablePPO lives here." in shown
+    shown = machine.run("show", PLAIN).stdout
+    assert "Its extension modules are compiled." in shown
     assert built.digest in shown
 
 
@@ -135,14 +116,14 @@ def test_a_forged_record_is_not_trusted(
     built: Built, cpu_grpo: Built, engine: Engine, machine: Place, tmp_path: Path
 ) -> None:
     assert built.lock.record is not None
-    moving = f"imagegen/{IMAGE}:cpu-py311"
+    moving = f"imagegen/{PLAIN}:cpu-py311"
     own = Place(tmp_path, machine.docker_host)
     (tmp_path / "cache").symlink_to(machine.cache)
     record = replace(built.lock.record, codec=CODEC, digest=cpu_grpo.digest)
-    lock.write(replace(built.lock, record=record), tmp_path / "locks" / f"{CELL}.toml")
+    write_plain(tmp_path, replace(built.lock, record=record))
     engine.tag(cpu_grpo.ref, built.ref)
     try:
-        done = own.run("build", IMAGE, "--no-test", code=67)
+        done = own.run("build", PLAIN, "--no-test", code=67)
     finally:
         engine.tag(moving, built.ref)
     assert "record.digest" in done.stderr
@@ -162,12 +143,12 @@ def test_a_base_that_left_the_archive_is_refused_by_name_or_relocked_loudly(
     own = Place(tmp_path, None)
     (tmp_path / "cache").symlink_to(machine.cache)
     path = tmp_path / "locks" / f"{CELL}.toml"
-    lock.write(replace(locked, base=replace(locked.base, debs=debs), record=None), path)
+    write_plain(tmp_path, replace(locked, base=replace(locked.base, debs=debs), record=None))
     before = path.read_bytes()
-    refused = own.run("build", IMAGE, "--output", "oci:image", code=72)
+    refused = own.run("build", PLAIN, "--output", "oci:image", code=72)
     assert "tzdata 1:0.1" in refused.stderr
     assert "--upgrade-base" in refused.stderr
-    done = own.run("build", IMAGE, "--output", "oci:image", "--scratch-base")
+    done = own.run("build", PLAIN, "--output", "oci:image", "--scratch-base")
     assert relocked(done)
     assert path.read_bytes() == before
     assert digest_of(done) == json.loads((tmp_path / "image/index.json").read_text())["manifests"][0]["digest"]
@@ -179,4 +160,4 @@ def test_the_store_is_sound_afterwards(built: Built, machine: Place) -> None:
     machine.run("store", "gc")
     after = json.loads(machine.run("store", "size", "--json").stdout)
     assert 0 < after["total"] <= before["total"]
-    assert digest_of(machine.run("build", IMAGE, "--output", "oci:image", "--scratch-base")) == built.digest
+    assert digest_of(machine.run("build", PLAIN, "--output", "oci:image", "--scratch-base")) == built.digest

@@ -56,7 +56,7 @@ def test_a_collector_at_any_point_of_a_build(site: Site, debian: Debian, tmp_pat
     "two builds and `store gc` over and over on one store whose files are all old and in no list",
     "both builds give the same digest as alone, every time, and the store is sound",
 )
-@pytest.mark.parametrize("rounds", [pytest.param(4, id="a few"), pytest.param(40, id="many", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [pytest.param(2, id="a few"), pytest.param(40, id="many", marks=pytest.mark.slow)])
 def test_two_builds_and_a_collector(site: Site, debian: Debian, tmp_path: Path, rounds: int) -> None:
     machine = site.machine(tmp_path / "machine")
     for turn in range(rounds):

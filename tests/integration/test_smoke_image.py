@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,42 +13,74 @@ from imagegen.plan.matrix.model import Declarations
 from imagegen.run import numerics, smoke
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import ROOT, files, spec
-from tests.support.machines import Built
+from tests.support.machines import Built, Place
 from tests.support.smoke_programs import PROGRAMS, judge
 
 pytestmark = pytest.mark.integration
 
 
-def test_the_image_passes_and_its_gpu_checks_are_skipped_by_name(engine: Engine, cpu_grpo: Built) -> None:
-    report = smoke.run(engine, cpu_grpo.ref, cpu_grpo.lock, cpu_grpo.declared, require_gpu=False, progress=Quiet())
-    failed = {result.check: (result.reason, result.log) for result in report.results if result.failed}
-    assert not failed
-    skipped = {result.check: result.reason for result in report.results if result.status == "skip"}
-    assert skipped == dict.fromkeys(
-        ["cuda", "attention-cuda", "nccl", "grpo-cuda", "trl-grpo-cuda", "fabric-cuda"],
-        "no NVIDIA GPU in this container",
+GPU_CHECKS = {"cuda", "attention-cuda", "nccl", "grpo-cuda", "trl-grpo-cuda", "fabric-cuda"}
+
+
+@pytest.fixture(scope="module")
+def report(cpu_grpo: Built, machine: Place, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The checks of a run that requires a GPU, by name; the run fails for want of one alone."""
+    junit = tmp_path_factory.mktemp("report") / "report.xml"
+    done = machine.run("test", cpu_grpo.lock.cell, "--json", "--junit", str(junit), "--require-gpu", code=1)
+    report = json.loads(done.stdout)
+    assert report["passed"] is False
+    assert f'failures="{len(GPU_CHECKS)}"' in junit.read_text()
+    return {each["check"]: each for each in report["checks"]}
+
+
+def test_the_image_passes_but_for_the_gpu_that_is_required(report: dict[str, Any]) -> None:
+    assert {name for name, each in report.items() if each["status"] != "pass"} == GPU_CHECKS
+    assert all("a GPU is required" in report[name]["reason"] for name in GPU_CHECKS)
+    assert report["grpo"]["details"]["model"] == "transformers"
+
+
+def test_gpu_checks_are_skipped_by_name(engine: Engine, cpu_grpo: Built) -> None:
+    found = smoke.run(
+        engine, cpu_grpo.ref, cpu_grpo.lock, cpu_grpo.declared, require_gpu=False, progress=Quiet(),
+        only=tuple(GPU_CHECKS),
+    )  # fmt: skip
+    assert {each.check: (each.status, each.reason) for each in found.results} == dict.fromkeys(
+        GPU_CHECKS, ("skip", "no NVIDIA GPU in this container")
     )
-    details = {result.check: result.details for result in report.results}
-    assert details["grpo"]["model"] == "transformers"
 
 
-def test_numerics_are_within_their_bounds_and_equal_in_a_second_run(engine: Engine, cpu_grpo: Built) -> None:
-    reports = [
-        smoke.run(
-            engine, cpu_grpo.ref, cpu_grpo.lock, cpu_grpo.declared, require_gpu=False, progress=Quiet(),
-            only=numerics.CHECKS,
-        )
-        for _ in range(2)
-    ]  # fmt: skip
-    assert [[each.status for each in report.results] for report in reports] == [["pass", "skip"]] * 2
-    first, second = (numerics.read(report.results[0].details) for report in reports)
-    assert first is not None
-    assert first == second
-    operations = {operation for operation, _, _ in first.results}
-    assert operations == {
+def numerical(engine: Engine, built: Built) -> Any:
+    """Run the numerics checks, and return the details of the one that needs no GPU."""
+    found = smoke.run(
+        engine, built.ref, built.lock, built.declared, require_gpu=False, progress=Quiet(), only=numerics.CHECKS
+    )
+    assert [each.status for each in found.results] == ["pass", "skip"]
+    return found.results[0].details
+
+
+def test_numerics_are_within_their_bounds(engine: Engine, cpu_grpo: Built) -> None:
+    rows = numerical(engine, cpu_grpo)["operations"]
+    assert {row["operation"] for row in rows} == {
         "matmul", "attention", "rms_norm", "softmax", "log_softmax", "all_reduce", "decoder",
     }  # fmt: skip
-    assert all(row["bound"] is not None for row in reports[0].results[0].details["operations"])
+    assert all(row["bound"] is not None and row.get("repeatable", True) for row in rows)
+
+
+@pytest.mark.slow
+def test_numerics_are_equal_in_another_container(engine: Engine, cpu_grpo: Built) -> None:
+    first, second = (numerics.read(numerical(engine, cpu_grpo)) for _ in range(2))
+    assert first is not None
+    assert first == second
+
+
+@pytest.mark.slow
+def test_an_image_without_transformers_trains_a_model_of_torch(engine: Engine, sb3_maskable: Built) -> None:
+    found = smoke.run(
+        engine, sb3_maskable.ref, sb3_maskable.lock, sb3_maskable.declared, require_gpu=False, progress=Quiet(),
+        only=("grpo", "sb3"),
+    )  # fmt: skip
+    assert {each.check: each.status for each in found.results} == {"grpo": "pass", "sb3": "pass"}
+    assert {each.check: each.details for each in found.results}["grpo"]["model"] == "torch"
 
 
 def test_an_image_that_is_not_its_lock_fails(engine: Engine, cpu_grpo: Built) -> None:
@@ -76,7 +109,7 @@ def test_an_image_that_is_not_its_lock_fails(engine: Engine, cpu_grpo: Built) ->
         pytest.param("cpu_grpo", "fabric", marks=pytest.mark.slow),
         ("cpu_grpo", "loading"),
         pytest.param("cpu_grpo", "trl_grpo", marks=pytest.mark.slow),
-        ("sb3_maskable", "sb3"),
+        pytest.param("sb3_maskable", "sb3", marks=pytest.mark.slow),
         pytest.param("cpu_grpo", "rollout", marks=pytest.mark.slow),
     ],
 )

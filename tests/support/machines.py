@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from imagegen.core.data import shipped
@@ -23,6 +23,18 @@ from imagegen.plan.matrix.model import Base, Declarations
 from imagegen.run.engine import Engine
 
 ROOT = Path(__file__).parents[2]
+PLAIN = "plain"
+_PLAIN = f"""\
+images:
+  {PLAIN}:
+    description: A few wheels of PyPI.
+    purpose: Tests that need a real image, and none with torch.
+    base: debian12
+    components:
+      numpy: {{because: Its extension modules are compiled.}}
+      pip: {{because: pip check proves that the set is consistent.}}
+      requests: {{because: It has dependencies.}}
+"""
 
 
 @dataclass(frozen=True)
@@ -119,6 +131,7 @@ def built_in(machine: Place, image: str, shared: Path) -> Built:
     Its store starts empty, so that the first build has the network alone. Into the store first: an engine that was
     there before may hold the image already.
     """
+    (cell,) = matrix.load([shipped("matrices")]).select(image)
     with Path(f"{shared}.lock").open("w") as lock_file:
         fcntl.flock(lock_file, fcntl.LOCK_EX)
         first = not shared.exists()
@@ -128,7 +141,6 @@ def built_in(machine: Place, image: str, shared: Path) -> Built:
         else:
             copy_tree(shared / "machine", machine.root)
             said = subprocess.CompletedProcess(**json.loads((shared / "said.json").read_text()))
-        (cell,) = matrix.load([shipped("matrices")]).select(image)
         locked = committed(cell.id)
         if relocked(said):  # the archive has moved on: this machine's lock is its own, recorded like the other
             own = machine.root / "locks" / f"{cell.id}.toml"
@@ -140,6 +152,26 @@ def built_in(machine: Place, image: str, shared: Path) -> Built:
             copy_tree(machine.root, shared / "machine")
             (shared / "said.json").write_text(json.dumps(vars(said)))
     return Built(local_tags(locked)[1], locked, cell.declarations, said)
+
+
+def plain_in(machine: Place, other: Lock) -> Built:
+    """Build the image PLAIN, on the base and with the versions of another image that the machine has."""
+    cell = f"{PLAIN}-cpu-py311"
+    write_plain(machine.root, replace(other, cell=cell, image=PLAIN, record=None))
+    machine.run("lock", PLAIN)
+    machine.run("build", PLAIN, "--output", f"oci:{PLAIN}")
+    machine.run("lock", PLAIN, "--record")
+    said = machine.run("build", PLAIN, "--no-test")
+    locked = lock.read(machine.root / "locks" / f"{cell}.toml")
+    (requested,) = matrix.load([shipped("matrices"), machine.root / "matrices"]).select(PLAIN)
+    return Built(local_tags(locked)[1], locked, requested.declarations, said)
+
+
+def write_plain(root: Path, locked: Lock) -> None:
+    """Write the project of the image PLAIN with this lock of it."""
+    (root / "matrices").mkdir(parents=True, exist_ok=True)
+    (root / "matrices" / f"{PLAIN}.yaml").write_text(_PLAIN)
+    lock.write(locked, root / "locks" / f"{locked.cell}.toml")
 
 
 def copy_tree(source: Path, target: Path) -> None:
