@@ -83,7 +83,7 @@ class Bench:
         self.sdists = sdists
         self.projects = {
             "cold": self._project("cold", self.lock),
-            "pin": self._project("pin", _repinned(self.lock)),
+            "pin": self._project("pin", repinned(self.lock, PIN)),
             "sibling": self._project("sibling", _sibling(self.lock)),
         }
         self._contexts(pip)
@@ -204,15 +204,17 @@ def clean(bench: Bench) -> None:
     bench.engine.client.api.prune_builds(all=True)
 
 
-def _repinned(locked: Lock) -> Lock:
-    """The lock with the release of one package that comes before the locked one."""
-    (old,) = (wheel for wheel in locked.wheels if wheel.name == PIN)
+def repinned(locked: Lock, name: str) -> Lock:
+    """The lock with the release of the package `name` that comes before the locked one, as a wheel of the same kind."""
+    (old,) = (wheel for wheel in locked.wheels if wheel.name == name)
+    tags = old.file.filename.removesuffix(".whl").split("-")[2:]
     with PyPISimple() as client:
-        packages = client.get_project_page(PIN).packages
+        packages = client.get_project_page(name).packages
     earlier = [
         (Version(package.version), package)
         for package in packages
         if package.package_type == "wheel" and package.version and Version(package.version) < Version(old.version)
+        if package.filename.removesuffix(".whl").split("-")[2:] == tags
     ]
     version, package = max((pair for pair in earlier if not pair[0].is_prerelease), key=lambda pair: pair[0])
     size = _size(package.url)

@@ -37,10 +37,10 @@ RUNS = (("cold", "cold"), ("one pin", "pin"), ("unchanged", "pin"))
 
 
 class Counting:
-    """A TCP proxy on loopback that counts the bytes on their way to `target`."""
+    """A TCP proxy on loopback that counts the bytes on their way to `target`, and back."""
 
     def __init__(self, target: int) -> None:
-        self._target, self.sent = target, 0
+        self._target, self.sent, self.received = target, 0, 0
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.port = self._listening.getsockname()[1]
         threading.Thread(target=self._serve, daemon=True).start()
@@ -75,6 +75,8 @@ class Counting:
                         return
                     if key.fileobj is client:
                         self.sent += len(data)
+                    else:
+                        self.received += len(data)
 
 
 @contextmanager

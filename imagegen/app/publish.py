@@ -43,12 +43,13 @@ from imagegen.core.registry.reference import HUB_NAMES, endpoint, engine_name
 from imagegen.core.registry.session import credentials_for
 from imagegen.core.store import Store
 from imagegen.core.text import counted
+from imagegen.core.types import Compression
 from imagegen.image import layers
 from imagegen.image.inventory.subjects import known_scans
 from imagegen.image.layers import Image
-from imagegen.image.layers.image import gzipped
 from imagegen.image.layers.layer import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
+from imagegen.image.layers.recompress import recompressed
 from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock, Record
 from imagegen.plan.matrix.model import Cell
@@ -74,7 +75,7 @@ from imagegen.supply.publish.repository import (
     push,
     recover,
 )
-from imagegen.supply.publish.tags import Channel, Compression, TagInput, Tags, tags
+from imagegen.supply.publish.tags import COMPRESSION_SUFFIXES, Channel, TagInput, Tags, tags
 from imagegen.supply.trust import documents, keys, licences, provenance
 from imagegen.supply.trust.attach import attach
 from imagegen.supply.trust.documents import FACT, FACTS, LAYERS, Document
@@ -437,7 +438,9 @@ def _assemble(
     known = read_known_licences(lock, session.context_for(cell))
     for restriction in licences.restricted(lock, known):
         progress.say(f"NOTE: restricted: {restriction}")
-    image = canonical if job.compression == "zstd" else gzipped(lock, canonical, store, progress, remote.gzip)
+    image = canonical
+    if job.compression != "zstd":
+        image = recompressed(lock, canonical, job.compression, store, progress, remote.recompressed)
     return AssembledImage(job, lock, image, canonical, known)
 
 
@@ -532,7 +535,7 @@ def run_smoke_checks(
 ) -> smoke.SmokeReport:
     """Run the smoke checks in an engine, which pulls from the registry what the store lacks."""
     lock, image = built.lock, built.image
-    tag = local_tags(lock)[1] + ("" if built.job.compression == "zstd" else "-gzip")
+    tag = local_tags(lock)[1] + COMPRESSION_SUFFIXES[built.job.compression]
     settings = session.settings
     with Engine.connect(settings, session.progress) as engine:
         if all(session.store.has(blob.digest, blob.size) for blob in image.blobs):

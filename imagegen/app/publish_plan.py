@@ -47,6 +47,7 @@ def _plan(publisher: Publisher, job: PublishJob) -> PublishPlan:
         session.progress.say(f"note: {name.name} could not be read: {error.why or error.what}")
     required = known_layers(job, store)
     in_store = {each.digest for each in required if each.digest and store.has(each.digest, each.size)}
+    made_anew = None if job.compression == "zstd" else f"{job.compression} layers are known only once they are made"
     return plan(
         lock.cell,
         name.name,
@@ -58,7 +59,7 @@ def _plan(publisher: Publisher, job: PublishJob) -> PublishPlan:
         moves=job.test,
         steps=[*steps, _tested(job, store)],
         unknown=tuple(_unknown(job)),
-        rebuild_reason="gzip layers are known only once they are made" if job.compression == "gzip" else None,
+        rebuild_reason=made_anew,
     )
 
 

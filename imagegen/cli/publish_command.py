@@ -14,11 +14,12 @@ from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.build_command import builder_option, cells_by_index, platform_option
 from imagegen.cli.report_command import print_report
 from imagegen.core.errors import OptionConflictError
+from imagegen.core.types import Compression
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.smoke import SmokeFailed
 from imagegen.supply.publish.plan import lines
-from imagegen.supply.publish.tags import CHANNELS, COMPRESSIONS, Channel, Compression
+from imagegen.supply.publish.tags import CHANNELS, COMPRESSIONS, Channel
 
 key_option = click.option(
     "--key",
@@ -46,7 +47,8 @@ key_option = click.option(
     type=click.Choice(COMPRESSIONS),
     default="zstd",
     show_default=True,
-    help="gzip is for registries and runtimes without zstd; its tags end in -gzip.",
+    help="gzip is for registries and runtimes without zstd; of zstd:chunked, Podman and CRI-O fetch only the files "
+    "that they lack. Their tags end in -gzip and -chunked.",
 )
 @platform_option
 @builder_option

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from urllib.parse import unquote
 
 from packaging.requirements import Requirement
@@ -22,6 +22,9 @@ from imagegen.core.text import cut, redact, unprintable
 # 1980-01-01, the oldest date that zip files can hold, so zipping a tree from an image works. It is part of the formats
 # of layers and bases: a SOURCE_DATE_EPOCH that moves would change all layers at each relock.
 EPOCH = 315532800
+
+# Compressions of the layers of published images; digests in locks are of zstd.
+Compression: TypeAlias = Literal["zstd", "gzip", "zstd:chunked"]
 
 
 # A GPU architecture, as matrices define it and audits check for it.

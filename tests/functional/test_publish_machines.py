@@ -25,6 +25,7 @@ from imagegen.core.net import Client
 from imagegen.core.oci import LayerDescriptor, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
+from imagegen.core.types import Compression
 from imagegen.image.inventory import subjects as cell
 from imagegen.image.layers import layer, scan
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
@@ -331,14 +332,18 @@ def test_layers_of_a_sibling_are_linked(team: Team, engines: Engines, monkeypatc
     assert published.pushed.sent.blobs == 2, "its own config and support"
 
 
-def test_gzip_has_tags_of_its_own(team: Team, engines: Engines) -> None:
+@pytest.mark.parametrize(("compression", "suffix"), [("gzip", "-gzip"), ("zstd:chunked", "-chunked")])
+def test_another_compression_has_tags_of_its_own(
+    team: Team, engines: Engines, compression: Compression, suffix: str
+) -> None:
     lock = team.lock(b"x = 1\n")
     machine = team.machine("one", lock)
-    plain, packed = machine.publish(lock), machine.publish(lock, compression="gzip")
+    plain, packed = machine.publish(lock), machine.publish(lock, compression=compression)
     assert plain.digest != packed.digest
-    assert all(tag.endswith("-gzip") for tag in (packed.immutable_tag, *packed.moved_tags))
+    assert plain.record == packed.record
+    assert all(tag.endswith(suffix) for tag in (packed.immutable_tag, *packed.moved_tags))
     bases = len(team.bases)
-    again = team.machine("two").publish(lock, compression="gzip", test=False)
+    again = team.machine("two").publish(lock, compression=compression, test=False)
     assert (again.digest, again.pushed.sent.blobs, len(team.bases)) == (packed.digest, 0, bases)
 
 

@@ -18,6 +18,7 @@ class Way(Loopback):
     def __init__(self, hub: Hub) -> None:
         self.requested: list[tuple[str, str]] = []
         self.wire = Wire()
+        self.answered = 0  # bytes of the answers' contents
         self.meet: Callable[[str, str], bool] = lambda *_: True
         way = self
 
@@ -32,6 +33,7 @@ class Way(Loopback):
                     line.request(self.command, self.path, body, dict(self.headers))
                     answer = line.getresponse()
                     data = answer.read()
+                way.answered += len(data)
                 self.send_response(answer.status)
                 for name, value in answer.getheaders():
                     if name.lower() not in ("connection", "transfer-encoding", "date"):

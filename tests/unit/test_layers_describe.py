@@ -15,7 +15,15 @@ from imagegen.core.errors import TrustError
 from imagegen.core.oci import GZIP_TYPE, ZSTD_TYPE
 from imagegen.core.store.cache import StoredBlob
 from imagegen.image.layers import Layer
-from imagegen.image.layers.image import MAX_DOCUMENT, CompressedBlobs, LayersDocument, dump, read_description
+from imagegen.image.layers.chunked import CHUNKED, ChunkedBlob, SkippableFrame, TableOfContents
+from imagegen.image.layers.image import (
+    MAX_DOCUMENT,
+    ChunkedBlobs,
+    CompressedBlobs,
+    LayersDocument,
+    dump,
+    read_description,
+)
 from imagegen.image.layers.layer import CODEC, GZIP
 
 ONE, TWO = (f"sha256:{digit * 64}" for digit in "12")
@@ -33,9 +41,12 @@ def documents(draw: Callable[[st.SearchStrategy[Any]], Any]) -> LayersDocument:
     )
     others = {key: StoredBlob(draw(DIGESTS), draw(SIZES)) for key in keys if draw(st.booleans())}
     packed = draw(st.none() | st.just(CompressedBlobs(GZIP, others)))
+    frames = st.builds(SkippableFrame, SIZES, SIZES, SIZES)
+    tables = st.builds(ChunkedBlob, DIGESTS, SIZES, st.builds(TableOfContents, DIGESTS, frames, frames))
+    chunked = draw(st.none() | st.just(ChunkedBlobs(CHUNKED, {key: draw(tables) for key in others})))
     facts = draw(st.dictionaries(DIGESTS, DIGESTS, max_size=3))
     texts = (draw(each) for each in (DIGESTS, DIGESTS, DIGESTS, NAMES, DIGESTS))
-    return LayersDocument(*texts, layers, facts, packed)  # type: ignore[call-arg]
+    return LayersDocument(*texts, layers, facts, packed, chunked)  # type: ignore[call-arg]
 
 
 @given(documents())
@@ -46,21 +57,25 @@ def test_what_is_written_is_read(said: LayersDocument) -> None:
 
 def sample() -> LayersDocument:
     layer = Layer(ZSTD_TYPE, ONE, 7, ONE, "torch", ONE, 9)
-    return LayersDocument(
-        ONE, TWO, ONE, CODEC, ONE, (layer,), {ONE: TWO}, CompressedBlobs(GZIP, {ONE: StoredBlob(TWO, 8)})
-    )
+    gzip = CompressedBlobs(GZIP, {ONE: StoredBlob(TWO, 8)})
+    contents = TableOfContents(ONE, SkippableFrame(1, 2, 3), SkippableFrame(4, 5, 6))
+    chunked = ChunkedBlobs(CHUNKED, {ONE: ChunkedBlob(TWO, 8, contents)})
+    return LayersDocument(ONE, TWO, ONE, CODEC, ONE, (layer,), {ONE: TWO}, gzip, chunked)
 
 
 def test_layers_of_another_codec_are_not_reused() -> None:
     said = sample()
-    assert list(said.layers_by_key) == list(said.gzip_by_key) == [ONE]
+    assert said.gzip
+    assert said.chunked
+    assert list(said.layers_by_key) == [ONE]
     assert replace(said, codec="zstd 1.4").layers_by_key == {}
-    assert said.gzip_by_key[ONE] == replace(said.layers[0], digest=TWO, size=8, media_type=GZIP_TYPE)
-    assert (
-        replace(said, gzip=CompressedBlobs("zlib 2", {ONE: StoredBlob(TWO, 8)})).gzip_by_key
-        == replace(said, gzip=None).gzip_by_key
-        == {}
-    )
+    layer = said.layers[0]
+    assert said.recompressed_by_key("gzip") == {ONE: replace(layer, digest=TWO, size=8, media_type=GZIP_TYPE)}
+    assert said.recompressed_by_key("zstd:chunked") == {ONE: said.chunked.layers[ONE].as_layer(layer)}
+    assert said.recompressed_by_key("zstd") == {}
+    older = replace(said, gzip=replace(said.gzip, codec="zlib 2"), chunked=replace(said.chunked, codec="zstd 1.4"))
+    for document in (older, replace(said, gzip=None, chunked=None)):
+        assert document.recompressed_by_key("gzip") == document.recompressed_by_key("zstd:chunked") == {}
 
 
 def changed(**values: Any) -> Callable[[dict[str, Any]], None]:
@@ -84,6 +99,15 @@ def layer(**values: Any) -> Callable[[dict[str, Any]], None]:
         (changed(facts={ONE: 3}), f"facts.{ONE}"),
         (changed(gzip={"codec": "x"}), "gzip.layers: Field required"),
         (changed(gzip={"codec": "x", "layers": {TWO: {"digest": ONE, "size": 1}}}), f"gzip.layers: {TWO} is the key"),
+        (changed(chunked={"codec": "x"}), "chunked.layers: Field required"),
+        (
+            changed(chunked={"codec": "x", "layers": {ONE: {"digest": ONE, "size": 1}}}),
+            f"chunked.layers.{ONE}.contents",
+        ),
+        (
+            lambda table: table["chunked"]["layers"].update({TWO: table["chunked"]["layers"][ONE]}),
+            f"chunked.layers: {TWO}",
+        ),
         (layer(size=-1), "layers.0.size: Input should be greater"),
         (layer(size=True), "layers.0.size: Input should be a valid integer"),
         (layer(size=1.0), "layers.0.size: Input should be a valid integer"),

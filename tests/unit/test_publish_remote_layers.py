@@ -13,11 +13,13 @@ import pytest
 from imagegen.core.oci import GZIP_TYPE, ZSTD_TYPE, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
+from imagegen.core.types import Compression
 from imagegen.image.layers import Image, Layer, RemoteLayers, image
+from imagegen.image.layers.chunked import ChunkedBlob, SkippableFrame, TableOfContents
 from imagegen.image.layers.image import description
 from imagegen.image.layers.sources import plan_layers
 from imagegen.supply.publish.repository import AttachmentReader, RemoteRepository, find_remote_layers
-from imagegen.supply.publish.tags import Compression, Tags
+from imagegen.supply.publish.tags import COMPRESSIONS, Tags
 from imagegen.supply.trust.documents import LAYERS, Attached, Document
 from tests.support.layer_inputs import lock_of
 
@@ -60,15 +62,22 @@ def built(word: str) -> Image:
     return image(LOCK, layers)
 
 
-def packed(plain: Image) -> Image:
-    return image(
-        LOCK, [replace(each, digest=digest_of(each.digest.encode()), media_type=GZIP_TYPE) for each in plain.layers]
-    )
+CONTENTS = TableOfContents(digest_of(b"table"), SkippableFrame(1, 2, 3), SkippableFrame(4, 5, 6))
+
+
+def packed(plain: Image, compression: Compression) -> Image:
+    blobs = [ChunkedBlob(digest_of(each.digest.encode()), each.size, CONTENTS) for each in plain.layers]
+    pairs = list(zip(plain.layers, blobs, strict=True))
+    if compression == "zstd:chunked":
+        return image(LOCK, [blob.as_layer(each) for each, blob in pairs])
+    return image(LOCK, [replace(each, digest=blob.digest, media_type=GZIP_TYPE) for each, blob in pairs])
 
 
 def found(store: Store, compression: Compression, *said: tuple[Image, str | None]) -> RemoteLayers:
     documents = [
-        Attached(Document(LAYERS, description(LOCK, each, {}, packed(each))), digest_of(b"artifact"), signer)
+        Attached(
+            Document(LAYERS, description(LOCK, each, {}, packed(each, compression))), digest_of(b"artifact"), signer
+        )
         for each, signer in said
     ]
 
@@ -81,7 +90,7 @@ def found(store: Store, compression: Compression, *said: tuple[Image, str | None
     return find_remote_layers(LOCK, compression, [cast("RemoteRepository", Full())], tags, reader, store, Quiet())
 
 
-@pytest.mark.parametrize("compression", ["zstd", "gzip"])
+@pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_untrusted_signers_are_ignored(tmp_path: Path, compression: Compression) -> None:
     honest, foreign = built("honest"), built("foreign")
     assert found(Store(tmp_path), compression, (foreign, None)).layers == {}
@@ -89,12 +98,13 @@ def test_untrusted_signers_are_ignored(tmp_path: Path, compression: Compression)
     assert set(taken.layers.values()) == set(honest.layers)
 
 
-def test_a_gzip_layer_is_taken_only_with_the_layer_that_it_unpacks_to(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compression", ["gzip", "zstd:chunked"])
+def test_another_blob_is_taken_only_with_the_layer_that_it_unpacks_to(tmp_path: Path, compression: Compression) -> None:
     """One layer may have come out in two ways: the config must not name one, and the manifest the other."""
     one, other = built("one"), built("other")
-    first = found(Store(tmp_path), "gzip", (one, "release"))
-    assert {each.diff_id for each in first.gzip.values()} == {each.diff_id for each in one.layers}
-    both = found(Store(tmp_path), "gzip", (one, "release"), (other, "release"))
-    assert {key: each.diff_id for key, each in both.gzip.items()} == {
+    first = found(Store(tmp_path), compression, (one, "release"))
+    assert {each.diff_id for each in first.recompressed.values()} == {each.diff_id for each in one.layers}
+    both = found(Store(tmp_path), compression, (one, "release"), (other, "release"))
+    assert {key: each.diff_id for key, each in both.recompressed.items()} == {
         key: each.diff_id for key, each in both.layers.items()
     }

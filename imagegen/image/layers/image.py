@@ -1,47 +1,38 @@
-"""The image: its LAYERS document, its config and manifest; and the same image with layers as gzip.
+"""The image: its LAYERS document, its config and manifest.
 
-A client that trusts the signer need not build these layers: `layers_by_key` is for `assemble`, `gzip_by_key` for
-`gzipped`, and `facts` names the scans that `image.inventory.subjects` imports. `supply.trust` decides about trust.
+A client that trusts the signer need not build these layers: `layers_by_key` is for `assemble`, `recompressed_by_key`
+for `recompressed`, and `facts` names the scans that `image.inventory.subjects` imports. `supply.trust` decides about
+trust.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import struct
-import zlib
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
-import zstandard
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from imagegen.core.errors import StoreError, TrustError
+from imagegen.core.errors import TrustError
 from imagegen.core.oci import (
     CONFIG_TYPE,
     GZIP_TYPE,
     MAX_LAYERS,
-    ZSTD_TYPE,
     Descriptor,
     canonical_json,
     digest_of,
     read_manifest,
     write_manifest,
 )
-from imagegen.core.progress import Meter, Progress
 from imagegen.core.store import Store
-from imagegen.core.store.cache import BlobCache, StoredBlob
-from imagegen.core.text import counted
-from imagegen.core.types import Digest
+from imagegen.core.store.cache import StoredBlob
+from imagegen.core.types import Compression, Digest
 from imagegen.image import base
-from imagegen.image.layers.layer import CODEC, GZIP, GZIP_BLOCK, GZIP_LEVEL, Layer, PrintableName
-from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR, digest_of_json
+from imagegen.image.layers.chunked import CHUNKED, ChunkedBlob, ChunkedLayer
+from imagegen.image.layers.layer import CODEC, GZIP, Layer, PrintableName
+from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR
 from imagegen.image.layers.wheel import PREFIX
 from imagegen.plan.lock import dumps, inputs_hash
 from imagegen.plan.lock.model import Lock, main_versions, title
@@ -59,6 +50,14 @@ class CompressedBlobs:
 
 
 @dataclass(frozen=True)
+class ChunkedBlobs:
+    """The blobs of the image's layers as zstd:chunked, by the layers' keys, and the codec's name."""
+
+    codec: PrintableName
+    layers: Mapping[Digest, ChunkedBlob]
+
+
+@dataclass(frozen=True)
 class LayersDocument:
     """A LAYERS document. Digests and keys are "sha256:...", `layers` from the bottom up."""
 
@@ -72,30 +71,32 @@ class LayersDocument:
     layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=MAX_LAYERS)]
     facts: Annotated[Mapping[Digest, Digest], Field(max_length=_MAX_FACTS)]  # key of facts -> digest of their bytes
     gzip: CompressedBlobs | None = None
+    chunked: ChunkedBlobs | None = None
 
     @property
     def layers_by_key(self) -> dict[str, Layer]:
         """The layers by key, for `assemble`; empty if they use another codec, because the image would be another."""
         return {layer.key: layer for layer in self.layers} if self.codec == CODEC else {}
 
-    @property
-    def gzip_by_key(self) -> dict[str, Layer]:
-        """The gzip layers by key, for `gzipped`; empty if they use another codec."""
-        blobs = self.gzip.layers if self.gzip and self.gzip.codec == GZIP else {}
-        return {
-            layer.key: replace(layer, digest=blob.digest, size=blob.size, media_type=GZIP_TYPE)
-            for layer in self.layers
-            if (blob := blobs.get(layer.key))
-        }
+    def recompressed_by_key(self, compression: Compression) -> dict[str, Layer]:
+        """Return the layers in another compression by key, for `recompressed`; none if they use another codec."""
+        layers = {layer.key: layer for layer in self.layers}
+        if compression == "gzip" and self.gzip and self.gzip.codec == GZIP:
+            return {
+                key: replace(layers[key], digest=blob.digest, size=blob.size, media_type=GZIP_TYPE)
+                for key, blob in self.gzip.layers.items()
+            }
+        if compression == "zstd:chunked" and self.chunked and self.chunked.codec == CHUNKED:
+            return {key: blob.as_layer(layers[key]) for key, blob in self.chunked.layers.items()}
+        return {}
 
 
-def description(lock: Lock, built: Image, facts: Mapping[str, str], gzip: Image | None = None) -> bytes:
-    """The document for an image that was built of a lock; `gzip` is what `gzipped` has made of it."""
-    packed = None
-    if gzip:
-        pairs = zip(built.layers, gzip.layers, strict=True)
-        blobs = {ours.key: StoredBlob(theirs.digest, theirs.size) for ours, theirs in pairs if theirs != ours}
-        packed = CompressedBlobs(GZIP, blobs)
+def description(lock: Lock, built: Image, facts: Mapping[str, str], other: Image | None = None) -> bytes:
+    """The document for an image that was built of a lock; `other` is what `recompressed` has made of it."""
+    pairs = zip(built.layers, other.layers, strict=True) if other else ()
+    differing = [theirs for ours, theirs in pairs if theirs != ours]
+    chunked = {each.key: each.blob for each in differing if isinstance(each, ChunkedLayer)}
+    gzip = {each.key: StoredBlob(each.digest, each.size) for each in differing if each.key not in chunked}
     return dump(
         LayersDocument(
             inputs_hash(lock),
@@ -105,7 +106,8 @@ def description(lock: Lock, built: Image, facts: Mapping[str, str], gzip: Image 
             base.key(lock.base),
             built.layers,
             facts,
-            packed,
+            CompressedBlobs(GZIP, gzip) if gzip else None,
+            ChunkedBlobs(CHUNKED, chunked) if chunked else None,
         )
     )
 
@@ -113,8 +115,9 @@ def description(lock: Lock, built: Image, facts: Mapping[str, str], gzip: Image 
 def dump(said: LayersDocument) -> bytes:
     """Serialise the document; equal documents give equal bytes."""
     table = asdict(said)
-    if said.gzip is None:
-        del table["gzip"]
+    for name in ("gzip", "chunked"):
+        if table[name] is None:
+            del table[name]
     return json.dumps(table, sort_keys=True, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
@@ -133,8 +136,9 @@ def read_description(data: bytes) -> LayersDocument:
         raise _malformed("two of its layers have one key")
     if docker := [layer.media_type for layer in said.layers if layer.media_type != layer.oci_type]:
         raise _malformed(f"a layer has the media type {docker[0]}")
-    if said.gzip and (unknown := said.gzip.layers.keys() - keys):
-        raise _malformed(f"gzip.layers: {min(unknown)} is the key of none of its layers")
+    for name, blobs in (("gzip", said.gzip), ("chunked", said.chunked)):
+        if blobs and (unknown := blobs.layers.keys() - keys):
+            raise _malformed(f"{name}.layers: {min(unknown)} is the key of none of its layers")
     return said
 
 
@@ -295,114 +299,3 @@ def keep(store: Store, built: Image) -> Image:
     store.write(built.config)
     store.write(built.manifest)
     return built
-
-
-# An image's layers as gzip, for registries and runtimes that do not know zstd: the same diff_ids, other blobs.
-#
-# Equal layers give equal blobs: the header holds no name and no time, and the stream is cut at fixed places, where
-# blocks that were compressed side by side meet. Sources: RFC 1952; RFC 1951 (a block without contents ends at a byte's
-# border); the way of pigz, whose blocks know the 32 KiB before them too.
-
-_GZIPPED = BlobCache("gzip")
-_HEADER = b"\x1f\x8b\x08" + bytes(6) + b"\xff"  # deflate; no flags, no mtime, no extra flags, an unknown system
-_WINDOW = 32 << 10
-_READ = 1 << 20
-_NOTHING: Mapping[str, Layer] = MappingProxyType({})
-
-
-def gzipped(
-    lock: Lock, built: Image, store: Store, progress: Progress, trusted: Mapping[str, Layer] = _NOTHING
-) -> Image:
-    """Return the image with each zstd layer recompressed as gzip, in the store; layers of other formats stay.
-
-    `trusted` maps keys to trusted gzip layers that are used as they are; their zstd layers need not be in the store.
-    The lock's record names the digest of `built`, which has the same contents. Raises StoreError.
-    """
-    found = {layer.key: _known(layer, store, trusted) for layer in built.layers}
-    missing = [layer for layer in built.layers if found[layer.key] is None]
-    store.expect(2 * sum(layer.size for layer in missing))  # gzip has been up to 1.3 times as large
-    if missing:
-        cores, total = len(os.sched_getaffinity(0)), sum(layer.unpacked or 0 for layer in missing)
-        with (
-            progress.meter(f"compressing {counted(len(missing), 'layer')} as gzip", total) as meter,
-            ThreadPoolExecutor(cores, thread_name_prefix="gzip") as pool,
-        ):
-            for each in missing:
-                found[each.key] = _compress(each, store, pool, 2 * cores, meter)
-    return keep(store, image(lock, [layer for layer in found.values() if layer]))
-
-
-def _known(layer: Layer, store: Store, trusted: Mapping[str, Layer]) -> Layer | None:
-    if layer.media_type != ZSTD_TYPE:
-        return layer
-    found, theirs = _GZIPPED.get(store, _key(layer)), trusted.get(layer.key)
-    blob = found or (theirs if theirs and theirs.diff_id == layer.diff_id else None)
-    return replace(layer, digest=blob.digest, size=blob.size, media_type=GZIP_TYPE) if blob else None
-
-
-def _compress(layer: Layer, store: Store, pool: ThreadPoolExecutor, ahead: int, meter: Meter) -> Layer:
-    with store.writer() as blob:
-        blob.write(_HEADER)
-        checksum, size, diff = 0, 0, hashlib.sha256()
-        waiting: deque[Future[bytes]] = deque()
-        window = b""
-        for block, last in _blocks(layer, store, meter):
-            checksum, size = zlib.crc32(block, checksum), size + len(block)
-            diff.update(block)
-            waiting.append(pool.submit(_deflated, block, window, last=last))
-            window = block[-_WINDOW:]
-            if len(waiting) > ahead:
-                blob.write(waiting.popleft().result())
-        for future in waiting:
-            blob.write(future.result())
-        if (found := f"sha256:{diff.hexdigest()}") != layer.diff_id:
-            raise StoreError(
-                f"layer {layer.name} is not what it is said to be",
-                code="store-layer-differs",
-                where=str(store.path(layer.digest)),
-                why=f"expected diff_id {layer.diff_id}, got {found}",
-                fix="do not trust the signer that describes it; without that description the layer is built here",
-            )
-        blob.write(struct.pack("<II", checksum, size & 0xFFFFFFFF))
-        digest = blob.commit()
-        _GZIPPED.put(store, _key(layer), StoredBlob(digest, blob.size))
-    return replace(layer, digest=digest, size=blob.size, media_type=GZIP_TYPE)
-
-
-def _blocks(layer: Layer, store: Store, meter: Meter) -> Iterator[tuple[bytes, bool]]:
-    """Yield the layer's uncompressed bytes in blocks, each with whether it is the last."""
-    if not store.intact(layer.digest, layer.size):
-        raise StoreError(
-            f"layer {layer.name} was missing or damaged",
-            code="store-blobs-missing",
-            where=str(store.path(layer.digest)),
-            fix="run the same command again: it makes it anew",
-        )
-    with store.open(layer.digest) as blob:
-        unpacked = zstandard.ZstdDecompressor().stream_reader(blob, read_size=_READ, read_across_frames=True)  # type: ignore[arg-type]
-        block = _read(unpacked)
-        while following := _read(unpacked):
-            yield block, False
-            meter.advance(len(block))
-            block = following
-        yield block, True
-        meter.advance(len(block))
-
-
-def _read(stream: zstandard.ZstdDecompressionReader) -> bytes:
-    """A block, or what is left of the stream."""
-    parts, required = [], GZIP_BLOCK
-    while required and (part := stream.read(required)):
-        parts.append(part)
-        required -= len(part)
-    return b"".join(parts)
-
-
-def _deflated(block: bytes, before: bytes, *, last: bool) -> bytes:
-    """The block as a part of a deflate stream, in which `before` precedes it."""
-    deflate = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=before)
-    return deflate.compress(block) + deflate.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
-
-
-def _key(layer: Layer) -> str:
-    return digest_of_json([layer.diff_id, GZIP])

@@ -26,11 +26,14 @@ _INTERPRETER_BYTES = 300 << 20  # estimate for a standalone interpreter's archiv
 
 @dataclass(frozen=True)
 class RemoteLayers:
-    """Layers by key that a trusted attestation describes and that `repository` stores; `gzip` are the same as gzip."""
+    """Layers by key that a trusted attestation describes.
+
+    `repository` stores them, or where `recompressed` has the key, that layer: the same in another compression.
+    """
 
     repository: registry.Repository | None = None
     layers: Mapping[str, Layer] = field(default_factory=dict)
-    gzip: Mapping[str, Layer] = field(default_factory=dict)
+    recompressed: Mapping[str, Layer] = field(default_factory=dict)
 
 
 class Origin(Enum):
@@ -98,7 +101,7 @@ def prebuilt_base(lock: Lock, remote: RemoteLayers | None) -> base.PrebuiltBase 
     parts = [part for part in plan_base(lock) if part.name != INTERPRETER]
     if not all(part.key in trusted for part in parts):
         return None
-    layers = tuple(remote.gzip.get(part.key, trusted[part.key]) for part in parts)
+    layers = tuple(remote.recompressed.get(part.key, trusted[part.key]) for part in parts)
     return base.PrebuiltBase(layers, remote.repository)
 
 

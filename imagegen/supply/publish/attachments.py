@@ -58,10 +58,10 @@ def documents(
     recorded = replace(lock, record=layers.record_of(canonical))
     text = dumps(recorded).encode()
     named = {key: digest_of(data) for key, data in scans.items()}
-    gzip = image if image.digest != canonical.digest else None
+    other = image if image.digest != canonical.digest else None
     found = {
         LOCK: text,
-        LAYERS: description(recorded, canonical, named, gzip),
+        LAYERS: description(recorded, canonical, named, other),
         SBOM: sbom.sbom(lock, image.digest, known),
         PROVENANCE: provenance.provenance(lock, text, source, builder),
     }

@@ -23,13 +23,14 @@ from imagegen.core.registry.push import BlobTotals, PushTotals
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
+from imagegen.core.types import Compression
 from imagegen.image.inventory.subjects import import_scans
 from imagegen.image.layers import Image, Layer, Origin, RemoteLayers, resolve_layers
 from imagegen.image.layers.image import LayersDocument, read_description
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.image.layers.sources import previously_built_layers
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.publish.tags import CHANNELS, Compression, Tags, most_similar
+from imagegen.supply.publish.tags import CHANNELS, Tags, most_similar
 from imagegen.supply.trust.attach import VerificationResult, gather
 from imagegen.supply.trust.documents import FACT, LAYERS, Attached
 from imagegen.supply.trust.keys import Trust
@@ -251,16 +252,16 @@ def find_remote_layers(
     if not missing:
         return RemoteLayers()
     layers: dict[str, Layer] = dict(previously_built_layers(lock, store))
-    gzip: dict[str, Layer] = {}
+    other: dict[str, Layer] = {}  # in the required compression, if that is not the one of the lock's record
     scans: dict[str, tuple[RemoteRepository, str]] = {}
-    required: Mapping[str, Layer] = gzip if compression == "gzip" else layers
+    required: Mapping[str, Layer] = layers if compression == "zstd" else other
     if not required.keys() >= missing:
         for repository, digest in _tagged(repositories, tags):
             with suppress(FetchError):  # of what cannot be read, the layers are built here
                 for described in _attested(attachments.read(repository, digest).documents):
                     for key, layer in described.layers_by_key.items():
                         layers.setdefault(key, layer)
-                    gzip |= _same_contents(described.gzip_by_key, layers)
+                    other |= _same_contents(described.recompressed_by_key(compression), layers)
                     for key, scan in described.facts.items():
                         scans.setdefault(key, (repository, scan))
             if required.keys() >= missing:
@@ -270,13 +271,13 @@ def find_remote_layers(
         what = f"{repositories[0].name} has {len(stored)} of {counted(len(missing), 'layer')} missing in this store"
         progress.say(what)
         _import_scans(lock, scans, store, progress)
-    packed = {key: gzip[key] for key in stored} if compression == "gzip" else {}
-    return RemoteLayers(repositories[0].reader, {key: layers[key] for key in stored}, packed)
+    recompressed = {key: other[key] for key in stored if key in other}
+    return RemoteLayers(repositories[0].reader, {key: layers[key] for key in stored}, recompressed)
 
 
-def _same_contents(gzip: Mapping[str, Layer], layers: Mapping[str, Layer]) -> dict[str, Layer]:
-    """Return the gzip layers that unpack to the same bytes as the layers; another builder's may differ."""
-    return {key: layer for key, layer in gzip.items() if key in layers and layers[key].diff_id == layer.diff_id}
+def _same_contents(other: Mapping[str, Layer], layers: Mapping[str, Layer]) -> dict[str, Layer]:
+    """Return those of the `other` layers that unpack to the same bytes as `layers`; another builder's may differ."""
+    return {key: layer for key, layer in other.items() if key in layers and layers[key].diff_id == layer.diff_id}
 
 
 def _tagged(repositories: Sequence[RemoteRepository], tags: Tags) -> Iterator[tuple[RemoteRepository, str]]:

@@ -10,25 +10,27 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, takewhile
-from typing import Literal
+from typing import Literal, get_args
 
 from imagegen.core.errors import PublishError
 from imagegen.core.oci import canonical_json, digest_of
+from imagegen.core.types import Compression
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.model import Lock, title
 from imagegen.plan.matrix.model import Cell
 
 Channel = Literal["latest", "nightly"]
-Compression = Literal["zstd", "gzip"]
 CHANNELS: tuple[Channel, ...] = ("latest", "nightly")
-COMPRESSIONS: tuple[Compression, ...] = ("zstd", "gzip")
+COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 
 LONGEST = 128  # characters
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _INVALID = re.compile(r"[^A-Za-z0-9._-]")
 _HASH_DIGITS = 8
-_IMMUTABLE = re.compile(rf"\d{{4}}\.\d\d\.\d\d-(.*)-([0-9a-f]{{{_HASH_DIGITS}}})(?:-gzip)?")
-_RESERVED = frozenset({"latest", "nightly", "gzip"})  # an axis's value of this name would make one tag mean two things
+_IMMUTABLE = re.compile(rf"\d{{4}}\.\d\d\.\d\d-(.*)-([0-9a-f]{{{_HASH_DIGITS}}})(?:-gzip|-chunked)?")
+# An axis's value of this name would make one tag mean two things.
+_RESERVED = frozenset({"latest", "nightly", "gzip", "chunked"})
+COMPRESSION_SUFFIXES: Mapping[Compression, str] = {"zstd": "", "gzip": "-gzip", "zstd:chunked": "-chunked"}
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def immutable_tag(subject: TagInput) -> str:
     date = subject.as_of.partition("T")[0].replace("-", ".")
     named = "-".join([date, subject.title, *(subject.axes[axis] for axis in others)])
     ending = "-" + subject.inputs.removeprefix("sha256:")[:_HASH_DIGITS]
-    return _INVALID.sub("-", named)[: LONGEST - len(ending) - len(_compression_suffix(subject))] + ending
+    return _INVALID.sub("-", named)[: LONGEST - len(ending) - len(COMPRESSION_SUFFIXES[subject.compression])] + ending
 
 
 def most_similar(name: str, tags: Iterable[str]) -> str | None:
@@ -144,7 +146,7 @@ MUTABLE_TAGGERS: tuple[Tagger, ...] = (_latest, _cuda, _cell_suffix, _nightly)
 
 
 def tags(subject: TagInput) -> Tags:
-    """Return all tags of an image. One whose layers are gzip has tags of its own: it is other bytes for the same
+    """Return all tags of an image. One in another compression has tags of its own: it is other bytes for the same
     inputs.
 
     Raises PublishError for a mutable tag that no registry takes, or that would have a second meaning.
@@ -167,7 +169,7 @@ def tags(subject: TagInput) -> Tags:
                 why=why,
                 fix="shorten the values of its axes",
             )
-    return Tags(immutable_tag(subject) + _compression_suffix(subject), mutable)
+    return Tags(immutable_tag(subject) + COMPRESSION_SUFFIXES[subject.compression], mutable)
 
 
 def contradiction(tag: str, locks: Sequence[Lock], cells: Iterable[Cell], default: Cell) -> str | None:
@@ -198,8 +200,4 @@ def _tags_of(cell: Cell, default: Cell) -> set[str]:
 
 def _mutable(subject: TagInput) -> tuple[str, ...]:
     found = [tag for tagger in MUTABLE_TAGGERS if (tag := tagger(subject)) is not None]
-    return tuple(dict.fromkeys(_INVALID.sub("-", tag) + _compression_suffix(subject) for tag in found))
-
-
-def _compression_suffix(subject: TagInput) -> str:
-    return "" if subject.compression == "zstd" else f"-{subject.compression}"
+    return tuple(dict.fromkeys(_INVALID.sub("-", tag) + COMPRESSION_SUFFIXES[subject.compression] for tag in found))

@@ -36,8 +36,8 @@ _TYPES = f"{REPOSITORY}/attestations"
 
 LOCK = Kind("lock", "application/vnd.imagegen.lock.v1+toml", None)
 # What a lock gave, in the form of image/layers/image.py: the layers from the bottom up with their keys and descriptors,
-# as gzip too where they were published so, digests of the LOCK document and the image, and of all facts by their keys.
-# A client that trusts its signer need not make these layers.
+# in another compression too where they were published so, digests of the LOCK document and the image, and of all facts
+# by their keys. A client that trusts its signer need not make these layers.
 LAYERS = Kind("layers", "application/vnd.imagegen.layers.v1+json", f"{_TYPES}/layers/v1")
 SBOM = Kind("sbom", "application/vnd.cyclonedx+json", "https://cyclonedx.org/bom")
 PROVENANCE = Kind("provenance", "application/vnd.imagegen.provenance.v1+json", "https://slsa.dev/provenance/v1")
