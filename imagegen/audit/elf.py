@@ -59,6 +59,7 @@ class Load(NamedTuple):
     address: int
     offset: int
     size: int  # bytes in the file
+    alignment: int  # bytes
 
 
 class Names:
@@ -112,6 +113,7 @@ class Dynamic:
             requires=self._requires(),
             provides=self._provides(),
             program=program and soname is None,  # libc.so.6 can be started, and is a library all the same
+            alignment=min((load.alignment for load in self._loads), default=0),
         )
 
     def _text(self, tag: int) -> str | None:
@@ -482,7 +484,7 @@ def read(data: Data, holes: Holes = ()) -> Elf:
     rows = Sections(window)
     if described is None or header[1] == _CORE or _only_debugging(rows, described[3]):
         return Elf(machine, program=program and described is None)
-    loads = [Load(each[3], each[2], each[5]) for each in segments if each[0] == _PT_LOAD]
+    loads = [Load(each[3], each[2], each[5], each[7]) for each in segments if each[0] == _PT_LOAD]
     for load in loads:
         if load.offset + load.size > window.size:
             raise Unreadable(f"a segment of {load.size} bytes at {load.offset:#x} ends beyond the file's {window.size}")

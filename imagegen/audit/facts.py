@@ -28,7 +28,7 @@ from imagegen.audit.model import (
 
 # Raise it whenever the readers see more, or something else, in the same file, or other libraries in the same base: what
 # is kept under the old number is then forgotten.
-FACTS_FORMAT = 7
+FACTS_FORMAT = 8
 _LEVEL = 6
 _NUL = "\0"
 
@@ -164,6 +164,7 @@ def _from_elf(elf: Elf) -> dict[str, Any]:
         "requires": {name: _joined(nodes) for name, nodes in elf.requires.items()},
         "provides": _joined(elf.provides),
         "program": elf.program,
+        "alignment": elf.alignment,
     }
 
 
@@ -179,6 +180,7 @@ def _to_elf(value: dict[str, Any]) -> Elf:
         {name: _split(nodes) for name, nodes in value["requires"].items()},
         _split(value["provides"]),
         value["program"],
+        value["alignment"],
     )
 
 

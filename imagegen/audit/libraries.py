@@ -11,8 +11,10 @@ from imagegen.audit.catalogue import cuda_major, is_required, oldest_releases, o
 from imagegen.audit.closure import How, Library, Loader
 from imagegen.audit.contents import rivals
 from imagegen.audit.model import Finding, Severity, Subject, few, required_name
+from imagegen.core.text import counted
 
 _SHOWN = 20  # files in one finding
+AARCH64, _PAGE = 183, 1 << 16  # e_machine; bytes of the largest page of its kernels
 _VARIANTS = 100  # files of one package that are held against each other; no real one has so many alike
 # "_cu13", "-cuda12", "torch24", "7", "-cpu": what tells the variants of one file from each other.
 _VERSION = re.compile(r"[-_.]?(?:cuda|cu|torch)?\d+|[-_.](?:cuda|cpu)(?![a-z])")
@@ -28,6 +30,8 @@ def check(subject: Subject) -> Iterator[Finding]:
     for package, files in packages.items():
         yield from _missing(loader, package, names[package], files)
         yield from _versions(loader, package, files)
+        if loader.machine == AARCH64:
+            yield from _pages(package, files)
     if subject.system:  # otherwise it may lie in the base
         yield from _preloads(subject, loader)
     yield from rivals(loader)
@@ -41,6 +45,21 @@ class _Absent:
     names: tuple[str, ...]
     severity: Severity
     because: str = ""  # why it is no error
+
+
+def _pages(package: str, files: list[Library]) -> Iterator[Finding]:
+    """Yield a warning for files that a kernel with pages of 64 KiB cannot map, which arm64 alone has.
+
+    Source: glibc, elf/dl-load.c: up to 2.34 p_align has to be a multiple of the page, since 2.35 p_vaddr - p_offset.
+    """
+    small = [library for library in files if 0 < library.elf.alignment < _PAGE]
+    if small:
+        first = small[0]
+        evidence = f"its segments are aligned for pages of {first.elf.alignment} bytes"
+        if len(small) > 1:
+            evidence += f"; so are those of {counted(len(small) - 1, 'more file')}"
+        lines = few(small, _SHOWN, lambda library: f"{library.path}: {library.elf.alignment} bytes", "files")
+        yield Finding(Severity.WARNING, "page-size", package, first.path, evidence, lines if len(small) > 1 else ())
 
 
 def _missing(loader: Loader, package: str, name: str, files: list[Library]) -> Iterator[Finding]:

@@ -51,6 +51,7 @@ class Elf:
     requires: Mapping[str, frozenset[str]] = field(default_factory=dict)  # "libc.so.6" -> nodes of it: "GLIBC_2.34"
     provides: frozenset[str] = frozenset()  # version nodes that it defines
     program: bool = False  # it names an interpreter (PT_INTERP): a program and no library
+    alignment: int = 0  # bytes: the smallest p_align of the segments that are mapped; 0 where that is not known
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -74,6 +74,7 @@ def make_elf(  # noqa: D417 - the others are called what they are
     sections: bool = True,
     shift: int = 0,
     filling: int = 0,
+    alignment: int = 1 << 16,
 ) -> bytes:
     """A shared library, or a program where `interpreter` is one.
 
@@ -85,6 +86,7 @@ def make_elf(  # noqa: D417 - the others are called what they are
         sections: whether there are section headers; the loader needs none. GPU code is found by them.
         shift: address of the file's first byte (a multiple of 65536).
         filling: bytes of nothing after the program headers, as a section that was moved away leaves them.
+        alignment: p_align of the segment that is loaded.
     """
     missing = [Symbol(name, defined=False) for name in undefined]
     missing += [Symbol(name, defined=False, binding=WEAK) for name in weak]
@@ -93,7 +95,7 @@ def make_elf(  # noqa: D417 - the others are called what they are
     strings = _Strings()
     tags = [(1, strings.add(name)) for name in needed]
     tags += [(tag, strings.add(text)) for tag, text in ((14, soname), (15, rpath), (29, runpath)) if text is not None]
-    image = _Image(machine, shift, HEADER.size + SEGMENT.size * (3 + bool(interpreter)) + filling)
+    image = _Image(machine, shift, alignment, HEADER.size + SEGMENT.size * (3 + bool(interpreter)) + filling)
     if interpreter:
         image.add(".interp", interpreter.encode() + b"\0")
     image.add(".dynsym", bytes(SYMBOL.size * (1 + len(missing) + len(own))), kind=11, info=1, entry=SYMBOL.size)
@@ -143,8 +145,8 @@ class _Row:
 class _Image:
     """A file with all of its parts in one segment, in the order in which they are added."""
 
-    def __init__(self, machine: int, shift: int, start: int) -> None:
-        self.machine, self.shift, self.rows = machine, shift, dict[str, _Row]()
+    def __init__(self, machine: int, shift: int, alignment: int, start: int) -> None:
+        self.machine, self.shift, self.alignment, self.rows = machine, shift, alignment, dict[str, _Row]()
         self._end = _up(start, 8)
 
     def add(self, name: str, content: bytes, kind: int = 1, tag: int = 0, info: int = 0, entry: int = 0) -> None:
@@ -178,7 +180,11 @@ class _Image:
 
     def _segments(self) -> bytes:
         dynamic = self.rows[".dynamic"]
-        rows = [(1, 7, 0, self._end, 1 << 16), (2, 6, dynamic.at, len(dynamic.content), 8), (0x6474E551, 6, 0, 0, 16)]
+        rows = [
+            (1, 7, 0, self._end, self.alignment),
+            (2, 6, dynamic.at, len(dynamic.content), 8),
+            (0x6474E551, 6, 0, 0, 16),
+        ]
         if ".interp" in self.rows:
             rows.insert(0, (3, 4, self.rows[".interp"].at, len(self.rows[".interp"].content), 1))
         return b"".join(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from imagegen.audit import elf as elf_checks
-from imagegen.audit.libraries import check
+from imagegen.audit.libraries import AARCH64, check
 from imagegen.audit.model import Elf, File, Finding, Package, Severity, SystemLibraries
 from tests.support.audit_subjects import elf, module, package, subject, system
 
@@ -279,3 +279,15 @@ def test_thousands_of_files_that_lack_a_library_are_judged_in_no_time() -> None:
     files = {f"p/m{n}.so": module(f"libcudart.so.{n}") for n in range(4000)}
     (one,) = findings(package("p", files))
     assert (one.severity, one.id) == (ERROR, "missing-library")
+
+
+def test_files_for_smaller_pages_than_64_kib_are_named_on_arm64_alone() -> None:
+    def packaged(machine: int, *alignments: int) -> Package:
+        files = {f"pkg/{n}.so": module(machine=machine, alignment=each) for n, each in enumerate(alignments)}
+        return package("pkg", files)
+
+    (found,) = findings(packaged(AARCH64, 1 << 16, 1 << 12, 1 << 21, 1 << 14), known=False)
+    assert (found.severity, found.id, found.path) == (WARNING, "page-size", "pkg/1.so")
+    assert found.details == ("pkg/1.so: 4096 bytes", "pkg/3.so: 16384 bytes")
+    assert not findings(packaged(AARCH64, 1 << 16, 0), known=False)
+    assert not findings(packaged(62, 1 << 12), known=False)
