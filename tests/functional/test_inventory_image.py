@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import random
+import struct
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
@@ -95,7 +96,8 @@ def packed(kind: str, data: bytes) -> bytes:
     if kind == "gzip":
         return gzip.compress(data[:700]) + gzip.compress(data[700:])
     if kind == "zstd":
-        return zstandard.ZstdCompressor().compress(data[:700]) + zstandard.ZstdCompressor().compress(data[700:])
+        table = struct.pack("<2L", 0x184D2A50, 3) + b"toc"  # in a skippable frame, as zstd:chunked has one
+        return zstandard.ZstdCompressor().compress(data[:700]) + zstandard.ZstdCompressor().compress(data[700:]) + table
     return data
 
 

@@ -162,7 +162,7 @@ def test_what_was_compressed_once_is_remembered(
     before = built(store, LARGE_TAR)
     first = recompressed(LOCK, before, compression, store, Quiet())
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules[recompressed.__module__], "_tar", None)
+        patch.setattr(sys.modules[recompressed.__module__], "uncompressed", None)
         assert recompressed(LOCK, before, compression, store, Quiet()) == first
         store.path(before.layers[0].digest).unlink()
         assert recompressed(LOCK, before, compression, store, Quiet()) == first, "the zstd blob is not needed any more"

@@ -179,14 +179,14 @@ def test_a_dry_run_with_another_compression_does_not_blame_the_lock(app: App, co
 
 
 def test_the_last_line_is_the_digest_alone(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    def publish(*_: Any) -> PublishedImage:
+    def publish(*_: Any) -> tuple[PublishedImage, ...]:
         none = BlobTotals()
         moved = PushTotals(none, none, BlobTotals(3, 100))
         assert LOCK.record
         digest, name = "sha256:1", "ghcr.io/acme/rl/demo"
-        return PublishedImage(LOCK.cell, name, digest, LOCK.record, "fixed", {"latest": None}, moved, None, "")
+        return (PublishedImage(LOCK.cell, name, digest, LOCK.record, "fixed", {"latest": None}, moved, None, ""),)
 
-    monkeypatch.setattr("imagegen.cli.publish_command.publish_image", publish)
+    monkeypatch.setattr("imagegen.cli.publish_command.publish_images", publish)
     out, err = run(app, LOCK.image, "--to", "ghcr.io/acme/rl")
     assert out == "sha256:1\n"
     assert "ghcr.io/acme/rl/demo:latest -> sha256:1" in err

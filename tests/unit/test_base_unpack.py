@@ -201,9 +201,10 @@ TAR = packed(file("a", b"content"))
         (gzip.compress(TAR, mtime=0), GZIP),
         (gzip.compress(TAR[:512], mtime=0) + gzip.compress(TAR[512:], mtime=0), GZIP),
         (zstandard.compress(TAR[:512]) + zstandard.compress(TAR[512:]), "application/vnd.oci.image.layer.v1.tar+zstd"),
+        (zstandard.compress(TAR) + b"P*M\x18\x03\0\0\0toc", "application/vnd.oci.image.layer.v1.tar+zstd"),
         (TAR, "application/vnd.oci.image.layer.v1.tar"),
     ],
-    ids=["gzip", "two gzips", "two frames of zstd", "plain"],
+    ids=["gzip", "two gzips", "two frames of zstd", "zstd and a skippable frame", "plain"],
 )
 def test_every_compression(blob: bytes, kind: str, store: Store, tmp_path: Path) -> None:
     root = tmp_path / "root"

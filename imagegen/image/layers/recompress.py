@@ -127,7 +127,7 @@ def _deflated(block: bytes, before: bytes, *, last: bool) -> bytes:
 
 
 def _chunk(layer: Layer, store: Store, meter: Meter) -> Layer:
-    with _tar(layer, store, meter) as tar, store.writer() as blob:
+    with uncompressed(layer, store, meter) as tar, store.writer() as blob:
         try:
             diff_id, contents = chunked.write(tar, blob)
         except TarError as error:
@@ -155,7 +155,7 @@ def _differs(layer: Layer, store: Store, why: str) -> StoreError:
 
 def _blocks(layer: Layer, store: Store, meter: Meter) -> Iterator[tuple[bytes, bool]]:
     """Yield the layer's uncompressed bytes in blocks, each with whether it is the last."""
-    with _tar(layer, store, meter) as tar:
+    with uncompressed(layer, store, meter) as tar:
         block = tar.read(GZIP_BLOCK)
         while following := tar.read(GZIP_BLOCK):
             yield block, False
@@ -164,8 +164,8 @@ def _blocks(layer: Layer, store: Store, meter: Meter) -> Iterator[tuple[bytes, b
 
 
 @contextmanager
-def _tar(layer: Layer, store: Store, meter: Meter) -> Iterator[io.BufferedReader]:
-    """Open the layer's uncompressed bytes; `meter` counts them."""
+def uncompressed(layer: Layer, store: Store, meter: Meter) -> Iterator[io.BufferedReader]:
+    """Open the uncompressed bytes of a layer of zstd; `meter` counts them. Raises StoreError for a damaged blob."""
     if not store.intact(layer.digest, layer.size):
         raise StoreError(
             f"layer {layer.name} was missing or damaged",
