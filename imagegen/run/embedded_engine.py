@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import ipaddress
 import json
 import os
 import shutil
@@ -14,10 +13,10 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from docker.errors import APIError
@@ -29,126 +28,10 @@ from imagegen.core.progress import Progress, timed
 from imagegen.core.store import disk
 from imagegen.image.base.apt import Apt, official
 from imagegen.plan.distributions import release
+from imagegen.run import emulation
+from imagegen.run.emulation import Emulation
 from imagegen.run.engine.connection import PACKAGES, SUITE, open_client
-
-# Changes of the private engine on the machine, each of which can be undone: network, processes, mounts, cgroups.
-#
-# The engine is configured to leave the firewall unchanged: its own rules would clash with those of another Docker on
-# the machine, and it would leave them behind, with a FORWARD policy of DROP. Source: proc(5), cgroups(7).
-
-_FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
-_CANDIDATES = [ipaddress.IPv4Network((f"10.{second}.0.0", 16)) for second in range(213, 255)]
-
-
-@dataclass(frozen=True)
-class Network:
-    """The network that was set up. `forwarding` is whether the machine forwarded packets before any private engine was
-    up.
-    """
-
-    bridge: str
-    subnet: str
-    forwarding: bool
-
-    @classmethod
-    def plan(cls, bridge: str, *, forwarding: bool) -> Network:
-        """A network whose /16 clashes with no route of this machine."""
-        return cls(bridge, free_subnet(_routes()), forwarding)
-
-    @property
-    def gateway(self) -> str:
-        """The bridge's own address with its prefix; the first /24 of the subnet is the default network's."""
-        return f"{ipaddress.ip_network(self.subnet)[1]}/24"
-
-    @property
-    def pool(self) -> str:
-        """Return where networks that users make take their addresses: the upper half of the subnet."""
-        return str(list(ipaddress.ip_network(self.subnet).subnets())[1])
-
-    def rules(self) -> tuple[tuple[str, ...], ...]:
-        """Return (table, chain, match and target...) of each rule; the comment identifies its engine."""
-        comment = ("-m", "comment", "--comment", f"imagegen {self.bridge}")
-        answers = ("-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED")
-        return (
-            ("filter", "FORWARD", "-s", self.subnet, *comment, "-j", "ACCEPT"),
-            ("filter", "FORWARD", "-d", self.subnet, *answers, *comment, "-j", "ACCEPT"),
-            ("nat", "POSTROUTING", "-s", self.subnet, "!", "-d", self.subnet, *comment, "-j", "MASQUERADE"),
-        )
-
-    def up(self) -> None:
-        """Make it so. EngineError when the kernel or the tools refuse."""
-        _run("ip", "link", "add", self.bridge, "type", "bridge")
-        _run("ip", "address", "add", self.gateway, "dev", self.bridge)
-        _run("ip", "link", "set", self.bridge, "up")
-        for table, chain, *rest in self.rules():
-            _run("iptables", "-w", "-t", table, "-I", chain, "1", *rest)
-        _FORWARDING.write_text("1")
-
-    def down(self) -> tuple[str, ...]:
-        """Take back what `up` did, as far as it is there. Returns what had to stay, as sentences."""
-        for table, chain, *rest in self.rules():
-            while _succeeds("iptables", "-w", "-t", table, "-D", chain, *rest):
-                pass
-        _succeeds("ip", "link", "delete", self.bridge)
-        if self.forwarding or not forwards():
-            return ()
-        if others := _bridges():
-            return (f"net.ipv4.ip_forward stays on, since other bridges need it: {', '.join(others)}",)
-        _FORWARDING.write_text("0")
-        return ()
-
-    def traces(self) -> tuple[str, ...]:
-        """Return which parts of it exist; none when it is down."""
-        found = [f"bridge {self.bridge}"] if self.bridge in _bridges() else []
-        for table, chain, *rest in self.rules():
-            if _succeeds("iptables", "-w", "-t", table, "-C", chain, *rest):
-                found.append(f"rule {' '.join([table, chain, *rest])}")
-        return tuple(found)
-
-
-def forwards() -> bool:
-    """Return whether this machine forwards packets now."""
-    return _FORWARDING.read_text().strip() == "1"
-
-
-def free_subnet(taken: Iterable[str]) -> str:
-    """The first of our candidates that overlaps none of `taken` (IPv4 networks or addresses)."""
-    networks = [ipaddress.ip_network(text, strict=False) for text in taken]
-    for candidate in _CANDIDATES:
-        if not any(candidate.overlaps(network) for network in networks):
-            return str(candidate)
-    raise EngineError(
-        "no subnet is free for the private engine",
-        code="engine-no-subnet",
-        why=f"this machine has routes into all of {_CANDIDATES[0]} to {_CANDIDATES[-1]}",
-        fix="use a Docker engine of your own: set DOCKER_HOST",
-    )
-
-
-def _routes() -> list[str]:
-    found = json.loads(_run("ip", "-json", "-4", "route", "show", "table", "all"))
-    return [route["dst"] for route in found if route["dst"] != "default"]
-
-
-def _bridges() -> list[str]:
-    return [link["ifname"] for link in json.loads(_run("ip", "-json", "link", "show", "type", "bridge")) if link]
-
-
-def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise EngineError(
-            f"`{' '.join(command)}` failed",
-            code="engine-network-failed",
-            why=done.stderr.strip(),
-            fix="the private engine needs root and CAP_NET_ADMIN",
-        )
-    return done.stdout
-
-
-def _succeeds(*command: str) -> bool:
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
+from imagegen.run.private_network import Network, forwards
 
 # End what runs from a directory, and take away the mounts and cgroups that it leaves. Source: proc(5), cgroups(7).
 
@@ -339,12 +222,13 @@ class _Places:
 
 @dataclass(frozen=True)
 class _Record:
-    """The changes of `up` on the machine: the network, and the directories that were absent before any private
-    engine.
+    """The changes of `up` on the machine: the network, the directories that were absent before any private engine, and
+    emulators of other processors.
     """
 
     network: Network
     made: tuple[str, ...]
+    emulation: Emulation = field(default_factory=Emulation)
 
 
 def recorded_endpoint(settings: Settings) -> PrivateEngine | None:
@@ -379,6 +263,7 @@ def up(settings: Settings, progress: Progress) -> PrivateEngine:
         try:
             with timed(progress, "start the private engine"):
                 record.network.up()
+                emulation.register(record.emulation, progress)
                 _start(places, record.network, settings)
                 _await(places)
         except BaseException:
@@ -477,10 +362,14 @@ def _path(settings: Settings) -> str:
 def _record(places: _Places) -> _Record:
     """Plan the network and write down what is going to change, here and for engines that come up after this one."""
     if others := _running_records():
-        forwarding, made = others[0].network.forwarding, others[0].made
+        forwarding, made, mounts = others[0].network.forwarding, others[0].made, others[0].emulation.mounts
     else:
-        forwarding, made = forwards(), tuple(path for path in _STRAY_DIRECTORIES if not Path(path).exists())
-    record = _Record(Network.plan(places.name, forwarding=forwarding), made)
+        forwarding, made, mounts = (
+            forwards(),
+            tuple(path for path in _STRAY_DIRECTORIES if not Path(path).exists()),
+            None,
+        )
+    record = _Record(Network.plan(places.name, forwarding=forwarding), made, emulation.plan(places.name, mounts=mounts))
     for path in (places.state, places.run / places.state.name):  # the first names what to remove, the second among it
         path.parent.mkdir(mode=0o711, exist_ok=True)
         new = path.with_suffix(".new")
@@ -576,6 +465,7 @@ def _stop(places: _Places, record: _Record, progress: Progress) -> None:
         unmount_all(places.home, places.run)
         for text in record.network.down():
             progress.say(text)
+        emulation.remove(record.emulation)
         remove_cgroups(places.name)
         shutil.rmtree(places.run, ignore_errors=True)
         for path in () if _running_records() else map(Path, record.made):  # another engine uses the same directories

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import EngineError
-from imagegen.run.embedded_engine import Network, free_subnet
 from imagegen.run.engine.containers import Outcome, tar_of
+from imagegen.run.private_network import Network, free_subnet
 from tests.support.errors import raises
 
 NETWORKS = st.builds(

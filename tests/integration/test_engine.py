@@ -288,6 +288,7 @@ def machine() -> dict[str, Any]:
         "forwarding": Path("/proc/sys/net/ipv4/ip_forward").read_text(),
         "mounts": {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()},
         "places": set(os.listdir("/run")) | set(os.listdir("/opt")),
+        "emulators": set(os.listdir("/proc/sys/fs/binfmt_misc")),
     }
 
 

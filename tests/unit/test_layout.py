@@ -45,6 +45,8 @@ ORDER = [
     "image.dockerfile",
     "image.inventory",
     "run.engine.connection",
+    "run.private_network",
+    "run.emulation",
     "run.embedded_engine",
     "run.engine",
     "run.doctor_messages",

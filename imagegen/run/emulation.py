@@ -1,0 +1,105 @@
+"""Emulators of other processors, registered in the kernel (binfmt_misc) for a private engine, and taken back.
+
+Debian's qemu-user-static describes its emulators in /usr/share/binfmts, and binfmt-support registers them when a
+machine boots with an init system: one without has the emulators, and its kernel knows none.
+Sources: Linux, Documentation/admin-guide/binfmt-misc.rst; update-binfmts(8), "FORMAT FILES".
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagegen.core.oci import PLATFORMS
+from imagegen.core.progress import Progress
+
+_KERNEL = Path("/proc/sys/fs/binfmt_misc")
+_FORMATS = Path("/usr/share/binfmts")
+_FLAGS = {"preserve": "P", "credentials": "C", "fix_binary": "F"}  # a format's key -> the kernel's flag
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """The emulators to register: name in the kernel -> the line that registers it; `mounts`: binfmt_misc is to be
+    mounted.
+    """
+
+    handlers: tuple[tuple[str, str], ...] = ()
+    mounts: bool = False
+
+
+def plan(engine: str, *, mounts: bool | None = None) -> Emulation:
+    """Return the emulators that this machine has and its kernel does not start, under names with that of the engine.
+
+    `mounts` is whether another private engine mounted binfmt_misc; None: there is no other one.
+    """
+    machines = [machine for machine in PLATFORMS if machine != platform.machine()]
+    handlers = []
+    for machine in machines:
+        name = f"imagegen-{engine}-{machine}"
+        if not _is_enabled(f"qemu-{machine}") and (line := registration(_read_format(f"qemu-{machine}"), name)):
+            handlers.append((name, line))
+    absent = not (_KERNEL / "register").exists()
+    return Emulation(tuple(handlers), bool(handlers) and (absent if mounts is None else mounts))
+
+
+def register(emulation: Emulation, progress: Progress) -> None:
+    """Register the emulators; say so where the kernel refuses, since programs of this machine's processor run."""
+    if not emulation.handlers:
+        return
+    if not (_KERNEL / "register").exists():
+        mount = ["mount", "-t", "binfmt_misc", "binfmt_misc", str(_KERNEL)]
+        subprocess.run(mount, capture_output=True, check=False)
+    for name, line in emulation.handlers:
+        try:
+            if not (_KERNEL / name).exists():
+                (_KERNEL / "register").write_text(line, encoding="ascii")
+        except OSError as error:
+            progress.say(f"note: the kernel takes no emulator, {name}: {error.strerror}")
+        else:
+            progress.say(f"programs for {PLATFORMS[name.rpartition('-')[2]]} run under qemu, slowly")
+
+
+def remove(emulation: Emulation) -> None:
+    """Take back what `register` did, as far as it is there; other emulators stay."""
+    for name, _ in emulation.handlers:
+        with suppress(OSError):
+            (_KERNEL / name).write_text("-1", encoding="ascii")
+    if emulation.mounts and not _others():
+        subprocess.run(["umount", str(_KERNEL)], capture_output=True, check=False)
+
+
+def registration(fields: dict[str, str], name: str) -> str | None:
+    """Return the line that registers a format under a name; None without an interpreter, or with one that is absent."""
+    interpreter = fields.get("interpreter", "")
+    if not interpreter or not Path(interpreter).exists() or not fields.get("magic"):
+        return None
+    flags = "".join(flag for key, flag in _FLAGS.items() if fields.get(key) == "yes")
+    offset, magic, mask = fields.get("offset", "0"), fields["magic"], fields.get("mask", "")
+    return f":{name}:M:{offset}:{magic}:{mask}:{interpreter}:{flags}"
+
+
+def _read_format(name: str) -> dict[str, str]:
+    """Return the fields of a format file; none where there is no such file."""
+    try:
+        lines = (_FORMATS / name).read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return {key: value.strip() for key, _, value in (line.partition(" ") for line in lines)}
+
+
+def _is_enabled(name: str) -> bool:
+    try:
+        return (_KERNEL / name).read_text(encoding="ascii").startswith("enabled")
+    except OSError:
+        return False
+
+
+def _others() -> list[str]:
+    """Return the names of the emulators that are registered."""
+    with suppress(OSError):
+        return sorted({entry.name for entry in _KERNEL.iterdir()} - {"register", "status"})
+    return []
