@@ -20,16 +20,19 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from imagegen.app.publish import PublishedImage, Publisher, PublishOptions, parse_destination
-from imagegen.cli import publish_command
+from imagegen.cli import build_command, publish_command
 from imagegen.cli.app import App
 from imagegen.core.errors import TrustError, UsageError
+from imagegen.core.oci import MANIFEST_TYPE, Descriptor, digest_of, write_image_index
 from imagegen.core.registry.push import BlobTotals, PushTotals
+from imagegen.image.layers import recorded_image
 from imagegen.plan.lock import read
 from imagegen.plan.matrix import Matrix
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.supply.trust.project import FILE
 from tests.support.environment import environment
 from tests.support.errors import raises
+from tests.support.matrix_samples import shipped_matrix
 from tests.support.registry_server_writes import Writable
 
 ROOT = Path(__file__).parents[2]
@@ -197,3 +200,41 @@ def test_the_last_line_is_the_digest_alone(app: App, monkeypatch: pytest.MonkeyP
 def test_options_that_contradict_each_other(app: App) -> None:
     with raises("usage-option-conflict"):
         run(app, LOCK.image, "--to", "ghcr.io/acme/rl", "--no-test", "--require-gpu")
+
+
+@pytest.fixture
+def shipped(app: App, monkeypatch: pytest.MonkeyPatch) -> App:
+    """The app with the shipped matrix, and the committed locks as they are."""
+    monkeypatch.setattr(App, "matrix", shipped_matrix())
+    monkeypatch.setattr(App, "fresh_lock", lambda _, cell: read(ROOT / "locks" / f"{cell.id}.toml"))
+    return app
+
+
+def test_a_dry_run_names_the_index_that_recorded_locks_decide(shipped: App) -> None:
+    plain = (*("--to", "127.0.0.1:1/acme/rl"), "--dry-run", "--json")
+    expected = {}
+    for cell in ("cpu-grpo-cpu-py311", "cpu-grpo-cpu-py311-linux-arm64"):
+        image = recorded_image(read(ROOT / "locks" / f"{cell}.toml"))
+        expected[cell] = Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest))
+    index = digest_of(write_image_index(dict(zip(("linux/amd64", "linux/arm64"), expected.values(), strict=True))))
+    for named in ("cpu-grpo", "cpu-grpo-cpu-py311-linux-arm64", "cpu-grpo-cpu-py311*"):
+        plans = json.loads(run(shipped, named, "--platform", "all", *plain)[0])
+        assert {each["cell"]: each["digest"] for each in plans} == {
+            cell: manifest.digest for cell, manifest in expected.items()
+        }
+        assert [each["index"] for each in plans] == [index, index]
+        assert plans[0]["tags"] == plans[1]["tags"]
+    (alone,) = json.loads(run(shipped, "cpu-grpo", "--platform", "linux/arm64", *plain)[0])
+    assert (alone["index"], alone["tags"]["moving"]) == (None, ["cpu-py311-linux-arm64"])
+
+
+def test_platforms_that_an_image_does_not_have(shipped: App, tmp_path: Path) -> None:
+    to = ("--to", "127.0.0.1:1/acme/rl", "--dry-run")
+    for cell, platform in (("cpu-grpo", "linux/riscv64"), ("hopper-vllm-cu128-py311", "linux/arm64")):
+        with raises("usage-unknown-platform"):
+            run(shipped, cell, "--platform", platform, *to)
+    output = ("--platform", "all", "--output", f"oci:{tmp_path / 'layout'}")
+    with raises("usage-several-cells"):  # they differ in more than the platform
+        CliRunner().invoke(
+            build_command.command, ("hopper-vllm-cu130-py31*", *output), obj=shipped, catch_exceptions=False
+        )
