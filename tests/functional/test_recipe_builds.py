@@ -8,7 +8,10 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -24,8 +27,11 @@ from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import plan as support
 from imagegen.image.layers.image import Image
 from imagegen.plan.lock.file import _render, loads, lock_table
-from imagegen.plan.lock.model import LOCAL, LockedFile, LockedPatch
+from imagegen.plan.lock.model import LOCAL, LockedFile, LockedPackages, LockedPatch
 from imagegen.plan.matrix.recipe import LocalSource
+from imagegen.wheels.builds import run
+from imagegen.wheels.builds.environment import BuildEnvironment
+from imagegen.wheels.throttle import JobPlan
 from tests.support.dockerfile_parser import Instruction, instructions
 from tests.support.errors import raises
 from tests.support.source_builds import BUILD, BUILT_WHEEL, RECIPE, WITH_BUILD, packed
@@ -216,3 +222,23 @@ def test_no_field_of_a_build_becomes_an_instruction(turn: int, path: tuple[str |
             text = recipe.render(lock, TAG).dockerfile
             assert [each.name for each in instructions(text)] == [name for name, _ in the_instructions()]
             assert not [line for line in text.splitlines() if line not in usual and not HARMLESS.fullmatch(line)]
+
+
+def test_a_build_gives_all_that_buildkit_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of a stage that a context replaces, BuildKit asks for what it is made of: here packages above the base.
+    added = LockedPackages({"make": "b"}, (), (LOCK.base.debs[0],))
+    lock = replace(WITH_BUILD, added=added)
+    calls: list[list[str]] = []
+
+    def build(words: list[str], folder: Path, show: object) -> None:
+        calls.append(words)
+
+    monkeypatch.setattr(recipe, "write_builds", lambda *_: None)
+    fake = SimpleNamespace(
+        store=Store(tmp_path / "s"), settings=None, layout=lambda _: "oci-layout://x", buildx=build, progress=Quiet()
+    )
+    stage = run.Stage(lock, {}, cast("Image", None))
+    run.run(BUILD, stage, cast("JobPlan", SimpleNamespace(jobs=1, threads=1)), tmp_path, cast("BuildEnvironment", fake))
+    (words,) = calls
+    given = {word.partition("=")[0] for name, word in pairwise(words) if name == "--build-context"}
+    assert set(recipe.render(lock, TAG).contexts) <= given

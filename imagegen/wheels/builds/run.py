@@ -233,13 +233,10 @@ def _once(
             build_environment.store,
             build_environment.settings,
         )
-        contexts = {
-            "toolchain": build_environment.layout(stage.toolchain),
-            "builds": str(work_dir / "builds"),
-            "wheels": str(
-                work_dir / "builds"
-            ),  # BuildKit 0.13 asks for it, though the stage that mounts it is replaced
-        }
+        toolchain, folder = build_environment.layout(stage.toolchain), str(work_dir / "builds")
+        contexts = {"toolchain": toolchain, "builds": folder}
+        # BuildKit 0.13 asks for what the stage that `toolchain` replaces is made of, and does not read it.
+        contexts |= {"base": toolchain, "wheels": folder, "packages": folder}
         arguments = [word for name, value in contexts.items() for word in ("--build-context", f"{name}={value}")]
         arguments += ["--secret", f"id=throttle,src={work_dir / 'throttle.json'}"]
         arguments += ["--output", f"type=local,dest={out}"]
@@ -404,6 +401,8 @@ def check_wheel(path: Path, build: LockedBuild, lock: Lock, gpus: Sequence[Gpu],
 def _require_modules(package: Package, build: LockedBuild) -> None:
     extensions = {_module(path) for path, file in package.files.items() if path.endswith(".so") and file.elf}
     lacking = [name for name in build.modules if name not in extensions]
+    if not build.modules and any(file.elf for file in package.files.values()):
+        return  # installed below a prefix: libraries and programs, which no Python imports
     if not extensions:
         raise BuildError(
             f"{_name(build)} was built, and holds no extension",
