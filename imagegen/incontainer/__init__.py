@@ -1,6 +1,7 @@
 """Programs that run in containers, with what is installed there; they import nothing of imagegen.
 
-`smoke` holds the smoke checks, `preflight` the startup checks that every image contains, `worker` the source builds.
+`smoke` holds the smoke checks, `preflight` the startup checks that every image contains, `worker` the source builds,
+and `prefix` the build backend of sources that have none.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 SMOKE = Path(__file__).parent / "smoke"
 WORKER = Path(__file__).parent / "worker"
+PREFIX_BACKEND = Path(__file__).parent / "prefix" / "imagegen_prefix.py"
 _SCRIPTS = ("doctor", "entrypoint")  # programs of their own in the image; the rest is the package they share
 _FLAGS = "-BIS"  # nothing of the user's environment, no site-packages, no byte-code written
 

@@ -64,7 +64,7 @@ ORDER = [
     "app",
     "cli",
 ]
-PROGRAMS = ("smoke", "preflight", "worker")  # of incontainer
+PROGRAMS = ("smoke", "preflight", "worker", "prefix")  # of incontainer
 SOURCES = sorted(
     path
     for path in PACKAGE.rglob("*.py")

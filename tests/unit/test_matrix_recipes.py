@@ -145,7 +145,7 @@ def test_a_cell_has_the_recipes_of_its_own_components(tmp_path: Path) -> None:
         ("  fast:\n", "  fsat:\n", ['wheels/r.yaml:2:3: there is no component "fsat"', 'did you mean "fast"?']),
         ("  fast:\n", "  torch:\n", ['r.yaml:2:3: the component "torch" needs no compiler', "compiled: true"]),
         ("[fast_cuda]", "[]", ["r.yaml:30:14: recipes.fast.modules:", "at least 1"]),
-        ("    modules: [fast_cuda]\n", "", ['r.yaml:2:3: the key "modules" is missing']),
+        ("    modules: [fast_cuda]\n", "", ["r.yaml:2:3:", "either `modules` or a `prefix`"]),
         ("[fast_cuda]", "[fast_cuda, fast_cuda]", ['r.yaml:30:26: modules: "fast_cuda" is listed twice']),
         ("against: [torch]", "against: [torch, torch]", ['r.yaml:21:22: against: "torch" is listed twice']),
         (
@@ -293,6 +293,30 @@ def test_an_edit_moves_the_cells_whose_wheel_it_changes(tmp_path: Path, old: str
     before = matrix.load(project(tmp_path / "a")).select("gpu")[0].inputs
     after = matrix.load(project(tmp_path / "b", edit(RECIPE, old, new))).select("gpu")[0].inputs
     assert {name for name in before if before[name] != after[name]} == ({"recipe fast"} if moved else set())
+
+
+PREFIX = """\
+    prefix:
+      commands: [[make, "-j{jobs}"], [make, install, "DESTDIR={destdir}"]]
+      files: [bin/fast]
+"""
+
+
+def test_a_prefix_takes_the_place_of_modules(tmp_path: Path) -> None:
+    text = edit(edit(RECIPE, "    modules: [fast_cuda]\n", PREFIX), "    jobs: MAX_JOBS\n", "")
+    recipe = matrix.load(project(tmp_path / "a", text)).recipes["fast"]
+    assert (recipe.modules, recipe.jobs) == ((), "MAX_JOBS")
+    old, new = recipe.of("1.0"), recipe.of("1.1")
+    assert [len(each.patches) for each in (old, new)] == [2, 1]  # the recipe's own, and the one that adds a backend
+    assert old.of("1.0") == old
+    assert len({each.patches[-1].sha256 for each in (old, new)}) == 2
+    other = matrix.load(project(tmp_path / "b", edit(text, "bin/fast", "bin/slow")))
+    inputs = [matrix.load(project(tmp_path / "a", text)).select("gpu")[0].inputs, other.select("gpu")[0].inputs]
+    assert {name for name in inputs[0] if inputs[0][name] != inputs[1][name]} == {"recipe fast"}
+
+
+def test_a_recipe_with_modules_and_a_prefix(tmp_path: Path) -> None:
+    assert "either `modules` or a `prefix`" in complaint(tmp_path, RECIPE + PREFIX)
 
 
 @given(st.integers(0, 2**32))

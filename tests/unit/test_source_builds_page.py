@@ -25,6 +25,8 @@ def test_the_example_is_a_recipe(tmp_path: Path) -> None:
     (cell,) = loaded.select("my-k")
     assert cell.id == "my-k-cu130-py311"
     assert cell.recipes["my-kernels"] == recipe
+    native = loaded.select_one("my-scorer").recipes["scorer"]
+    assert native.prefix and native.prefix.files == ("bin/scorer", "lib/libscorer.so.1")
 
 
 def test_the_plan_that_both_pages_show_is_the_one_of_such_a_machine() -> None:

@@ -332,7 +332,7 @@ def _keep_patches(build: LockedBuild, recipe: Recipe, store: Store) -> None:
     """Write the recipe's patches into the store; the matrix has compared them with the hashes that the lock repeats."""
     for patch in recipe.patches:
         if not store.has(f"sha256:{patch.sha256}"):
-            store.write(data.read(patch.path))
+            store.write(data.read(patch.path) if patch.content is None else patch.content)
     if lacking := [each.filename for each in build.patches if not store.has(f"sha256:{each.sha256}")]:
         raise LockError(
             f"{', '.join(lacking)} of {build.name} is none of its recipe's patches",

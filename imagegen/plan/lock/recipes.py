@@ -261,12 +261,13 @@ def _require_compiler(each: Compiled, cell: Cell, base: LockedBase, debs: Iterab
         return  # its packages are the image's own to tell
     there = {deb.name for deb in debs}
     headers = [] if cell.interpreter.files else [f"python{cell.python}-dev"]  # a standalone interpreter brings its own
-    if lacking := [name for name in ("g++", *headers) if name not in there]:
+    needed = ("g++", *headers) if each.recipe.modules else ("gcc",)  # what is no Python package may be C alone
+    if lacking := [name for name in needed if name not in there]:
         raise BuildError(
             f"{each.package} {each.version} cannot be compiled on {base.name}",
             code="source-build-unsupported",
             why=f"the base has no {' and no '.join(lacking)}",
-            fix="add them to the image's `packages`, or use a base with g++ and python3-dev, such as debian12-gpu",
+            fix=f"add {', '.join(lacking)} to the image's `packages`, or use a base such as debian12-gpu",
         )
 
 

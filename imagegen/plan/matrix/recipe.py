@@ -17,6 +17,7 @@ from imagegen.core import types as t
 from imagegen.core.errors import ErrorList, Location, MatrixError
 from imagegen.core.types import Gpu, Part, Strict, Submodule
 from imagegen.plan.matrix.model import Component, EnvVar
+from imagegen.plan.matrix.prefix import Prefix, backend_patch
 from imagegen.plan.matrix.references import PlacedEntry
 
 
@@ -55,6 +56,7 @@ class Patch:
     path: Path
     sha256: str
     because: str
+    content: bytes | None = field(default=None, repr=False)  # of a patch that no file has
 
 
 @dataclass(frozen=True)
@@ -108,18 +110,31 @@ class Recipe:
     cost: Cost | None  # None: not measured
     source: str  # where the facts come from
     own: Mapping[str, ReleaseOverride] = field(default_factory=dict)  # version -> where that release differs
+    prefix: Prefix | None = None  # None: the sources have a build backend
     where: Location | None = field(default=None, compare=False)  # its entry
 
     def of(self, version: str) -> Recipe:
-        """The recipe of this release alone; of one that it does not know, it has no sources."""
+        """The recipe of this release alone; of one that it does not know, it has no sources.
+
+        Its patches are then also the one that makes a wheel of what is installed below a prefix.
+        """
         own = self.own.get(version, ReleaseOverride(None, None))
+        requires = self.requires if own.requires is None else own.requires
+        patches = self.patches if own.patches is None else own.patches
         return replace(
             self,
             releases={each: source for each, source in self.releases.items() if each == version},
-            requires=self.requires if own.requires is None else own.requires,
-            patches=self.patches if own.patches is None else own.patches,
+            requires=requires,
+            patches=(*patches, _prefix_patch(self.prefix, version, requires)) if self.prefix else patches,
             own={},
+            prefix=None,
         )
+
+
+def _prefix_patch(prefix: Prefix, version: str, requires: tuple[str, ...]) -> Patch:
+    content = backend_patch(prefix, version, requires)
+    name = Path(f"imagegen-prefix-{prefix.package}.patch")
+    return Patch(name, hashlib.sha256(content).hexdigest(), "It installs the sources below a prefix.", content)
 
 
 # Recipes under wheels/ as users write them, as pydantic models; the other sections are in schema.py.
@@ -188,6 +203,16 @@ class CostEntry(Strict):
     source: t.Text
 
 
+class PrefixEntry(Strict):
+    """The installation of sources that are no Python package, below the prefix /opt/venv."""
+
+    commands: Annotated[list[Annotated[list[t.Argument], Field(min_length=1)]], Field(min_length=1)] = Field(
+        description="Programs with their arguments, run in the sources' directory; no shell reads them. {jobs}, "
+        "{prefix} and {destdir} are replaced."
+    )
+    files: Annotated[list[t.PathBelow], Field(min_length=1)] = Field(description="Installed files, from the prefix.")
+
+
 class RecipeEntry(NamedEntry):
     """The recipe of a component's source build, the same for all cells; its name is the component's."""
 
@@ -198,7 +223,10 @@ class RecipeEntry(NamedEntry):
     patches: list[PatchEntry] = []
     env: dict[t.BuildEnvName, EnvEntry] = {}
     architectures: Architectures | None = Field(default=None, description="None: nothing in it is for a GPU.")
-    modules: Annotated[list[t.Module], Field(min_length=1)] = Field(description="Extensions that the wheel must hold.")
+    modules: Annotated[list[t.Module], Field(min_length=1)] | None = Field(
+        default=None, description="Extensions that the wheel must hold."
+    )
+    prefix: PrefixEntry | None = Field(default=None, description="In place of `modules`, of what is no Python package.")
     jobs: t.EnvName | None = Field(default=None, description="The variable that takes the number of jobs.")
     threads: t.EnvName | None = Field(default=None, description="The variable for nvcc's threads in each job.")
     toolkit: t.Specifier = Field(default="", description="CUDA toolkits that it takes; none: any.")
@@ -206,11 +234,20 @@ class RecipeEntry(NamedEntry):
     source: t.Text
 
     @model_validator(mode="after")
+    def _modules_or_prefix(self) -> Self:
+        if (self.modules is None) == (self.prefix is None):
+            raise ValueError("a recipe has either `modules` or a `prefix`: they say what must have been compiled")
+        return self
+
+    @model_validator(mode="after")
     def _each_variable_once(self) -> Self:
         named = [each for each in (self.jobs, self.threads, self.architectures and self.architectures.variable) if each]
         if twice := sorted({name for name in named if named.count(name) > 1 or name in self.env}):
             raise ValueError(f"{', '.join(twice)}: a variable is for one thing, jobs, threads, architectures or `env`")
         return self
+
+
+PREFIX_JOBS = "MAX_JOBS"  # of which the backend of a prefix takes {jobs}
 
 
 # Validated recipes -> Recipe: their patches are read here, and must match the recipe's hashes.
@@ -239,16 +276,21 @@ def recipe(
         patches=_patches(found, entry.patches),
         env=tuple(EnvVar(name, each.value, each.because) for name, each in sorted(entry.env.items())),
         architectures=entry.architectures,
-        modules=tuple(entry.modules),
-        jobs=entry.jobs,
+        modules=tuple(entry.modules or ()),
+        jobs=entry.jobs or (PREFIX_JOBS if entry.prefix else None),
         threads=entry.threads,
         toolkit=entry.toolkit,
         cost=_cost(entry.cost) if entry.cost else None,
         source=entry.source,
         own={version: _own(found, each) for version, each in entry.releases.items() if _differs(each)},
         where=found.where(),
+        prefix=_prefix(entry.prefix, component.package) if entry.prefix else None,
     )
     return made, errors
+
+
+def _prefix(entry: PrefixEntry, package: str) -> Prefix:
+    return Prefix(package, tuple(map(tuple, entry.commands)), tuple(sorted(set(entry.files))))
 
 
 def _contradictions(found: PlacedEntry, entry: RecipeEntry, component: Component) -> Iterator[MatrixError]:
@@ -259,7 +301,7 @@ def _contradictions(found: PlacedEntry, entry: RecipeEntry, component: Component
         "build_requires": [canonicalize_name(Requirement(each).name) for each in entry.build_requires],
         "requires": entry.requires,
         "against": entry.against,
-        "modules": entry.modules,
+        "modules": entry.modules or (),
     }
     for key, names in lists.items():
         for position in _repeated(names):
