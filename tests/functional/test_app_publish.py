@@ -29,7 +29,7 @@ from imagegen.core.oci import (
     write_image_index,
     write_manifest,
 )
-from imagegen.core.progress import Progress
+from imagegen.core.progress import Progress, Quiet
 from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
@@ -354,7 +354,12 @@ def test_an_image_becomes_an_index_under_the_same_tags(world: World) -> None:
     for each in world.publish_index("1.0", replace(TAGS, immutable="fixed-2")):
         assert each.moved_tags == dict.fromkeys(TAGS.mutable, first.digest)
     assert world.tags()[TAGS.immutable] == first.digest
-    assert world.publish("1.0").moved_tags == dict.fromkeys(TAGS.mutable, digest_of(world.index("1.0")))
+    said: list[str] = []
+    progress = Quiet()
+    progress.say = said.append  # type: ignore[method-assign]
+    again = world.publish("1.0", progress=progress)
+    assert again.moved_tags == dict.fromkeys(TAGS.mutable, digest_of(world.index("1.0")))
+    assert any("--platform all" in line for line in said), "machines of the other platform lose the tag"
 
 
 @pytest.mark.fault(

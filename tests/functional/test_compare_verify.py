@@ -333,7 +333,7 @@ def index(world: World, arm64: World) -> Index:
 
 
 @pytest.mark.fault(
-    "Trust", "an index leads to another image, or to one for another processor, or nobody signed it", "verify names it"
+    "Trust", "an index leads to another image, or to one for another processor, or has no signature", "verify names it"
 )
 def test_an_index_is_verified_with_the_image_of_each_platform(index: Index) -> None:
     amd64, arm64 = index.amd64 | {"platform": AMD64}, index.arm64 | {"platform": ARM64}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from imagegen.core.errors import FetchError, ImagegenError, PublishError, StoreError, TrustError
 from imagegen.core.net import NotFoundError
-from imagegen.core.oci import MANIFEST_TYPE, Descriptor, read_images
+from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, read_images
 from imagegen.core.progress import Progress, human
 from imagegen.core.registry import PushTarget, Reference, Repository
 from imagegen.core.registry.push import BlobTotals, PushTotals
@@ -114,6 +114,13 @@ def move_tags(
             error.fix = error.fix or "no tag has moved; run the same command again"
         raise
     _clear(store, repository.name)
+    wider = [
+        tag for tag, old in before.items() if old and (old.media_type, to.media_type) == (INDEX_TYPE, MANIFEST_TYPE)
+    ]
+    if wider:
+        progress.say(
+            f"NOTE: {', '.join(wider)} named an index of several platforms: `--platform all` publishes one again"
+        )
     return named
 
 
