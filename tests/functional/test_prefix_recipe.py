@@ -76,6 +76,7 @@ def test_what_is_installed_below_the_prefix_becomes_a_wheel(tmp_path: Path) -> N
         (replace(SCORE, files=("bin/other",)), "bin/other was not installed"),
         (replace(SCORE, commands=(MAKE[0], ("make", "install", "PREFIX=/usr", "DESTDIR={destdir}"))), "/usr/bin/score"),
         (replace(SCORE, commands=(("make", "nothing"),)), "make ended with exit code 2"),
+        (replace(SCORE, commands=(("no-such-make",),)), "no-such-make cannot be started"),
     ],
 )
 def test_a_build_that_installs_something_else_fails(described: Prefix, said: str, tmp_path: Path) -> None:

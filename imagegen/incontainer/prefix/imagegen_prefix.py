@@ -40,7 +40,10 @@ def build_wheel(wheel_directory: str, *_: Any) -> str:
 def run(command: list[str]) -> None:
     """Run a program to its end; print it, as make does."""
     print(" ".join(command), flush=True)
-    code = subprocess.run(command, check=False).returncode
+    try:
+        code = subprocess.run(command, check=False).returncode
+    except OSError as error:
+        sys.exit(f"{command[0]} cannot be started ({error.strerror}): add its package to the image's `packages`")
     if code:
         sys.exit(f"{command[0]} ended with exit code {code if code > 0 else 128 - code}")
 
