@@ -28,26 +28,14 @@ from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.plan import lock, matrix
+from imagegen.plan import rules as compatibility
 from imagegen.plan.matrix import api, metadata, scans
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import Cell, Rule
-from imagegen.plan.rules import (
-    CellAnswer,
-    Conflict,
-    Facts,
-    MetadataCache,
-    ScanCache,
-    Verdict,
-    cell_answers,
-    check_rules,
-    evaluate_cell,
-    facts_of_lock,
-    nearest_cell,
-)
-from imagegen.plan.rules.api import api_rules
 
 if TYPE_CHECKING:
     from imagegen.plan.lock.model import Lock
+    from imagegen.plan.rules import CellAnswer, Conflict, Facts, MetadataCache, Verdict
     from imagegen.wheels.catalogue import Catalogue
 
 _SHIPPED = ("matrices", "wheels")
@@ -137,7 +125,7 @@ class Session:
             if len(self.matrix_directories) > len(_SHIPPED) and is_source_tree(self.project):
                 raise _other_version(self.project, error) from error
             raise
-        check_rules(loaded)
+        compatibility.check_rules(loaded)
         return loaded
 
     @cached_property
@@ -148,6 +136,8 @@ class Session:
 
     def api_rules(self, packages: Collection[str]) -> list[Rule]:
         """Return the rules about names that pairs of these packages share."""
+        from imagegen.plan.rules.api import api_rules  # late: few commands need the rules themselves
+
         asked = set(packages)
         users = [name for name in api.names(self.matrix_directories) if name in asked]
         every = (self._compiled("api-rules", name, partial(api_rules, self.matrix_directories, name)) for name in users)
@@ -156,10 +146,10 @@ class Session:
     @cached_property
     def metadata(self) -> MetadataCache:
         """The harvested package metadata, and the scans of wheels."""
-        scanned = ScanCache(
+        scanned = compatibility.ScanCache(
             lambda name: self._compiled("scans", name, lambda: scans.load(self.matrix_directories, name))
         )
-        return MetadataCache(
+        return compatibility.MetadataCache(
             lambda name: self._compiled("metadata", name, lambda: metadata.load(self.matrix_directories, name)), scanned
         )
 
@@ -167,7 +157,9 @@ class Session:
         """Return the answers of rules and metadata for cells of the matrix, by cell id."""
         resolved = [cell for cell in cells if not cell.stack]
         names = ",".join(cell.id for cell in resolved)
-        found = self._compiled("answers", names, lambda: cell_answers(resolved, self.rules, self.metadata))
+        found = self._compiled(
+            "answers", names, lambda: compatibility.cell_answers(resolved, self.rules, self.metadata)
+        )
         for cell in cells:
             if cell.stack:
                 found = found | {cell.id: self._stack_answer(cell)}
@@ -183,12 +175,12 @@ class Session:
         try:
             facts = facts_of_stack(cell, self.project)
         except (LockError, ProjectFileError) as error:
-            return CellAnswer("unknown", error.summary)
-        verdict = evaluate_cell(self.rules_about(facts), cell, facts)
+            return compatibility.CellAnswer("unknown", error.summary)
+        verdict = compatibility.evaluate_cell(self.rules_about(facts), cell, facts)
         refused = verdict.answer == "incompatible"
         worst = [each for each in verdict.conflicts if each.severity == ("error" if refused else "suspicion")]
         reason = " ".join(rule.because for each in worst for rule in each.rules)
-        return CellAnswer("incompatible" if refused else "unknown" if worst else "compatible", reason)
+        return compatibility.CellAnswer("incompatible" if refused else "unknown" if worst else "compatible", reason)
 
     @cached_property
     def wheel_catalogue(self) -> Catalogue:
@@ -218,6 +210,14 @@ class Session:
         self._read[cell.id] = found, digest
         return found
 
+    def digest_of_inputs(self, found: Lock, cell: Cell) -> str | None:
+        """Return the digest of a lock's file, of all matrices and recipes and of the code; None where one is not known,
+        as of a lock that was made and not read.
+        """
+        read, digest = self._read.get(cell.id, (None, None))
+        known = [compiled.digest_of_code(), self._sources, digest if read is found else None]
+        return compiled.digest_of(*filter(None, known)) if all(known) else None
+
     def check_lock(self, found: Lock, cell: Cell) -> LockCheck:
         """Return what is wrong with a lock. Raises LockError for a platform that wheels do not know."""
         read, digest = self._read.get(cell.id, (None, None))
@@ -233,8 +233,8 @@ class Session:
             return LockCheck(contradictions=contradictions)
         if edited := self._edited(found, cell):
             return LockCheck(edited=edited)
-        facts = facts_of_lock(found, cell.base.glibc)
-        return LockCheck(verdict=evaluate_cell(self.rules_about(facts), cell, facts))
+        facts = compatibility.facts_of_lock(found, cell.base.glibc)
+        return LockCheck(verdict=compatibility.evaluate_cell(self.rules_about(facts), cell, facts))
 
     def fresh_lock(self, cell: Cell) -> Lock:
         """Return the cell's lock. Raises LockError or IncompatibleError when it is missing, stale or breaks a rule."""
@@ -294,7 +294,7 @@ class Session:
         from imagegen.wheels import resolve
 
         wrong: list[str] = []
-        if found.gpu != resolve.gpus_of(cell, self.matrix.rules, facts_of_lock(found, cell.base.glibc)):
+        if found.gpu != resolve.gpus_of(cell, self.matrix.rules, compatibility.facts_of_lock(found, cell.base.glibc)):
             wrong.append("gpu.driver")
         if any(wheel.file.url for wheel in found.wheels):
             wrong += resolve.uncatalogued(found, cell, self.wheel_catalogue)
@@ -309,7 +309,7 @@ class Session:
         fresh = replace(
             moved, builds=tuple(keyed(build, moved) for build in moved.builds)
         )  # its compilers may be others
-        self.require_compatible(cell, facts_of_lock(fresh, cell.base.glibc))
+        self.require_compatible(cell, compatibility.facts_of_lock(fresh, cell.base.glibc))
         path = self.settings.store.parent / "scratch" / f"{cell.id}.toml"
         lock.write(fresh, path)
         self.progress.say(f"NOTE: {error}")
@@ -321,13 +321,13 @@ class Session:
 
     def require_compatible(self, cell: Cell, facts: Facts) -> None:
         """Raise IncompatibleError when a rule rejects the cell; keep warnings for `print_warnings`."""
-        self._require_compatible(cell, evaluate_cell(self.rules_about(facts), cell, facts))
+        self._require_compatible(cell, compatibility.evaluate_cell(self.rules_about(facts), cell, facts))
 
     def _require_compatible(self, cell: Cell, verdict: Verdict) -> None:
         self._warnings[cell.id] = verdict.conflicts
         if verdict.answer == "incompatible":
             text = "\n".join(map(str, self._warnings.pop(cell.id)))
-            near = nearest_cell(self.rules, cell, self.matrix.cells())
+            near = compatibility.nearest_cell(self.rules, cell, self.matrix.cells())
             fix = f"the nearest cell that no rule refuses is {near.id}" if near else None
             raise IncompatibleError(f"{cell.id} cannot work", code="incompatible", why=text, fix=fix)
 

@@ -33,7 +33,7 @@ from imagegen.plan.rules import (
     replace_base_torch,
     suggest,
 )
-from imagegen.plan.rules.check import Answer, kind_in_words
+from imagegen.plan.rules.verdict import Answer, kind_in_words
 from imagegen.plan.rules.why import model_type_rules, model_type_summary, split_model_types
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Results of pure functions over files, kept in the user's cache: the matrix, parsed metadata, verdicts on cells.
 
 A result is kept under the name of its kind and subject, with the digest of everything that decides it: the bytes of
-the files (`digest_of_trees`, `digest_of`), and the code (`_code`). A file that is truncated, of other inputs, of
-another imagegen or of another user counts as absent. docs/adr/0008-compiled-results.md has the alternatives.
+the files (`digest_of_trees`, `digest_of`), and the code (`digest_of_code`). A file that is truncated, of other inputs,
+of another imagegen or of another user counts as absent. docs/adr/0008-compiled-results.md has the alternatives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,7 +46,7 @@ class ResultCache:
         known = [each for each in (kind, subject, *inputs) if each is not None]
         if self._directory is None or len(known) < len((kind, subject, *inputs)):
             return compute()
-        key = digest_of(_code(), *known).encode()
+        key = digest_of(digest_of_code(), *known).encode()
         path = self._directory / f"{kind}-{digest_of(subject)[:16]}"
         for found in _read(path, key):
             return found  # type: ignore[no-any-return]
@@ -96,10 +95,10 @@ def _files(directory: str) -> Iterator[str]:
 
 
 @cache
-def _code() -> str:
+def digest_of_code() -> str:
     """Return the digest of the code: of imagegen's files by time and size, as CPython decides on its byte-code."""
     names = sorted(os.path.join(folder, name) for folder, _, files in os.walk(_PACKAGE) for name in files)
-    stats = [os.stat(path) for path in names if path.endswith((".py", ".yaml"))]
+    stats = [os.stat(path) for path in names if not path.endswith(".pyc")]
     files = ",".join(f"{each.st_mtime_ns}.{each.st_size}" for each in stats)
     return digest_of(__version__, packaging.__version__, sys.version, str(_PACKAGE), files)
 
@@ -112,7 +111,7 @@ class _Unpickler(pickle.Unpickler):
             return super().find_class(module, name)
         if module.startswith("imagegen.") and "." not in name:
             found = super().find_class(module, name)
-            if isinstance(found, type) and is_dataclass(found):
+            if isinstance(found, type) and "__dataclass_fields__" in vars(found):  # a deferred one stays so
                 return found
         raise pickle.UnpicklingError(f"{module}.{name} is no class of a result")
 

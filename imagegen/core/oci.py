@@ -15,13 +15,14 @@ import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 from pydantic import Field
 
 from imagegen.core import data
+from imagegen.core.deferred import dataclass
 from imagegen.core.errors import FetchError
 from imagegen.core.text import unprintable
 from imagegen.core.types import Digest, Line, Size, Variable, string

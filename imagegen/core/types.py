@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from urllib.parse import unquote
@@ -17,6 +16,7 @@ from packaging.version import Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic import Strict as NoCoercion
 
+from imagegen.core.deferred import dataclass
 from imagegen.core.text import cut, redact, unprintable
 
 # 1980-01-01, the oldest date that zip files can hold, so zipping a tree from an image works. It is part of the formats

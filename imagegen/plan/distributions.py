@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import yaml
-
+from imagegen.core.deferred import dataclass
 from imagegen.core.errors import BaseError
 
 _FILE = Path(__file__).parent / "data" / "distributions.yaml"
@@ -66,6 +64,8 @@ def archive_at(uri: str) -> str:
 
 @cache
 def _read() -> tuple[dict[str, DebianArchive], dict[str, DebianRelease]]:
+    import yaml  # late, since a lock that earlier runs parsed needs none of it
+
     data: dict[str, Any] = yaml.load(_FILE.read_bytes(), Loader=yaml.CSafeLoader)
     found = {
         name: DebianArchive(name, each["addresses"], each.get("address"), each["snapshots"])

@@ -31,7 +31,8 @@ from imagegen.incontainer.preflight.model import image_from_json
 from imagegen.plan import matrix
 from imagegen.plan.lock.model import Lock, LockedGit, LockedSdist
 from imagegen.plan.matrix.model import EnvVar
-from imagegen.plan.rules import evaluate, facts_of_lock
+from imagegen.plan.rules import facts_of_lock
+from imagegen.plan.rules.evaluate import evaluate
 from tests.support.layer_inputs import HostSandbox, assembling, lock_of, locked
 from tests.support.tiny_lock import CUDA, LOCK
 

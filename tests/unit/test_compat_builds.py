@@ -16,11 +16,11 @@ from imagegen.plan.rules import (
     Vocabulary,
     build_rules,
     choose_builds,
-    evaluate,
     explain,
     parse_question,
     suggest,
 )
+from imagegen.plan.rules.evaluate import evaluate
 from imagegen.plan.rules.suggestions import PlatformChoices
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix

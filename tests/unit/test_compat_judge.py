@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import Fact, Facts, evaluate, evaluate_cell, facts_of_cell, nearest_cell, rule_constraints
-from imagegen.plan.rules.check import Conflict, kind_of
+from imagegen.plan.rules import Fact, Facts, evaluate_cell, facts_of_cell, nearest_cell, rule_constraints
+from imagegen.plan.rules.evaluate import evaluate
+from imagegen.plan.rules.verdict import Conflict, kind_of
 from tests.support.errors import raises
 from tests.support.matrix_samples import RULE, SMALL, load
 

@@ -10,7 +10,8 @@ from packaging.version import Version
 from imagegen.core.data import shipped
 from imagegen.plan.matrix import Rule, scans
 from imagegen.plan.matrix.scans import CAPABILITIES
-from imagegen.plan.rules import Fact, Facts, ScanCache, evaluate
+from imagegen.plan.rules import Fact, Facts, ScanCache
+from imagegen.plan.rules.evaluate import evaluate
 from imagegen.plan.rules.facts import versions_in
 from imagegen.plan.rules.scans import PREFIX
 from tests.support.matrix_samples import shipped_matrix

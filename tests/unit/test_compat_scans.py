@@ -8,7 +8,8 @@ import pytest
 
 from imagegen.plan.matrix import Rule
 from imagegen.plan.matrix.scans import PackageScans, ScannedLibrary, WheelVerdict
-from imagegen.plan.rules import Fact, Facts, MetadataCache, Question, ScanCache, evaluate, explain
+from imagegen.plan.rules import Fact, Facts, MetadataCache, Question, ScanCache, explain
+from imagegen.plan.rules.evaluate import evaluate
 from tests.support.package_metadata import package, question
 from tests.support.wheel_scans import scan, scans
 

@@ -50,7 +50,7 @@ def test_other_inputs_give_another_result(tmp_path: Path, kind: str, subject: st
 
 def test_other_code_gives_another_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ResultCache(tmp_path).of("k", "s", [], lambda: 1) == 1
-    monkeypatch.setattr(compiled, "_code", lambda: "another imagegen")
+    monkeypatch.setattr(compiled, "digest_of_code", lambda: "another imagegen")
     assert ResultCache(tmp_path).of("k", "s", [], lambda: 2) == 2
 
 

@@ -15,6 +15,7 @@ PACKAGE = ROOT / "imagegen"
 # The entry of a module is the longest one that is a prefix of its name.
 ORDER = [
     "core.lazy",
+    "core.deferred",
     "core.text",
     "core.types",
     "core.errors",

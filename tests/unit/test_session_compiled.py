@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from imagegen.app.entries import trial
 from imagegen.app.session import Session
+from imagegen.core import compiled
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError, MatrixErrors
 from imagegen.core.progress import Quiet
@@ -60,6 +62,30 @@ def test_projects_without_matrices_share_results(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(lock, "stale", lambda *_: pytest.fail("checked again"))
     second = session(projects[1])
     assert second.fresh_lock(second.matrix.select_one(CPU)) == sound
+
+
+def test_a_build_is_known_by_its_lock_the_matrix_and_the_code(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "locks" / f"{CPU}.toml").write_bytes((shipped("locks") / f"{CPU}.toml").read_bytes())
+
+    def inputs() -> str | None:
+        own = session(project)
+        cell = own.matrix.select_one(CPU)
+        found = own.find_lock(cell)
+        assert found
+        assert own.digest_of_inputs(replace(found), cell) is None  # not the lock that was read
+        return own.digest_of_inputs(found, cell)
+
+    seen = [inputs()]
+    assert inputs() == seen[0]
+    with (project / "locks" / f"{CPU}.toml").open("a") as file:
+        file.write("\n")
+    seen.append(inputs())
+    (project / "matrices" / "small.yaml").write_text(MATRIX.replace("For tests", "For more"))
+    seen.append(inputs())
+    monkeypatch.setattr(compiled, "digest_of_code", lambda: "other")
+    seen.append(inputs())
+    assert None not in seen
+    assert len(set(seen)) == 4
 
 
 def test_an_entry_that_is_tried_replaces_no_kept_result(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +145,7 @@ def test_metadata_and_answers_are_kept(project: Path, monkeypatch: pytest.Monkey
     answers = one.cell_answers(cells)
     known = one.metadata.of("numpy")
     assert known
-    monkeypatch.setattr("imagegen.app.session.cell_answers", lambda *_: pytest.fail("judged again"))
+    monkeypatch.setattr("imagegen.plan.rules.grid.cell_answers", lambda *_: pytest.fail("judged again"))
     monkeypatch.setattr(metadata, "load", lambda *_: pytest.fail("parsed again"))
     two = session(project)
     again = two.metadata.of("numpy")

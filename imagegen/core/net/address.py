@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
-from urllib.request import url2pathname
 
 from imagegen.core.errors import FetchError
 from imagegen.core.text import redact
@@ -68,7 +67,7 @@ def file_path(url: str) -> Path:
         raise FetchError(
             f"{redact(url)} names another machine", code="fetch-host-not-allowed", fix="write file:///path"
         )
-    return Path(url2pathname(parts.path))
+    return Path(unquote(parts.path))
 
 
 def proxy_for(address: Address, env: Mapping[str, str]) -> str | None:

@@ -21,7 +21,6 @@ from imagegen.core import data
 from imagegen.core.errors import MOST, ErrorGroup, ErrorList, Location, LockError
 from imagegen.core.oci import canonical_json, digest_of
 from imagegen.core.types import explain_mismatch
-from imagegen.plan.lock import builds
 from imagegen.plan.lock.model import LOCK_VERSION, Lock
 from imagegen.plan.lock.tables import to_table
 
@@ -85,6 +84,8 @@ def loads(text: str, path: Path | str = "<lock>") -> Lock:
         faults: ErrorList[LockError] = ErrorList(_explain(text, path, fault) for fault in error.errors()[:MOST])
         faults.omitted = error.error_count() - len(faults)
         raise LockErrors(faults) from error
+    from imagegen.plan.lock import builds  # late: a lock that an earlier run has parsed is not parsed again
+
     if wrong := builds.misbuilt(lock):
         position = [build.name for build in lock.builds].index(wrong[0])
         raise LockError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal
 from urllib.parse import unquote
 
@@ -15,6 +15,7 @@ from imagegen.core import net
 from imagegen.core import types as t
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
+from imagegen.core.deferred import dataclass
 from imagegen.core.errors import FetchError
 from imagegen.core.oci import RemoteImage, digest_of
 from imagegen.core.progress import Meter
@@ -22,7 +23,6 @@ from imagegen.core.store import Store
 from imagegen.core.text import redact
 from imagegen.plan.distributions import archive_at
 from imagegen.plan.distributions import archives as named_archives
-from imagegen.plan.lock import indexes
 from imagegen.plan.lock.tables import LockTable, inline, inlined
 from imagegen.plan.matrix.interpreters import prefix
 from imagegen.plan.matrix.model import Interpreter
@@ -260,6 +260,8 @@ def _take(
 def _addresses(archive: InterpreterArchive, client: net.Client, settings: Settings, tried: list[str]) -> Iterator[str]:
     for place in settings.find_links:
         try:
+            from imagegen.plan.lock import indexes  # late, as above
+
             links = indexes.find_links(client, place)
         except (FetchError, OSError) as error:
             tried.append(error.summary if isinstance(error, FetchError) else f"{redact(place)}: {error.strerror}")

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 from packaging.specifiers import SpecifierSet
 from pydantic import Field, Strict, model_validator
 
 from imagegen.core import types as t
+from imagegen.core.deferred import dataclass
 from imagegen.plan.lock.foundation import (
     InterpreterArchive,
     LockedArchive,

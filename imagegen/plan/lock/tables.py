@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
@@ -18,6 +18,7 @@ from pydantic import AliasChoices, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from imagegen.core import types as t
+from imagegen.core.deferred import dataclass
 from imagegen.core.types import Part, Submodule
 from imagegen.plan.matrix.model import GitSource
 

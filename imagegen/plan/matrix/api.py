@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from pydantic import TypeAdapter, ValidationError
 
+from imagegen.core.deferred import dataclass
 from imagegen.plan.matrix import harvested
 
 FOLDER = "api"  # below a directory of matrices

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from imagegen.core.deferred import dataclass
 from imagegen.plan.matrix.model import NO_CUDA, Rule
 
 LEADER = "torch"  # whose build decides on the stack's CUDA release

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from imagegen.core.errors import ErrorList, MatrixError
 from imagegen.plan.matrix.model import Interpreter
-from imagegen.plan.matrix.references import PlacedEntry
+
+if TYPE_CHECKING:
+    from imagegen.plan.matrix.references import PlacedEntry
 
 PREFIX = "/opt/python"  # standalone interpreters lie below it, by their minor version
 

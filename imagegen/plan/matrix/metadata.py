@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +22,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from imagegen.core import data
 from imagegen.core import types as t
+from imagegen.core.deferred import dataclass
 from imagegen.core.errors import Location, MatrixError
 from imagegen.core.types import Strict
 from imagegen.plan.matrix import harvested

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -14,6 +14,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imagegen.core import types as t
+from imagegen.core.deferred import dataclass
 from imagegen.core.errors import Location
 from imagegen.core.types import Gpu, Part, parse_specifier
 

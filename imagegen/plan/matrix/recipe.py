@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_sdist_filename
@@ -14,11 +14,14 @@ from pydantic import Field, model_validator
 
 from imagegen.core import data
 from imagegen.core import types as t
+from imagegen.core.deferred import dataclass
 from imagegen.core.errors import ErrorList, Location, MatrixError
 from imagegen.core.types import Gpu, Part, Strict, Submodule
 from imagegen.plan.matrix.model import Component, EnvVar
 from imagegen.plan.matrix.prefix import Prefix, backend_patch
-from imagegen.plan.matrix.references import PlacedEntry
+
+if TYPE_CHECKING:
+    from imagegen.plan.matrix.references import PlacedEntry
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -21,6 +21,7 @@ from pydantic import Field, ValidationError
 
 from imagegen.core import data
 from imagegen.core import types as t
+from imagegen.core.deferred import dataclass
 from imagegen.core.errors import Location, MatrixError
 from imagegen.core.types import Strict
 from imagegen.plan.matrix import harvested

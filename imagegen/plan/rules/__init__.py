@@ -1,17 +1,23 @@
 """Compatibility: rules, package metadata and facts -> verdict, reasons, what works instead."""
 
-from imagegen.plan.rules.builds import build_rules, choose_builds
-from imagegen.plan.rules.check import Conflict, Verdict, check_rules, unconfirmed
-from imagegen.plan.rules.declared import complete_names, replace_base_torch
-from imagegen.plan.rules.evaluate import evaluate, evaluate_cell, evaluate_on, minimum_version, rule_constraints
-from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, facts_of_lock, rules_in_context
-from imagegen.plan.rules.grid import CellAnswer, cell_answers
-from imagegen.plan.rules.question import Question, missing_metadata, parse_question
-from imagegen.plan.rules.scans import ScanCache
-from imagegen.plan.rules.statements import MetadataCache
-from imagegen.plan.rules.suggestions import PlatformChoices, Suggestion, nearest_cell, suggest
-from imagegen.plan.rules.vocabulary import Vocabulary
-from imagegen.plan.rules.why import Explanation, explain
+from typing import TYPE_CHECKING
+
+from imagegen.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from imagegen.plan.rules.builds import build_rules, choose_builds
+    from imagegen.plan.rules.check import check_rules, unconfirmed
+    from imagegen.plan.rules.declared import complete_names, replace_base_torch
+    from imagegen.plan.rules.evaluate import evaluate_cell, evaluate_on, minimum_version, rule_constraints
+    from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, facts_of_lock, rules_in_context
+    from imagegen.plan.rules.grid import cell_answers
+    from imagegen.plan.rules.question import Question, missing_metadata, parse_question
+    from imagegen.plan.rules.scans import ScanCache
+    from imagegen.plan.rules.statements import MetadataCache
+    from imagegen.plan.rules.suggestions import PlatformChoices, Suggestion, nearest_cell, suggest
+    from imagegen.plan.rules.verdict import CellAnswer, Conflict, Verdict
+    from imagegen.plan.rules.vocabulary import Vocabulary
+    from imagegen.plan.rules.why import Explanation, explain
 
 __all__ = [
     "CellAnswer",
@@ -31,7 +37,6 @@ __all__ = [
     "check_rules",
     "choose_builds",
     "complete_names",
-    "evaluate",
     "evaluate_cell",
     "evaluate_on",
     "explain",
@@ -47,3 +52,22 @@ __all__ = [
     "suggest",
     "unconfirmed",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "builds": ("build_rules", "choose_builds"),
+        "check": ("check_rules", "unconfirmed"),
+        "declared": ("complete_names", "replace_base_torch"),
+        "evaluate": ("evaluate_cell", "evaluate_on", "minimum_version", "rule_constraints"),
+        "facts": ("Fact", "Facts", "facts_of_cell", "facts_of_lock", "rules_in_context"),
+        "grid": ("cell_answers",),
+        "question": ("Question", "missing_metadata", "parse_question"),
+        "scans": ("ScanCache",),
+        "statements": ("MetadataCache",),
+        "suggestions": ("PlatformChoices", "Suggestion", "nearest_cell", "suggest"),
+        "verdict": ("CellAnswer", "Conflict", "Verdict"),
+        "vocabulary": ("Vocabulary",),
+        "why": ("Explanation", "explain"),
+    },
+)

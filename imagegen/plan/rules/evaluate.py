@@ -12,10 +12,10 @@ from packaging.version import Version
 
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix.model import ENV, Cell, Rule, is_surrounding
-from imagegen.plan.rules.check import WORST_FIRST, Conflict, Verdict
 from imagegen.plan.rules.facts import Facts, facts_of_cell, on_each, overridden_in, rules_in_context
 from imagegen.plan.rules.problem import Problem
 from imagegen.plan.rules.solve import Clause, Contradiction, Literal, State, clauses, smallest, solve
+from imagegen.plan.rules.verdict import WORST_FIRST, Conflict, Verdict
 
 
 def rule_constraints(rules: Iterable[Rule], cell: Cell) -> tuple[str, ...]:

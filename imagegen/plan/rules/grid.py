@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from imagegen.plan.matrix.model import NO_CUDA, Cell, Rule
-from imagegen.plan.rules.check import WORST_FIRST, Answer
 from imagegen.plan.rules.evaluate import assumptions, conflict_of_core
 from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell, on_each, overridden_in, rules_in_context
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.solve import Clause, State, smallest
 from imagegen.plan.rules.statements import MetadataCache
-
-
-@dataclass(frozen=True)
-class CellAnswer:
-    """The answer for one cell; `reason` is one line, empty for "compatible"."""
-
-    answer: Answer
-    reason: str = ""
+from imagegen.plan.rules.verdict import WORST_FIRST, CellAnswer
 
 
 def cell_answers(cells: Sequence[Cell], rules: Iterable[Rule], library: MetadataCache) -> dict[str, CellAnswer]:

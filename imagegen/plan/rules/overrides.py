@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from imagegen.plan.matrix.model import Cell, Override, PinOverride, Rule, is_surrounding
-from imagegen.plan.rules.check import Conflict
 from imagegen.plan.rules.facts import Facts, versions_in
+from imagegen.plan.rules.verdict import Conflict
 
 _LABEL = re.compile(r"\+[\w.]+")  # of a version in a specifier; facts keep labels apart
 

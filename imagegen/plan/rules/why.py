@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from imagegen.core.text import nearest
 from imagegen.plan.matrix.model import PinOverride, Rule
 from imagegen.plan.matrix.model_types import PACKAGES, Models
-from imagegen.plan.rules.check import WORST_FIRST, Answer, AnswerKind, Conflict, kind_of
 from imagegen.plan.rules.declared import rules_about
 from imagegen.plan.rules.evaluate import (
     assumptions,
@@ -25,6 +24,7 @@ from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question
 from imagegen.plan.rules.solve import Clause, GaveUpError, State, smallest
 from imagegen.plan.rules.statements import MetadataCache
+from imagegen.plan.rules.verdict import WORST_FIRST, Answer, AnswerKind, Conflict, kind_of
 
 _WORD = re.compile(r"model\s*==?\s*([\w.-]+)")
 _WITHOUT = {

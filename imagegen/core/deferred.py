@@ -1,0 +1,72 @@
+"""Frozen dataclasses that get their methods when one is first used: for modules of data that commands read ready-made.
+
+`dataclasses.dataclass` compiles six methods of each class when its module is imported, half a millisecond. A command
+that reads a matrix and a lock from the cache of results (compiled.py) uses nearly none of them: it unpickles instances
+and reads their attributes. Here the standard library's decorator runs at the first call of a method, or at the first
+look at the fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["dataclass"]
+
+_METHODS = ("__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__")
+_ATTRIBUTES = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")
+_LOCK = RLock()  # finishing a class finishes its bases first
+
+
+class _Attribute:
+    """Stands for an attribute of the class that the standard library sets."""
+
+    def __init__(self, finish: Callable[[], None], name: str) -> None:
+        self._finish, self._name = finish, name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        self._finish()
+        return getattr(owner, self._name)
+
+
+def _method(cls: type, finish: Callable[[], None], name: str) -> Callable[..., Any]:
+    """Return the method that stands for one that the standard library writes."""
+
+    def first(self: object, *args: Any, **options: Any) -> Any:
+        finish()
+        return getattr(cls, name)(self, *args, **options)
+
+    return first
+
+
+def _deferred(cls: type) -> type:
+    """Let the class stand for the frozen dataclass that it becomes at its first use."""
+    missing = [name for name in _METHODS if name not in vars(cls)]
+
+    def finish() -> None:
+        with _LOCK:
+            if isinstance(vars(cls)["__dataclass_fields__"], _Attribute):
+                for name in (*missing, *_ATTRIBUTES):
+                    delattr(cls, name)
+                dataclasses.dataclass(frozen=True)(cls)
+
+    for name in missing:
+        setattr(cls, name, _method(cls, finish, name))
+    for name in _ATTRIBUTES:
+        setattr(cls, name, _Attribute(finish, name))
+    return cls
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+
+    def dataclass(cls: type | None = None, /, *, frozen: bool = False, **options: Any) -> Any:
+        """Return what `dataclasses.dataclass` does. Classes that are not frozen, or have other options, are finished at
+        once.
+        """
+        if cls is None and frozen and not options:
+            return _deferred
+        return dataclasses.dataclass(cls, frozen=frozen, **options)
