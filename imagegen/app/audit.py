@@ -68,8 +68,8 @@ _AUDITS = Cache("audit", _Audited)
 _SHOWN = 10  # errors of an audit in one message
 
 
-def audit_before_image(session: Session, cell: Cell, lock: Lock) -> None:
-    """Raise AuditError where the audit of the lock finds errors; print how many warnings there are.
+def audit_before_image(session: Session, cell: Cell, lock: Lock) -> str | None:
+    """Raise AuditError where the audit of the lock finds errors; return a note on how many warnings there are.
 
     The store keeps the result until the lock, the wheels that were compiled for it, the modules that the matrix
     declares, or the audit itself change. Raises also as `inventory.cell.subject`.
@@ -92,8 +92,7 @@ def audit_before_image(session: Session, cell: Cell, lock: Lock) -> None:
             why="\n       ".join([*errors[:_SHOWN], *rest]),
             fix=f"{more}, `imagegen audit --explain ID` explains a finding; `build --no-audit` skips the audit",
         )
-    if warnings := found.warnings:
-        progress.say(f"the audit found no errors, and {counted(warnings, 'warning')}: {more}")
+    return f"the audit found no errors, and {counted(found.warnings, 'warning')}: {more}" if found.warnings else None
 
 
 def refused_keywords(session: Session, subject: Subject) -> Iterator[RefusedKeyword]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from imagegen.app.assemble import ensure_wheels
 from imagegen.app.audit import audit_before_image
-from imagegen.app.build import ensure_wheels
 from imagegen.app.check_locks import LockedImage, require_unchanged_sources
 from imagegen.app.session import Session
 from imagegen.core.errors import AuditError, IncompatibleError, LockError
@@ -109,7 +109,8 @@ def _recorded(session: Session, cell: Cell, locked: Lock) -> Lock:
     image = layers.assemble(whole, session.context_for(cell))
     record = layers.record_of(image)
     try:
-        audit_before_image(session, cell, replace(whole, record=record))
+        if note := audit_before_image(session, cell, replace(whole, record=record)):
+            session.progress.say(note)
     except AuditError as error:
         session.progress.say(f"NOTE: {error}")
         session.progress.say(

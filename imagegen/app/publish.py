@@ -29,8 +29,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from imagegen.app.assemble import assemble_image, ensure_wheels
 from imagegen.app.audit import audit_report
-from imagegen.app.build import assemble_image, ensure_wheels
 from imagegen.app.session import Session
 from imagegen.core import registry
 from imagegen.core.errors import FetchError, LockError, PublishError, StoreError, UsageError

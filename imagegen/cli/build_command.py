@@ -21,12 +21,10 @@ from rich.text import Text
 
 from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layout
 from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
-from imagegen.core.errors import IncompatibleError, LockError, OptionConflictError, UsageError
+from imagegen.core.errors import IncompatibleError, LockError, OptionConflictError, SmokeError, UsageError
 from imagegen.core.text import counted
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.run.engine import Engine
-from imagegen.run.smoke import SmokeFailed
 
 builder_option = click.option(
     "--builder",
@@ -162,15 +160,21 @@ def _directory(output: str, pattern: str, groups: Sequence[Sequence[Cell]]) -> P
 
 def build_into_engine(app: App, cell: Cell, lock: Lock, options: BuildOptions) -> BuiltImage:
     """Build the image in an engine, and print its smoke report, its tags and how to run it. Raises as `build_image`."""
-    from imagegen.cli.report_command import print_report  # late: a build into a layout has no report
+    from imagegen.run.engine import Engine  # late: a build into a layout needs none
 
     with Engine.connect(app.settings, app.progress) as engine:
         try:
             built = build_image(app, cell, lock, engine, options)
-        except SmokeFailed as error:
-            print_report(app.console, error.report)
+        except SmokeError as error:
+            from imagegen.cli.report_command import print_report  # late, here and below: few builds have a report
+            from imagegen.run.smoke import SmokeFailed
+
+            if isinstance(error, SmokeFailed):
+                print_report(app.console, error.report)
             raise
         if built.report:
+            from imagegen.cli.report_command import print_report
+
             print_report(app.console, built.report)
         else:
             app.progress.say("note: tagged without smoke checks (--no-test)")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from imagegen.app.build import assemble_image, ensure_wheels
+from imagegen.app.assemble import assemble_image, ensure_wheels
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.core.progress import human

@@ -26,7 +26,6 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import disk
-from imagegen.image.base.apt import Apt, official
 from imagegen.plan.distributions import release
 from imagegen.run import emulation
 from imagegen.run.emulation import Emulation
@@ -138,6 +137,8 @@ def unpack(suite: str, packages: Sequence[str], target: Path, settings: Settings
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".debs-") as name:
         work, root = Path(name) / "apt", Path(name) / "root"
         with timed(progress, f"get {', '.join(packages)} from Debian {suite}"):
+            from imagegen.image.base.apt import Apt, official  # late: an engine that runs has its packages
+
             (debian,) = official(release(SUITE), settings, pockets=False)  # whose archive has the other suites too
             apt = Apt(work, [replace(debian, suite=suite)], settings)
             apt.run("update", "--error-on=any")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,7 +21,7 @@ from imagegen.audit.report import AuditReport
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import AuditError
-from imagegen.core.oci import INDEX_TYPE, LayerDescriptor, Layout, Platform, name_of
+from imagegen.core.oci import INDEX_TYPE, LayerDescriptor, Layout, Platform, name_of, read_manifest
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.registry.layout import LayoutRepository
 from imagegen.core.registry.pull import manifest_for
@@ -127,6 +128,60 @@ def test_an_unchanged_image_is_not_made_again(machine: Machine, monkeypatch: pyt
             patch.setattr(layers, "write_image", None)
             assert machine.build(each).digest == digest
     assert machine.engine.loaded == [digest]
+
+
+def refuse_to_build(patch: pytest.MonkeyPatch) -> None:
+    for name in ("ensure_wheels", "audit_lock", "assemble_image"):
+        patch.setattr(f"imagegen.app.assemble.{name}", Mock(side_effect=NotImplementedError))
+
+
+def finished(machine: Machine, lock: Lock, inputs: str | None, *, audit: bool = True) -> BuiltImage:
+    """Build into the engine in a session in which `inputs` is the digest of lock, matrices and code."""
+    session = session_of(machine.store, machine.settings)
+    session.digest_of_inputs = lambda *_: inputs  # type: ignore[method-assign]
+    options = BuildOptions(test=False, audit=audit)
+    return build_image(session, CELL, replace(lock, builds=()), cast("Engine", machine.engine), options)
+
+
+def test_an_unchanged_build_loads_nothing_of_what_builds(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = machine.lock(b"x = 1\n")
+    built = finished(machine, lock, "a")
+    assert finished(machine, lock, "b") == built  # the engine has it; audited again
+    with monkeypatch.context() as patch:
+        refuse_to_build(patch)
+        for inputs in ("a", "b"):
+            assert finished(machine, lock, inputs) == built
+        for inputs, audit in (("c", True), (None, True), ("a", False)):
+            with pytest.raises(NotImplementedError):
+                finished(machine, lock, inputs, audit=audit)
+        machine.engine.tags.clear()  # as after `docker image rm`
+        with pytest.raises(NotImplementedError):
+            finished(machine, lock, "a")
+    assert finished(machine, lock, "a") == built
+
+
+def test_an_unchanged_layout_is_written_from_a_whole_image(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = replace(machine.lock(b"x = 1\n"), builds=())
+    session = session_of(machine.store, machine.settings)
+    session.digest_of_inputs = lambda *_: "a"  # type: ignore[method-assign]
+
+    def build(name: str) -> str:
+        options = BuildOptions()
+        (built,) = build_layout(session, [(CELL, lock)], tmp_path / name, options, compile_wheels=False)
+        return built.digest
+
+    digest = build("first")
+    with monkeypatch.context() as patch:
+        refuse_to_build(patch)
+        assert build("second") == digest
+        with raises("store-output-not-empty"):
+            build("second")
+    layer = read_manifest(machine.store.read(digest), digest).layers[0]
+    machine.store.path(layer.digest).unlink()
+    assert build("third") == digest  # what is missing is made again
+    assert Layout(tmp_path / "third").path(layer.digest).exists()
 
 
 @pytest.mark.fault(

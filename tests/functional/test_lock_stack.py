@@ -15,7 +15,7 @@ import uv
 from packaging.requirements import Requirement
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
-from imagegen.app.build import assemble_image
+from imagegen.app.assemble import assemble_image
 from imagegen.app.session import Session
 from imagegen.core.config import Settings
 from imagegen.core.context import Context

@@ -104,6 +104,23 @@ def test_what_is_damaged_goes_when_it_is_read(store: Store) -> None:
     assert store.intact(store.write(b"0123456789"), 10)
 
 
+def test_a_blob_is_read_again_only_after_it_was_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    verify = Store.verify
+    monkeypatch.setattr(Store, "verify", lambda self, digest: (read.append(digest), verify(self, digest)))
+    digest = store.write(b"0123456789")
+    assert Store(store.root).intact(digest, 10)
+    assert store.has(digest)  # marks it as used
+    assert store.intact(digest, 10)
+    assert not read
+    damage(store.path(digest), b"0123456789")  # the same bytes, by another program
+    assert store.intact(digest, 10)
+    assert store.intact(digest, 10)
+    assert read == [digest]
+    damage(store.path(digest), b"0123456788")
+    assert not store.intact(digest, 10)
+
+
 def test_a_blob_that_was_made_again_meanwhile_stays(store: Store) -> None:
     digest = store.write(b"0123456789")
     damage(store.path(digest), b"damaged")

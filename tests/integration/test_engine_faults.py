@@ -247,7 +247,7 @@ def test_only_what_was_proven_gets_the_moving_tag(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     digest = tiny_image(store, busybox, {"bin/env": PASSES, "n": secrets.token_bytes(8)})
-    monkeypatch.setattr("imagegen.app.build.assemble_image", lambda *_, **__: SimpleNamespace(digest=digest))
+    monkeypatch.setattr("imagegen.app.assemble.assemble_image", lambda *_, **__: SimpleNamespace(digest=digest))
     lock = replace(LOCK, wheels=(), record=None)
     cell = cast("Cell", SimpleNamespace(id=lock.cell, declarations=Declarations()))
     moving, fixed = local_tags(lock)

@@ -22,5 +22,6 @@ def session_of(store: Store, settings: Settings, progress: Progress | None = Non
         settings_for=lambda _: settings,
         context_for=lambda _: Context(store, settings, progress or Quiet()),
         matrix=SimpleNamespace(gpus={}),
+        digest_of_inputs=lambda *_: None,
     )
     return cast("Session", found)

@@ -52,8 +52,8 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
 
     monkeypatch.setattr(Engine, "connect", connect)
     monkeypatch.setattr("imagegen.run.smoke.run", run)
-    monkeypatch.setattr("imagegen.app.build.ensure_wheels", lambda _, __, lock, **___: lock)
-    monkeypatch.setattr("imagegen.app.build.audit_before_image", lambda *_: None)
+    monkeypatch.setattr("imagegen.app.assemble.ensure_wheels", lambda _, __, lock, **___: lock)
+    monkeypatch.setattr("imagegen.app.assemble.audit_before_image", lambda *_: None)
     monkeypatch.setattr("imagegen.image.layers.built_digest", lambda *_: IMAGE)
     monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _: (CELL,)))
     monkeypatch.setattr(App, "fresh_lock", lambda *_: LOCK)

@@ -16,7 +16,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.app.build import assemble_image
+from imagegen.app.assemble import assemble_image
 from imagegen.audit.closure import How, Loader
 from imagegen.core.config import Settings
 from imagegen.core.context import Context

@@ -71,6 +71,15 @@ def parts(store: Store, digest: str) -> dict[str, str]:
     }
 
 
+def is_whole(store: Store, digest: str) -> bool:
+    """Return whether the store has the manifest and all blobs of an image, with their sizes."""
+    try:
+        blobs = read_manifest(store.read(digest), digest).blobs
+    except (FetchError, StoreError):
+        return False
+    return all(store.has(blob.digest, blob.size) for blob in blobs)
+
+
 def export(store: Store, digest: str, directory: Path, name: str) -> None:
     """Write an image, or an index with its images, as an OCI layout to a new directory, by hard links where possible.
 

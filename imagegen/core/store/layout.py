@@ -16,6 +16,7 @@ import hashlib
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -28,7 +29,17 @@ from imagegen.core.oci import BLOBS, INDEX_FILE, LAYOUT_FILE, LAYOUT_VERSION, bl
 from imagegen.core.store import disk
 
 _CHUNK = 1 << 20
+_SECOND = 10**9  # nanoseconds
 _REMEDY = "`imagegen store gc`, or set XDG_CACHE_HOME to a directory of yours on a larger disk"
+
+
+def _mark(digest: str) -> int:
+    """Return the nanoseconds of the modification time of a blob whose bytes were verified, as a fraction of a second.
+
+    Any program that writes into the file sets another time. Where a file system keeps no such fractions, blobs are
+    verified each time.
+    """
+    return int(digest.removeprefix("sha256:")[:8], 16) % _SECOND
 
 
 class DamagedError(StoreError):
@@ -46,7 +57,6 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._needed = 0
-        self._written: set[str] = set()  # by this process, which hashed the bytes on their way
         with self.explained():
             for name in (BLOBS, "records", "rootfs", "tmp", "locks"):
                 (root / name).mkdir(parents=True, exist_ok=True)
@@ -80,27 +90,35 @@ class Store:
         return found is not None and (size is None or found == size)
 
     def intact(self, digest: str, size: int | None) -> bool:
-        """Return whether the store has a blob, with every byte verified; a damaged one is removed."""
+        """Return whether the store has a blob, every byte of which was verified since the file was last written; a
+        damaged one is removed.
+        """
         if not self.has(digest, size):
             return False
-        if digest in self._written:
+        path = self.path(digest)
+        before = path.stat().st_mtime_ns
+        if before % _SECOND == _mark(digest):
             return True
         try:
             self.verify(digest)
         except DamagedError:
             return False
+        with suppress(OSError):  # a read-only store
+            if path.stat().st_mtime_ns == before:
+                os.utime(path, ns=(before, before - before % _SECOND + _mark(digest)))
         return True
 
     def use(self, path: Path) -> int | None:
         """Return the size in bytes of a file of the store, or None; it counts as used now."""
         with self.gate(fcntl.LOCK_SH):
             try:
-                found = path.stat().st_size
+                found = path.stat()
             except FileNotFoundError:
                 return None
             with suppress(OSError):  # a store that cannot be written is not collected either
-                os.utime(path)
-        return found
+                now = time.time_ns()
+                os.utime(path, ns=(now, now - now % _SECOND + found.st_mtime_ns % _SECOND))
+        return found.st_size
 
     @contextmanager
     def gate(self, operation: int) -> Iterator[None]:
@@ -163,7 +181,7 @@ class Store:
         """A writer for one blob; nothing is kept unless `commit` is called inside the block."""
         with self.explained():
             handle, path = disk.new_file(self.root / "tmp", "blob-")
-            writer = BlobWriter(self._place, os.fdopen(handle, "wb"), path)
+            writer = BlobWriter(self.path, os.fdopen(handle, "wb"), path)
             try:
                 yield writer
             finally:
@@ -229,11 +247,6 @@ class Store:
         """Turn the errors of a full or read-only disk into sentences. Raises StoreError."""
         return disk.explained(self.root, "the store", _REMEDY, self._needed)
 
-    def _place(self, digest: str) -> Path:
-        """Return where a blob that was just written goes."""
-        self._written.add(digest)
-        return self.path(digest)
-
     def _drop(self, path: Path, handle: int) -> bool:
         """Remove the open file at `path`, unless another one has taken its place; whether it is gone."""
         with suppress(OSError), self.gate(fcntl.LOCK_EX):
@@ -264,6 +277,8 @@ class BlobWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         os.fchmod(self._file.fileno(), 0o444)
+        now = time.time_ns()
+        os.utime(self._file.fileno(), ns=(now, now - now % _SECOND + _mark(digest)))
         os.replace(self._path, self._place(digest))
         return digest
 

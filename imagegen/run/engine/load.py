@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import docker
 from docker.errors import ImageNotFound, NotFound
@@ -36,9 +36,11 @@ from imagegen.core.oci import (
 )
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
-from imagegen.image.layers import Image
 from imagegen.run.engine.connection import while_alive
 from imagegen.run.engine.containers import explained
+
+if TYPE_CHECKING:
+    from imagegen.image.layers import Image
 
 # Serve one image of the store on loopback, read-only, for as long as an engine pulls it.
 #

@@ -1,0 +1,99 @@
+"""Assemble an image: its compiled wheels, its layers, the audit before there is an image, and the lock's record."""
+
+from __future__ import annotations
+
+from imagegen.app.audit import audit_before_image
+from imagegen.app.check_locks import require_unchanged_copies
+from imagegen.app.finished import FinishedBuild, keep_finished
+from imagegen.app.session import Session
+from imagegen.core.errors import LockError
+from imagegen.core.net import MissingFiles
+from imagegen.core.store import images
+from imagegen.core.text import counted
+from imagegen.image import layers
+from imagegen.image.layers import Image, LayerStack, Origin, RemoteLayers
+from imagegen.plan.lock import local_tags
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Cell
+from imagegen.run.engine import Engine
+from imagegen.run.engine.load import Loading
+from imagegen.wheels import builds
+
+
+def ensure_wheels(
+    session: Session, cell: Cell, lock: Lock, *, engine: Engine | None = None, builder: str | None = None
+) -> Lock:
+    """Return the lock with its compiled wheels, and the copied files in the store.
+
+    Raises LockError where these changed, and as `builds.ensure_wheels`.
+    """
+    require_unchanged_copies(session, cell, lock)
+    gpus = tuple(session.matrix.gpus.values())
+    return builds.ensure_wheels(lock, cell, gpus, session.context_for(cell), engine=engine, builder=builder)
+
+
+def assemble_image(
+    session: Session,
+    cell: Cell,
+    lock: Lock,
+    *,
+    audit: bool,
+    remote: RemoteLayers | None = None,
+    loading: Loading | None = None,
+) -> Image:
+    """Assemble the image of a lock that has its compiled wheels: resolve, build, audit, write, compare with the record.
+
+    Layers of `remote` are neither built nor fetched. `loading` gets the layers from the bottom up while others are
+    built. Raises AuditError before there is an image, ReproducibilityError for another image than the recorded one.
+    """
+    store, progress = session.store, session.progress
+    sources = layers.resolve_layers(lock, store, remote)
+    known = remote.layers if remote else {}
+    if unscanned := sum(each.origin is Origin.BUILD and each.plan.key in known for each in sources):
+        progress.say(f"note: {counted(unscanned, 'remote layer')} must be built here: wheel scans are missing")
+    stack = LayerStack(sources)
+    height = _offer(loading, lock, stack, 0)
+    try:
+        for layer in layers.ensure_layers(lock, sources, session.context_for(cell), remote):
+            stack.add(layer)
+            height = _offer(loading, lock, stack, height)
+    except MissingFiles as error:
+        if cell.stack:
+            from imagegen.plan.projects.stack import locate_missing  # late: an ordinary build reads no such file
+
+            locate_missing(error, session.project / cell.stack.path)
+        raise
+    except LockError as error:
+        error.where = cell.ldconfig_places.get(str(error.where), error.where)
+        raise
+    audited = audit_lock(session, cell, lock, audit=audit)
+    image = layers.write_image(lock, stack, store)
+    difference = layers.compare_with_record(lock, image)
+    if difference:
+        progress.say(f"note: {difference}")
+    images.keep(store, lock.cell, image.digest, len(image.manifest))
+    if audit:
+        notes = (*audited, *([f"note: {difference}"] if difference else []))
+        keep_finished(session, cell, lock, FinishedBuild(image.digest, local_tags(lock), notes))
+    return image
+
+
+def _offer(loading: Loading | None, lock: Lock, stack: LayerStack, height: int) -> int:
+    """Offer the bottom of the stack to an engine where it has grown beyond `height` layers; return its height."""
+    bottom = stack.bottom()
+    if loading and len(bottom) > height:
+        loading.offer(layers.image(lock, bottom))
+    return len(bottom)
+
+
+def audit_lock(session: Session, cell: Cell, lock: Lock, *, audit: bool) -> tuple[str, ...]:
+    """Audit the lock unless the user has declined; print and return the notes. Raises AuditError."""
+    if audit:
+        note = audit_before_image(session, cell, lock)
+        notes = [note] if note else []
+    else:
+        skipped = f"NOTE: {cell.id} is not audited (--no-audit)."
+        notes = [skipped, f"NOTE: `imagegen audit {cell.id}` reports what would not work."]
+    for each in notes:
+        session.progress.say(each)
+    return tuple(notes)
