@@ -128,3 +128,4 @@ def test_docker_pulls_it_like_any_layer(engine: Engine, images: dict[str, Image]
     found = images["after-chunked"].digest
     engine.pull(name, found, "partial-pull:test", (USER, PASSWORD), Quiet())
     assert engine.image_digest("partial-pull:test") == found
+    engine.client.api.remove_image("partial-pull:test")

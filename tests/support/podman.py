@@ -23,6 +23,7 @@ graphroot = "/srv/graph"
 runroot = "/run/graph"
 [storage.options.pull_options]
 enable_partial_images = "true"
+use_hard_links = "{hard_links}"
 """
 # Mounts are seen by this process and its children alone, and end with them. Podman unpacks in a process that remounts
 # its root, which must be a mount for that.
@@ -46,14 +47,18 @@ def tree(store: Store, settings: Settings) -> Path:
 
 @dataclass(frozen=True)
 class Podman:
-    """Podman in the file tree `tree`, with images in `storage`, whose file system must be one for overlays."""
+    """Podman in the file tree `tree`, with images in `storage`, whose file system must be one for overlays.
+
+    With `hard_links` its images share the files that are equal; otherwise it copies them.
+    """
 
     tree: Path
     storage: Path
+    hard_links: bool = False
 
     def __post_init__(self) -> None:
         self.storage.mkdir()
-        (self.storage / "storage.conf").write_text(_STORAGE)
+        (self.storage / "storage.conf").write_text(_STORAGE.format(hard_links=str(self.hard_links).lower()))
 
     def run(self, *arguments: str) -> str:
         """Run a command; return what it printed, and its log behind that."""
