@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import os
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from smoke import grpo
+from smoke import grpo, weight_transfer
 from smoke.rollout import SHARE, Completion
 from smoke.tinylm import CONTEXT
 from torch import Tensor
@@ -49,7 +47,7 @@ class Vllm:
         )
         self._folder = folder
         if self._by_memory:
-            self._llm.init_weight_transfer_engine({"init_info": {}})
+            weight_transfer.Client(self._llm).init_weight_transfer_engine({})
 
     def generate(
         self, prompts: list[list[int]], count: int, temperature: float, tokens: int = grpo.COMPLETION
@@ -76,22 +74,10 @@ class Vllm:
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         if self._by_memory:
-            self._send(weights)
+            weight_transfer.send(self._llm, weights)
         else:
             self._reload(weights)
         self._llm.reset_prefix_cache()  # what it holds was computed with the old weights
-
-    def _send(self, weights: Mapping[str, Tensor]) -> None:
-        from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferEngine
-
-        def send(update: Any) -> None:
-            handles = base64.b64encode(pickle.dumps(update.ipc_handles)).decode()
-            names = {"names": update.names, "dtype_names": update.dtype_names, "shapes": update.shapes}
-            self._llm.update_weights({"update_info": {**names, "ipc_handles_pickled": handles}})
-
-        self._llm.start_weight_update()
-        IPCWeightTransferEngine.trainer_send_weights(iter(weights.items()), {"send_mode": send})
-        self._llm.finish_weight_update()
 
     def _reload(self, weights: Mapping[str, Tensor]) -> None:
         """By a checkpoint in a folder, which the workers read again."""
