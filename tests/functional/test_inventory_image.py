@@ -360,7 +360,7 @@ def test_a_layer_that_breaks_off_is_gone_on_with(registry: StandIn, tmp_path: Pa
     stack = {**STACK, "srv/weights": random.Random(3).randbytes(3 << 20)}
     tar = as_tar(stack)
     registry.push("a/b:1", [tar], Env=ENV)
-    blob = gzip.compress(tar, mtime=0)
+    blob = gzip.compress(tar, 1, mtime=0)
     path = f"/v2/a/b/blobs/{digest_of(blob)}"
     starts: list[int] = []
 
