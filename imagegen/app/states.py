@@ -13,7 +13,7 @@ from imagegen.app.session import Session
 from imagegen.core.config import Settings, mirror_name
 from imagegen.core.errors import LockError
 from imagegen.core.store import Store
-from imagegen.core.store.cache import has_results
+from imagegen.core.store.cache import digest_of_results, has_results
 from imagegen.core.text import counted
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.foundation import MIRROR, InterpreterArchive, LockedInterpreter, lock_interpreter
@@ -210,17 +210,27 @@ def state(session: Session, cell: Cell, answer: CellAnswer, locked: Lock | LockE
         errors = (conflict.rules for conflict in checked.verdict.conflicts if conflict.severity == "error")
         reasons = (rule.because for rules in errors for rule in rules)
         return cell_state(CellAnswer("incompatible", " ".join(reasons)))
-    found = _saved_smoke(session, cell, locked)
-    return cell_state(answer, locked, found.report["counts"] if found else None)
+    return cell_state(answer, locked, _passed_counts(session, cell, locked))
 
 
-def _saved_smoke(session: Session, cell: Cell, locked: Lock) -> PassedSmokeReport | None:
-    """Return the smoke report as `passed_smoke_report`, of a lock whose compiled wheels may be in the store."""
-    if not has_results(session.store, "smoke"):
+def _passed_counts(session: Session, cell: Cell, locked: Lock) -> dict[str, int] | None:
+    """Return the counts of `passed_smoke_report` by status, of a lock whose compiled wheels may be in the store.
+
+    They are kept until the lock, the matrix, the code or a record of the store changes.
+    """
+    store = session.store
+    if not has_results(store, "smoke"):
         return None
-    from imagegen.wheels import builds  # late, here and below: it brings what compiles wheels
 
-    return passed_smoke_report(session, cell, builds.with_local_wheels(locked, session.store)[0])
+    def compute() -> dict[str, int] | None:
+        from imagegen.wheels import builds  # late, here and below: it brings what compiles wheels
+
+        found = passed_smoke_report(session, cell, builds.with_local_wheels(locked, store)[0])
+        return dict(found.report["counts"]) if found else None
+
+    inputs = session.digest_of_inputs(locked, cell)
+    records = [digest_of_results(store, kind) for kind in ("image", "smoke", "wheel")]
+    return session.compiled.of("smoke", str(session.lock_path(cell).absolute()), [inputs, *records], compute)
 
 
 def lock_state(session: Session, cell: Cell, found: Lock | LockError | None) -> str:

@@ -106,6 +106,8 @@ def test_a_saved_smoke_report_is_found_without_an_engine(tmp_path: Path) -> None
     store = Settings.from_environment({"XDG_CACHE_HOME": str(tmp_path)}).store
     (store / "records" / "smoke").mkdir(parents=True)
     (store / "records" / "smoke" / "other").touch()  # of another image
-    imported("why cpu-grpo", tmp_path)  # fills the cache of results, so that looking for a report is what is left
+    imported("why cpu-grpo", tmp_path)  # fills the cache of results
+    assert imported("why cpu-grpo", tmp_path) == ({}, 0)
+    (store / "records" / "smoke" / "another").touch()  # looking for a report is what is left
     chains, code = imported("why cpu-grpo", tmp_path)
     assert (set(chains), code) == ({"installer", "zstandard"}, 0)

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, images
-from imagegen.core.store.cache import Cache
+from imagegen.core.store.cache import Cache, digest_of_results
 from tests.support.errors import raises
 from tests.support.store_images import put_image
 
@@ -424,3 +424,13 @@ def test_what_is_no_file_is_damage(make: Callable[[Path], None], tmp_path: Path)
     Store(tmp_path)  # sweeps
     assert not (tmp_path / "tmp" / "blob-left").exists()
     assert images.check(store, Quiet(), repair=False) == [digest]
+
+
+def test_each_record_gives_another_digest_of_results(store: Store) -> None:
+    smoke, seen = Cache("smoke", dict), [digest_of_results(store, "smoke")]
+    for key, value in ((b"a", 1), (b"b", 1), (b"a", 22)):
+        smoke.put(store, digest_of(key), {"a": value})
+        seen.append(digest_of_results(store, "smoke"))
+        Cache("layer", dict).put(store, digest_of(key), {"a": value})
+        assert digest_of_results(store, "smoke") == seen[-1]
+    assert len(set(seen)) == 4

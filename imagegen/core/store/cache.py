@@ -7,6 +7,7 @@ are never removed; a blob that a record names is removed like others, after a da
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -72,6 +73,14 @@ def has_results(store: Store, kind: str) -> bool:
     """Return whether the store has a record of a kind."""
     folder = store.root / "records" / kind
     return folder.is_dir() and next(folder.iterdir(), None) is not None
+
+
+def digest_of_results(store: Store, kind: str) -> str:
+    """Return a digest of the names, times and sizes of the records of a kind: another one follows each `put`."""
+    folder = store.root / "records" / kind
+    entries = [(each.name, each.stat()) for each in os.scandir(folder)] if folder.is_dir() else []
+    found = sorted((name, status.st_mtime_ns, status.st_size) for name, status in entries)
+    return digest_of("".join(f"{name} {time} {size}\n" for name, time, size in found).encode())
 
 
 @dataclass(frozen=True)
