@@ -362,15 +362,13 @@ def _path(settings: Settings) -> str:
 
 def _record(places: _Places) -> _Record:
     """Plan the network and write down what is going to change, here and for engines that come up after this one."""
-    if others := _running_records():
-        forwarding, made, mounts = others[0].network.forwarding, others[0].made, others[0].emulation.mounts
+    others = _running_records()
+    if others:
+        forwarding, made = others[0].network.forwarding, others[0].made
     else:
-        forwarding, made, mounts = (
-            forwards(),
-            tuple(path for path in _STRAY_DIRECTORIES if not Path(path).exists()),
-            None,
-        )
-    record = _Record(Network.plan(places.name, forwarding=forwarding), made, emulation.plan(places.name, mounts=mounts))
+        forwarding, made = forwards(), tuple(path for path in _STRAY_DIRECTORIES if not Path(path).exists())
+    emulators = emulation.plan(places.name, mounted=any(each.emulation.mounts for each in others))
+    record = _Record(Network.plan(places.name, forwarding=forwarding), made, emulators)
     for path in (places.state, places.run / places.state.name):  # the first names what to remove, the second among it
         path.parent.mkdir(mode=0o711, exist_ok=True)
         new = path.with_suffix(".new")

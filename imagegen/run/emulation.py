@@ -31,10 +31,10 @@ class Emulation:
     mounts: bool = False
 
 
-def plan(engine: str, *, mounts: bool | None = None) -> Emulation:
+def plan(engine: str, *, mounted: bool = False) -> Emulation:
     """Return the emulators that this machine has and its kernel does not start, under names with that of the engine.
 
-    `mounts` is whether another private engine mounted binfmt_misc; None: there is no other one.
+    `mounted` is whether another private engine mounted binfmt_misc: the last one unmounts it.
     """
     machines = [machine for machine in PLATFORMS if machine != platform.machine()]
     handlers = []
@@ -43,7 +43,7 @@ def plan(engine: str, *, mounts: bool | None = None) -> Emulation:
         if not _is_enabled(f"qemu-{machine}") and (line := registration(_read_format(f"qemu-{machine}"), name)):
             handlers.append((name, line))
     absent = not (_KERNEL / "register").exists()
-    return Emulation(tuple(handlers), bool(handlers) and (absent if mounts is None else mounts))
+    return Emulation(tuple(handlers), bool(handlers) and (absent or mounted))
 
 
 def register(emulation: Emulation, progress: Progress) -> None:
@@ -69,7 +69,7 @@ def remove(emulation: Emulation) -> None:
         with suppress(OSError):
             (_KERNEL / name).write_text("-1", encoding="ascii")
     if emulation.mounts and not _others():
-        subprocess.run(["umount", str(_KERNEL)], capture_output=True, check=False)
+        subprocess.run(["umount", "--lazy", str(_KERNEL)], capture_output=True, check=False)
 
 
 def registration(fields: dict[str, str], name: str) -> str | None:
