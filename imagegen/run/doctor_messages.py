@@ -119,7 +119,7 @@ KNOWN = (
         "the image's tag names none for this platform",
         "an image of this platform: `docker manifest inspect IMAGE` lists those of a tag, and `imagegen publish "
         "--platform all` publishes them",
-        "Docker 26.1.5; moby, distribution/pull_v2.go",
+        "Docker 26.1.5 with containerd's image store; user reports of the longer wording",
         "2026-11-25",
     ),
     KnownMessage(
