@@ -176,7 +176,8 @@ def imagegen(bench: Bench, way: str) -> Iterator[tuple[str, Cost]]:
         for what, kind in runs:
             to_store = ("--output", f"oci:{name}/{what}") if way == "store" else ("--no-test",)
             yield what, bench.imagegen(cache, kind, "build", bench.cell.id, *to_store)
-    clean(bench)
+    if way == "docker":
+        clean(bench)
 
 
 WAYS: dict[str, Callable[[Bench], Iterator[tuple[str, Cost]]]] = {
