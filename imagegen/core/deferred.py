@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 __all__ = ["dataclass"]
 
-_METHODS = ("__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__")
+_METHODS = ("__init__", "__repr__", "__eq__", "__hash__")
 _ATTRIBUTES = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")
+_OF_EACH = ("__dict__", "__weakref__")  # descriptors that every class has of its own
 _LOCK = RLock()  # finishing a class finishes its bases first
 
 
@@ -41,21 +42,35 @@ def _method(cls: type, finish: Callable[[], None], name: str) -> Callable[..., A
     return first
 
 
+def _refuse(self: object, name: str, *value: object) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot {'assign to' if value else 'delete'} field {name!r}")
+
+
 def _deferred(cls: type) -> type:
-    """Let the class stand for the frozen dataclass that it becomes at its first use."""
-    missing = [name for name in _METHODS if name not in vars(cls)]
+    """Let the class stand for the frozen dataclass that it becomes at its first use.
+
+    A copy of the class becomes the dataclass, and what it got is set here one by one: another thread that uses the
+    class meanwhile finds each method either finished, or one that waits until it is.
+    """
+    own = {name: value for name, value in vars(cls).items() if name not in _OF_EACH}
 
     def finish() -> None:
         with _LOCK:
             if isinstance(vars(cls)["__dataclass_fields__"], _Attribute):
-                for name in (*missing, *_ATTRIBUTES):
+                made = vars(dataclasses.dataclass(frozen=True)(type(cls)(cls.__name__, cls.__bases__, dict(own))))
+                for name in own.keys() - made.keys():  # of a field without a default
                     delattr(cls, name)
-                dataclasses.dataclass(frozen=True)(cls)
+                for name in made.keys() - {*_OF_EACH, "__setattr__", "__delattr__"}:
+                    if vars(cls).get(name) is not made[name]:
+                        setattr(cls, name, made[name])
 
-    for name in missing:
-        setattr(cls, name, _method(cls, finish, name))
+    for name in _METHODS:
+        if name not in own:
+            setattr(cls, name, _method(cls, finish, name))
     for name in _ATTRIBUTES:
         setattr(cls, name, _Attribute(finish, name))
+    for name in ("__setattr__", "__delattr__"):
+        setattr(cls, name, _refuse)
     return cls
 
 

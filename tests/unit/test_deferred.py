@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -128,11 +129,26 @@ def test_pydantic_reads_such_a_class() -> None:
     assert TypeAdapter(Fresh).validate_json('{"name": "a"}') == Fresh("a")
 
 
-def test_threads_finish_a_class_once() -> None:
-    for _ in range(20):
-        _, extended = classes(dataclass)
-        with ThreadPoolExecutor(8) as pool:
-            assert set(pool.map(extended, "aaaaaaaa")) == {extended("a")}
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("switching")
+def test_threads_may_use_a_class_while_one_finishes_it() -> None:
+    def use(made: Any) -> bool:
+        return made == type(made)("a", size=4) and hash(made) == hash(copy.copy(made))
+
+    for _ in range(100):
+        base, _ = classes(dataclass)
+        made = object.__new__(base)
+        made.__dict__.update({"name": "a", "size": 4})
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(use, [made] * 8)) == [True] * 8
 
 
 def test_other_classes_are_finished_at_once() -> None:
