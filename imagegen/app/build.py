@@ -119,11 +119,12 @@ def _assemble_for_layout(
     its mutable tag.
     """
     found = _unchanged(session, cell, lock, options)
-    if found and images.is_whole(session.store, found.digest):
+    if found and (manifest := images.find_whole(session.store, found.digest)):
         for note in found.notes:
             session.progress.say(note)
-        size = session.store.path(found.digest).stat().st_size
-        return Descriptor(MANIFEST_TYPE, found.digest, size), found.tags[0]
+        if images.images(session.store).get(lock.cell) != manifest.digest:
+            images.keep(session.store, lock.cell, manifest.digest, manifest.size)
+        return manifest, found.tags[0]
     from imagegen.app import assemble
     from imagegen.wheels import builds
 

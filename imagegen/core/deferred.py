@@ -42,7 +42,7 @@ def _method(cls: type, finish: Callable[[], None], name: str) -> Callable[..., A
     return first
 
 
-def _refuse(self: object, name: str, *value: object) -> None:
+def _refuse(_: object, name: str, *value: object) -> None:
     raise dataclasses.FrozenInstanceError(f"cannot {'assign to' if value else 'delete'} field {name!r}")
 
 

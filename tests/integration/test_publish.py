@@ -41,7 +41,7 @@ from tests.support.hostile_repository import fetch_lazily, give_away, plain_git
 from tests.support.machines import Debian
 from tests.support.registry_proxy import Way
 from tests.support.registry_requests import Wire
-from tests.support.small_cell import CELL, Machine, Site
+from tests.support.small_cell import CELL, Machine, Site, forget
 from tests.support.store_collector import age, collecting
 from tests.support.tiny_image import tiny_image
 from tests.support.wheels import make_wheel
@@ -190,7 +190,7 @@ def test_builds_publishes_and_a_collector_at_once(
         age(machine.store)
         (machine.store / "index.json").write_text('{"schemaVersion": 2, "manifests": []}')
         if turn % 2:
-            shutil.rmtree(machine.store / "records" / "layer")  # so that the wheels are needed, too
+            forget(machine, "build", "layer")  # so that the wheels are needed, too
         with collecting(machine.store, debian):
             running = [machine.start(f"image-{turn}-{number}") for number in range(2)]
             running += [publishing.start() for _ in range(2)]

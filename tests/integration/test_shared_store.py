@@ -13,7 +13,7 @@ import pytest
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, images
 from tests.support.machines import Debian
-from tests.support.small_cell import Site, spread
+from tests.support.small_cell import Site, forget, spread
 from tests.support.store_collector import age, base_of, collecting
 
 pytestmark = pytest.mark.integration
@@ -24,17 +24,23 @@ pytestmark = pytest.mark.integration
     "`store gc` runs at a moment when a build has decided what it uses, all of it old and in no list",
     "what the build uses stays, however far it has come, and the build gives the same digest",
 )
-@pytest.mark.parametrize("known", [True, False], ids=["layers are there", "layers are made"])
-def test_a_collector_at_any_point_of_a_build(site: Site, debian: Debian, tmp_path: Path, known: bool) -> None:
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        pytest.param((), id="the image is there"),
+        pytest.param(("build",), id="layers are there"),
+        pytest.param(("build", "layer"), id="layers are made"),
+    ],
+)
+def test_a_collector_at_any_point_of_a_build(
+    site: Site, debian: Debian, tmp_path: Path, unknown: tuple[str, ...]
+) -> None:
     machine = site.machine(tmp_path / "machine")
     machine.build("first")
-    records = machine.store / "records" / "layer"
-    if not known:
-        shutil.rmtree(records)
+    forget(machine, *unknown)
     machine.build("second")
     for number in spread(machine.log.read_text().splitlines(), 8):
-        if not known:
-            shutil.rmtree(records)
+        forget(machine, *unknown)
         age(machine.store)
         (machine.store / "index.json").write_text('{"schemaVersion": 2, "manifests": []}')
         process = machine.start(f"image-{number}", KILLER_AT=str(number), KILLER_SIGNAL="SIGSTOP")
@@ -63,7 +69,7 @@ def test_two_builds_and_a_collector(site: Site, debian: Debian, tmp_path: Path, 
         age(machine.store)
         (machine.store / "index.json").write_text('{"schemaVersion": 2, "manifests": []}')
         if turn % 2:
-            shutil.rmtree(machine.store / "records" / "layer")  # so that the wheels are needed, too
+            forget(machine, "build", "layer")  # so that the wheels are needed, too
         with collecting(machine.store, debian):
             builds = [machine.start(f"image-{turn}-{number}") for number in range(2)]
             ended = [(*build.communicate(), build.returncode) for build in builds]

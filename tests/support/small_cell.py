@@ -214,6 +214,12 @@ class Machine:
         return phase(self.log.read_text().splitlines()[-1])
 
 
+def forget(machine: Machine, *kinds: str) -> None:
+    """Remove the records of these kinds from a machine's store."""
+    for kind in kinds:
+        shutil.rmtree(machine.store / "records" / kind)
+
+
 def spread(operations: list[str], count: int) -> list[int]:
     """Numbers of `count` operations: of each phase as many as of the others, evenly over its course."""
     by_phase: dict[str, list[int]] = {}

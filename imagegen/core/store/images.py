@@ -23,6 +23,7 @@ from imagegen.core.oci import (
     INDEX_FILE,
     INDEX_TYPE,
     MANIFEST_TYPE,
+    Descriptor,
     Layout,
     index_entry,
     is_digest,
@@ -71,13 +72,20 @@ def parts(store: Store, digest: str) -> dict[str, str]:
     }
 
 
-def is_whole(store: Store, digest: str) -> bool:
-    """Return whether the store has the manifest and all blobs of an image, with their sizes."""
+def find_whole(store: Store, digest: str) -> Descriptor | None:
+    """Return the manifest of an image of which the store has all blobs, with their sizes; else None.
+
+    All count as used now, and the collector keeps them for a day.
+    """
+    if not store.has(digest):
+        return None
     try:
-        blobs = read_manifest(store.read(digest), digest).blobs
+        content = store.read(digest)
+        blobs = read_manifest(content, digest).blobs
     except (FetchError, StoreError):
-        return False
-    return all(store.has(blob.digest, blob.size) for blob in blobs)
+        return None
+    whole = all(store.has(blob.digest, blob.size) for blob in blobs)
+    return Descriptor(MANIFEST_TYPE, digest, len(content)) if whole else None
 
 
 def export(store: Store, digest: str, directory: Path, name: str) -> None:
