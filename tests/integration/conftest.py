@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -142,10 +143,14 @@ def plain(machine: Place, cpu_grpo: Built) -> Built:
 
 @pytest.fixture(scope="session")
 def programs(engine: Engine, settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Docker's packages of the private engine, which may be there already."""
-    if engine.private:
-        return engine.private.home / SUITE
+    """Docker's packages of the private engine, which may be there already, on the file system of the tests' files."""
     target: Path = tmp_path_factory.mktemp("docker") / SUITE
+    if engine.private:
+        home = engine.private.home / SUITE
+        if home.stat().st_dev == target.parent.stat().st_dev:
+            return home
+        subprocess.run(["cp", "-a", str(home), str(target)], check=True)
+        return target
     embedded_engine.unpack(SUITE, PACKAGES, target, settings, Quiet())
     return target
 

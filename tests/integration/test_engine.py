@@ -275,8 +275,16 @@ def test_buildx_builds_on_a_layout_and_explains_its_failures(
         engine.buildx([*args, f"type=oci,dest={tmp_path / 'out.tar'}", "."], cwd=context)
 
 
-def machine() -> dict[str, Any]:
-    """Return the state of the machine that a private engine could leave behind."""
+EMULATORS = "/proc/sys/fs/binfmt_misc"
+
+
+def machine(temporary: Path) -> dict[str, Any]:
+    """Return the state of the machine that a private engine could leave behind.
+
+    `temporary` is the test's directory; other tests mount and unmount in theirs beside it.
+    """
+    points = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+    tests = f"{temporary.parents[1]}/"
 
     def lines(*command: str) -> set[str]:
         return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines())
@@ -286,9 +294,10 @@ def machine() -> dict[str, Any]:
         "links": {line.split()[1] for line in lines("ip", "-o", "link", "show", "type", "bridge")},
         "routes": {line.split()[0] for line in lines("ip", "route")},
         "forwarding": Path("/proc/sys/net/ipv4/ip_forward").read_text(),
-        "mounts": {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()},
+        "mounts": {point for point in points if not point.startswith(tests)},
         "places": set(os.listdir("/run")) | set(os.listdir("/opt")),
-        "emulators": set(os.listdir("/proc/sys/fs/binfmt_misc")),
+        # Without those of engines: the table is the same in all namespaces, so other tests' engines are in it.
+        "emulators": {each for each in os.listdir(EMULATORS) if not each.startswith("imagegen-")},
     }
 
 
@@ -305,7 +314,7 @@ def test_a_private_engine_comes_works_and_leaves_nothing(
         packages = tmp_path / "imagegen" / "engine" / SUITE
         packages.parent.mkdir()
         subprocess.run(["cp", "-a", str(engine.private.home / SUITE), str(packages)], check=True)
-    before, shared = machine(), set()
+    before, shared = machine(tmp_path), set()
     if engine.private:  # two engines of imagegen share these directories; the last one's `down` removes them
         shared = {"containerd", "docker", "runc"}
     endpoint = embedded_engine.up(own, Quiet())
@@ -322,11 +331,13 @@ def test_a_private_engine_comes_works_and_leaves_nothing(
             second.client.containers.run("tiny:1", ["sleep", "600"], detach=True, network="mine")
     finally:
         embedded_engine.down(own, Quiet())
-    after = machine()
+    after = machine(tmp_path)
     assert after["places"] - shared == before["places"] - shared
     assert after["places"] >= before["places"]
     assert after | {"places": None} == before | {"places": None}
     assert not embedded_engine.mounts_under(tmp_path)
+    name = Path(endpoint.docker_host).parent.name
+    assert not [each for each in os.listdir(EMULATORS) if each.startswith(name)]
     assert not (tmp_path / "imagegen" / "engine").exists()
     assert embedded_engine.running_endpoint(own) is None
     embedded_engine.down(own, Quiet())
@@ -342,7 +353,7 @@ def test_an_engine_that_cannot_start_shows_its_log_and_leaves_nothing(
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho 'failed to start daemon: no such luck'\n")
     program.chmod(0o755)
-    before = machine()
+    before = machine(tmp_path)
     with pytest.raises(EngineError, match="no such luck"):
         embedded_engine.up(own, Quiet())
-    assert machine() == before
+    assert machine(tmp_path) == before

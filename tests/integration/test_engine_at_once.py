@@ -41,7 +41,8 @@ def unpack(suite, packages, target, *_):
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".debs-") as name:
-            subprocess.run(["cp", "-al", os.environ["PROGRAMS"], f"{name}/root"], check=True)
+            links = os.stat(name).st_dev == os.stat(os.environ["PROGRAMS"]).st_dev
+            subprocess.run(["cp", "-al" if links else "-a", os.environ["PROGRAMS"], f"{name}/root"], check=True)
             os.replace(f"{name}/root", target)
 embedded_engine.unpack = unpack
 user = int(os.environ["BECOME"])
