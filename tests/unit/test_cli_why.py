@@ -338,9 +338,9 @@ requires-python = ">=3.11"
 name = "mine"
 version = "0.1"
 source = { virtual = "." }
-dependencies = [{ name = "vllm" }, { name = "nobody-knows-it" }]
+dependencies = [{ name = "vllm" }, { name = "no-metadata-here" }]
 [[package]]
-name = "nobody-knows-it"
+name = "no-metadata-here"
 version = "1.0"
 source = { registry = "https://files.example.org/simple" }
 [[package]]
