@@ -8,6 +8,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -130,16 +131,18 @@ def test_pydantic_reads_such_a_class() -> None:
 
 
 @pytest.fixture
-def switching() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Four threads, which take turns as often as they can; they start and end in the usual way."""
     before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+    with ThreadPoolExecutor(4) as pool:
+        together = Barrier(4)
+        list(pool.map(lambda _: together.wait(), range(4)))
+        sys.setswitchinterval(1e-6)
+        yield pool
+        sys.setswitchinterval(before)
 
 
-@pytest.mark.usefixtures("switching")
-def test_threads_may_use_a_class_while_one_finishes_it() -> None:
+def test_threads_may_use_a_class_while_one_finishes_it(pool: ThreadPoolExecutor) -> None:
     def use(made: Any) -> bool:
         return made == type(made)("a", size=4) and hash(made) == hash(copy.copy(made))
 
@@ -147,8 +150,7 @@ def test_threads_may_use_a_class_while_one_finishes_it() -> None:
         base, _ = classes(dataclass)
         made = object.__new__(base)
         made.__dict__.update({"name": "a", "size": 4})
-        with ThreadPoolExecutor(4) as pool:
-            assert list(pool.map(use, [made] * 8)) == [True] * 8
+        assert list(pool.map(use, [made] * 8)) == [True] * 8
 
 
 def test_other_classes_are_finished_at_once() -> None:
