@@ -27,6 +27,7 @@ from imagegen.core.errors import WheelError
 from imagegen.core.store import Store
 from imagegen.image.layers.archive import MAX_PART, ArchiveError, ZipArchive
 from imagegen.plan.lock.model import LockedWheel
+from imagegen.plan.matrix import prefix
 
 # Bytes of members that are read whole; the field's longest have a tenth of that.
 MAX_TEXT = 4 << 20
@@ -245,7 +246,7 @@ def _hex(algorithm: str, encoded: str) -> str:
 # Sources: "Binary distribution format" and "Entry points specification" of packaging.python.org; the layout is the venv
 # scheme of sysconfig. The result equals what `uv pip install` puts there, install records and script texts aside.
 
-PREFIX = "/opt/venv"
+PREFIX = prefix.PREFIX
 # Bytes. Compiling takes 50 times a source's size, a hostile one's 700 times; the longest of the field's has 4 MB. The
 # interpreter compiles longer ones itself, when they are imported.
 MAX_SOURCE = 8 << 20

@@ -12,7 +12,7 @@ from functools import cache
 
 from imagegen.incontainer import PREFIX_BACKEND
 
-PREFIX = "/opt/venv"  # the environment: image.layers.wheel installs a wheel's data there
+PREFIX = "/opt/venv"  # the environment: wheels, and their data, are installed there
 _PYPROJECT = """\
 [build-system]
 requires = []
