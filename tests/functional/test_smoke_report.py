@@ -27,7 +27,7 @@ from imagegen.incontainer.smoke.table import CHECKS, applicable
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedGpus, LockedWheel
 from imagegen.plan.matrix.model import Declarations, EnvVar
 from imagegen.run import smoke
-from imagegen.run.smoke import GRACE, ROOT, files, judged, parse, spec
+from imagegen.run.smoke import EMULATED, GRACE, ROOT, files, judged, parse, spec
 from tests.support.interpreters import LOCKED
 
 FILE = LockedFile("x.whl", 1, "0" * 64, "pypi")
@@ -64,6 +64,8 @@ class FakeEngine:
 
     def __init__(self, root: Path, answer: Ended | Exception | None = None, *, has_gpus: bool = True) -> None:
         self.root, self.answer, self.has_gpus = root, answer, has_gpus
+        self.emulated = False
+        self.timeouts: list[float] = []
         self.requested: dict[str, object] = {}
 
     @contextmanager
@@ -78,7 +80,7 @@ class FakeEngine:
         yield self
 
     def exec(self, argv: Sequence[str], *, timeout: float) -> Ended:
-        assert timeout > GRACE
+        self.timeouts.append(timeout)
         if isinstance(self.answer, Exception):
             raise self.answer
         if self.answer:
@@ -125,6 +127,15 @@ def test_only_the_named_checks_run(tmp_path: Path) -> None:
             FakeEngine(tmp_path, answer), "t", lock, Declarations(), require_gpu=False, progress=Quiet(), only=only
         )
         assert [result.check for result in report.results] == expected
+
+
+@pytest.mark.parametrize(("emulated", "times"), [(False, 1), (True, EMULATED)])
+def test_an_emulated_processor_has_longer_limits(tmp_path: Path, emulated: bool, times: int) -> None:
+    engine = FakeEngine(tmp_path)
+    engine.emulated = emulated
+    smoke.run(engine, "t", lock_of({}), Declarations(), require_gpu=False, progress=Quiet(), only=["pip-check"])
+    (check,) = applicable((), ["pip-check"])
+    assert engine.timeouts == [check.timeout * times + GRACE]
 
 
 def test_an_answer_that_never_comes_is_a_failure_and_the_report_goes_on(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Runs checks, each as a process of its own, and prints one JSON line for each as it finishes.
 
-    python -m smoke.runner SPEC [--seconds LIMIT] [CHECK ...]
+    python -m smoke.runner SPEC [--times FACTOR] [--seconds LIMIT] [CHECK ...]
 
-LIMIT is for all checks together: the one that runs then fails with the end of its log.
+FACTOR multiplies the limit of each check: an emulated processor is slow. LIMIT is for all checks together: the one that runs then fails with the end of its log.
 What a program can do wrong is an answer too: dying from a signal is "crash" with the signal's name; no output, output
 that is not the promised JSON, and running past the time limit are "fail".
 """
@@ -36,6 +36,7 @@ KILLED_HINT = "; the kernel may have ended it for want of memory"
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="smoke.runner")
     parser.add_argument("spec")
+    parser.add_argument("--times", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("checks", nargs="*")
     given = parser.parse_intermixed_args(arguments)
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str]) -> None:
     deadline = time.monotonic() + given.seconds
     for check in applicable({*fields["versions"], *fields["env"]}, given.checks):
         left = max(1.0, deadline - time.monotonic())
-        limited = replace(check, timeout=math.ceil(min(check.timeout, left)))
+        limited = replace(check, timeout=math.ceil(min(check.timeout * given.times, left)))
         print(json.dumps(run(limited, command(check, given.spec))), flush=True)
 
 

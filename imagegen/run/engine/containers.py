@@ -140,11 +140,15 @@ def signal_name(exit_code: int) -> str | None:
 
 
 class Container:
-    """A running container; made by `Engine.container`. Raises EngineError when the engine fails."""
+    """A running container; made by `Engine.container`. Raises EngineError when the engine fails.
 
-    def __init__(self, client: docker.DockerClient, name: str) -> None:
+    `emulated` is whether the engine's machine emulates the processor that the image is for.
+    """
+
+    def __init__(self, client: docker.DockerClient, name: str, *, emulated: bool) -> None:
         self._api = client.api
         self._name = name
+        self.emulated = emulated
 
     def exec(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float | None = None
@@ -238,30 +242,32 @@ def running(
                 )
                 held.callback(close_stream, api.attach_socket(name, {"stdin": 1, "stream": 1}))
                 api.start(name)
-                _require_emulation(api, ref, name, doing)
+                emulated = _is_emulated(api, ref, name, doing)
                 archive = files if isinstance(files, bytes) else tar_of(files)
                 if archive:
                     api.put_archive(name, "/", archive)
-            yield Container(client, name)
+            yield Container(client, name, emulated=emulated)
         finally:
             with suppress(EngineError), _tidying(api, "removing a container"):  # else it goes when its input ends
                 api.remove_container(name, force=True, v=True)
 
 
-def _require_emulation(api: docker.APIClient, ref: str, name: str, doing: str) -> None:
-    """Raise EngineError where the image is for another processor, and the engine's machine does not emulate it.
+def _is_emulated(api: docker.APIClient, ref: str, name: str, doing: str) -> bool:
+    """Return whether the image is for another processor than the engine's machine, which emulates it.
+
+    Raises EngineError where it does not.
 
     The engine reports such a container as started; only a program that is run in it shows that none can.
     """
     image = api.inspect_image(ref).get("Architecture")  # type: ignore[no-untyped-call]
     here = api.version().get("Arch")
     if not image or image == here:
-        return
+        return False
     try:
         created = api.exec_create(name, ["cat", "/dev/null"])["Id"]
         api.exec_start(created)
         if api.exec_inspect(created)["ExitCode"] == 0:
-            return
+            return True
     except APIError:  # it is gone
         pass
     raise EngineError(
