@@ -204,7 +204,7 @@ class Publisher:
     def attachment_steps(self, lock: Lock) -> list[str]:
         """Return, in sentences, what publishing does besides pushing and tagging.
 
-        Raises TrustError as `publish_image` does, but requests no token from GitHub.
+        Raises TrustError as `publish_images` does, but requests no token from GitHub.
         """
         kinds = ["lock", "layers", "facts", "sbom", "provenance", *(["audit"] if self.options.audit else [])]
         _ = self.trust
@@ -325,12 +325,6 @@ class AssembledImage:
     @property
     def descriptor(self) -> Descriptor:
         return Descriptor(MANIFEST_TYPE, self.image.digest, len(self.image.manifest))
-
-
-def publish_image(publisher: Publisher, cell: Cell, lock: Lock) -> PublishedImage:
-    """Publish the lock's image under its own tags. Raises as `publish_images`."""
-    (published,) = publish_images(publisher, [(cell, lock)])
-    return published
 
 
 def publish_images(publisher: Publisher, cells: Sequence[tuple[Cell, Lock]]) -> tuple[PublishedImage, ...]:

@@ -89,12 +89,28 @@ def _builds(answer: _Answer) -> str:
 def _print_github(app: App, cells: Sequence[Cell]) -> None:
     """`cells` of all, `gpu` of those whose checks need a GPU; a matrix without a row is no matrix, so empty then.
 
-    Runners with GPUs are found by labels: self-hosted, gpu, and the family of the cell's newest GPU.
+    Images without GPUs that differ in the platform alone share a row with `platforms`, since their checks run under
+    emulation. Runners with GPUs are found by labels: self-hosted, gpu, and the family of the cell's newest GPU.
     """
     locked = [cell for cell in cells if app.lock_path(cell).exists()]
-    rows = [{"cell": cell.id, "image": cell.image, "gpu": bool(cell.gpus), "labels": _labels(cell)} for cell in locked]
+    groups = {group[0].id: group for group in (_on_one_runner(app, cell, locked) for cell in locked)}
+    rows = [
+        {
+            "cell": group[0].id,
+            "image": group[0].image,
+            "gpu": bool(group[0].gpus),
+            "labels": _labels(group[0]),
+            "locks": "\n".join(f"locks/{cell.id}.toml" for cell in group),
+            "platforms": ",".join(cell.platform for cell in group) if len(group) > 1 else "",
+        }
+        for group in groups.values()
+    ]
     for name, some in {"cells": rows, "gpu": [row for row in rows if row["gpu"]]}.items():
         click.echo(f"{name}={json.dumps({'include': some}) if some else ''}")
+
+
+def _on_one_runner(app: App, cell: Cell, locked: Sequence[Cell]) -> tuple[Cell, ...]:
+    return (cell,) if cell.gpus else tuple(each for each in app.matrix.on_platforms(cell, "all") if each in locked)
 
 
 def _labels(cell: Cell) -> list[str]:

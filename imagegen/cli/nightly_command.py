@@ -15,7 +15,7 @@ from imagegen.app.nightly.propose import Proposal
 from imagegen.app.nightly.run import CellOutcome, update_locks
 from imagegen.app.publish import Publisher, PublishOptions
 from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
-from imagegen.cli.build_command import builder_option
+from imagegen.cli.build_command import builder_option, cells_by_index, platform_option
 from imagegen.cli.publish_command import key_option
 from imagegen.cli.report_command import print_report
 from imagegen.core.errors import LockError, OptionConflictError
@@ -35,6 +35,7 @@ _COLOUR = {"failed": "red", "unchanged": "yellow"}
 @click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")
 @click.option("--no-test", is_flag=True, help="Skip the smoke checks: mutable tags do not move.")
 @key_option
+@platform_option
 @builder_option
 @json_option("Print JSON: for each cell the updates, accepted and rejected, with reasons.")
 @pass_app
@@ -48,6 +49,7 @@ def command(
     require_gpu: bool,
     no_test: bool,
     key: Path | None,
+    platform: str | None,
     builder: str | None,
     as_json: bool,
 ) -> None:
@@ -55,6 +57,9 @@ def command(
 
     Of the locked cells that match GLOB, otherwise of all locked cells. A cell that fails keeps its lock and its tags;
     the others continue, and the exit code is 1. A cell without changes whose image is published is not built.
+
+    With --platform, the images of several platforms are updated together and get one image index; if one of them
+    fails, none is published.
     """
     if propose_only and (to or require_gpu or no_test or key):
         raise OptionConflictError(
@@ -63,10 +68,10 @@ def command(
     if no_test and require_gpu:
         raise OptionConflictError("--require-gpu and --no-test exclude each other", fix="leave out one of the two")
     time = resolve.parse_as_of(as_of)
-    cells = _locked(app, pattern)
+    groups = _locked(app, pattern, platform)
     options = PublishOptions(test=not no_test, require_gpu=require_gpu, channel="nightly", builder=builder, key=key)
     publisher = None if propose_only else Publisher(app, to, options)
-    outcomes = update_locks(app, cells, time, publisher)
+    outcomes = update_locks(app, groups, time, publisher)
     if as_json:
         app.json([_as_dict(app, each) for each in outcomes])
     else:
@@ -77,20 +82,19 @@ def command(
     sys.exit(1 if failed else 0)
 
 
-def _locked(app: App, pattern: str | None) -> tuple[Cell, ...]:
-    """Return the matching cells that already have a lock."""
-    chosen = app.matrix.select(pattern) if pattern else app.matrix.cells()
-    cells = tuple(cell for cell in chosen if app.lock_path(cell).exists())
-    if cells:
-        return cells
-    fix = f"`imagegen lock {pattern or 'IMAGE'}` creates the first lock, which nightly updates start from"
+def _locked(app: App, pattern: str | None, platform: str | None) -> list[tuple[Cell, ...]]:
+    """Return the matching cells that have a lock, each alone, or with `platform` those that are one index."""
+    chosen = cells_by_index(app, pattern or "*", platform)
+    groups = [group for group in chosen if all(app.lock_path(cell).exists() for cell in group)]
+    if groups:
+        return groups
+    fix = "`imagegen lock {}` creates the first lock, which nightly updates start from"
     if pattern and len(chosen) == 1:
-        raise LockError(
-            f"{chosen[0].id} has no lock", code="lock-missing", where=str(app.lock_path(chosen[0])), fix=fix
-        )
-    raise LockError(
-        f"no cell {f'that matches {pattern} ' if pattern else ''}is locked here", code="lock-missing", fix=fix
-    )
+        absent = next(cell for cell in chosen[0] if not app.lock_path(cell).exists())
+        where = str(app.lock_path(absent))
+        raise LockError(f"{absent.id} has no lock", code="lock-missing", where=where, fix=fix.format(absent.id))
+    matching = f"that matches {pattern} " if pattern else ""
+    raise LockError(f"no cell {matching}is locked here", code="lock-missing", fix=fix.format(pattern or "IMAGE"))
 
 
 def _print(app: App, outcomes: tuple[CellOutcome, ...]) -> None:

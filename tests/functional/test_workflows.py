@@ -119,14 +119,29 @@ def test_setup_installs_imagegen(checkout: WorkflowCheckout) -> None:
 
 
 @pytest.mark.parametrize("file", ["nightly.yml", "release.yml"])
+def test_images_of_several_platforms_have_emulators(file: str, checkout: WorkflowCheckout) -> None:
+    checkout.run(file, "Install the emulators of other processors")
+    assert [call[0] for call in checkout.calls] == ["sudo"]
+
+
+@pytest.mark.parametrize("file", ["nightly.yml", "release.yml"])
 def test_the_plan_is_two_matrices(file: str, checkout: WorkflowCheckout, run: Run) -> None:
     checkout.write("said", run("matrix", "--github").out)
     checkout.run(file, "List the cells", DO_IMAGEGEN="cat said")
     said = dict(line.split("=", 1) for line in checkout.output.read_text().splitlines())
     cells, gpu = (json.loads(said[name])["include"] for name in ("cells", "gpu"))
-    assert {"cell": "cpu-grpo-cpu-py311", "image": "cpu-grpo", "gpu": False, "labels": ["ubuntu-24.04"]} in cells
-    labels = ["self-hosted", "gpu", "blackwell"]
-    assert {"cell": "blackwell-vllm-cu130-py311", "image": "blackwell-vllm", "gpu": True, "labels": labels} in gpu
+    (row,) = (row for row in cells if row["image"] == "cpu-grpo" and "py311" in row["cell"])
+    assert row == {
+        "cell": "cpu-grpo-cpu-py311",
+        "image": "cpu-grpo",
+        "gpu": False,
+        "labels": ["ubuntu-24.04"],
+        "locks": "locks/cpu-grpo-cpu-py311.toml\nlocks/cpu-grpo-cpu-py311-linux-arm64.toml",
+        "platforms": "linux/amd64,linux/arm64",
+    }
+    (row,) = (row for row in gpu if row["cell"] == "blackwell-vllm-cu130-py311")
+    assert (row["labels"], row["platforms"]) == (["self-hosted", "gpu", "blackwell"], "")
+    assert row["locks"] == "locks/blackwell-vllm-cu130-py311.toml"
     assert [row for row in cells if row["gpu"]] == gpu
     assert file == "release.yml" or re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", said["as_of"])
     assert run("matrix", "prime-rl", "--github").out == "cells=\ngpu=\n"
@@ -150,11 +165,20 @@ def test_a_nightly_run_starts_from_the_last_ones_locks(checkout: WorkflowCheckou
     assert (checkout.here / "locks/a.toml").read_text() == "a 2\n"
 
 
-@pytest.mark.parametrize("option", ["", "--no-test"])
-def test_a_cell_is_moved_built_and_published(checkout: WorkflowCheckout, option: str) -> None:
-    env = {"CELL": "cpu-grpo", "TO": "ghcr.io/Acme/rl", "AS_OF": "2026-11-20T00:00:00Z", "OPTION": option}
+@pytest.mark.parametrize(
+    ("option", "platforms", "more"),
+    [
+        ("", "", []),
+        ("--no-test", "", ["--no-test"]),
+        ("", "linux/amd64,linux/arm64", ["--platform=linux/amd64,linux/arm64"]),
+    ],
+)
+def test_a_cell_is_moved_built_and_published(
+    checkout: WorkflowCheckout, option: str, platforms: str, more: list[str]
+) -> None:
+    env = {"CELL": "cpu-grpo", "TO": "ghcr.io/Acme/rl", "AS_OF": "2026-11-20T00:00:00Z"}
+    env |= {"OPTION": option, "PLATFORMS": platforms}
     checkout.run("nightly.yml", "Move, build and publish", DO_IMAGEGEN="echo moved", **env)
-    more = [option] if option else []
     line = ["nightly", "cpu-grpo", "--to", "ghcr.io/acme/rl", "--as-of", "2026-11-20T00:00:00Z", *more]
     assert checkout.calls == [["imagegen", *line]]
     assert checkout.summary.read_text() == "moved\n"

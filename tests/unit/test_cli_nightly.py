@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from imagegen.app.nightly import changes, run
 from imagegen.app.nightly.propose import Proposal
+from imagegen.app.publish import PublishJob
 from imagegen.cli import nightly_command
 from imagegen.cli.app import App
 from imagegen.core.errors import FetchError, TrustError
@@ -41,7 +42,9 @@ class Project(Machine):
         app = self.app
         cells = tuple(toy.cell for toy in self.toys.values())
         app.matrix = SimpleNamespace(  # type: ignore[assignment]
-            cells=lambda: cells, select=lambda pattern: [each for each in cells if each.id == pattern]
+            cells=lambda: cells,
+            select=lambda pattern: [each for each in cells if pattern in ("*", each.id)],
+            on_platforms=lambda cell, platforms: cells[:2],
         )
         return app
 
@@ -165,6 +168,14 @@ def test_an_unusable_key_is_reported_before_anything_is_resolved(
             project.nightly("--to", "ghcr.io/acme/rl", "--key", str(name))
 
 
+def test_the_images_of_an_index_are_updated_together(project: Project) -> None:
+    code, out, _ = project.nightly("a", "--platform", "all", "--propose-only", "--json")
+    assert (code, [each["cell"] for each in json.loads(out)]) == (0, ["a", "b"])
+    (project.root / "locks/b.toml").unlink()
+    with raises("lock-missing", where=str(project.root / "locks/b.toml")):
+        project.nightly("a", "--platform", "all", "--propose-only")
+
+
 @pytest.mark.parametrize(
     ("standing", "test", "answer"),
     [
@@ -180,12 +191,14 @@ def test_published_is_what_all_tags_of_the_run_stand_for(
     made = project.toys["a"].first
     assert made.record
     digests = {1: made.record.digest, 0: "sha256:" + "9" * 64, None: None}
+    tags = SimpleNamespace(immutable="fixed", mutable=("nightly",))
+    cell = project.toys["a"].cell
     publisher = SimpleNamespace(
         session=project.app,
         options=SimpleNamespace(test=test),
-        tags=lambda *_: SimpleNamespace(immutable="fixed", mutable=("nightly",)),
+        jobs=lambda _: [PublishJob(cell, made, tags, expected=made.record.digest)],
         reference=lambda image: image,
         repository=lambda *_: SimpleNamespace(resolve_tag=lambda tag: digests[standing[tag]]),
     )
-    found = run.is_published(publisher, project.toys["a"].cell, made)  # type: ignore[arg-type]
+    found = run.is_published(publisher, [(cell, made)])  # type: ignore[arg-type]
     assert found is answer

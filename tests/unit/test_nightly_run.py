@@ -11,10 +11,10 @@ import pytest
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.nightly.propose import Proposal, RejectedUpdate
-from imagegen.app.nightly.run import CellOutcome, LockRepository, Steps, run
+from imagegen.app.nightly.run import CellOutcome, LockedCells, LockRepository, Steps, run
 from imagegen.core.errors import SmokeError
 from imagegen.plan import lock
-from imagegen.plan.lock.model import Lock, Record
+from imagegen.plan.lock.model import Record
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.compare.difference import ComparisonFacts
 from tests.support.errors import raises
@@ -36,6 +36,7 @@ class NightlyRun:
         self.registry: dict[str, str] = {}
         self.fails: dict[str, str] = {}
         self.changed = True
+        self.groups = ["a", "b", "c"]
         self.toys = {name: Toy(root / name, torch="", peft="") for name in "abc"}
         self.cells = {name: replace(toy.cell, id=name) for name, toy in self.toys.items()}
         self.lock_files = LockRepository(root / "locks", root / "candidates", ComparisonFacts())
@@ -54,13 +55,14 @@ class NightlyRun:
         self._do("propose", cell)
         return self.toys[cell.id].propose(lock.read(self.path(cell.id)))
 
-    def published(self, cell: Cell, made: Lock) -> bool:
-        return self.registry.get(cell.id) == lock.inputs_hash(made)
+    def published(self, cells: LockedCells) -> bool:
+        return all(self.registry.get(cell.id) == lock.inputs_hash(made) for cell, made in cells)
 
-    def publish(self, cell: Cell, made: Lock) -> Image:
-        self._do("publish", cell)
-        self.registry[cell.id] = lock.inputs_hash(made)
-        return Image(changed=self.changed)
+    def publish(self, cells: LockedCells) -> list[Image]:
+        for cell, _ in cells:
+            self._do("publish", cell)
+        self.registry.update({cell.id: lock.inputs_hash(made) for cell, made in cells})
+        return [Image(changed=self.changed) for _ in cells]
 
     def _do(self, step: str, cell: Cell) -> None:
         self.did.append(f"{step} {cell.id}")
@@ -70,7 +72,12 @@ class NightlyRun:
     def run(self, *, propose_only: bool = False) -> dict[str, CellOutcome]:
         self.did.clear()
         steps = Steps(self.propose, self.published, self.publish)
-        found = run(self.cells.values(), steps, self.lock_files, propose_only=propose_only)
+        found = run(
+            [[self.cells[name] for name in group] for group in self.groups],
+            steps,
+            self.lock_files,
+            propose_only=propose_only,
+        )
         return {each.cell: each for each in found}
 
 
@@ -144,6 +151,27 @@ def test_a_proposal_alone_builds_nothing(nightly: NightlyRun) -> None:
     assert nightly.did == ["propose a", "propose b", "propose c"]
     assert lock.read(nightly.path("a")).record is None
     assert results(nightly.run()) == {"a": "published", "b": "unchanged", "c": "published"}
+
+
+def test_the_images_of_an_index_are_published_together(nightly: NightlyRun) -> None:
+    nightly.groups = ["ab", "c"]
+    assert results(nightly.run()) == {"a": "published", "b": "published", "c": "published"}
+    assert nightly.did[:4] == ["propose a", "propose b", "publish a", "publish b"]
+    assert lock.read(nightly.path("a")).record == lock.read(nightly.path("b")).record == RECORD
+    assert [each.cell for each in changes.read((nightly.lock_files.locks / changes.FILE).read_text())] == ["a", "c"]
+    assert results(nightly.run()) == dict.fromkeys("abc", "unchanged")
+
+
+@pytest.mark.parametrize("step", ["propose", "publish"])
+def test_nothing_of_an_index_is_published_where_one_image_fails(nightly: NightlyRun, step: str) -> None:
+    nightly.groups = ["ab", "c"]
+    nightly.fails["b"] = step
+    before = nightly.path("a").read_bytes()
+    found = nightly.run()
+    assert results(found) == {"a": "failed", "b": "failed", "c": "published"}
+    assert found["a"].error is found["b"].error
+    assert nightly.path("a").read_bytes() == before
+    assert (found["a"].candidate is not None, found["b"].candidate) == (step == "publish", None)
 
 
 def test_a_bug_is_not_taken_for_a_failed_cell(nightly: NightlyRun) -> None:

@@ -19,7 +19,7 @@ from imagegen.app.comparison import comparison_facts
 from imagegen.app.lock import own_packages, wheel_selector
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.propose import Proposal, ReleaseIndex, propose
-from imagegen.app.publish import Publisher, publish_image
+from imagegen.app.publish import Publisher, expected_tagged, publish_images
 from imagegen.app.session import Session
 from imagegen.core.errors import ImagegenError
 from imagegen.core.net import Client
@@ -48,17 +48,20 @@ class Publication(Protocol):
     def changed(self) -> bool: ...  # whether the registry has anything now that it had not
 
 
-def _unused(cell: Cell, made: Lock) -> NoReturn:
-    raise AssertionError(f"{cell.id} is only proposed ({made.as_of})")
+LockedCells = Sequence[tuple[Cell, Lock]]  # one, or those whose images are one index
+
+
+def _unused(cells: LockedCells) -> NoReturn:
+    raise AssertionError(f"{cells[0][0].id} is only proposed")
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps for one cell; each raises ImagegenErrors. A proposal takes the first alone."""
+    """The steps for one image, or those of one index; each raises ImagegenErrors. A proposal takes the first alone."""
 
     propose: Callable[[Cell], Proposal]
-    published: Callable[[Cell, Lock], bool] = _unused  # whether the registry has it under all requested tags
-    publish: Callable[[Cell, Lock], Publication] = (
+    published: Callable[[LockedCells], bool] = _unused  # whether all requested tags name what the locks record
+    publish: Callable[[LockedCells], Sequence[Publication]] = (
         _unused  # builds, audits, pushes and smoke-tests, then moves the tags
     )
 
@@ -98,56 +101,78 @@ class CellOutcome:
 
 
 def run(
-    cells: Iterable[Cell],
+    groups: Iterable[Sequence[Cell]],
     steps: Steps,
     locks: LockRepository,
     *,
     propose_only: bool,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[CellOutcome, ...]:
-    """Run the steps for all cells; the failure of one does not stop the others.
+    """Run the steps for all cells; the failure of one group does not stop the others.
 
-    With `propose_only`, write locks and changelog entries and build nothing.
+    A group is one cell, or those whose images are one index: none of it is published where one of them fails. With
+    `propose_only`, write locks and changelog entries and build nothing.
     """
-    return tuple(_timed(cell, steps, locks, propose_only=propose_only, clock=clock) for cell in cells)
+    return tuple(
+        outcome
+        for group in groups
+        for outcome in _run_group(group, steps, locks, propose_only=propose_only, clock=clock)
+    )
 
 
-def _timed(
-    cell: Cell, steps: Steps, locks: LockRepository, *, propose_only: bool, clock: Callable[[], float]
-) -> CellOutcome:
+def _run_group(
+    cells: Sequence[Cell], steps: Steps, locks: LockRepository, *, propose_only: bool, clock: Callable[[], float]
+) -> list[CellOutcome]:
     start = clock()
-    proposal: Proposal | None = None
+    proposals: dict[str, Proposal] = {}
     try:
-        proposal = steps.propose(cell)
-        result, digest, proposal = _run_steps(cell, proposal, steps, locks, propose_only=propose_only)
-        return CellOutcome(cell.id, result, clock() - start, proposal, digest)
+        for cell in cells:
+            proposals[cell.id] = steps.propose(cell)
+        done = _run_steps([*proposals.values()], steps, locks, propose_only=propose_only)
     except ImagegenError as error:
-        candidate = locks.candidate(cell.id) if proposal and proposal.changed and not propose_only else None
-        return CellOutcome(cell.id, "failed", clock() - start, proposal, error=error, candidate=candidate)
+        failed = []
+        for cell in cells:
+            proposal = proposals.get(cell.id)
+            candidate = locks.candidate(cell.id)
+            kept = candidate if proposal and proposal.changed and candidate.exists() else None
+            failed.append(CellOutcome(cell.id, "failed", clock() - start, proposal, error=error, candidate=kept))
+        return failed
+    return [replace(outcome, seconds=clock() - start) for outcome in done]
 
 
 def _run_steps(
-    cell: Cell, proposal: Proposal, steps: Steps, locks: LockRepository, *, propose_only: bool
-) -> tuple[Result, str | None, Proposal]:
-    """Write, publish and save what was proposed.
-
-    Return the result, the digest of the image in the registry, and the proposal as it was written.
-    """
-    made = proposal.after
+    proposals: Sequence[Proposal], steps: Steps, locks: LockRepository, *, propose_only: bool
+) -> list[CellOutcome]:
+    """Write, publish and save what was proposed; return the outcome of each, without its seconds."""
     if propose_only:
-        if proposal.changed:
-            locks.save(proposal)
-        return ("proposed" if proposal.changed else "unchanged"), None, proposal
-    if not proposal.changed and made.record and steps.published(cell, made):
-        return "unchanged", made.record.digest, proposal
+        return [_save_proposed(each, locks) for each in proposals]
+    made = [(each.cell, each.after) for each in proposals]
+    records = [each.after.record for each in proposals if each.after.record and not each.changed]
+    if len(records) == len(proposals) and steps.published(made):
+        return [
+            CellOutcome(each.cell.id, "unchanged", 0, each, record.digest)
+            for each, record in zip(proposals, records, strict=True)
+        ]
+    for each in proposals:
+        if each.changed:
+            locks.write_candidate(each.after)
+    published = steps.publish(made)
+    return [_save_published(each, image, locks) for each, image in zip(proposals, published, strict=True)]
+
+
+def _save_proposed(proposal: Proposal, locks: LockRepository) -> CellOutcome:
     if proposal.changed:
-        locks.write_candidate(made)
-    published = steps.publish(cell, made)
-    made = replace(made, record=published.record)
+        locks.save(proposal)
+    return CellOutcome(proposal.cell.id, "proposed" if proposal.changed else "unchanged", 0, proposal)
+
+
+def _save_published(proposal: Proposal, published: Publication, locks: LockRepository) -> CellOutcome:
+    made = replace(proposal.after, record=published.record)
     kept = replace(proposal, after=made) if proposal.changed else _recorded(proposal, made)
     if made != proposal.before:
         locks.save(kept)
-    return ("published" if proposal.changed or published.changed else "unchanged"), published.digest, kept
+    result: Result = "published" if proposal.changed or published.changed else "unchanged"
+    return CellOutcome(proposal.cell.id, result, 0, kept, published.digest)
 
 
 def _recorded(proposal: Proposal, made: Lock) -> Proposal:
@@ -161,11 +186,12 @@ def _recorded(proposal: Proposal, made: Lock) -> Proposal:
 
 
 def update_locks(
-    session: Session, cells: Sequence[Cell], as_of: str, publisher: Publisher | None
+    session: Session, groups: Sequence[Sequence[Cell]], as_of: str, publisher: Publisher | None
 ) -> tuple[CellOutcome, ...]:
-    """Update each cell to the newest accepted versions as of the time; the failure of one does not stop the others.
+    """Update each cell to the newest accepted versions as of the time; the failure of a group does not stop the others.
 
-    Without a publisher, write locks and changelog entries only. Raises TrustError for an unusable signer.
+    A group is one cell, or those whose images are published as one index. Without a publisher, write locks and
+    changelog entries only. Raises TrustError for an unusable signer.
     """
     if publisher:
         publisher.require_signer()
@@ -177,8 +203,8 @@ def update_locks(
     propose_update = partial(propose_cell, session, as_of, {})
     steps = Steps(propose_update)
     if publisher:
-        steps = Steps(propose_update, partial(is_published, publisher), partial(publish_image, publisher))
-    return run(cells, steps, files, propose_only=publisher is None)
+        steps = Steps(propose_update, partial(is_published, publisher), partial(publish_images, publisher))
+    return run(groups, steps, files, propose_only=publisher is None)
 
 
 def propose_cell(session: Session, as_of: str, bases: dict[str, LockedBase], cell: Cell) -> Proposal:
@@ -207,13 +233,16 @@ def propose_cell(session: Session, as_of: str, bases: dict[str, LockedBase], cel
     return propose(cell, before, as_of, session.rules, resolve, current_base, releases.of)
 
 
-def is_published(publisher: Publisher, cell: Cell, lock: Lock) -> bool:
-    """Return whether all tags that this run would set name the image that the lock records."""
-    tags = publisher.tags([(cell, lock)])
-    expected = (tags.immutable, *(tags.mutable if publisher.options.test else ()))
+def is_published(publisher: Publisher, cells: LockedCells) -> bool:
+    """Return whether all tags that this run would set name the image, or the index, that the locks record."""
+    jobs = publisher.jobs(cells)
+    tags, expected = jobs[0].tags, expected_tagged(jobs, publisher.session.store)
+    if expected is None:
+        return False
     with Client(publisher.session.settings) as client:
-        repository = publisher.repository(client, publisher.reference(cell.image))
-        return all(lock.record and repository.resolve_tag(tag) == lock.record.digest for tag in expected)
+        repository = publisher.repository(client, publisher.reference(jobs[0].cell.image))
+        named = (tags.immutable, *(tags.mutable if publisher.options.test else ()))
+        return all(repository.resolve_tag(tag) == expected for tag in named)
 
 
 def _candidates_directory(session: Session) -> Path:

@@ -2,7 +2,8 @@
 
     python -m smoke.runner SPEC [--times FACTOR] [--seconds LIMIT] [CHECK ...]
 
-FACTOR multiplies the limit of each check: an emulated processor is slow. LIMIT is for all checks together: the one that runs then fails with the end of its log.
+FACTOR multiplies the limit of each check: an emulated processor is slow. LIMIT is for all checks together: the one
+that runs then fails with the end of its log.
 What a program can do wrong is an answer too: dying from a signal is "crash" with the signal's name; no output, output
 that is not the promised JSON, and running past the time limit are "fail".
 """
