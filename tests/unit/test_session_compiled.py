@@ -145,7 +145,7 @@ def test_metadata_and_answers_are_kept(project: Path, monkeypatch: pytest.Monkey
     answers = one.cell_answers(cells)
     known = one.metadata.of("numpy")
     assert known
-    monkeypatch.setattr("imagegen.plan.rules.grid.cell_answers", lambda *_: pytest.fail("judged again"))
+    monkeypatch.setattr("imagegen.plan.rules.evaluate.cell_answers", lambda *_: pytest.fail("judged again"))
     monkeypatch.setattr(metadata, "load", lambda *_: pytest.fail("parsed again"))
     two = session(project)
     again = two.metadata.of("numpy")

@@ -8,9 +8,8 @@ if TYPE_CHECKING:
     from imagegen.plan.rules.builds import build_rules, choose_builds
     from imagegen.plan.rules.check import check_rules, unconfirmed
     from imagegen.plan.rules.declared import complete_names, replace_base_torch
-    from imagegen.plan.rules.evaluate import evaluate_cell, evaluate_on, minimum_version, rule_constraints
+    from imagegen.plan.rules.evaluate import cell_answers, evaluate_cell, evaluate_on, minimum_version, rule_constraints
     from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, facts_of_lock, rules_in_context
-    from imagegen.plan.rules.grid import cell_answers
     from imagegen.plan.rules.question import Question, missing_metadata, parse_question
     from imagegen.plan.rules.scans import ScanCache
     from imagegen.plan.rules.statements import MetadataCache
@@ -59,9 +58,8 @@ __getattr__ = lazy_names(
         "builds": ("build_rules", "choose_builds"),
         "check": ("check_rules", "unconfirmed"),
         "declared": ("complete_names", "replace_base_torch"),
-        "evaluate": ("evaluate_cell", "evaluate_on", "minimum_version", "rule_constraints"),
+        "evaluate": ("cell_answers", "evaluate_cell", "evaluate_on", "minimum_version", "rule_constraints"),
         "facts": ("Fact", "Facts", "facts_of_cell", "facts_of_lock", "rules_in_context"),
-        "grid": ("cell_answers",),
         "question": ("Question", "missing_metadata", "parse_question"),
         "scans": ("ScanCache",),
         "statements": ("MetadataCache",),

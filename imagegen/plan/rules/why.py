@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from imagegen.core.text import nearest
 from imagegen.plan.matrix.model import PinOverride, Rule
 from imagegen.plan.matrix.model_types import PACKAGES, Models
-from imagegen.plan.rules.declared import rules_about
+from imagegen.plan.rules.declared import add_overrides, rules_about
 from imagegen.plan.rules.evaluate import (
     assumptions,
     conflict_of_core,
@@ -19,7 +19,6 @@ from imagegen.plan.rules.evaluate import (
     rules_core,
 )
 from imagegen.plan.rules.facts import Facts, on_each
-from imagegen.plan.rules.overrides import add_overrides
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question
 from imagegen.plan.rules.solve import Clause, GaveUpError, State, smallest
