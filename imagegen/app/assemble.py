@@ -17,7 +17,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.engine import Engine
 from imagegen.run.engine.load import Loading
-from imagegen.wheels import builds
+from imagegen.wheels.builds import compile as source_builds
 
 
 def ensure_wheels(
@@ -25,11 +25,11 @@ def ensure_wheels(
 ) -> Lock:
     """Return the lock with its compiled wheels, and the copied files in the store.
 
-    Raises LockError where these changed, and as `builds.ensure_wheels`.
+    Raises LockError where these changed, and as `source_builds.ensure_wheels`.
     """
     require_unchanged_copies(session, cell, lock)
     gpus = tuple(session.matrix.gpus.values())
-    return builds.ensure_wheels(lock, cell, gpus, session.context_for(cell), engine=engine, builder=builder)
+    return source_builds.ensure_wheels(lock, cell, gpus, session.context_for(cell), engine=engine, builder=builder)
 
 
 def assemble_image(

@@ -126,13 +126,13 @@ def _assemble_for_layout(
             images.keep(session.store, lock.cell, manifest.digest, manifest.size)
         return manifest, found.tags[0]
     from imagegen.app import assemble
-    from imagegen.wheels import builds
+    from imagegen.wheels.builds.compile import require_wheels
 
     try:
         if compile_wheels:
             whole = assemble.ensure_wheels(session, cell, lock, builder=options.builder)
         else:
-            whole = builds.require_wheels(lock, session.context_for(cell))
+            whole = require_wheels(lock, session.context_for(cell))
         image = assemble.assemble_image(session, cell, whole, audit=options.audit)
         return Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest)), local_tags(whole)[0]
     except PackagesGoneError as error:

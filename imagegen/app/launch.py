@@ -24,7 +24,7 @@ from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.trust import project
-from imagegen.wheels import builds
+from imagegen.wheels.wheelhouse import with_local_wheels
 
 # Target -> what a specification for it is.
 TARGETS: Mapping[str, str] = {
@@ -145,7 +145,7 @@ def read_launch_spec(session: Session, cell: Cell, gpus: int | None = None, squa
             code="usage-no-gpus",
             fix="leave --gpus out",
         )
-    lock, _ = builds.with_local_wheels(session.fresh_lock(cell), session.store)
+    lock, _ = with_local_wheels(session.fresh_lock(cell), session.store)
     published = published_repository(session, cell)
     repository = published or local_tags(lock)[0].partition(":")[0]
     return launch_spec(

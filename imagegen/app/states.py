@@ -223,9 +223,9 @@ def _passed_counts(session: Session, cell: Cell, locked: Lock) -> dict[str, int]
         return None
 
     def compute() -> dict[str, int] | None:
-        from imagegen.wheels import builds  # late, here and below: it brings what compiles wheels
+        from imagegen.wheels.wheelhouse import with_local_wheels  # late: few cells get here
 
-        found = passed_smoke_report(session, cell, builds.with_local_wheels(locked, store)[0])
+        found = passed_smoke_report(session, cell, with_local_wheels(locked, store)[0])
         return dict(found.report["counts"]) if found else None
 
     inputs = session.digest_of_inputs(locked, cell)

@@ -120,9 +120,9 @@ def _cells(app: App, required: AuditArguments) -> Iterator[Audited]:
             fix="leave out --gpu and --driver, or name a cell with CUDA",
         )
     from imagegen.image.inventory.subjects import cell_subject
-    from imagegen.wheels import builds
+    from imagegen.wheels.builds.compile import require_wheels
 
-    for each, lock in [(each, builds.require_wheels(app.fresh_lock(each), app.context_for(each))) for each in chosen]:
+    for each, lock in [(each, require_wheels(app.fresh_lock(each), app.context_for(each))) for each in chosen]:
         subject = cell_subject(lock, each, app.context_for(each))
         yield subject, lock_source(app.lock_path(each))
 

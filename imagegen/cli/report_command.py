@@ -28,7 +28,7 @@ from imagegen.plan.rules import unconfirmed
 from imagegen.run.smoke import SmokeReport
 from imagegen.supply.compare.difference import ComparisonFacts
 from imagegen.supply.publish.tags import TagInput, tags
-from imagegen.wheels import builds
+from imagegen.wheels.wheelhouse import with_local_wheels
 
 _COLOUR = {"pass": "green", "skip": "yellow", "fail": "red", "crash": "red"}
 
@@ -120,7 +120,7 @@ def _descriptions(app: App) -> Mapping[str, str]:
 
 
 def _sheet(app: App, cell: Cell, locked: Lock) -> site.CellReport:
-    whole, lacking = builds.with_local_wheels(locked, app.store)
+    whole, lacking = with_local_wheels(locked, app.store)
     tested = states.passed_smoke_report(app, cell, whole)
     return site.CellReport(
         cell=cell,

@@ -10,7 +10,7 @@ from imagegen.app.publish import known_digest
 from imagegen.cli.app import App, complete_cells, pass_app, write_document
 from imagegen.supply.trust.licences import read_known_licences
 from imagegen.supply.trust.sbom import sbom
-from imagegen.wheels import builds
+from imagegen.wheels.wheelhouse import with_local_wheels
 
 
 @click.command("sbom")
@@ -26,6 +26,6 @@ def command(app: App, *, cell: str, output: Path | None) -> None:
     wheels that were never read here are read from the index; nothing is built or published.
     """
     chosen = app.matrix.select_one(cell)
-    lock, _ = builds.with_local_wheels(app.fresh_lock(chosen), app.store)
+    lock, _ = with_local_wheels(app.fresh_lock(chosen), app.store)
     document = sbom(lock, known_digest(app, chosen, lock), read_known_licences(lock, app.context_for(chosen)))
     write_document(output, document)

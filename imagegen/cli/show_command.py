@@ -124,7 +124,7 @@ class Weight:
 def _weight(app: App, lock: Lock) -> Weight:
     # late: they bring the readers of wheels and the engine, which only sizes need
     from imagegen.image.layers import Size, layer_sizes, package_sizes, shared
-    from imagegen.wheels import builds
+    from imagegen.wheels.wheelhouse import with_local_wheels
 
     others = []
     for cell in app.matrix.cells():
@@ -133,7 +133,7 @@ def _weight(app: App, lock: Lock) -> Weight:
         except LockError:
             continue  # `imagegen list` tells of broken locks
         others += [found] if found else []
-    known, lacking = builds.with_local_wheels(lock, app.store)
+    known, lacking = with_local_wheels(lock, app.store)
     packages = package_sizes(known, app.store) + tuple(Size(build.name, None, None) for build in lacking)
     return Weight(lock.cell, layer_sizes(known, app.store, whole=not lacking), packages, shared(lock, others))
 

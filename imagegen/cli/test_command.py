@@ -23,7 +23,7 @@ from imagegen.run.smoke import SmokeReport, parts
 from imagegen.supply.compare.numerics import Numerics, size
 from imagegen.supply.export import read_results
 from imagegen.supply.publish.attachments import SmokeRequirement, passed_report, save_passed_report
-from imagegen.wheels import builds
+from imagegen.wheels.wheelhouse import with_local_wheels
 
 
 @click.command("test")
@@ -89,7 +89,7 @@ def _read(
     app: App, cell: Cell, lock: Lock, path: Path, names: Collection[str], *, require_gpu: bool
 ) -> tuple[str, smoke.SmokeReport]:
     """Read the results of another host; the store keeps a smoke test that passed, for `publish` and `report`."""
-    lock = builds.with_local_wheels(lock, app.store)[0]
+    lock = with_local_wheels(lock, app.store)[0]
     image = layers.built_digest(lock, app.store)
     if image is None:
         raise SmokeError(

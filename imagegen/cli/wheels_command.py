@@ -31,7 +31,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell, Component, Requirement
 from imagegen.plan.matrix.recipe import Recipe
 from imagegen.supply.compare.difference import CORES, estimate
-from imagegen.wheels import builds, catalogue, wheelhouse
+from imagegen.wheels import catalogue, wheelhouse
 from imagegen.wheels.find import Candidate, WheelRequirement, find, unreachable
 from imagegen.wheels.resolve import candidates
 from imagegen.wheels.throttle import BuildJob, duration
@@ -297,14 +297,18 @@ def build_wheels(app: App, *, component: str | None, pattern: str, builder: str 
 
     The plan is printed first. An interrupted build resumes. Prints each wheel's key and file name.
     """
+    from imagegen.wheels.builds import compile as source_builds  # late: it brings the engine
+
     wheels = []
     for cell in app.matrix.select(pattern):
         lock = app.fresh_lock(cell)
         names = _required(lock, component)
         settings, gpus = app.settings_for(cell), tuple(app.matrix.gpus.values())
-        missing = [build for build in builds.missing_builds(lock, app.store) if build.name in names]
-        missing = list(builds.pull_wheels(missing, Context(app.store, settings, app.progress)))
-        builds.compile_builds(lock, missing, cell, gpus, Context(app.store, settings, app.progress), builder=builder)
+        missing = [build for build in wheelhouse.missing_builds(lock, app.store) if build.name in names]
+        missing = list(source_builds.pull_wheels(missing, Context(app.store, settings, app.progress)))
+        source_builds.compile_builds(
+            lock, missing, cell, gpus, Context(app.store, settings, app.progress), builder=builder
+        )
         if not missing and names:
             app.progress.say(f"{cell.id}: all compiled wheels are there")
         elif not names:

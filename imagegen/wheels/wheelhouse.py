@@ -31,7 +31,9 @@ from imagegen.core.progress import Progress
 from imagegen.core.registry import PushTarget, Reference, Repository, parse
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
+from imagegen.plan.lock import builds
 from imagegen.plan.lock.builds import BuiltWheel
+from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.wheels import naming
 
 
@@ -81,6 +83,24 @@ def known(store: Store, key: str) -> BuiltWheel | None:
     """The wheel with this key; None where it was never kept, or its file is gone or damaged."""
     found = WHEELS.get(store, key)
     return found if found and store.intact(found.digest, found.size) else None
+
+
+def local_wheels(lock: Lock, store: Store) -> dict[str, BuiltWheel]:
+    """Return the wheels of the lock's builds that the local wheelhouse has, by package."""
+    found = {build.name: known(store, build.key) for build in lock.builds}
+    return {name: wheel for name, wheel in found.items() if wheel}
+
+
+def missing_builds(lock: Lock, store: Store) -> list[LockedBuild]:
+    """Return the lock's builds whose wheels the local wheelhouse lacks."""
+    local = local_wheels(lock, store)
+    return [build for build in lock.builds if build.name not in local]
+
+
+def with_local_wheels(lock: Lock, store: Store) -> tuple[Lock, list[LockedBuild]]:
+    """Return (lock with built wheels, []) if the wheelhouse has them all, else (lock unchanged, missing builds)."""
+    missing = missing_builds(lock, store)
+    return (lock if missing else builds.with_built_wheels(lock, local_wheels(lock, store))), missing
 
 
 def keep(store: Store, wheel: BuiltWheel) -> None:

@@ -26,8 +26,10 @@ from imagegen.image import dockerfile as recipe
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.engine import Engine
-from imagegen.wheels import builds, wheelhouse
+from imagegen.wheels import wheelhouse
 from imagegen.wheels.builds import environment
+from imagegen.wheels.builds.compile import compile_all, require_wheels
+from imagegen.wheels.builds.environment import BuildEnvironment
 from imagegen.wheels.throttle import Machine
 from tests.support.errors import raises
 from tests.support.source_builds import BUILD, RECIPE, WITH_BUILD, packed
@@ -114,22 +116,20 @@ class BuildHost:
     store: Store
     builder: Builder
     said: Said
-    bench: builds.BuildEnvironment
+    bench: BuildEnvironment
     cell: Cell
     lock: Lock
 
     def compile(self, *required: LockedBuild) -> None:
         lock = replace(self.lock, builds=required or self.lock.builds)
-        builds.compile_all(lock, lock.builds, self.cell, (), self.bench)
+        compile_all(lock, lock.builds, self.cell, (), self.bench)
 
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuildHost:
     store, builder, said = Store(tmp_path / "store"), Builder(), Said()
     engine = cast("Engine", builder)
-    bench = builds.BuildEnvironment(
-        engine, None, Context(store, Settings.from_environment({"HOME": str(tmp_path)}), said)
-    )
+    bench = BuildEnvironment(engine, None, Context(store, Settings.from_environment({"HOME": str(tmp_path)}), said))
     image = SimpleNamespace(digest="sha256:" + "0" * 64)
     source = store.write(packed({"setup.py": b""})).removeprefix("sha256:")
     build = replace(BUILD, source=replace(BUILD.source, sha256=source), build_requires=())
@@ -373,15 +373,15 @@ def test_an_interrupted_run_stops_its_compilers(host: BuildHost, monkeypatch: py
 def test_a_lock_without_builds_needs_no_wheels(tmp_path: Path) -> None:
     lock = replace(WITH_BUILD, builds=())
     settings = Settings.from_environment({"HOME": str(tmp_path)})
-    assert builds.require_wheels(lock, Context(Store(tmp_path / "store"), settings, Quiet())) is lock
+    assert require_wheels(lock, Context(Store(tmp_path / "store"), settings, Quiet())) is lock
 
 
 def test_without_an_engine_the_error_names_the_command(host: BuildHost) -> None:
     with raises("source-build-required") as caught:
-        builds.require_wheels(host.lock, Context(host.store, host.bench.context.settings, Quiet()))
+        require_wheels(host.lock, Context(host.store, host.bench.context.settings, Quiet()))
     assert "imagegen wheels build --cell tiny-cu130-py311" in str(caught.value)
     host.compile()
-    whole = builds.require_wheels(host.lock, Context(host.store, host.bench.context.settings, Quiet()))
+    whole = require_wheels(host.lock, Context(host.store, host.bench.context.settings, Quiet()))
     (wheel,) = (each for each in whole.wheels if each.build)
     assert (wheel.name, wheel.build) == ("demo-ext", host.lock.builds[0].key)
     assert whole.builds == host.lock.builds

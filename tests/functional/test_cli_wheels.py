@@ -23,7 +23,8 @@ from imagegen.image import dockerfile as recipe
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.plan.lock.model import Lock
 from imagegen.run.engine import Engine
-from imagegen.wheels import builds, wheelhouse
+from imagegen.wheels import wheelhouse
+from imagegen.wheels.builds.environment import BuildEnvironment
 from tests.support.command_line import Run
 from tests.support.errors import raises
 from tests.support.registry_server_writes import Writable
@@ -188,7 +189,7 @@ def test_a_builder_of_the_users_is_the_one_that_compiles(
 ) -> None:
     used = []
 
-    def compile_all(lock: Lock, required: object, cell: object, gpus: object, bench: builds.BuildEnvironment) -> None:
+    def compile_all(lock: Lock, required: object, cell: object, gpus: object, bench: BuildEnvironment) -> None:
         used.append(bench.builder)
         raise BuildError("enough")
 

@@ -30,7 +30,8 @@ from imagegen.plan.matrix.model import Base, Cell
 from imagegen.plan.matrix.recipe import Recipe, SdistFile
 from imagegen.run import embedded_engine
 from imagegen.run.engine import Engine
-from imagegen.wheels import builds, wheelhouse
+from imagegen.wheels import wheelhouse
+from imagegen.wheels.builds.compile import ensure_wheels, require_wheels
 from tests.support.docker_daemons import paste
 from tests.support.interpreters import LOCKED
 from tests.support.machines import Debian, committed
@@ -198,7 +199,7 @@ def test_a_wheel_is_compiled_kept_and_imported(
     assert kept.record["units"] == 2
     assert "two.cpp" in store.read(kept.record["log"]).decode()
     assert kept.record["memory"] > 10_000_000
-    assert builds.require_wheels(locked, Context(store, settings, Quiet())) == whole, "no engine is needed any more"
+    assert require_wheels(locked, Context(store, settings, Quiet())) == whole, "no engine is needed any more"
 
     tag = f"imagegen-test-{secrets.token_hex(4)}:1"
     engine.load(store, layers.assemble(whole, Context(store, settings, Quiet())).digest, tag)
@@ -209,7 +210,7 @@ def test_a_wheel_is_compiled_kept_and_imported(
 def compiled(locked: Lock, engine: Engine, settings: Settings, store: Store) -> Lock:
     """The lock with its wheels, made on the engine's builder."""
     cell = cast("Cell", SimpleNamespace(recipes=recipes_of(locked.builds[0]), gpus=()))
-    return builds.ensure_wheels(locked, cell, (), Context(store, settings, Quiet()), engine=engine)
+    return ensure_wheels(locked, cell, (), Context(store, settings, Quiet()), engine=engine)
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import Image
 from imagegen.run.engine import Engine
-from imagegen.wheels import builds
 from imagegen.wheels.builds import environment
+from imagegen.wheels.builds.environment import BuildEnvironment
 from imagegen.wheels.throttle import Machine
 from tests.support.errors import raises
 from tests.support.source_builds import WITH_BUILD
@@ -40,7 +40,7 @@ def ask(root: Path, answer: str | None, builder: str | None = None) -> Machine:
 
     engine = cast("Engine", SimpleNamespace(buildx=buildx))
     settings = Settings.from_environment({"HOME": str(root)})
-    bench = builds.BuildEnvironment(engine, builder, Context(Store(root / "store"), settings, Quiet()))
+    bench = BuildEnvironment(engine, builder, Context(Store(root / "store"), settings, Quiet()))
     return environment.probe(WITH_BUILD, cast("Image", SimpleNamespace(digest="sha256:" + "0" * 64)), bench)
 
 

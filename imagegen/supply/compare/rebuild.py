@@ -26,7 +26,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.compare.contents import FileEntry, Pair, ReadImage, entries, first_difference
 from imagegen.supply.compare.wording import Clue, likely_cause
-from imagegen.wheels import builds
+from imagegen.wheels.builds.compile import ensure_wheels, require_wheels
 
 Opened = Callable[[str, int], AbstractContextManager[Stream]]  # a blob by digest and size in bytes
 
@@ -66,12 +66,12 @@ def rebuild_image(
     """Yield the lock with its compiled wheels, its image, and the temporary store beside `near` that holds both.
 
     Wheels are compiled with the recipes of `cell`; without one they must be in a wheelhouse. Raises as
-    `builds.ensure_wheels` and `layers.assemble`.
+    `ensure_wheels` and `layers.assemble`.
     """
     with near.temporary_directory("rebuild") as work_dir:
         store = Store(work_dir / "store")
         context = Context(store, replace(settings, store=store.root), progress)
-        whole = builds.ensure_wheels(lock, cell, gpus, context) if cell else builds.require_wheels(lock, context)
+        whole = ensure_wheels(lock, cell, gpus, context) if cell else require_wheels(lock, context)
         yield whole, layers.assemble(whole, context), store
 
 

@@ -28,9 +28,9 @@ from imagegen.run.engine import Engine
 from imagegen.wheels import throttle, wheelhouse
 from imagegen.wheels.builds import environment
 from imagegen.wheels.builds.environment import BuildEnvironment
-from imagegen.wheels.builds.local import local_wheels, missing_builds
 from imagegen.wheels.builds.run import Stage, built_wheel, check_wheel, require_sources, run, stage
 from imagegen.wheels.throttle import BuildJob, JobPlan, Machine, duration
+from imagegen.wheels.wheelhouse import local_wheels, missing_builds
 
 _CHUNK = 1 << 20  # bytes
 
