@@ -17,7 +17,7 @@ from imagegen.core import data
 from imagegen.core.errors import MatrixErrors, UsageError
 from imagegen.core.types import parse_requirement
 from imagegen.plan.matrix.model import Cell
-from imagegen.wheels.resolve import LockOptions
+from imagegen.wheels.resolve.options import LockOptions
 
 _MARK = "# Written by `imagegen lock --name`, which replaces this file; remove this line to keep it as your own.\n"
 

@@ -18,8 +18,9 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.projects.stack import read_stack
 from imagegen.plan.rules import facts_of_cell, facts_of_lock
-from imagegen.wheels import resolve
-from imagegen.wheels.resolve import LockOptions
+from imagegen.wheels.resolve.candidates import LocalWheelSelector
+from imagegen.wheels.resolve.lock import lock_cell
+from imagegen.wheels.resolve.options import LockOptions
 
 
 def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bool) -> LockedImage:
@@ -52,7 +53,7 @@ def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: L
     """Resolve the cell. Raises IncompatibleError where a rule rejects the cell or the result, and as `lock_cell`."""
     session.require_compatible(cell, facts_of_cell(cell))
     try:
-        locked = resolve.lock_cell(
+        locked = lock_cell(
             cell,
             previous,
             options,
@@ -89,11 +90,11 @@ def _unknown_project(session: Session, cell: Cell, error: LockError) -> LockErro
     return None
 
 
-def wheel_selector(session: Session, cell: Cell) -> resolve.LocalWheelSelector:
+def wheel_selector(session: Session, cell: Cell) -> LocalWheelSelector:
     """Return the selector of wheels for components that need a compiler; it reads the files of candidates."""
     from imagegen.image.inventory import subjects  # late: it imports the readers of wheels
 
-    return resolve.LocalWheelSelector(
+    return LocalWheelSelector(
         session.wheel_catalogue,
         lambda path, torch: subjects.examined(path, cell.gpus, torch),
         session.context_for(cell),

@@ -291,13 +291,14 @@ class Session:
         The lock is neither stale nor does it contradict its cell.
         """
         from imagegen.image import layers  # late, here and below: a question about no cell needs neither
-        from imagegen.wheels import resolve
+        from imagegen.wheels.resolve import candidates
+        from imagegen.wheels.resolve.lock import gpus_of
 
         wrong: list[str] = []
-        if found.gpu != resolve.gpus_of(cell, self.matrix.rules, compatibility.facts_of_lock(found, cell.base.glibc)):
+        if found.gpu != gpus_of(cell, self.matrix.rules, compatibility.facts_of_lock(found, cell.base.glibc)):
             wrong.append("gpu.driver")
         if any(wheel.file.url for wheel in found.wheels):
-            wrong += resolve.uncatalogued(found, cell, self.wheel_catalogue)
+            wrong += candidates.uncatalogued(found, cell, self.wheel_catalogue)
         return (*wrong, *layers.record_contradictions(found))
 
     def scratch_lock(self, cell: Cell, locked: Lock, error: PackagesGoneError) -> Lock:

@@ -20,7 +20,7 @@ from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedGpus, LockedSd
 from imagegen.plan.lock.sdist import SdistBuilder, build
 from imagegen.plan.matrix.model import Component, Override, Rule, Sdist, WheelAddress
 from imagegen.wheels.catalogue import Catalogue
-from imagegen.wheels.resolve import uncatalogued
+from imagegen.wheels.resolve.candidates import uncatalogued
 from tests.support.errors import raises
 from tests.support.http_server import Behaviour, Server, raw, status
 from tests.support.lock_workspace import DEB, TORCH, Workspace

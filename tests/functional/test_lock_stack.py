@@ -28,7 +28,8 @@ from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedSdist
 from imagegen.plan.matrix.model import Cell, Component, StackFile
 from imagegen.plan.matrix.model import Requirement as Asked
 from imagegen.plan.projects.stack import read_stack
-from imagegen.wheels.resolve import LockOptions, lock_cell
+from imagegen.wheels.resolve.lock import lock_cell
+from imagegen.wheels.resolve.options import LockOptions
 from tests.support.lock_workspace import Workspace
 from tests.support.matrix_samples import SMALL, complaint, load
 

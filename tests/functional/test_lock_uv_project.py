@@ -20,7 +20,8 @@ from imagegen.plan.lock import sdist as sdists
 from imagegen.plan.lock.file import LockErrors, loads
 from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedSdist
 from imagegen.plan.matrix.model import Cell
-from imagegen.wheels.resolve import LockOptions, lock_cell
+from imagegen.wheels.resolve.lock import lock_cell
+from imagegen.wheels.resolve.options import LockOptions
 from tests.support.git_server import SUBMODULE, Bare
 from tests.support.lock_workspace import Chooser
 from tests.support.lock_workspace import Workspace as Resolved

@@ -21,7 +21,9 @@ from imagegen.plan.lock import contradictions, dumps, fetch_sources, read, sdist
 from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.wheels.catalogue import Catalogue
-from imagegen.wheels.resolve import LocalWheelSelector, LockOptions, lock_cell
+from imagegen.wheels.resolve.candidates import LocalWheelSelector
+from imagegen.wheels.resolve.lock import lock_cell
+from imagegen.wheels.resolve.options import LockOptions
 from tests.support.interpreters import LOCKED
 from tests.support.machines import Debian
 

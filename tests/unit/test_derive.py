@@ -14,7 +14,7 @@ from imagegen.app.session import Session
 from imagegen.core.errors import ImagegenError, LockError, UsageError
 from imagegen.core.progress import Quiet
 from imagegen.plan.matrix.model import Cell
-from imagegen.wheels.resolve import LockOptions
+from imagegen.wheels.resolve.options import LockOptions
 
 pytestmark = pytest.mark.usefixtures("shared_results")
 

@@ -30,7 +30,8 @@ from imagegen.plan.lock.model import Lock, Record
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.projects.stack import read_stack
 from imagegen.supply.compare.difference import ComparisonFacts
-from imagegen.wheels.resolve import LockOptions, lock_cell
+from imagegen.wheels.resolve.lock import lock_cell
+from imagegen.wheels.resolve.options import LockOptions
 
 Result = Literal["unchanged", "proposed", "published", "failed"]
 

@@ -59,12 +59,21 @@ from imagegen.plan.matrix.model import Cell, GitSource, Requirement, Rule, Sdist
 from imagegen.plan.projects.stack import ProjectStack, with_needed_recipes
 from imagegen.plan.rules import Facts, facts_of_lock, minimum_version, rule_constraints
 from imagegen.wheels.find import WheelRequirement
-from imagegen.wheels.resolve import bases, copies, patches
+from imagegen.wheels.resolve import copies, patches
 from imagegen.wheels.resolve.addresses import wheels_by_address
 from imagegen.wheels.resolve.candidates import COMPILED, WheelSelector, wheel_of
 from imagegen.wheels.resolve.options import LockOptions
 from imagegen.wheels.resolve.own import OwnPackageBuilder, with_own_wheels
-from imagegen.wheels.resolve.previous import built_wheels, file_sizes, kept_versions, own_wheels, settled_packages
+from imagegen.wheels.resolve.previous import (
+    added_packages,
+    base_of,
+    built_wheels,
+    bytecode_base_of,
+    file_sizes,
+    kept_versions,
+    own_wheels,
+    settled_packages,
+)
 
 _ASKED = "the cell asks for one that is compiled for it"
 
@@ -398,11 +407,9 @@ def lock_cell(
     kept = {} if options.upgrade or previous is None else kept_versions(previous, options.packages)
     attempts = Attempts()
     locked_base = attempts.attempt(
-        lambda: bases.locked_base(cell, previous, context.settings, context.progress, upgrade=upgrade_base)
+        lambda: base_of(cell, previous, context.settings, context.progress, upgrade=upgrade_base)
     )
-    added = attempts.attempt(
-        lambda: bases.added_packages(cell, None if upgrade_base else previous, locked_base, context)
-    )
+    added = attempts.attempt(lambda: added_packages(cell, None if upgrade_base else previous, locked_base, context))
     debs = all_debs(locked_base, added) if locked_base else ()
     interpreter = lock_interpreter(cell.interpreter, cell.platform, debs)
     target = WheelTarget.of(cell.platform, cell.base, interpreter.version)
@@ -472,7 +479,7 @@ def lock_cell(
             copies=copies.read(cell, context.store),
             overrides=cell.overrides,
             added=added,
-            bytecode_base=bases.bytecode_base(cell, previous, locked_base, context),
+            bytecode_base=bytecode_base_of(cell, previous, locked_base, context),
         )
         settled = settled_packages(previous, made, kept) if previous else {}
         made = patches.complete(
