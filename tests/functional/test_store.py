@@ -278,6 +278,8 @@ def test_an_export_is_a_complete_layout_and_never_overwrites(store: Store, tmp_p
     assert {f"sha256:{path.name}" for path in (target / "blobs/sha256").iterdir()} == set(images.blobs(store))
     with raises("store-output-not-empty"):
         images.export(store, digest, target, "imagegen/x:y")
+    with raises("store-output-is-file"):
+        images.export(store, digest, target / "index.json", "imagegen/x:y")
 
 
 def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:

@@ -155,13 +155,13 @@ def test_the_registry_is_logged_into_and_the_token_is_no_argument(file: str, che
 
 
 def test_a_nightly_run_starts_from_the_last_ones_locks(checkout: WorkflowCheckout) -> None:
-    checkout.run("nightly.yml", "Take last night's locks")
+    checkout.run("nightly.yml", "Fetch the published locks")
     assert (checkout.here / "locks/a.toml").read_text() == "a 1\n"
     checkout.write("locks/a.toml", "a 2\n")
     checkout.git("commit", "-qam", "x")
     checkout.git("push", "-q", "origin", "HEAD:nightly-locks")
     checkout.git("reset", "-q", "--hard", "origin/main")
-    checkout.run("nightly.yml", "Take last night's locks")
+    checkout.run("nightly.yml", "Fetch the published locks")
     assert (checkout.here / "locks/a.toml").read_text() == "a 2\n"
 
 
@@ -178,25 +178,25 @@ def test_a_cell_is_moved_built_and_published(
 ) -> None:
     env = {"CELL": "cpu-grpo", "TO": "ghcr.io/Acme/rl", "AS_OF": "2026-11-20T00:00:00Z"}
     env |= {"OPTION": option, "PLATFORMS": platforms}
-    checkout.run("nightly.yml", "Move, build and publish", DO_IMAGEGEN="echo moved", **env)
+    checkout.run("nightly.yml", "Update, build and publish", DO_IMAGEGEN="echo moved", **env)
     line = ["nightly", "cpu-grpo", "--to", "ghcr.io/acme/rl", "--as-of", "2026-11-20T00:00:00Z", *more]
     assert checkout.calls == [["imagegen", *line]]
     assert checkout.summary.read_text() == "moved\n"
-    checkout.run("nightly.yml", "Move, build and publish", DO_IMAGEGEN="exit 1", fails=True, **env)
+    checkout.run("nightly.yml", "Update, build and publish", DO_IMAGEGEN="exit 1", fails=True, **env)
 
 
 def section(cell: str, line: str) -> ChangelogSection:
     return ChangelogSection("2026-06-02", cell, "1", "2", (line,))
 
 
-def test_the_locks_of_what_is_green_are_kept(checkout: WorkflowCheckout) -> None:
+def test_the_locks_of_published_images_are_stored(checkout: WorkflowCheckout) -> None:
     kept = [ChangelogSection("2026-06-01", "a", "0", "1", ("a is older",))]
     checkout.write("locks/CHANGES.md", changes.dumps(kept))
     for cell in "ab":
-        checkout.write(f"green/green-{cell}/{cell}.toml", f"{cell} 2\n")
-        checkout.write(f"green/green-{cell}/CHANGES.md", changes.dumps([section(cell, f"{cell} moved"), *kept]))
-    checkout.run("nightly.yml", "Keep the locks of what is green")
-    shutil.rmtree(checkout.here / "green")
+        checkout.write(f"published/published-{cell}/{cell}.toml", f"{cell} 2\n")
+        checkout.write(f"published/published-{cell}/CHANGES.md", changes.dumps([section(cell, f"{cell} moved"), *kept]))
+    checkout.run("nightly.yml", "Store the locks of published images")
+    shutil.rmtree(checkout.here / "published")
     checkout.git("fetch", "-q", "origin", "nightly-locks")
     checkout.git("checkout", "-q", "--force", "FETCH_HEAD")
     assert (checkout.here / "locks/b.toml").read_text() == "b 2\n"
@@ -204,10 +204,10 @@ def test_the_locks_of_what_is_green_are_kept(checkout: WorkflowCheckout) -> None
     assert sorted(found, key=lambda each: (each.date, each.cell)) == [
         *kept, section("a", "a moved"), section("b", "b moved"),
     ]  # fmt: skip
-    (checkout.here / "green").mkdir()
+    (checkout.here / "published").mkdir()
     before = checkout.git("rev-parse", "HEAD")
-    checkout.write("green/green-a/a.toml", "a 2\n")
-    checkout.run("nightly.yml", "Keep the locks of what is green")
+    checkout.write("published/published-a/a.toml", "a 2\n")
+    checkout.run("nightly.yml", "Store the locks of published images")
     assert checkout.git("rev-parse", "HEAD") == before, "nothing is new"
 
 
@@ -246,12 +246,12 @@ def test_a_harvest_becomes_a_pull_request(checkout: WorkflowCheckout) -> None:
 @pytest.mark.parametrize(
     ("file", "name", "line"),
     [
-        ("nightly.yml", "Prove and promote", ["--channel", "nightly", "--require-gpu"]),
-        ("release.yml", "Prove and promote", ["--require-gpu"]),
+        ("nightly.yml", "Test and publish", ["--channel", "nightly", "--require-gpu"]),
+        ("release.yml", "Test and publish", ["--require-gpu"]),
         ("release.yml", "Publish", ["--no-test"]),
     ],
 )
-def test_images_are_published_and_promoted(checkout: WorkflowCheckout, file: str, name: str, line: list[str]) -> None:
+def test_images_are_published_and_verified(checkout: WorkflowCheckout, file: str, name: str, line: list[str]) -> None:
     cell = "hopper-vllm-cu130-py311"
     env = {"CELL": cell, "IMAGE": "hopper-vllm", "TO": "ghcr.io/Acme/rl", "OPTION": "--no-test"}
     checkout.run(file, name, **env, DO_IMAGEGEN="echo sha256:1; echo sha256:2")

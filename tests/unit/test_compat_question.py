@@ -163,7 +163,7 @@ def test_another_cuda_changes_only_what_there_is_a_build_of_for_each() -> None:
         (["platform==linux/riscv64"], "there is no platform"),
         (["blackwell-vllm", "cpu-grpo"], "are several cells"),
         (["=="], "not of the form name==version"),
-        ([], "nothing is asked"),
+        ([], "there is nothing to explain"),
     ],
 )
 def test_words_that_are_not_understood_are_reported(typed: list[str], said: str) -> None:

@@ -175,13 +175,13 @@ def require_new_file(file: Path) -> None:
 
 def require_new(directory: Path) -> None:
     """Raise StoreError when something is there already: cheap to ask before long work."""
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise StoreError(
-            "the output directory is not empty",
-            code="store-output-not-empty",
-            where=str(directory),
-            fix="name another, or remove it",
-        )
+    fix = "name another, or remove it"
+    if directory.is_dir() and any(directory.iterdir()):
+        what, code = "the output directory is not empty", "store-output-not-empty"
+        raise StoreError(what, code=code, where=str(directory), fix=fix)
+    if directory.exists() and not directory.is_dir():
+        what, code = "the output directory is a file", "store-output-is-file"
+        raise StoreError(what, code=code, where=str(directory), fix=fix)
 
 
 def _place(source: Path, target: Path) -> None:

@@ -89,7 +89,9 @@ def parse_question(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vo
     for word in _joined([*words, *sets], vocabulary):
         requester.feed(word)
     if cell is None and not requester.requested:
-        raise UsageError("nothing is asked", code="usage-nothing-named", fix=f"name a cell, or versions: `{_EXAMPLE}`")
+        raise UsageError(
+            "there is nothing to explain", code="usage-nothing-named", fix=f"name a cell, or versions: `{_EXAMPLE}`"
+        )
     return requester.about(cell)
 
 
