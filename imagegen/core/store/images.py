@@ -177,11 +177,11 @@ def require_new(directory: Path) -> None:
     """Raise StoreError when something is there already: cheap to ask before long work."""
     fix = "name another, or remove it"
     if directory.is_dir() and any(directory.iterdir()):
-        what, code = "the output directory is not empty", "store-output-not-empty"
-        raise StoreError(what, code=code, where=str(directory), fix=fix)
+        raise StoreError(
+            "the output directory is not empty", code="store-output-not-empty", where=str(directory), fix=fix
+        )
     if directory.exists() and not directory.is_dir():
-        what, code = "the output directory is a file", "store-output-is-file"
-        raise StoreError(what, code=code, where=str(directory), fix=fix)
+        raise StoreError("the output directory is a file", code="store-output-is-file", where=str(directory), fix=fix)
 
 
 def _place(source: Path, target: Path) -> None:
