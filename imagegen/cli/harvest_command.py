@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from packaging.utils import InvalidName, canonicalize_name
@@ -22,13 +22,18 @@ from imagegen.plan import lock, matrix
 from imagegen.plan.harvest import harvest
 from imagegen.plan.lock.indexes import DEFAULT
 from imagegen.plan.matrix import api as shared_names
-from imagegen.plan.matrix import harvested, metadata
+from imagegen.plan.matrix import harvested, metadata, scans
 from imagegen.plan.matrix import model_types as model_table
 from imagegen.plan.matrix.metadata import PackageReleases
 from imagegen.plan.matrix.model import Component, Index
 from imagegen.plan.matrix.model_types import PACKAGES
+from imagegen.plan.matrix.scans import PackageScans
+
+if TYPE_CHECKING:
+    from imagegen.image.inventory.published import RequiredScans
 
 _NAMED = 5  # versions that one line names
+_MB = 1_000_000
 
 
 @click.command("harvest")
@@ -140,13 +145,58 @@ def _scan_wheels(
         raise UsageError("--dry-run is for --scan", code="usage-option-conflict", fix=fix)
     if verdicts:
         raise UsageError("--verdicts is not for --scan", code="usage-option-conflict")
-    from imagegen.cli.harvest_scans import scan_wheels  # late: it brings the readers of wheels
-    from imagegen.plan.matrix import scans
-
     every = app.matrix.components.values()
     packages = {_package(every, name) for name in components} or set(scans.names(app.matrix_directories))
+    _write_scans(app, sorted(packages), dry_run=dry_run, as_json=as_json)
+
+
+def _write_scans(app: App, packages: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
+    """Scan the wheels of the packages' releases that have no scan yet, and write each package's file.
+
+    Earlier scans are judged again, which needs no download. Raises FetchError, WheelError, MatrixError, StoreError.
+    """
+    from imagegen.core.net import Client  # late, as the next ones: they bring the readers of wheels
+    from imagegen.image.inventory import published
+    from imagegen.plan.harvest.scans import SINCE, judged
+
+    def known(name: str) -> PackageScans:
+        return scans.load(app.matrix_directories, name) or PackageScans(name, DEFAULT, SINCE)
+
+    today = str(dt.datetime.now(dt.UTC).date())
     settings = lock.with_indexes(app.settings, _indexes(app))
-    scan_wheels(app, sorted(packages), settings, dry_run=dry_run, as_json=as_json)
+    context = Context(app.store, settings, app.progress)
+    with Client(settings) as client:
+        requested = [published.required(known(name), client, context) for name in packages]
+        for each in requested:
+            app.progress.say(_summary(each))
+        app.progress.say(f"{sum(each.size for each in requested) / _MB:,.0f} MB to read")
+        if not dry_run:
+            requested = [replace(each, known=judged(each.known)) for each in requested]
+            for each in requested:
+                _keep_scans(app, each.known)
+            for found in published.scan(requested, client, context, today):
+                _keep_scans(app, found)
+    if as_json:
+        app.json([_result(app, each) for each in requested])
+
+
+def _summary(required: RequiredScans) -> str:
+    size = f", {required.size / _MB:,.0f} MB" if required.wheels else ""
+    wheels = counted(len(required.wheels), "wheel")
+    return f"{required.known.name}: {counted(required.releases, 'release')}, {wheels} to read{size}"
+
+
+def _keep_scans(app: App, found: PackageScans) -> None:
+    """Write a package's file if that changes it."""
+    if found.releases and found != scans.load(app.matrix_directories, found.name):
+        scans.write(found, scans.path_of(app.project / "matrices", found.name))
+
+
+def _result(app: App, required: RequiredScans) -> dict[str, Any]:
+    name = required.known.name
+    wheels = [{"wheel": wheel.link.filename, "sha256": wheel.sha256, "size": size} for wheel, size in required.wheels]
+    path = str(scans.path_of(app.project / "matrices", name))
+    return {"package": name, "path": path, "releases": required.releases, "wheels": wheels, "bytes": required.size}
 
 
 def _add_torch(app: App, requested: str, *, as_json: bool) -> None:

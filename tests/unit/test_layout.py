@@ -29,7 +29,6 @@ ORDER = [
     "core.net",
     "core.registry",
     "core.git",
-    "core.seccomp",
     "core.sandbox",
     "incontainer",
     "audit",
@@ -89,6 +88,11 @@ def imported(path: Path) -> set[str]:
 def rank(module: str) -> int:
     """Return the index in ORDER of a module's entry. Raises ValueError where it has none."""
     return max((len(entry), ORDER.index(entry)) for entry in ORDER if f"{module}.".startswith(f"{entry}."))[1]
+
+
+def test_the_order_names_what_exists() -> None:
+    modules = {name.removeprefix("imagegen.") for name in MODULES}
+    assert [entry for entry in ORDER if entry not in modules] == []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

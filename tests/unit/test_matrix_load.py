@@ -18,7 +18,7 @@ from imagegen.core.data import MAX_SOURCE_FILE
 from imagegen.core.errors import MOST, MatrixErrors
 from imagegen.core.types import EnvValue, Text
 from imagegen.plan import matrix
-from imagegen.plan.matrix.schema import json_schema
+from imagegen.plan.matrix.schema import MatrixFile
 from tests.support.matrix_samples import RULE, SHIPPED, SMALL, complaint, large, load
 
 
@@ -64,7 +64,8 @@ def test_the_shipped_matrix_has_the_images_of_the_field() -> None:
 
 
 def test_the_shipped_schema_is_what_the_code_gives(golden: Callable[[str, str], None]) -> None:
-    golden("../../matrices/schema.json", json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n")
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **MatrixFile.model_json_schema()}
+    golden("../../matrices/schema.json", json.dumps(schema, indent=2, ensure_ascii=False) + "\n")
 
 
 def test_every_file_of_the_matrix_names_the_schema() -> None:

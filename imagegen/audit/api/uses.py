@@ -368,8 +368,6 @@ def _handles(kind: ast.expr | None) -> bool:
 
 # The names of other packages that a package requires: those it uses in modules that run, with no guard before them.
 
-_Edges = Mapping[str, Collection[str]]  # path -> paths of the files that it imports
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class RequiredName:

@@ -5,7 +5,7 @@ The forms of strings are in core/types.py. Unknown keys are errors.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -508,8 +508,3 @@ class MatrixFile(Strict):
 
 
 SECTIONS = tuple(MatrixFile.model_fields)
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON schema (2020-12) of a matrix file, for editors."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **MatrixFile.model_json_schema()}
