@@ -1,9 +1,10 @@
 """The symbols that each torch release exports, so that no torch is needed to check a wheel.
 
-data/torch-exports.zst is made of PyPI's wheels for x86-64 Linux, CPython 3.11 (`imagegen harvest --torch-exports`): for
-each release the names of torch's own that the libraries in torch/lib export, all together. It is text, compressed with
-zstd: the format, the releases, and for each set of releases its bits in hexadecimal (bit i is the i-th release) and
-the names that exactly these releases export, each after a space:
+data/torch-exports.zst is made of PyPI's wheels for x86-64 Linux, CPython 3.11 (`imagegen harvest --torch-exports`),
+and data/torch-exports-aarch64.zst of those for arm64, which have CUDA from 2.11.0 on: for each release the names of
+torch's own that the libraries in torch/lib export, all together. It is text, compressed with zstd: the format, the
+releases, and for each set of releases its bits in hexadecimal (bit i is the i-th release) and the names that exactly
+these releases export, each after a space:
 
     imagegen torch-exports 1
     2.7.0 2.7.1 2.8.0
@@ -28,7 +29,8 @@ from packaging.version import Version
 
 from imagegen.core.types import minor
 
-PATH = Path(__file__).parent / "data" / "torch-exports.zst"
+_DATA = Path(__file__).parent / "data"
+PATHS = {"x86_64": _DATA / "torch-exports.zst", "aarch64": _DATA / "torch-exports-aarch64.zst"}  # by processor
 
 _FORM = "imagegen torch-exports 1"
 _LEVEL = 19  # 5 s, once for each release; 22 takes twice as long for 2 % less
@@ -81,9 +83,9 @@ class ExportIndex:
 
 
 @cache
-def shipped() -> ExportIndex:
-    """Return the index that comes with imagegen, which is read at the first call."""
-    return loads(PATH.read_bytes())
+def shipped(machine: str = "x86_64") -> ExportIndex:
+    """Return the index for a processor that comes with imagegen, which is read at the first call."""
+    return loads(PATHS[machine].read_bytes())
 
 
 def with_release(index: ExportIndex, release: str, exported: Iterable[str]) -> ExportIndex:

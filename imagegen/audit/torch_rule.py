@@ -24,14 +24,14 @@ from imagegen.audit import torch_exports
 from imagegen.audit.catalogue import data
 from imagegen.audit.demangle import demangle
 from imagegen.audit.model import Finding, Package, Severity, Subject, few, listed
-from imagegen.audit.tags import for_another_python
-from imagegen.audit.torch_exports import is_shim, owned
+from imagegen.audit.tags import MACHINES, for_another_python
+from imagegen.audit.torch_exports import ExportIndex, is_shim, owned
 from imagegen.core.text import counted
 from imagegen.core.types import minor
 
 # The symbols that a package's extensions need of torch, the releases that have them, and the one it names.
 
-X86_64 = 62  # e_machine; the index is made of wheels for it
+X86_64 = 62  # e_machine
 
 # "2.8.0.post2+cu12torch2.8cxx11abitrue", "2.1.2+pt28cu128", "libtorch_c_dlpack_addon_torch29-cuda.so"
 _NAMED = re.compile(r"(?:torch|(?<![a-z])pt)[-_.]?2[._]?(\d{1,2})(?!\d)", re.IGNORECASE)
@@ -52,10 +52,14 @@ class Fit:
 
 @dataclass(frozen=True)
 class User:
-    """A package that uses torch: for each of its files the symbols that it requires and the package does not define."""
+    """A package that uses torch: for each of its files the symbols that it requires and the package does not define.
+
+    The files are those for `machine`, an ELF file's e_machine.
+    """
 
     package: Package
     python: str | None
+    machine: int
     required: Mapping[str, frozenset[str]]
 
     def on(self, one_minor: str | None) -> Mapping[str, frozenset[str]]:
@@ -66,6 +70,11 @@ class User:
         if one_minor is None:
             return self.required
         return {path: symbols for path, symbols in self.required.items() if _named(path) in (None, one_minor)}
+
+    @property
+    def index(self) -> ExportIndex:
+        """The exports of torch's releases for the processor; empty for one without an index."""
+        return _index(self.machine)
 
     @cached_property
     def stable(self) -> bool:
@@ -86,7 +95,7 @@ class User:
     @cached_property
     def lacks(self) -> Mapping[str, frozenset[str] | None]:
         """The missing symbols by release of the index; None where the package has no files for its minor."""
-        index = torch_exports.shipped()
+        index = self.index
         on = {release: self.on(minor(release)) for release in index.releases}
         return {
             release: index.lacks(release, frozenset().union(*files.values())) if files else None
@@ -125,13 +134,15 @@ class User:
         return Fit(self.stable, self.minors, self.named or self.pinned)
 
 
-def user(package: Package, python: str | None, machine: int = X86_64) -> User | None:
+def user(package: Package, python: str | None, machine: int | None = None) -> User | None:
     """Return the package as a user of torch; None if it uses nothing of torch, and for torch itself.
 
-    Files for other machines are left out, and extension modules for other interpreters than `python` ("3.11").
+    Files for other machines are left out (None: than the one that most of its files are for), and extension modules for
+    other interpreters than `python` ("3.11").
     """
     if package.name == "torch":
         return None
+    machine = machine or _machine(package)
     required = {}
     for path, file in sorted(package.files.items()):
         elf = file.elf
@@ -143,7 +154,18 @@ def user(package: Package, python: str | None, machine: int = X86_64) -> User | 
         return None
     own = frozenset().union(*(file.elf.exported for file in package.files.values() if file.elf))
     required = {path: symbols - own for path, symbols in required.items() if symbols - own}
-    return User(package, python, required) if required else None
+    return User(package, python, machine, required) if required else None
+
+
+def _index(machine: int) -> ExportIndex:
+    return torch_exports.shipped(MACHINES[machine]) if machine in MACHINES else ExportIndex()
+
+
+def _machine(package: Package) -> int:
+    """Return the e_machine of most of its files, of those that an index of torch's exports is for."""
+    machines = (file.elf.machine for file in package.files.values() if file.elf)
+    found = Counter(machine for machine in machines if machine in MACHINES)
+    return max(found, key=lambda machine: (found[machine], -machine), default=X86_64)
 
 
 @lru_cache(1 << 14)  # the check asks, and the table of what packages run with
@@ -203,15 +225,16 @@ def fits(package: Package, python: str | None = None) -> Fit | None:
 def check(subject: Subject) -> Iterator[Finding]:
     """Packages whose extensions do not fit the torch beside them; of loose wheels, which torch they fit."""
     package = next((each for each in subject.packages if each.name == "torch"), None)
-    torch = _installed(package) if package else _released(subject.torch) if subject.torch else None
-    users = [
-        found for each in subject.packages if (found := user(each, subject.python, torch.machine if torch else X86_64))
-    ]
-    if users and subject.torch and torch is None:
-        yield Finding(
-            Severity.WARNING, "torch-unknown", "", None, f"torch {subject.torch} is not among those known: {_known()}"
-        )
+    installed = _installed(package) if package else None
+    machine = installed.machine if installed else None
+    users = [found for each in subject.packages if (found := user(each, subject.python, machine))]
+    unknown: set[int] = set()
     for each in users:
+        torch = installed or (_released(subject.torch, each.machine) if subject.torch and not package else None)
+        if subject.torch and torch is None and each.machine not in unknown:
+            unknown.add(each.machine)
+            says = f"torch {subject.torch} is not among those known: {_known(each.index)}"
+            yield Finding(Severity.WARNING, "torch-unknown", "", None, says)
         wrong = _wrong(each, torch) if torch else None
         if wrong:
             yield wrong
@@ -262,14 +285,15 @@ def _is_own(path: str) -> bool:
     return _LIBRARY.fullmatch(posixpath.basename(path)) is not None
 
 
-def _released(version: str) -> _Torch | None:
-    """PyPI's, by the index; None for a version that it does not know."""
-    index = torch_exports.shipped()
+@lru_cache(8)
+def _released(version: str, machine: int) -> _Torch | None:
+    """PyPI's for a processor, by the index; None for a version that it does not know."""
+    index = _index(machine)
     try:
         release = index.of(version)
     except ValueError:  # no version at all, or one with thousands of digits
         return None
-    return _Torch(version, X86_64, index.of_release(release), None) if release else None
+    return _Torch(version, machine, index.of_release(release), None) if release else None
 
 
 def _wrong(one: User, torch: _Torch) -> Finding | None:
@@ -350,7 +374,7 @@ def _built(one: User) -> str:
         return f"{'needs the stable ABI of' if one.stable else built} torch {_there(one)}"
     if one.fit.declared:
         return f"built for torch {one.fit.declared}, as it says"
-    return f"built for none of torch {_known()}"
+    return f"built for none of torch {_known(one.index)}"
 
 
 def _unpinned(one: User) -> Finding:
@@ -376,10 +400,10 @@ def _evidence(one: User) -> str:
         return f"fits torch {_there(one)} ({counted(count, 'symbol')}, {'stable' if one.stable else 'C++'} ABI)"
     lacks = {release: lacks for release, lacks in one.lacks.items() if lacks is not None}
     if not lacks:
-        return f"has nothing for torch {_known()}"
+        return f"has nothing for torch {_known(one.index)}"
     nearest = min(reversed(lacks), key=lambda release: len(lacks[release]))
     says = f"{nearest} lacks {len(lacks[nearest])} of {count} symbols, first {demangle(min(lacks[nearest]))}"
-    return f"fits no torch from {_known()}; {says}"
+    return f"fits no torch from {_known(one.index)}; {says}"
 
 
 def _says(one: User) -> str:
@@ -390,15 +414,15 @@ def _there(one: User) -> str:
     """Format the minors that have everything that the package requires; symbols of the stable ABI stay
     in later ones.
     """
-    newest = one.minors[-1] == minor(torch_exports.shipped().releases[-1])
-    return f"{one.minors[0]} or newer" if one.stable and newest else _runs(one.minors)
+    newest = one.minors[-1] == minor(one.index.releases[-1])
+    return f"{one.minors[0]} or newer" if one.stable and newest else _runs(one)
 
 
-def _runs(minors: tuple[str, ...]) -> str:
-    """Return minors as ranges of the index: "2.4 to 2.6, 2.8, 2.9"."""
-    known = list(dict.fromkeys(map(minor, torch_exports.shipped().releases)))
+def _runs(one: User) -> str:
+    """Return its minors as ranges of the index: "2.4 to 2.6, 2.8, 2.9"."""
+    known = list(dict.fromkeys(map(minor, one.index.releases)))
     runs: list[list[str]] = []
-    for each in minors:
+    for each in one.minors:
         if runs and known.index(each) == known.index(runs[-1][-1]) + 1:
             runs[-1].append(each)
         else:
@@ -406,6 +430,5 @@ def _runs(minors: tuple[str, ...]) -> str:
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
 
 
-def _known() -> str:
-    releases = torch_exports.shipped().releases
-    return f"{minor(releases[0])} to {minor(releases[-1])}"
+def _known(index: ExportIndex) -> str:
+    return f"{minor(index.releases[0])} to {minor(index.releases[-1])}" if index.releases else "none"

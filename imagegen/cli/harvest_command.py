@@ -203,10 +203,11 @@ def _add_torch(app: App, requested: str, *, as_json: bool) -> None:
     from imagegen.plan.harvest import torch_exports  # late: it brings the audit's readers
 
     added = torch_exports.add(requested, Context(app.store, app.settings, app.progress))
-    news = "added" if added.written else "nothing new"
-    app.progress.say(f"torch {added.release}: {added.names} names, {news} ({added.path})")
+    for each in added:
+        news = "added" if each.written else "nothing new"
+        app.progress.say(f"torch {each.release} for {each.machine}: {each.names} names, {news} ({each.path})")
     if as_json:
-        app.json({**asdict(added), "path": str(added.path)})
+        app.json([{**asdict(each), "path": str(each.path)} for each in added])
 
 
 def _refresh_interpreters(app: App, release: str, *, as_json: bool) -> None:

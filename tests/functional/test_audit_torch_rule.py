@@ -110,6 +110,19 @@ def test_a_finding_on_each_torch_that_does_not_fit_and_none_on_the_others(wheel:
             assert f"{missing} symbol" in each.evidence
 
 
+def test_a_package_for_arm64_is_compared_with_torch_for_arm64() -> None:
+    elf = Elf(183, undefined=frozenset({SET_DEVICE}))
+    one = Package("arm", "1.0", {"it/_C.abi3.so": File(1, elf=elf)}, ())
+    fit = fits(one)
+    assert fit and fit.minors == tuple(minor for minor in MINORS if int(minor[2:]) >= 11)
+    (fitting,) = found(one)
+    assert (fitting.id, fitting.evidence) == ("torch-fits", "fits torch 2.11 to 2.15 (1 symbol, C++ ABI)")
+    (unknown, _) = found(one, torch="2.10.0")
+    assert (unknown.id, unknown.evidence) == ("torch-unknown", "torch 2.10.0 is not among those known: 2.11 to 2.15")
+    lacking = replace(one, files={"it/_C.abi3.so": File(1, elf=replace(elf, undefined=frozenset({"_ZN2at4noneEv"})))})
+    assert "torch-mismatch" in {each.id for each in found(lacking, torch="2.12.0")}
+
+
 def test_what_a_finding_says() -> None:
     (finding,) = found(wheels()["vllm 0.11.0"], torch("2.9.1"))
     assert finding.evidence == (

@@ -22,7 +22,7 @@ from imagegen.core.errors import ImagegenError, StoreError, UsageError, WheelErr
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.plan.harvest import torch_exports
-from tests.support.elf_files import AARCH64, make_elf
+from tests.support.elf_files import AARCH64, X86_64, make_elf
 from tests.support.errors import raises
 from tests.support.package_index import Index
 
@@ -31,9 +31,12 @@ BEFORE = Exports(("2.15.0",), {"torch_list_size": 1, "_ZN2at4goneEv": 1})
 NAMES = ["_ZN2at5emptyEv", "torch_list_size", "aoti_torch_new", "not_torchs_own"]
 
 
-def wheel(**members: bytes) -> bytes:
+def wheel(machine: int = X86_64, **members: bytes) -> bytes:
     """A wheel of torch with two libraries, and `members` of torch/lib, _ for every dot, instead of some."""
-    libraries = {"libtorch_cuda.so": make_elf(exported=NAMES[:1]), "libtorch_cpu.so": make_elf(exported=NAMES[1:])}
+    libraries = {
+        "libtorch_cuda.so": make_elf(machine=machine, exported=NAMES[:1]),
+        "libtorch_cpu.so": make_elf(machine=machine, exported=NAMES[1:]),
+    }
     libraries |= {name.replace("__", "."): content for name, content in members.items()}
     temporary = io.BytesIO()
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -64,7 +67,12 @@ def settings(index: Index, tmp_path: Path) -> Settings:
 
 
 def add(requested: str, settings: Settings, path: Path) -> torch_exports.Added:
-    return torch_exports.add(requested, Context(Store(settings.store), settings, Quiet()), path)
+    """Add a release for x86-64 to `path`, and one for arm64 to a file beside it; return the first that was added."""
+    return torch_exports.add(requested, Context(Store(settings.store), settings, Quiet()), paths(path))[0]
+
+
+def paths(path: Path) -> dict[str, Path]:
+    return {"x86_64": path, "aarch64": path.parent / "aarch64.zst"}
 
 
 def saved(folder: Path, content: bytes, name: str = NAME) -> str:
@@ -92,13 +100,29 @@ def test_a_wheels_exports_become_a_release_once(settings: Settings, path: Path, 
     assert path.stat() == once
 
 
+def test_a_release_for_each_processor(settings: Settings, index: Index, path: Path) -> None:
+    arm64 = NAME.replace("x86_64", "aarch64")
+    paths(path)["aarch64"].write_bytes(dumps(Exports()))
+    index.files |= {f"/files/{NAME}": wheel(), f"/files/{arm64}": wheel(AARCH64)}
+    index.pages["/simple/torch/"] = "<br>".join(
+        f'<a href="{place}#sha256={hashlib.sha256(content).hexdigest()}">{place[7:]}</a>'
+        for place, content in index.files.items()
+    ).encode()
+    added = torch_exports.add("2.16.0", Context(Store(settings.store), settings, Quiet()), paths(path))
+    assert [(each.machine, each.release, each.names) for each in added] == [
+        ("x86_64", "2.16.0", 3),
+        ("aarch64", "2.16.0", 3),
+    ]
+    assert loads(paths(path)["aarch64"].read_bytes()).releases == ("2.16.0",)
+
+
 def test_the_release_of_an_index(settings: Settings, index: Index, path: Path) -> None:
     others = [
         *(
             "torch-2.16.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl",
             "torch-2.16.1-cp311-cp311-manylinux_2_28_x86_64.whl",
         ),
-        *("torch-2.16.0-cp311-cp311-win_amd64.whl", "torch-2.16.0-cp311-cp311-manylinux_2_28_aarch64.whl"),
+        "torch-2.16.0-cp311-cp311-win_amd64.whl",
         *("torch-2.16.0-cp313-cp313-manylinux_2_28_x86_64.whl", "torch-2.16.0.tar.gz", "torch-what.whl"),
     ]
     offer(index, wheel(), *others, NAME)
@@ -108,7 +132,7 @@ def test_the_release_of_an_index(settings: Settings, index: Index, path: Path) -
         add("2.17.0", settings, path)
     index.files[f"/files/{NAME}"] = wheel() + b"x"
     with raises("fetch-digest-mismatch"):
-        torch_exports.add("2.16.0", Context(Store(settings.store / "new"), settings, Quiet()), path)
+        torch_exports.add("2.16.0", Context(Store(settings.store / "new"), settings, Quiet()), paths(path))
 
 
 @pytest.mark.parametrize(
@@ -116,15 +140,20 @@ def test_the_release_of_an_index(settings: Settings, index: Index, path: Path) -
     [
         (b"no zip", NAME, WheelError, "the wheel cannot be read"),
         (wheel(libbad__so=b"\x7fELF\2\1\1" + b"\0" * 8), NAME, WheelError, "the wheel cannot be read"),
-        (wheel(libarm__so=make_elf(machine=AARCH64)), NAME, WheelError, "a library in it is not for x86-64"),
+        (wheel(libarm__so=make_elf(machine=AARCH64)), NAME, WheelError, "a library in it is not for x86_64"),
         (
             wheel().replace(b"libtorch_cuda", b"libtorch_none"),
             NAME,
             WheelError,
             "the wheel has no torch/lib/libtorch_cuda.so",
         ),
-        (b"", NAME.replace("torch-", "torchvision-"), UsageError, "is not a wheel of torch for x86-64 Linux"),
-        (b"", NAME.replace("x86_64", "aarch64"), UsageError, "is not a wheel of torch for x86-64 Linux"),
+        (
+            b"",
+            NAME.replace("torch-", "torchvision-"),
+            UsageError,
+            "is not a wheel of torch for Linux on x86_64 or aarch64",
+        ),
+        (b"", NAME.replace("x86_64", "ppc64le"), UsageError, "is not a wheel of torch for Linux on x86_64 or aarch64"),
         (b"", "torch.whl", UsageError, "is not the file name of a wheel"),
     ],
 )
@@ -158,7 +187,7 @@ def test_on_the_command_line(
 ) -> None:
     monkeypatch.setattr(sys.modules["imagegen.cli.main"], "_SIGNALS", {})  # they stay the tests' own
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(torch_exports, "add", functools.partial(torch_exports.add, path=path))
+    monkeypatch.setattr(torch_exports, "add", functools.partial(torch_exports.add, paths=paths(path)))
 
     def run(*arguments: str) -> object:
         monkeypatch.setattr(sys, "argv", ["imagegen", "harvest", "--torch-exports", *arguments])
@@ -169,9 +198,10 @@ def test_on_the_command_line(
     requested = saved(tmp_path, wheel())
     assert run(requested, "--json") == 0
     lines = capsys.readouterr()
-    assert json.loads(lines.out) == {"release": "2.16.0", "path": str(path), "names": 3, "written": True}
-    assert lines.err == f"torch 2.16.0: 3 names, added ({path})\n"
+    release = {"release": "2.16.0", "machine": "x86_64"}
+    assert json.loads(lines.out) == [{**release, "path": str(path), "names": 3, "written": True}]
+    assert lines.err == f"torch 2.16.0 for x86_64: 3 names, added ({path})\n"
     assert run(requested) == 0
-    assert capsys.readouterr().err == f"torch 2.16.0: 3 names, nothing new ({path})\n"
+    assert capsys.readouterr().err == f"torch 2.16.0 for x86_64: 3 names, nothing new ({path})\n"
     assert run(requested, "torch") == 64
     assert "--torch-exports must be used alone" in capsys.readouterr().err

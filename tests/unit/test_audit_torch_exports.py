@@ -99,7 +99,7 @@ def test_what_is_no_index_is_refused(data: bytes) -> None:
 
 
 def test_the_shipped_index() -> None:
-    data = torch_exports.PATH.read_bytes()
+    data = torch_exports.PATHS["x86_64"].read_bytes()
     assert len(data) < 700_000  # bytes
     start = time.process_time()
     index = loads(data)
@@ -111,3 +111,13 @@ def test_the_shipped_index() -> None:
     has = {each for each in index.releases if not index.lacks(each, ["_ZN3c104cuda9SetDeviceEab"])}
     assert min(has, key=Version) == "2.8.0"
     assert {"2.7.1", "2.8.0"} - has == {"2.7.1"}
+
+
+def test_the_shipped_index_for_arm64() -> None:
+    """The names are those for x86-64, but for what the compilers generate; PyPI's torch has CUDA from 2.11 on."""
+    index, other = shipped("aarch64"), shipped()
+    assert index.releases == tuple(each for each in other.releases if Version(each) >= Version("2.11"))
+    for release in index.releases:
+        names, theirs = index.of_release(release), other.of_release(release)
+        assert len(names & theirs) / len(names | theirs) > 0.9, release
+        assert not index.lacks(release, ["_ZN3c104cuda9SetDeviceEab"])

@@ -100,7 +100,7 @@ def condense(package: Package) -> tuple[ScannedLibrary, ...]:
     }
     own = {posixpath.basename(path) for path in files} | {elf.soname for _, elf in files.values()}
     needed = {name for _, elf in files.values() for name in elf.needed}
-    uses = user(package, PYTHON)
+    uses = user(package, PYTHON, X86_64)
     symbols = uses.required if uses else {}
     found = []
     for path, (file, elf) in files.items():

@@ -10,15 +10,17 @@ import shutil
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from packaging.tags import Tag
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imagegen.audit import elf, torch_exports
+from imagegen.audit.tags import MACHINES
 from imagegen.audit.window import OnDisk
 from imagegen.core import data
 from imagegen.core.context import Context
@@ -30,29 +32,36 @@ from imagegen.plan.lock.indexes import DEFAULT, IndexLink
 _LIBRARY = re.compile(r"torch/lib/[^/]+\.so(\.\d+)*")
 _CUDA = "torch/lib/libtorch_cuda.so"  # a CPU build lacks it
 _LARGEST = 4 << 30  # bytes of a library; the largest has 1.6 GB
-_X86_64 = 62  # e_machine
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
 
 
 @dataclass(frozen=True)
 class Added:
-    """The result for a release: its names in the index, and whether that is new."""
+    """The result for a release on a processor: its names in the index, and whether that is new."""
 
     release: str
+    machine: str
     path: Path
     names: int
     written: bool
 
 
-def add(requested: str, context: Context, path: Path = torch_exports.PATH) -> Added:
-    """Bring a release of torch into the index at `path`: "2.16.0" of the package index, or a wheel's file name.
+def add(requested: str, context: Context, paths: Mapping[str, Path] = torch_exports.PATHS) -> tuple[Added, ...]:
+    """Bring a release of torch into the indexes at `paths`, by processor.
 
-    Raises FetchError or WheelError for a wheel that cannot be had or used, StoreError where the index cannot be
-    written, UsageError for what is neither a release nor a wheel.
+    `requested` is "2.16.0" of the package index, where each processor has a wheel, or a wheel's file name. Raises
+    FetchError or WheelError for a wheel that cannot be had or used, StoreError where the index cannot be written,
+    UsageError for what is neither a release nor a wheel.
     """
-    wheel = Path(requested) if requested.endswith(".whl") else _fetch(requested, context)
-    release = _release(Path(requested).name) if requested.endswith(".whl") else requested
-    exported = {name for names in _exports(wheel) for name in names}
+    if requested.endswith(".whl"):
+        release, machine = _release(Path(requested).name)
+        return (_add(release, machine, Path(requested), paths[machine]),)
+    wheels = _fetch(requested, paths, context)
+    return tuple(_add(requested, machine, wheel, paths[machine]) for machine, wheel in wheels.items())
+
+
+def _add(release: str, machine: str, wheel: Path, path: Path) -> Added:
+    exported = {name for names in _exports(wheel, machine) for name in names}
     try:
         before = torch_exports.loads(data.read(path))
         after = torch_exports.with_release(before, release, exported)
@@ -62,26 +71,32 @@ def add(requested: str, context: Context, path: Path = torch_exports.PATH) -> Ad
         fix = "it is part of imagegen: have imagegen in a directory that you may write to, as a checkout is"
         what = "the index of torch's exports cannot be brought up to date"
         raise StoreError(what, where=str(path), why=str(error), fix=fix) from error
-    return Added(release, path, len(after.of_release(release)), after != before)
+    return Added(release, machine, path, len(after.of_release(release)), after != before)
 
 
-def _release(filename: str) -> str:
+def _release(filename: str) -> tuple[str, str]:
+    """Return the release and the processor of a wheel of torch."""
     try:
         name, version, _, tags = parse_wheel_filename(filename)
     except ValueError as error:
         raise UsageError(
             f"{filename} is not the file name of a wheel", code="usage-not-a-wheel", why=str(error)
         ) from error
-    if name != "torch" or not any(_is_ours(tag.platform) for tag in tags):
-        raise UsageError(f"{filename} is not a wheel of torch for x86-64 Linux", code="usage-not-a-torch-wheel")
-    return version.public
+    machine = next(filter(None, (_machine(tag) for tag in tags)), None)
+    if name != "torch" or machine is None:
+        known = " or ".join(torch_exports.PATHS)
+        raise UsageError(f"{filename} is not a wheel of torch for Linux on {known}", code="usage-not-a-torch-wheel")
+    return version.public, machine
 
 
-def _is_ours(platform: str) -> bool:
-    return platform.startswith(("manylinux", "linux")) and platform.endswith("x86_64")
+def _machine(tag: Tag) -> str | None:
+    """Return the processor that a tag for CPython on Linux names, of those that have an index."""
+    linux = tag.platform.startswith(("manylinux", "linux")) and tag.interpreter.startswith("cp")
+    return next((each for each in torch_exports.PATHS if linux and tag.platform.endswith(each)), None)
 
 
-def _fetch(release: str, context: Context) -> Path:
+def _fetch(release: str, machines: Iterable[str], context: Context) -> dict[str, Path]:
+    """Return the wheel for each of the processors that the package index has one for."""
     if not _RELEASE.fullmatch(release):
         raise UsageError(
             f'"{release}" is neither a release of torch nor a wheel',
@@ -91,31 +106,35 @@ def _fetch(release: str, context: Context) -> Path:
     url = indexes.url_of(DEFAULT, context.settings)
     if url is None:
         raise FetchError(f"no address is known for the index {DEFAULT}", code="fetch-no-index")
+    found = {}
     with Client(context.settings) as client:
-        links = [link for link in indexes.project(client, url, "torch") if _is_of(link, release)]
-        link = max(links, key=lambda each: ("cp311-cp311" in each.filename, each.filename), default=None)
-        if link is None or link.sha256 is None:
-            raise FetchError(
-                f"the index has no wheel of torch {release} for CPython on x86-64 Linux, or not its sha256",
-                code="fetch-no-release",
-            )
-        size = client.size(link.url)
-        with context.progress.meter(link.filename, size) as meter:
-            digest = client.download(link.url, context.store, sha256=link.sha256, size=size, meter=meter)
-    return context.store.path(digest)
+        links = indexes.project(client, url, "torch")
+        for machine in machines:
+            own = [link for link in links if _is_of(link, release, machine)]
+            link = max(own, key=lambda each: ("cp311-cp311" in each.filename, each.filename), default=None)
+            if link and link.sha256:
+                size = client.size(link.url)
+                with context.progress.meter(link.filename, size) as meter:
+                    digest = client.download(link.url, context.store, sha256=link.sha256, size=size, meter=meter)
+                found[machine] = context.store.path(digest)
+    if not found:
+        raise FetchError(
+            f"the index has no wheel of torch {release} for CPython on Linux, or not its sha256",
+            code="fetch-no-release",
+        )
+    return found
 
 
-def _is_of(link: IndexLink, release: str) -> bool:
+def _is_of(link: IndexLink, release: str, machine: str) -> bool:
     try:
         name, version, _, tags = parse_wheel_filename(link.filename)
     except ValueError:
         return False
     # A CPU build is another version, with a local label.
-    ours = any(_is_ours(tag.platform) and tag.interpreter.startswith("cp") for tag in tags)
-    return name == "torch" and version == Version(release) and ours
+    return name == "torch" and version == Version(release) and any(_machine(tag) == machine for tag in tags)
 
 
-def _exports(wheel: Path) -> Iterator[frozenset[str]]:
+def _exports(wheel: Path, machine: str) -> Iterator[frozenset[str]]:
     """Yield the exports of each library in torch/lib. Raises WheelError."""
     try:
         with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryFile() as temporary:
@@ -132,20 +151,23 @@ def _exports(wheel: Path) -> Iterator[frozenset[str]]:
                         why=f"{info.file_size} bytes",
                     )
                 with archive.open(info) as member:
-                    yield _exported(member, temporary)
+                    yield _exported(member, temporary, machine)
     except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
         raise WheelError(
             "the wheel cannot be read", code="wheel-unreadable", where=str(wheel), why=str(error)
         ) from error
 
 
-def _exported(member: IO[bytes], temporary: IO[bytes]) -> frozenset[str]:
-    """Return the exports of one library, which is copied to the file `temporary`. Raises OSError and ValueError."""
+def _exported(member: IO[bytes], temporary: IO[bytes], machine: str) -> frozenset[str]:
+    """Return the exports of one library for the processor, which is copied to the file `temporary`.
+
+    Raises OSError and ValueError.
+    """
     temporary.seek(0)
     temporary.truncate()
     shutil.copyfileobj(member, temporary, 1 << 20)
     temporary.flush()
     found = elf.read(OnDisk(temporary.fileno(), temporary.tell()))
-    if found.machine != _X86_64:
-        raise ValueError("a library in it is not for x86-64")
+    if MACHINES.get(found.machine) != machine:
+        raise ValueError(f"a library in it is not for {machine}")
     return found.exported
