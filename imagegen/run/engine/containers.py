@@ -174,6 +174,7 @@ class Container:
                     output[kind] += chunk
                     if len(output[kind]) > LONGEST:
                         endless.append(output[kind])
+                        shut_down(stream)  # else the engine, to end the container, waits 10 s for a reader
                         return
             except (OSError, SocketError) as error:
                 broken.append(error)
@@ -300,14 +301,20 @@ def close_stream(stream: Any, reader: threading.Thread | None = None) -> None:
 
     The SDK leaves the socket under the stream open.
     """
-    sock = getattr(stream, "_sock", stream)
-    with suppress(OSError):  # the engine has closed it
-        sock.shutdown(socket.SHUT_RDWR)
+    sock = shut_down(stream)
     if reader:
         reader.join()
     stream._response.close()  # noqa: SLF001 - the SDK keeps it there, and gives no other way
     stream.close()
     sock.close()
+
+
+def shut_down(stream: Any) -> Any:
+    """End an exec's hijacked connection for both sides, and return its socket."""
+    sock = getattr(stream, "_sock", stream)
+    with suppress(OSError):  # the engine has closed it
+        sock.shutdown(socket.SHUT_RDWR)
+    return sock
 
 
 @contextmanager
