@@ -6,10 +6,12 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from imagegen.core import net
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, LockError
@@ -116,7 +118,10 @@ def test_the_archive_comes_from_any_source_that_has_it(
 
 
 @pytest.mark.parametrize("source", ["find-links", "uv's mirror"])
-def test_other_bytes_are_refused(tmp_path: Path, made: tuple[bytes, LockedInterpreter], source: str) -> None:
+def test_other_bytes_are_refused(
+    tmp_path: Path, made: tuple[bytes, LockedInterpreter], source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(net, "Client", partial(net.Client, backoff=0.01))
     data, locked = made
     env = sources(tmp_path, data[:-1] + b"!")[source]
     with pytest.raises(MissingFiles) as raised:
