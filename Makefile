@@ -39,21 +39,24 @@ packages:
 	$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$missing >/dev/null
 
 # pip, since it is the one that reads a machine's pip settings; a new one, since old ones know no dependency groups.
+# Modules are compiled when they are first imported, which most never are.
 .venv/ready: pyproject.toml | packages
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "imagegen needs Python 3.11 or newer; make PYTHON=... names one" >&2; exit 1; }
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -q --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install -q --editable . --group dev
+	@$(BIN)/python -m pip install -q --no-compile --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install -q --no-compile --editable . --group dev
 	@touch $@
 
 quickstart: engine-up  ## build cpu-grpo, run its smoke checks, print how to run it
 	@$(BIN)/imagegen build cpu-grpo --scratch-base
 
-# The linters leave half of two cores idle: meanwhile the tests are compiled, which each test process would do again.
+# The linters leave half of two cores idle: meanwhile an engine starts, and the tests are compiled, which each test
+# process would do again.
 test: setup  ## the linters, and all tests but the slow ones
-	@$(MAKE) --no-print-directory --output-sync -j 3 lint compiled-tests
-	@$(call with_engine,$(IN_MEMORY) $(BIN)/pytest -n 3 --dist loadscope -m 'not slow')
+	@$(MAKE) --no-print-directory --output-sync -j 3 lint compiled-tests & checks=$$!; \
+	trap 'kill $$checks' EXIT; \
+	$(call with_engine,wait $$checks; $(IN_MEMORY) $(BIN)/pytest -n 3 --dist loadscope -m 'not slow')
 
 compiled-tests: setup
 	@$(BIN)/pytest -q --collect-only -m 'not slow' >/dev/null || true  # the tests themselves report what is wrong
