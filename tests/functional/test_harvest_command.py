@@ -72,7 +72,7 @@ def test_a_harvest_writes_a_file_that_the_matrix_lives_with(run: Run, index: Ind
     found = load([tmp_path / "matrices"], "pack")
     assert found
     assert found.releases["1.1"].requires == ("numpy>=2",)
-    assert run("list").code == 0  # a project that holds nothing but metadata is one
+    assert run("list", "cpu-grpo").code == 0  # a project that holds nothing but metadata is one
 
 
 def test_verdicts_are_told_as_markdown(run: Run, index: Index) -> None:

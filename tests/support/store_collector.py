@@ -1,4 +1,4 @@
-"""A process that collects garbage in a store, over and over."""
+"""A process that collects garbage in a store, over and over, and leaves builds beside it some of the processor."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from pathlib import Path
 from tests.support.machines import ROOT, Debian
 
 COLLECTOR = """
-import sys
+import sys, time
 from pathlib import Path
 from imagegen.core.store import Store, images
 print("ready", flush=True)
 while True:
     images.collect(Store(Path(sys.argv[1])), sys.argv[2:])
+    time.sleep(0.02)
 """
 
 
