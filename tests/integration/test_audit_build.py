@@ -38,16 +38,16 @@ def test_a_library_that_cannot_load_ends_a_build(project: Callable[[str, bytes],
     place = project("broken", make_elf(**MODULE, undefined=["_ZN6nobody7definesEv"]))
     layout, store = place.root / "image", Store(place.cache / "imagegen" / "store")
     for _ in range(2):
-        refused = place.run("build", "small", "--output", f"oci:{layout}", code=77)
+        refused = place.call("build", "small", "--output", f"oci:{layout}", code=77)
         assert (
             "undefined-symbol: extension 1.0: extension/_C.abi3.so: nothing defines nobody::defines()" in refused.stderr
         )
         assert f"`imagegen audit {CELL}`" in refused.stderr
         assert not layout.exists()
         assert not images.images(store)
-    recorded = place.run("lock", "small", "--record")
+    recorded = place.call("lock", "small", "--record")
     assert "the lock has its record all the same" in recorded.stderr
-    built = place.run("build", "small", "--output", f"oci:{layout}", "--no-audit")
+    built = place.call("build", "small", "--output", f"oci:{layout}", "--no-audit")
     assert "NOTE: small-cpu-py311 is not audited (--no-audit)" in built.stderr
     assert set(images.images(store).values()) == {built.stdout.split()[-1]}
     assert (layout / "index.json").exists()
@@ -55,8 +55,8 @@ def test_a_library_that_cannot_load_ends_a_build(project: Callable[[str, bytes],
 
 def test_a_sound_one_is_built_and_the_audit_is_not_asked_twice(project: Callable[[str, bytes], Place]) -> None:
     place = project("sound", make_elf(**MODULE, undefined=["malloc"]))
-    first = place.run("build", "small", "--output", f"oci:{place.root / 'one'}")
+    first = place.call("build", "small", "--output", f"oci:{place.root / 'one'}")
     assert f"auditing {CELL}" in first.stderr
-    again = place.run("build", "small", "--output", f"oci:{place.root / 'two'}")
+    again = place.call("build", "small", "--output", f"oci:{place.root / 'two'}")
     assert "audit" not in again.stderr
     assert first.stdout == again.stdout

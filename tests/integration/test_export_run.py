@@ -43,7 +43,7 @@ def machine(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Machine:
 @pytest.fixture(scope="module")
 def exported(machine: Machine) -> Path:
     directory = machine.root / "out"
-    figures = json.loads(machine.imagegen("export", "small", "-o", str(directory), "--no-audit", "--json"))
+    figures = json.loads(machine.call("export", "small", "-o", str(directory), "--no-audit", "--json").stdout)
     assert figures["image"] == machine.site.reference
     assert figures["missing_bytes"] > 11_000_000
     assert figures["parts"] == len(list(directory.glob("part-*.zst")))
@@ -94,28 +94,21 @@ def test_a_check_that_is_not_done_in_time_has_failed(exported: Path) -> None:
     assert (result["check"], result["status"]) == ("imports", "fail")
 
 
-def test_a_squashfs_runs_the_image_s_entry_point(machine: Machine) -> None:
-    """Debian has no enroot, whose rule is that /etc/rc gets the command, with the variables of /etc/environment."""
-    file = machine.root / "small.sqsh"
-    figures = json.loads(machine.imagegen("export", "small", "--no-audit", "--json", "--squashfs", str(file)))
+@pytest.fixture(scope="module")
+def squashfs(machine: Machine) -> Path:
+    """The directory of a written squashfs, small.sqsh, and of its files, in root."""
+    directory = machine.root / "squashfs"
+    directory.mkdir()
+    file = directory / "small.sqsh"
+    figures = json.loads(machine.call("export", "small", "--no-audit", "--json", "--squashfs", str(file)).stdout)
     assert (figures["image"], figures["size"]) == (machine.site.reference, file.stat().st_size)
-    root = machine.root / "squashfs-root"
-    subprocess.run(["unsquashfs", "-q", "-n", "-d", root, file], check=True, stdout=subprocess.DEVNULL)
-    environment = dict(line.split("=", 1) for line in (root / "etc/environment").read_text().splitlines())
-    command = ["chroot", str(root), "/bin/sh", "/etc/rc", "python", "-c", "import light0.m3; print(light0.m3.X)"]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert ended.stdout.splitlines()[-1] == "3"
-    assert (root / "usr/bin/perl").samefile(next((root / "usr/bin").glob("perl5.*")))
-    again = machine.root / "again.sqsh"
-    machine.imagegen("export", "small", "--no-audit", "--squashfs", str(again))
-    assert again.read_bytes() == file.read_bytes()
+    unpack = ["unsquashfs", "-q", "-n", "-d", directory / "root", file]
+    subprocess.run(unpack, check=True, stdout=subprocess.DEVNULL)
+    return directory
 
 
-def test_a_squashfs_holds_all_files_of_the_image(machine: Machine, exported: Path) -> None:
-    file = machine.root / "all.sqsh"
-    machine.imagegen("export", "small", "--no-audit", "--squashfs", str(file))
-    root = machine.root / "all"
-    subprocess.run(["unsquashfs", "-q", "-n", "-d", root, file], check=True, stdout=subprocess.DEVNULL)
+def test_a_squashfs_holds_all_files_of_the_image(squashfs: Path, exported: Path) -> None:
+    root = squashfs / "root"
     entries = json.loads(gzip.decompress((exported / "image.json.gz").read_bytes()))["entries"]
     own = {"etc/rc", "etc/fstab", "etc/environment"}
     for entry in entries:
@@ -131,3 +124,19 @@ def test_a_squashfs_holds_all_files_of_the_image(machine: Machine, exported: Pat
             assert hashlib.sha256(path.read_bytes()).hexdigest() == entry["sha256"]
     names = {str(path.relative_to(root)) for path in root.rglob("*")}
     assert names - own == {entry["path"] for entry in entries} - own
+
+
+def test_a_squashfs_runs_the_image_s_entry_point(squashfs: Path) -> None:
+    """Debian has no enroot, whose rule is that /etc/rc gets the command, with the variables of /etc/environment."""
+    root = squashfs / "root"
+    environment = dict(line.split("=", 1) for line in (root / "etc/environment").read_text().splitlines())
+    command = ["chroot", str(root), "/bin/sh", "/etc/rc", "python", "-c", "import light0.m3; print(light0.m3.X)"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "3"
+    assert (root / "usr/bin/perl").samefile(next((root / "usr/bin").glob("perl5.*")))
+
+
+def test_a_squashfs_is_the_same_each_time(machine: Machine, squashfs: Path) -> None:
+    again = machine.root / "again.sqsh"
+    machine.call("export", "small", "--no-audit", "--squashfs", str(again))
+    assert again.read_bytes() == (squashfs / "small.sqsh").read_bytes()

@@ -75,7 +75,7 @@ def undisturbed(machine: Machine, before: set[int]) -> None:
 def survive(machine: Machine, before: set[int]) -> None:
     """Check as `undisturbed` does, and that the next build gives the reference digest and leaves nothing."""
     undisturbed(machine, before)
-    assert machine.build("second") == machine.site.reference
+    assert machine.build_here("second") == machine.site.reference
     assert not list((machine.store / "tmp").iterdir())
     assert not list(machine.root.glob(".*"))
 
@@ -170,7 +170,7 @@ def test_a_base_survives_at_any_moment(site: Site, tmp_path: Path, group: bool) 
 @pytest.mark.parametrize("lost", ["empty", "zeros"])
 def test_nothing_is_trusted_after_a_power_failure(site: Site, tmp_path: Path, kind: str, lost: str) -> None:
     machine = site.machine(tmp_path / "machine")
-    machine.build("first")
+    machine.build_here("first")
     before = {path.name for path in site.warm.rglob("*")}
     fresh = [path for path in (machine.store / kind).rglob("*") if path.is_file() and path.name not in before]
     assert len(fresh) > 10

@@ -31,7 +31,7 @@ def test_a_layer_with_an_sdist_is_made_on_an_empty_store(
 ) -> None:
     """The base comes as gzip, and its tree builds the sdist and compiles: mmdebstrap takes no part."""
     machine = site.machine(tmp_path / "machine")
-    assert machine.build("image") == site.reference
+    assert machine.build_here("image") == site.reference
     full, empty = Store(machine.store), Store(tmp_path / "empty")
     lock = read(site.project / "locks" / f"{CELL}.toml")
     settings = Settings.from_environment({**os.environ, "PIP_FIND_LINKS": str(site.links)})

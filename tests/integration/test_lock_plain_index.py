@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from imagegen.cli import lock_command, nightly_command
+from imagegen.cli.app import App
+from imagegen.image import base
 from imagegen.plan import lock
 from tests.support.http_server import Folder
-from tests.support.machines import Place
+from tests.support.machines import committed
 from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.integration
@@ -51,23 +57,29 @@ def index(tmp_path: Path) -> Iterator[Folder]:
     server.close()
 
 
-def test_lock_upgrade_and_nightly(index: Folder, tmp_path: Path) -> None:
+def test_lock_upgrade_and_nightly(index: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = tmp_path / "project"
     (project / "matrices").mkdir(parents=True)
     (project / "matrices/mine.yaml").write_text(MATRIX.format(url=index.url))
-    env = {"IMAGEGEN_INDEX_PYTORCH_CPU": f"{index.url}/pytorch", "PIP_FIND_LINKS": "", "UV_FIND_LINKS": ""}
-    place = Place(project, None, env=env)
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PIP_FIND_LINKS": "", "UV_FIND_LINKS": ""}
+    env["IMAGEGEN_INDEX_PYTORCH_CPU"] = f"{index.url}/pytorch"
+    monkeypatch.setattr(base, "resolve", lambda *_: committed("cpu-grpo-cpu-py311").base)
+
+    def run(command: click.Command, *arguments: str) -> str:
+        ended = CliRunner().invoke(command, ["mine", *arguments], obj=App(env, project))
+        assert ended.exit_code == 0, (ended.stderr, ended.exception)
+        return ended.stdout
 
     def locked() -> dict[str, tuple[str, str]]:
         wheels = lock.read(project / "locks" / f"{CELL}.toml").wheels
         return {wheel.name: (wheel.file.index, wheel.version) for wheel in wheels if wheel.name != "pip"}
 
-    place.run("lock", "mine", "--upgrade")
+    run(lock_command.command, "--upgrade")
     assert locked() == {"mypkg": ("ours", "0.3.0"), "torch": ("pytorch-cpu", "2.13.0+cpu")}
     publish(tmp_path / "index/ours/mypkg", "mypkg", "0.4.0")
-    (outcome,) = json.loads(place.run("nightly", "mine", "--propose-only", "--json").stdout)
+    (outcome,) = json.loads(run(nightly_command.command, "--propose-only", "--json"))
     assert outcome["result"] == "proposed"
     assert locked() == {"mypkg": ("ours", "0.4.0"), "torch": ("pytorch-cpu", "2.13.0+cpu")}
     publish(tmp_path / "index/ours/mypkg", "mypkg", "0.5.0")
-    place.run("lock", "mine", "--upgrade")
+    run(lock_command.command, "--upgrade")
     assert locked() == {"mypkg": ("ours", "0.5.0"), "torch": ("pytorch-cpu", "2.13.0+cpu")}

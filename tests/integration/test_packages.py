@@ -74,7 +74,7 @@ def test_an_image_of_a_registry_gets_packages(hub: Hub, debian: Debian, engine: 
     gone = tarfile.TarInfo("etc/.wh.issue")
     hub.push("people/base", "1", [debian.store.read(debian.layer.diff_id), packed((gone, b""))], Env=["PATH=/usr/bin"])
     here = with_packages(project(tmp_path / "here", hub))
-    done = here.run("lock", "demo", "--record")
+    done = here.call("lock", "demo", "--record")
     assert done.returncode == 0, done.stderr
     locked = lock.read(here.lock)
     assert locked.added
@@ -99,12 +99,12 @@ def test_an_image_of_a_registry_gets_packages(hub: Hub, debian: Debian, engine: 
     with_packages(there)
     there.lock.write_text(here.lock.read_text())
     there.env["PIP_INDEX_URL"] = here.env["PIP_INDEX_URL"]
-    built = there.run("build", "demo", "--output", "oci:image")
+    built = there.call("build", "demo", "--output", "oci:image")
     assert built.returncode == 0, built.stderr
     assert built.stdout.split()[-1] == locked.record.digest
-    audited = there.run("audit", "demo")
+    audited = there.call("audit", "demo")
     assert audited.returncode == 0, audited.stdout + audited.stderr
-    shown = there.run("show", "demo")
+    shown = there.call("show", "demo")
     assert "numactl  (Base.)" in shown.stdout
     store, tag = Store(there.root / "cache/imagegen/store"), "imagegen-test/packages:1"
     engine.load(store, locked.record.digest, tag)
@@ -275,7 +275,7 @@ def test_an_image_in_ubuntus_form_gets_packages(
     matrix = here.root / "matrices" / "demo.yaml"
     packages = "packages: {hello: Says it., numactl: Binds., tree: Shows.}"
     matrix.write_text(matrix.read_text().replace("base: pulled,", f"base: pulled, {packages},"))
-    assert here.run("lock", "demo").returncode == 0
+    assert here.call("lock", "demo").returncode == 0
     text = here.lock.read_text()
     assert "file:" not in text
     assert lock.dumps(lock.read(here.lock)) == text
@@ -284,10 +284,10 @@ def test_an_image_in_ubuntus_form_gets_packages(
     deb = pool.read_bytes()
     for spoil in (lambda: pool.write_bytes(b"x" * len(deb)), pool.unlink):
         spoil()
-        done = here.run("build", "demo", "--output", "oci:image")
+        done = here.call("build", "demo", "--output", "oci:image")
         assert done.returncode in (BaseError.exit_code, FetchError.exit_code), done.stderr
         assert "hello" in done.stderr
         assert not (here.root / "image").exists()
     pool.write_bytes(deb)
-    done = here.run("build", "demo", "--output", "oci:image")
+    done = here.call("build", "demo", "--output", "oci:image")
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,7 @@ from imagegen.core.store import Store
 from imagegen.image import inputs
 from imagegen.plan import lock
 from imagegen.plan.matrix.model import Index
-from tests.support.machines import Place
+from tests.support.machines import Place, committed
 from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.integration
@@ -88,9 +88,14 @@ def _wait(port: int) -> None:
 
 
 def place(index: PrivateIndex, root: Path, env: dict[str, str]) -> Place:
-    """Return a machine with a project that takes a package of the index."""
+    """Return a machine with a project that takes a package of the index.
+
+    Its lock has a base and no package yet: resolving the base is most of the work of a first lock.
+    """
     (root / "matrices").mkdir(parents=True)
     (root / "matrices/mine.yaml").write_text(MATRIX.format(url=index.url()))
+    based = replace(committed("cpu-grpo-cpu-py311"), cell=CELL, image="mine", wheels=(), record=None)
+    lock.write(based, root / "locks" / f"{CELL}.toml")
     return Place(root, None, env={"NETRC": "/nonexistent", **env})
 
 
@@ -120,7 +125,7 @@ def files_with(text: str, root: Path) -> list[Path]:
 def test_credentials_reach_the_index_and_nothing_else(how: str, index: PrivateIndex, tmp_path: Path) -> None:
     env = given(how, index, tmp_path)
     here = place(index, tmp_path / "project", env)
-    done = here.run("lock", "mine")
+    done = here.call("lock", "mine")
     locked = lock.read(here.root / "locks" / f"{CELL}.toml")
     own = replace(locked, wheels=tuple(wheel for wheel in locked.wheels if wheel.name == "mypkg"))
     assert [(wheel.version, wheel.file.index) for wheel in own.wheels] == [("0.3.0", "ours")]
@@ -138,19 +143,21 @@ def test_credentials_reach_the_index_and_nothing_else(how: str, index: PrivateIn
 def test_a_refused_password_is_an_error_that_does_not_show_it(how: str, index: PrivateIndex, tmp_path: Path) -> None:
     env = {} if how == "none" else given(how, index, tmp_path, "wr0ng-password")
     here = place(index, tmp_path / "project", env)
-    done = here.run("lock", "mine", code=68)
+    (locked,) = (here.root / "locks").iterdir()
+    before = locked.read_bytes()
+    done = here.call("lock", "mine", code=68)
     assert re.search(r"error\[fetch-[a-z-]+\]", done.stderr)
     assert f"127.0.0.1:{index.port}" in done.stderr
     assert "Traceback" not in done.stderr
     assert "wr0ng-password" not in done.stdout + done.stderr
     assert not files_with("wr0ng-password", here.root)
-    assert not (here.root / "locks").exists()
+    assert locked.read_bytes() == before
 
 
 def test_a_wheel_without_credentials_is_missing(index: PrivateIndex, tmp_path: Path) -> None:
     env = given("netrc", index, tmp_path)
     here = place(index, tmp_path / "project", env)
-    here.run("lock", "mine")
+    here.call("lock", "mine")
     locked = lock.read(here.root / "locks" / f"{CELL}.toml")
     settings = replace(Settings.from_environment({"HOME": str(tmp_path / "empty")}), find_links=())
     context = Context(Store(tmp_path / "store"), addressed(settings, index), Quiet())

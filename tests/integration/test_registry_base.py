@@ -42,14 +42,14 @@ def test_an_image_on_a_registrys_base(hub: Hub, debian: Debian, tmp_path: Path) 
         Entrypoint=["/usr/bin/env"],
     )  # fmt: skip
     here = project(tmp_path / "here", hub)
-    done = here.run("lock", "demo", "--record")
+    done = here.call("lock", "demo", "--record")
     assert done.returncode == 0, done.stderr
     assert PASSWORD not in done.stdout + done.stderr + here.lock.read_text()
     locked = lock.read(here.lock)
     assert locked.base.content
     assert [layer.digest for layer in locked.base.content.layers] == [blob["digest"] for blob in blobs[1:]]
 
-    done = here.run("build", "demo", "--output", "oci:image")
+    done = here.call("build", "demo", "--output", "oci:image")
     assert done.returncode == 0, done.stderr
     layout = here.root / "image" / "blobs" / "sha256"
     manifest = json.loads((layout / done.stdout.split()[-1].removeprefix("sha256:")).read_bytes())
@@ -78,7 +78,7 @@ def test_an_image_on_a_registrys_base(hub: Hub, debian: Debian, tmp_path: Path) 
     there = project(tmp_path / "there", hub)
     there.lock.write_text(here.lock.read_text())
     there.env["PIP_INDEX_URL"] = here.env["PIP_INDEX_URL"]
-    again = there.run("build", "demo", "--output", "oci:image")
+    again = there.call("build", "demo", "--output", "oci:image")
     assert again.returncode == 0, again.stderr
     assert again.stdout.split()[-1] == done.stdout.split()[-1]
 
@@ -92,7 +92,7 @@ def test_a_lock_cannot_change_what_its_base_is(hub: Hub, debian: Debian, tmp_pat
     bottom = debian.store.read(debian.layer.diff_id)
     hub.push("people/base", "1", [bottom], Env=["PATH=/usr/bin"], Entrypoint=["/usr/bin/env"])
     here = project(tmp_path / "here", hub)
-    assert here.run("lock", "demo").returncode == 0
+    assert here.call("lock", "demo").returncode == 0
     sound = here.lock.read_text()
     for old, new in (
         ('entrypoint = ["/usr/bin/env"]', 'entrypoint = ["/usr/bin/attacker"]'),
@@ -100,17 +100,17 @@ def test_a_lock_cannot_change_what_its_base_is(hub: Hub, debian: Debian, tmp_pat
     ):
         assert old in sound
         here.lock.write_text(sound.replace(old, new))
-        done = here.run("build", "demo", "--output", "oci:image")
+        done = here.call("build", "demo", "--output", "oci:image")
         assert done.returncode == 72, done.stderr
         assert not (here.root / "image").exists()
     here.lock.write_text(sound)
-    assert here.run("build", "demo", "--output", "oci:image").returncode == 0
+    assert here.call("build", "demo", "--output", "oci:image").returncode == 0
 
 
 def test_the_password_is_asked_for(hub: Hub, tmp_path: Path) -> None:
     here = project(tmp_path / "here", hub)
     (here.root / "home" / "config.json").unlink()
-    done = here.run("lock", "demo")
+    done = here.call("lock", "demo")
     assert done.returncode == 68, done.stderr
     assert f"`docker login {hub.host}`" in done.stderr
 
@@ -118,8 +118,8 @@ def test_the_password_is_asked_for(hub: Hub, tmp_path: Path) -> None:
 def test_a_base_without_its_interpreter_says_so(hub: Hub, tmp_path: Path) -> None:
     hub.push("people/base", "1", [upper()])
     here = project(tmp_path / "here", hub)
-    assert here.run("lock", "demo").returncode == 0
-    done = here.run("build", "demo", "--output", "oci:image")
+    assert here.call("lock", "demo").returncode == 0
+    done = here.call("build", "demo", "--output", "oci:image")
     assert done.returncode == 72
     assert "base pulled has no /usr/bin/python3.11" in done.stderr
 
@@ -127,21 +127,21 @@ def test_a_base_without_its_interpreter_says_so(hub: Hub, tmp_path: Path) -> Non
 def test_a_tag_that_moved_moves_no_lock(hub: Hub, tmp_path: Path) -> None:
     hub.push("people/base", "1", [upper()])
     here = project(tmp_path / "here", hub)
-    assert here.run("lock", "demo").returncode == 0
+    assert here.call("lock", "demo").returncode == 0
     before = here.lock.read_bytes()
     hub.push("people/base", "1", [upper(), packed((tarfile.TarInfo("new"), b"x"))])
-    assert here.run("lock", "demo").returncode == 0
+    assert here.call("lock", "demo").returncode == 0
     assert here.lock.read_bytes() == before
-    assert here.run("lock", "demo", "--upgrade-base").returncode == 0
+    assert here.call("lock", "demo", "--upgrade-base").returncode == 0
     assert here.lock.read_bytes() != before
 
 
 def test_a_rendered_dockerfile_starts_from_the_image(hub: Hub, tmp_path: Path) -> None:
     blobs = hub.push("people/base", "1", [upper()], Env=["LD_LIBRARY_PATH=/opt/base/lib"], Entrypoint=["/usr/bin/env"])
     here = project(tmp_path / "here", hub)
-    assert here.run("lock", "demo").returncode == 0
+    assert here.call("lock", "demo").returncode == 0
     here.serve_uv(b"no uv, but nobody runs it here")
-    done = here.run("render", "demo", "-o", "out")
+    done = here.call("render", "demo", "-o", "out")
     assert done.returncode == 0, done.stderr
     layout = here.root / "out" / CELL / "base"
     digest = json.loads((layout / "index.json").read_bytes())["manifests"][0]["digest"]
@@ -162,7 +162,7 @@ def test_an_image_without_dpkg_gets_no_packages(hub: Hub, tmp_path: Path) -> Non
         place.read_text().replace("    system: debian12\n", "    system: debian12\n    packages: {git: x}\n")
     )
     before = here.lock.read_bytes()
-    done = here.run("lock", "demo")
+    done = here.call("lock", "demo")
     assert done.returncode == BaseError.exit_code
     assert "base pulled has no dpkg" in done.stderr
     assert here.lock.read_bytes() == before

@@ -36,7 +36,7 @@ def test_a_collector_at_any_point_of_a_build(
     site: Site, debian: Debian, tmp_path: Path, unknown: tuple[str, ...]
 ) -> None:
     machine = site.machine(tmp_path / "machine")
-    machine.build("first")
+    machine.build_here("first")
     forget(machine, *unknown)
     machine.build("second")
     for number in spread(machine.log.read_text().splitlines(), 8):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 
@@ -72,6 +77,22 @@ def _has_image(session: Session) -> bool:
 
 def _load_lock(text: str, path: Path, usual: Callable[..., Lock] = lock.loads) -> Lock:
     return shipped_lock(path.stem) if path.parent == shipped("locks") else usual(text, path)
+
+
+def call(*arguments: str, env: Mapping[str, str], directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run imagegen with these arguments, variables and current directory, in this process: that saves a second."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, env, clear=True),
+        mock.patch.object(sys, "argv", ["imagegen", *arguments]),
+        mock.patch.object(sys.modules["imagegen.cli.main"], "_SIGNALS", {}),  # they stay the tests' own
+        contextlib.chdir(directory),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    return subprocess.CompletedProcess(arguments, cast("int", ended.value.code), out.getvalue(), err.getvalue())
 
 
 def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], project: Path) -> Run:

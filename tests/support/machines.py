@@ -21,6 +21,7 @@ from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Base, Declarations
 from imagegen.run.engine import Engine
+from tests.support import command_line
 
 ROOT = Path(__file__).parents[2]
 PLAIN = "plain"
@@ -65,14 +66,23 @@ class Place:
 
     def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """`imagegen` with these arguments; the exit code must be `code`."""
-        env = {**os.environ, "XDG_CACHE_HOME": str(self.cache), "TZ": self.zone, "COLUMNS": "200", **self.env}
-        if self.docker_host:
-            env["DOCKER_HOST"] = self.docker_host
         done = subprocess.run(
             [*self.through, sys.executable, "-c", "from imagegen.cli import main; main()", *arguments],
-            env=env, cwd=self.root, umask=self.umask, capture_output=True, text=True, check=False,
+            env=self._variables(), cwd=self.root, umask=self.umask, capture_output=True, text=True, check=False,
         )  # fmt: skip
-        assert done.returncode == code, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return self._ended(done, code)
+
+    def call(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """As `run`, in this process, with its umask and time zone: for what a command prints, writes and returns."""
+        return self._ended(command_line.call(*arguments, env=self._variables(), directory=self.root), code)
+
+    def _variables(self) -> dict[str, str]:
+        env = {**os.environ, "XDG_CACHE_HOME": str(self.cache), "TZ": self.zone, "COLUMNS": "200", **self.env}
+        return {**env, "DOCKER_HOST": self.docker_host} if self.docker_host else env
+
+    @staticmethod
+    def _ended(done: subprocess.CompletedProcess[str], code: int) -> subprocess.CompletedProcess[str]:
+        assert done.returncode == code, f"{done.args}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import importlib.metadata
-import io
 import os
 import subprocess
 import sys
@@ -14,16 +12,12 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
-from unittest import mock
 
-import pytest
-
-from imagegen.cli import main
 from imagegen.core.data import shipped
 from imagegen.plan import lock, matrix
 from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Cell
+from tests.support import command_line
 from tests.support.interpreters import LOCKED
 from tests.support.wheels import make_wheel
 
@@ -109,19 +103,8 @@ class Project:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def call(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """As `run`, in this process, which saves a second: for what a command prints, writes and returns."""
-        out, err = io.StringIO(), io.StringIO()
-        with (
-            mock.patch.dict(os.environ, {**self.env, **(env or {})}, clear=True),
-            mock.patch.object(sys, "argv", ["imagegen", *arguments]),
-            mock.patch.object(sys.modules["imagegen.cli.main"], "_SIGNALS", {}),  # they stay the tests' own
-            contextlib.chdir(self.root),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-            pytest.raises(SystemExit) as ended,
-        ):
-            main()
-        return subprocess.CompletedProcess(arguments, cast("int", ended.value.code), out.getvalue(), err.getvalue())
+        """As `run`, in this process: for what a command prints, writes and returns."""
+        return command_line.call(*arguments, env={**self.env, **(env or {})}, directory=self.root)
 
     def leftovers(self) -> list[Path]:
         """Temporary files, of this project's imagegen and of the programs that it runs."""

@@ -22,6 +22,7 @@ from imagegen.image import base
 from imagegen.plan import lock, matrix
 from imagegen.plan.lock import sdist
 from imagegen.plan.lock.model import Lock, LockedFile, LockedSdist, LockedWheel
+from tests.support import command_line
 from tests.support.interpreters import LOCKED
 from tests.support.machines import ROOT, Debian
 from tests.support.wheels import make_wheel
@@ -208,6 +209,18 @@ class Machine:
     def build(self, output: str) -> str:
         """Run a build without interference and return its digest."""
         return self.imagegen("build", "small", "--output", f"oci:{self.root / output}").split()[-1]
+
+    def call(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run another command in this process, which saves a second, and logs no operations."""
+        env = {**os.environ, "XDG_CACHE_HOME": str(self.root / "cache"), "PIP_FIND_LINKS": str(self.site.links), **more}
+        project = ("--project", str(self.site.project))
+        done = command_line.call(*project, *arguments, env=env, directory=self.root)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def build_here(self, output: str) -> str:
+        """As `build`, in this process, which logs no operations."""
+        return self.call("build", "small", "--output", f"oci:{self.root / output}").stdout.split()[-1]
 
     def phase(self) -> str:
         """Return the phase of the last operation."""
