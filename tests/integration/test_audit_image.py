@@ -38,7 +38,7 @@ def audited(reference: str, cache: Path, **env: str) -> Subject:
 def test_an_image_is_the_same_wherever_it_is_read(site: Site, engine: Engine, machine: Place, tmp_path: Path) -> None:
     """In an engine, in a registry (the one on loopback, from which engines are served) and in a layout."""
     small = site.machine(tmp_path)
-    digest = small.build("image")
+    digest = small.build_here("image")
     store = Store(small.store)
     layout = audited(f"oci:{tmp_path / 'image'}@{digest}", tmp_path / "of-layout")
     with serving(_image(store, digest), lambda _: None) as registry:

@@ -68,11 +68,11 @@ def test_one_command_makes_a_tested_image(first: str, engine: Engine) -> None:
 
 def test_an_edit_changes_the_topmost_layer_alone(first: str, project: Place, engine: Engine) -> None:
     (project.root / "src/score_answers/__init__.py").write_text("SCALE = 2\n")
-    refused = project.run("build", IMAGE, code=67)
+    refused = project.call("build", IMAGE, code=67)
     assert "src/score_answers/__init__.py" in refused.stderr
     offline = Place(project.root, project.docker_host, env={"UV_OFFLINE": "1", "PIP_INDEX_URL": "http://127.0.0.1:1"})
-    offline.run("lock", IMAGE)
-    second = digest_of(offline.run("build", IMAGE, "--no-test"))
+    offline.call("lock", IMAGE)
+    second = digest_of(offline.call("build", IMAGE, "--no-test"))
     assert layers(project, second)[:-1] == layers(project, first)[:-1]
     assert layers(project, second)[-1] != layers(project, first)[-1]
     assert scale(engine) == "2"

@@ -81,15 +81,17 @@ class Publishing:
         report = SmokeReport(required.image, CELL, (CheckResult("imports", "pass", 0.1),))
         save_passed_report(Store(self.machine.store), passed_report(report, required, locked))
 
+    @property
+    def command(self) -> tuple[str, ...]:
+        return ("publish", "small", "--to", f"{self.way.host}/acme/{self.place}")
+
     def start(self, *options: str) -> subprocess.Popen[str]:
-        to = f"{self.way.host}/acme/{self.place}"
-        return self.machine._start("publish", "small", "--to", to, *options, DOCKER_CONFIG=str(self.home))
+        return self.machine._start(*self.command, *options, DOCKER_CONFIG=str(self.home))
 
     def run(self, *options: str) -> tuple[str, str]:
-        process = self.start(*options)
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
-        return out, err
+        """Return what a publish in this process writes to stdout and stderr."""
+        done = self.machine.call(*self.command, *options, DOCKER_CONFIG=str(self.home))
+        return done.stdout, done.stderr
 
     def killed(self, when: Callable[[str, str], bool]) -> None:
         """A publish that ends by SIGKILL at the first request of which `when` says so; the request goes nowhere."""

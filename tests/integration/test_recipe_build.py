@@ -74,9 +74,9 @@ def test_the_printed_command_makes_an_image_that_passes(
     base = built.lock.base
     gone = (replace(base.debs[0], version="1:0.1", sha256="0" * 64, path="pool/main/g/gone.deb"), *base.debs[1:])
     write_plain(own.root, replace(built.lock, base=replace(base, debs=gone), record=None))
-    own.run("render", built.lock.image, "-o", "a directory", code=72)
+    own.call("render", built.lock.image, "-o", "a directory", code=72)
     assert not (own.root / "a directory").exists()
-    done = own.run("render", built.lock.image, "-o", "a directory", "--scratch-base")
+    done = own.call("render", built.lock.image, "-o", "a directory", "--scratch-base")
     assert relocked(done)
     directory = own.root / "a directory" / built.lock.cell
     assert sorted(path.name for path in directory.iterdir()) == ["Dockerfile", "base", "support", "wheels"]

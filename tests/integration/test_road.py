@@ -63,7 +63,7 @@ def test_the_tag_runs(built: Built, engine: Engine) -> None:
 
 def test_an_unchanged_build_does_nothing(built: Built, machine: Place) -> None:
     before = {path: path.stat().st_mtime_ns for path in machine.cache.rglob("blobs/sha256/*")}
-    done = machine.run("build", PLAIN, "--no-test")
+    done = machine.call("build", PLAIN, "--no-test")
     assert digest_of(done) == built.digest
     assert {path: path.stat().st_mtime_ns for path in machine.cache.rglob("blobs/sha256/*")} == before
     assert "load" not in done.stderr
@@ -77,7 +77,7 @@ def test_a_lock_that_a_later_rule_rejects_is_refused(built: Built, machine: Plac
         "    source: me\n    date: '2026-11-20'\n    severity: error\n    evidence: measured\n"
         "    kind: breaks\n    fix: Do not.\n"
     )
-    done = own.run("build", PLAIN, "--no-test", code=66)
+    done = own.call("build", PLAIN, "--no-test", code=66)
     assert "[mine]" in done.stderr
     assert CELL in done.stderr
 
@@ -92,17 +92,17 @@ def test_a_lock_that_another_build_contradicts_is_refused(built: Built, machine:
     own = Place(tmp_path, None)
     (tmp_path / "cache").symlink_to(machine.cache)
     write_plain(tmp_path, replace(locked, record=record))
-    done = own.run("build", PLAIN, "--output", "oci:image", code=74)
+    done = own.call("build", PLAIN, "--output", "oci:image", code=74)
     assert parts[-1].name in done.stderr
     assert not (tmp_path / "image").exists()
     assert lock.read(tmp_path / "locks" / f"{CELL}.toml").record == record  # build never edits a lock
 
 
 def test_list_and_show_print_what_there_is(built: Built, machine: Place) -> None:
-    listed = {row["cell"]: row for row in json.loads(machine.run("list", "--json").stdout)}
+    listed = {row["cell"]: row for row in json.loads(machine.call("list", "--json").stdout)}
     assert listed[CELL]["locked"] == "recorded"
     assert listed[CELL]["built"] == built.digest
-    shown = machine.run("show", PLAIN).stdout
+    shown = machine.call("show", PLAIN).stdout
     assert "Its extension modules are compiled." in shown
     assert built.digest in shown
 
@@ -123,7 +123,7 @@ def test_a_forged_record_is_not_trusted(
     write_plain(tmp_path, replace(built.lock, record=record))
     engine.tag(cpu_grpo.ref, built.ref)
     try:
-        done = own.run("build", PLAIN, "--no-test", code=67)
+        done = own.call("build", PLAIN, "--no-test", code=67)
     finally:
         engine.tag(moving, built.ref)
     assert "record.digest" in done.stderr
@@ -145,19 +145,19 @@ def test_a_base_that_left_the_archive_is_refused_by_name_or_relocked_loudly(
     path = tmp_path / "locks" / f"{CELL}.toml"
     write_plain(tmp_path, replace(locked, base=replace(locked.base, debs=debs), record=None))
     before = path.read_bytes()
-    refused = own.run("build", PLAIN, "--output", "oci:image", code=72)
+    refused = own.call("build", PLAIN, "--output", "oci:image", code=72)
     assert "tzdata 1:0.1" in refused.stderr
     assert "--upgrade-base" in refused.stderr
-    done = own.run("build", PLAIN, "--output", "oci:image", "--scratch-base")
+    done = own.call("build", PLAIN, "--output", "oci:image", "--scratch-base")
     assert relocked(done)
     assert path.read_bytes() == before
     assert digest_of(done) == json.loads((tmp_path / "image/index.json").read_text())["manifests"][0]["digest"]
 
 
 def test_the_store_is_sound_afterwards(built: Built, machine: Place) -> None:
-    assert "0 damaged" in machine.run("store", "check").stderr
-    before = json.loads(machine.run("store", "size", "--json").stdout)
-    machine.run("store", "gc")
-    after = json.loads(machine.run("store", "size", "--json").stdout)
+    assert "0 damaged" in machine.call("store", "check").stderr
+    before = json.loads(machine.call("store", "size", "--json").stdout)
+    machine.call("store", "gc")
+    after = json.loads(machine.call("store", "size", "--json").stdout)
     assert 0 < after["total"] <= before["total"]
-    assert digest_of(machine.run("build", PLAIN, "--output", "oci:image", "--scratch-base")) == built.digest
+    assert digest_of(machine.call("build", PLAIN, "--output", "oci:image", "--scratch-base")) == built.digest

@@ -81,7 +81,7 @@ def verified(machine: Machine, layout: Layout) -> tuple[int, str]:
 
 def test_a_real_build_is_made_again(site: Site, tmp_path: Path) -> None:
     machine = site.machine(tmp_path)
-    digest = machine.build("out")
+    digest = machine.build_here("out")
     layout = Layout(tmp_path / "out")
     lock = locks.dumps(locks.read(site.project / "locks" / f"{CELL}.toml")).encode()
     layout.names(Descriptor(MANIFEST_TYPE, digest, len(layout.read(digest))), lock)
