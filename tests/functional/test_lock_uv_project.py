@@ -10,6 +10,7 @@ import pytest
 from packaging.version import Version
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
+from imagegen.core import git
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, LockError
@@ -89,7 +90,7 @@ class Mirror:
         self.commits = {"sub": sub[0], "other": other[0]}
         files = {
             "pyproject.toml": APP, "uv.lock": text.replace("BAD", "3" * 64).encode(), ".gitmodules": modules,
-            "packages/part/pyproject.toml": PYPROJECT, "deps/sub": (SUBMODULE, sub[0].encode()),
+            "packages/part/pyproject.toml": PYPROJECT, "deps/sub": (SUBMODULE, sub[0].encode()), "docs/page": b"p",
         }  # fmt: skip
         self.commit, self.tree = self._commit("app", files)
         self.store = Store(root / "store")
@@ -103,9 +104,11 @@ class Mirror:
         tree = bare.tree(files)
         return bare.commit(tree), tree
 
-    def cell(self, image: str = IMAGE, requires: str = '["torch", "tool>=2"]', version: str = "1.0") -> Cell:
+    def cell(
+        self, image: str = IMAGE, requires: str = '["torch", "tool>=2"]', version: str = "1.0", exclude: str = "[]"
+    ) -> Cell:
         entry = f'{{url: "https://git.example.org/app.git", commit: "{self.commit}", tree: "{self.tree}", '
-        entry += f'version: "{version}", requires: {requires}, build_requires: []}}'
+        entry += f'version: "{version}", requires: {requires}, build_requires: [], exclude: {exclude}}}'
         text = MATRIX.replace("GIT", entry)
         text = text[: text.index("    components:\n      torch: {v")] + image + text[text.index("    gpus: [sm_90]") :]
         (cell,) = load(self.root / "matrix", text).select("small")
@@ -165,6 +168,16 @@ def test_members_are_commits_of_their_own_repositories(mirror: Mirror) -> None:
     assert releases["other"] == f"3.0+local.1.git.{mirror.commits['other'][:12]}"
     assert releases["part"] == f"0.1+git.{mirror.commit[:12]}"
     assert all(map(Version, releases.values()))
+
+
+def test_a_locked_commit_gives_the_archive_that_the_lock_names(mirror: Mirror) -> None:
+    found = {wheel.name: wheel.sdist for wheel in mirror.make(mirror.cell(exclude="[docs]")).wheels if wheel.sdist}
+    for name, version in (("app", "1.0"), ("part", "0.1")):
+        locked = found[name].git
+        assert locked and locked.exclude == ("docs",)
+        source = git.TreeSource(locked.url, locked.commit, locked.tree, exclude=locked.exclude)
+        archive = git.archive(source, f"{name}-{version}", Context(mirror.store, mirror.settings, Quiet()))
+        assert archive.digest == f"sha256:{found[name].file.sha256}"
 
 
 def test_locking_again_changes_nothing(mirror: Mirror) -> None:

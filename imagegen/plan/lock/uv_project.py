@@ -64,7 +64,8 @@ class UvProject:
         self.store, self.settings, self.progress = context.store, context.settings, context.progress
         self.requirements = {each.component.package: each for each in cell.requirements}
         self.folder = f"{requested.component.package}-{self.source.metadata.version}"
-        self.archive = self._archive(git.TreeSource(self.source.url, self.source.commit, self.source.tree), self.folder)
+        tree = git.TreeSource(self.source.url, self.source.commit, self.source.tree, exclude=self.source.exclude)
+        self.archive = git.archive(tree, self.folder, context)
         require_metadata(requested, self.archive, context.store)
         self.where = f"{self.path} of {self.source.url} at {self.source.commit[:12]}"
 
@@ -90,9 +91,6 @@ class UvProject:
             archives=archives,
             choice=self.where,
         )
-
-    def _archive(self, source: git.TreeSource, folder: str) -> git.PackedTree:
-        return git.archive(source, folder, Context(self.store, self.settings, self.progress))
 
     def _text(self, path: str) -> str:
         """A file of the project's tree."""
@@ -182,8 +180,9 @@ class UvProject:
         """A member's commit with what its build backend requires, and its archive. Raises FetchError, LockError."""
         if name == self.requested.component.package:
             return self.source, self.archive
-        known = self.source.tree if place.commit == self.source.commit else None
-        return commit_source(name, version, place, known, Context(self.store, self.settings, self.progress))
+        own = place.commit == self.source.commit
+        tree, exclude = (self.source.tree, self.source.exclude) if own else (None, ())
+        return commit_source(name, version, place, tree, Context(self.store, self.settings, self.progress), exclude)
 
     def _error(self, why: str) -> LockError:
         return uv_lock.mismatch(why, self.where, "correct the image's components, or name another commit")
@@ -199,17 +198,20 @@ def route(registry: str | None, commit: GitCommit | None) -> str:
 
 
 def commit_source(
-    name: str, version: str, place: GitCommit, tree: str | None, context: Context
+    name: str, version: str, place: GitCommit, tree: str | None, context: Context, exclude: tuple[str, ...] = ()
 ) -> tuple[GitSource, git.PackedTree]:
     """Return a package's commit with what its build backend requires, and its archive; `tree` where it is known.
+
+    `exclude` as in git.TreeSource.
 
     Raises FetchError, LockError.
     """
     folder = f"{name}-{version}"
     try:
-        archive = git.archive(git.TreeSource(place.url, place.commit, tree), folder, context)
+        archive = git.archive(git.TreeSource(place.url, place.commit, tree, exclude=exclude), folder, context)
     except FetchError as error:
         raise type(error)(f"{name} of the lock file: {error.what}", why=error.why, fix=error.fix) from error
     project = pyproject(context.store, archive, folder, place.subdirectory)
     metadata = Sdist(version, (), uv_lock.build_requires(project))
-    return GitSource(place.commit[:12], place.url, place.commit, archive.tree, metadata, place.subdirectory), archive
+    source = GitSource(place.commit[:12], place.url, place.commit, archive.tree, metadata, place.subdirectory, exclude)
+    return source, archive
