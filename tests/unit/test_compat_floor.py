@@ -44,6 +44,11 @@ def test_the_highest_floor_counts_as_the_rule_writes_it() -> None:
     assert minimum_version(rules, facts("12.8"), "driver") == "525", "what is not installed asks for nothing"
 
 
+def test_a_range_that_a_rule_refuses_sets_a_floor_that_is_a_release() -> None:
+    rules = [rule("ptx", {"nvidia-cuda-nvcc": ">=13.1"}, "", then={}, conflict={"driver": "<590"})]
+    assert minimum_version(rules, facts("13.0", **{"nvidia-cuda-nvcc": "13.2.86"}), "driver") == "590"
+
+
 def test_what_cannot_refuse_sets_no_floor() -> None:
     rules = [*RULES, rule("x", {"cuda": ">=13"}, ">=999", evidence="remembered")]
     rules.append(rule("y", {"cuda": ">=13"}, ">=999", severity="warning"))

@@ -49,7 +49,7 @@ def minimum_version(rules: Iterable[Rule], facts: Facts, name: str, gpus: Iterab
 
 def _highest(literals: Iterable[Literal]) -> str | None:
     bounds = {
-        each.version
+        each.version.removesuffix(".dev0")  # PEP 440's complement of "<590" is ">=590.dev0"
         for literal in literals
         for each in SpecifierSet(literal.specifier or "")
         if each.operator in _BOUNDS
