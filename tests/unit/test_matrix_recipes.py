@@ -354,7 +354,8 @@ def test_the_shipped_recipes_are_those_of_the_field() -> None:
             assert versions, f"{cell.id} asks for {requested.pep508}"
     source = {cell.id for cell in SHIPPED.cells() if any(each.from_source for each in cell.requirements)}
     chosen = {cell.id for cell in SHIPPED.cells() if cell.axes["attention"] == "flash-attn-source"}
-    assert source == {*chosen, "openrlhf-cu130-py312"}  # its trainers import flash-attn: there is no cell without it
+    trainers = {"openrlhf-cu130-py312", "skyrl-cu130-py312"}  # they import flash-attn: there is no cell without it
+    assert source == {*chosen, *trainers}
 
 
 @pytest.mark.parametrize("name", sorted(SHIPPED.recipes))

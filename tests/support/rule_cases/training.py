@@ -5,6 +5,42 @@ from __future__ import annotations
 from tests.support.rule_cases import case, stack
 
 CASES = {
+    # measured: 0.3.0 does not import on Python 3.11
+    "skyrl-python": case(
+        stack(skyrl="0.3.0", python="3.11"),
+        stack(skyrl="0.3.0", python="3.12"),
+        stack(skyrl="0.2.0", python="3.11"),
+    ),
+    # listed: the wheels of megatron-core hold megatron/training from 0.17.0 on, and 0.16.1 does not
+    "slime-megatron-training": case(
+        stack(slime="0.3.1", megatron_core="0.16.1+slime"),
+        stack(slime="0.3.1", megatron_core="0.17.0+slime"),
+        stack(megatron_core="0.16.1"),
+    ),
+    # read: GPTModel.forward of 0.19.2 has no mtp_kwargs, slime's model.py passes it
+    "slime-megatron-patches": case(
+        stack(slime="0.3.1", megatron_core="0.19.2"),
+        stack(slime="0.3.1", megatron_core="0.19.2+slime.1"),
+        stack(megatron_core="0.19.2"),
+    ),
+    # read: http_server.py of 0.5.15.post1 has neither post_process_weights nor pull_weights
+    "slime-sglang-patches": case(
+        stack(slime="0.3.1", sglang="0.5.15.post1"),
+        stack(slime="0.3.1", sglang="0.5.15.post1+slime"),
+        stack(sglang="0.5.15.post1"),
+    ),
+    # built: the wheel of 7ea279abf holds two modules; a checkout on PYTHONPATH comes before it
+    "nemo-rl-wheel": case(
+        stack(nemo_rl="0.6.0+git.2026.08.22", megatron_bridge="0.5.0"),
+        stack(nemo_rl="0.6.0+git.2026.08.22", megatron_bridge="0.5.0", env={"PYTHONPATH": "/opt/nemo-rl"}),
+        stack(nemo_rl="0.6.0", megatron_bridge="0.5.0"),
+    ),
+    # read: the extras of uv.lock exclude each other
+    "nemo-rl-trainers": case(
+        stack(nemo_rl="0.6.0", sglang="0.5.12.post1"),
+        stack(nemo_rl="0.6.0", megatron_bridge="0.5.0"),
+        stack(sglang="0.5.12.post1"),
+    ),
     # measured: verl 0.4.1 with setuptools 84.2.1: "No module named 'pkg_resources'"
     "verl-0.4-setuptools": case(
         stack("12.4", verl="0.4.1", setuptools="84.2.1"),
