@@ -309,7 +309,10 @@ def _bottom_tree(
 
     def layers() -> Sequence[LayerDescriptor]:
         if prebuilt and not base.packages_built(added, base.key(below.base), context.store):
-            return prebuilt.fetch(context.store, context.progress)
+            try:
+                return prebuilt.fetch(context.store, context.progress)
+            except FetchError as error:
+                context.progress.say(f"note: the base and its packages are made here: {error.summary}")
         bottom, _ = _bottom_layers(below, context)
         return [*bottom, packages_layer(below, context)]
 

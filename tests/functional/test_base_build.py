@@ -6,8 +6,10 @@ import gzip
 import importlib
 import os
 import tarfile
+import threading
 from dataclasses import replace
 from functools import partial
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import cast
 
@@ -28,8 +30,9 @@ from imagegen.image.base.fetch import AptSuite, parse_deb822
 from imagegen.plan.distributions import release
 from imagegen.plan.lock.foundation import LockedBase, LockedDeb
 from tests.support.debian_archive import deb
+from tests.support.environment import environment
 from tests.support.errors import raises
-from tests.support.registry_server import packed
+from tests.support.registry_server import StandIn, packed
 
 PROGRAM = "/usr/bin/python3.11"
 DATES = {
@@ -310,6 +313,42 @@ def test_a_tree_in_use_is_never_collected(tmp_path: Path, monkeypatch: pytest.Mo
     assert module.rootfs(ONE, Context(store, settings, Quiet()), program=PROGRAM) == tree
     images.collect(store, ())
     assert interpreter.exists()
+
+
+@pytest.mark.fault(
+    "Network",
+    "a registry stalls in the middle of a base's layer that another machine has made",
+    "the download ends within its limit, and the base is made here",
+)
+def test_a_base_whose_registry_stalls_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, module = Store(tmp_path / "store"), importlib.import_module("imagegen.image.base.rootfs")
+    tar = packed((tarfile.TarInfo(PROGRAM.lstrip("/")), b"python"))
+    blob = gzip.compress(tar, mtime=0)
+    server = StandIn()
+    served = server.blob("acme/base", blob, "application/vnd.oci.image.layer.v1.tar+gzip")
+
+    def stall(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(blob)))
+        handler.end_headers()
+        handler.wfile.write(blob[:100])
+        handler.wfile.flush()
+        threading.Event().wait(1.0)
+
+    server.instead[f"/v2/acme/base/blobs/{served['digest']}"] = stall
+    settings = Settings.from_environment(environment(tmp_path))
+    said: list[str] = []
+    progress = Quiet()
+    progress.say = said.append  # type: ignore[method-assign]
+    monkeypatch.setattr(module, "build", lambda *_: LayerDescriptor.of_tar(store.write(tar), len(tar)))
+    layer = LayerDescriptor(str(served["mediaType"]), str(served["digest"]), len(blob), digest_of(tar))
+    with Client(settings, attempts=2, timeout=(0.5, 0.5), patience=2.0) as client:
+        source = registry.Repository(registry.parse(f"{server.host}/acme/base"), client, settings)
+        tree = module.rootfs(ONE, Context(store, settings, progress), module.PrebuiltBase((layer,), source), PROGRAM)
+    server.close()
+    assert (tree / PROGRAM.lstrip("/")).read_bytes() == b"python"
+    assert any("made here" in line for line in said)
+    assert not store.has(layer.digest)
 
 
 def test_a_base_that_others_made_is_unpacked_from_its_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

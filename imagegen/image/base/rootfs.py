@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagegen.core.context import Context
-from imagegen.core.errors import BaseError
+from imagegen.core.errors import BaseError, FetchError
 from imagegen.core.oci import LayerDescriptor
 from imagegen.core.progress import Progress, timed
 from imagegen.core.registry import Repository
@@ -49,11 +49,19 @@ def rootfs(
     """Return the unpacked base, built first where needed. All files belong to the caller; none is set-user-id.
 
     Where the store would have to build or fetch the base, the layers of `prebuilt` are downloaded instead and verified
-    by digest and diff_id. The tree gets its name when it is complete, and is unpacked again when `program`, an absolute
-    path, is missing in it. Raises as `build`, `image.fetch` and `PrebuiltBase.fetch` do, and BaseError when the base
-    cannot be unpacked or has no `program`.
+    by digest and diff_id; what cannot be downloaded is built or fetched all the same. The tree gets its name when it is
+    complete, and is unpacked again when `program`, an absolute path, is missing in it. Raises as `build` and
+    `image.fetch` do, and BaseError when the base cannot be unpacked or has no `program`.
     """
-    theirs = prebuilt if prebuilt and needed(locked, context.store) else None
+    if prebuilt and needed(locked, context.store):
+        try:
+            return _rootfs(locked, context, prebuilt, program)
+        except FetchError as error:
+            context.progress.say(f"note: base {locked.name} is made here: {error.summary}")
+    return _rootfs(locked, context, None, program)
+
+
+def _rootfs(locked: LockedBase, context: Context, theirs: PrebuiltBase | None, program: str | None) -> Path:
     if theirs:
         name = (key(locked) if locked.content else theirs.layers[0].diff_id).removeprefix("sha256:")
     elif locked.content:
