@@ -32,6 +32,7 @@ from typing import Any
 from imagegen.app.assemble import assemble_image, ensure_wheels
 from imagegen.app.audit import audit_report
 from imagegen.app.session import Session
+from imagegen.app.shared_layers import SharedRegistry, share_layers
 from imagegen.core import registry
 from imagegen.core.errors import FetchError, LockError, PublishError, StoreError, UsageError
 from imagegen.core.git.local import ForeignRepositoryError
@@ -428,6 +429,9 @@ def _assemble(
     store, progress = session.store, session.progress
     lock = ensure_wheels(session, cell, job.lock, builder=options.builder)
     remote = find_remote_layers(lock, job.compression, repositories, job.tags, reader, store, progress)
+    if job.compression == "zstd" and publisher.signer and publisher.trust.has_signers:
+        shared = SharedRegistry(repositories, publisher.signer, publisher.trust)
+        remote = share_layers(session, cell, lock, remote, shared)
     canonical = assemble_image(session, cell, lock, audit=options.audit, remote=remote)
     known = read_known_licences(lock, session.context_for(cell))
     for restriction in licences.restricted(lock, known):

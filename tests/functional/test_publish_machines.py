@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,14 +26,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from imagegen.app.publish import PublishedImage, Publisher, PublishOptions, publish_images
 from imagegen.cli.app import App
 from imagegen.core.context import Context
+from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
 from imagegen.core.oci import LayerDescriptor, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.types import Compression
 from imagegen.image.inventory import subjects as cell
-from imagegen.image.layers import layer, scan
+from imagegen.image.layers import layer, plan, scan
+from imagegen.image.layers.sources import previously_built_layers
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
+from imagegen.plan.matrix.model import Cell
 from imagegen.run import smoke
 from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.keys import Trust
@@ -78,13 +86,23 @@ def team(registry: Writable, engines: Engines, tmp_path: Path, monkeypatch: pyte
     return Team(tmp_path, registry, made)
 
 
+def cell_of(lock: Lock) -> Cell:
+    """The cell of a lock: as CELL but for its name and platform."""
+    return cast("Cell", SimpleNamespace(**{**vars(CELL), "id": lock.cell, "axes": lock.axes}))
+
+
 class Team:
     """A project with a key, and the machines of those who work on it."""
 
     def __init__(self, root: Path, registry: Writable, bases: list[Store]) -> None:
         self.root, self.registry, self.bases = root, registry, bases
+        self.committed: dict[str, Lock] = {}  # the project's locks, by cell
         self.key = root / "release.key"
-        private = ec.generate_private_key(ec.SECP256R1())
+        self.use_key(ec.generate_private_key(ec.SECP256R1()))
+        (root / FILE).write_text("publish: {keys: {release: release.pub}}\n")
+
+    def use_key(self, private: ec.EllipticCurvePrivateKey) -> None:
+        """Sign with this key, and trust it alone."""
         plain = serialization.NoEncryption()
         self.key.write_bytes(
             private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
@@ -93,8 +111,7 @@ class Team:
         public = private.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
-        (root / "release.pub").write_bytes(public)
-        (root / FILE).write_text("publish: {keys: {release: release.pub}}\n")
+        (self.root / "release.pub").write_bytes(public)
 
     def lock(self, *contents: bytes) -> Lock:
         """A lock of a wheel for each of the contents; its files are in no store."""
@@ -157,7 +174,12 @@ class Machine:
         self.app = SimpleNamespace(
             env=env, project=team.root, settings=real.settings, store=real.store, progress=progress,
             digest_of_inputs=lambda *_: None,  # nothing is kept of finished builds
-            matrix=SimpleNamespace(defaults=images, gpus={}, select=lambda name: (images[name],)),
+            matrix=SimpleNamespace(
+                defaults=images, gpus={}, select=lambda name: (images[name],),
+                cells=lambda: [cell_of(lock) for lock in team.committed.values()],
+            ),
+            lock_path=lambda cell: team.root / "locks" / f"{cell.id}.toml",
+            find_lock=lambda cell: team.committed.get(cell.id),
             settings_for=lambda _: real.settings,
             context_for=lambda _: Context(real.store, real.settings, progress),
         )  # fmt: skip
@@ -172,7 +194,11 @@ class Machine:
         """Publish the images of the locks as one index."""
         requested = PublishOptions(key=self.team.key if key else None, **wishes)
         publisher = Publisher(cast("App", self.app), f"{self.team.registry.host}/{to}", requested)
-        return publish_images(publisher, [(CELL, lock) for lock in locks])
+        return publish_images(publisher, [(cell_of(lock), lock) for lock in locks])
+
+    def made(self, lock: Lock) -> set[str]:
+        """Names of the lock's layers that this machine has made."""
+        return {layer.name for layer in previously_built_layers(lock, self.store).values()}
 
     def kinds(self, digest: str) -> dict[str, str | None]:
         """Name of each attached document's kind -> who attests it."""
@@ -363,3 +389,138 @@ def test_an_index_is_signed_and_its_images_are_found_behind_its_tag(team: Team, 
     assert (again[0].index, again[0].moved_tags, len(team.bases), len(engines.got)) == (index, {}, bases, 2)
     changing = [path for method, path in team.registry.requested[requested:] if method in ("PUT", "PATCH")]
     assert [path.rpartition("/")[2] for path in changing] == [*(each.digest for each in published), index]
+
+
+class Workers:
+    """Two machines that publish images with two common heavy layers, and one layer of its own each."""
+
+    def __init__(self, team: Team) -> None:
+        self.team = team
+        common = team.lock(b"a = 1\n", b"b = 1\n", b"c = 1\n", b"d = 1\n")
+        heavy = common.wheels
+        self.one = replace(common, wheels=heavy[:3])
+        self.two = replace(
+            common, cell="demo-cu130-py311", wheels=(*heavy[:2], heavy[3]), axes={**AXES, "cuda": "cu130"}
+        )
+        team.committed = {each.cell: each for each in (self.one, self.two)}
+
+    def fails(self, lock: Lock, name: str, monkeypatch: pytest.MonkeyPatch) -> Machine:
+        """A machine that fails when it has made and pushed what it makes for all workers."""
+        machine = self.team.machine(name, lock)
+        with monkeypatch.context() as patching:
+            patching.setattr("imagegen.app.publish.assemble_image", _fail)
+            with raises("publish-write-failed"):
+                machine.publish(lock, test=False)
+        return machine
+
+
+def _fail(*_: object, **__: object) -> None:
+    raise PublishError("ended by the test", code="publish-write-failed")
+
+
+@pytest.fixture
+def workers(team: Team, engines: Engines, monkeypatch: pytest.MonkeyPatch) -> Workers:
+    monkeypatch.setattr(plan, "HEAVY", 1)
+    return Workers(team)
+
+
+def test_a_worker_takes_layers_of_an_image_that_is_not_finished(
+    workers: Workers, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = workers.fails(workers.one, "one", monkeypatch)
+
+    assert one.made(workers.one) >= {"demo00", "demo01", "demo02"}
+    two = team.machine("two", workers.two)
+    published = two.publish(workers.two, test=False)
+    shared = {"base", "demo00", "demo01"}
+    assert not two.made(workers.two) & shared, "the other worker has made these"
+    assert len(team.bases) == 1
+    alone = team.machine("alone", workers.two).publish(workers.two, test=False, to="acme/else")
+    assert published.digest == alone.digest
+
+
+def test_a_base_is_shared_by_images_without_a_common_wheel(
+    workers: Workers, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (replace(each, wheels=each.wheels[2:]) for each in (workers.one, workers.two))
+    team.committed = {each.cell: each for each in (one, two)}
+    workers.fails(one, "one", monkeypatch)
+    assert len(team.bases) == 1
+    team.machine("two", two).publish(two, test=False)
+    assert len(team.bases) == 1
+
+
+@pytest.mark.fault(
+    "Publishing",
+    "a worker is killed while it pushes layers that other images share",
+    "no statement names them; the others make them; its rerun completes",
+)
+@pytest.mark.parametrize("blobs", [0, 1, 3])
+def test_a_worker_that_is_killed_while_it_pushes(blobs: int, workers: Workers, team: Team, registry: Writable) -> None:
+    one = team.machine("one", workers.one)
+    killed_in_push(one, workers.one, registry, blobs)
+    two = team.machine("two", workers.two)
+    published = two.publish(workers.two, test=False)
+    assert two.made(workers.two) >= {"base", "demo00", "demo01", "demo03"}
+    again = one.publish(workers.one, test=False)
+    assert "base" in one.made(workers.one), "it has made this before it was killed"
+    for lock, found in ((workers.one, again), (workers.two, published)):
+        alone = team.machine(f"alone-{lock.cell}", lock)
+        assert alone.publish(lock, test=False, to="acme/else").digest == found.digest
+
+
+def killed_in_push(machine: Machine, lock: Lock, registry: Writable, blobs: int) -> None:
+    """Publish in a process that SIGKILL ends when it would complete another blob after this many."""
+    children: list[int] = []
+    pushed = []
+
+    def kill(handler: BaseHTTPRequestHandler) -> bool:
+        if handler.command != "PUT" or "/blobs/uploads/" not in handler.path:
+            return False
+        pushed.append(handler.path)
+        if len(pushed) > blobs:
+            os.kill(children[0], signal.SIGKILL)
+        return len(pushed) > blobs
+
+    registry.faults.append(kill)
+    children.append(os.fork())
+    if not children[0]:
+        with suppress(BaseException):
+            machine.publish(lock, test=False)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == -signal.SIGKILL
+    registry.faults.remove(kill)
+
+
+@pytest.mark.fault(
+    "Publishing", "two workers push the same layers at the same moment", "both publish, with equal digests"
+)
+def test_workers_that_push_one_layer_at_once_both_publish(workers: Workers, team: Team, registry: Writable) -> None:
+    """The registry takes no blob before both have begun to send: neither can find the other's layers."""
+    together, meeting = threading.Barrier(2, timeout=30), threading.Event()
+
+    def meet(handler: BaseHTTPRequestHandler) -> bool:
+        if handler.command == "PUT" and not meeting.is_set():
+            with suppress(threading.BrokenBarrierError):
+                together.wait()
+            meeting.set()
+        return False
+
+    registry.faults.append(meet)
+    machines = [team.machine(name, workers.one) for name in ("one", "two")]
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda machine: machine.publish(workers.one, test=False), machines)
+    assert first.digest == second.digest
+    assert machines[0].made(workers.one) == machines[1].made(workers.one) >= {"demo00", "demo01", "demo02"}
+    assert machines[0].kinds(first.digest).keys() >= {"lock", "layers", "sbom", "provenance"}
+
+
+def test_layers_of_a_worker_that_nobody_trusts_are_made_again(
+    workers: Workers, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers.fails(workers.one, "one", monkeypatch)
+    untrusted = ec.generate_private_key(ec.SECP256R1())
+    team.use_key(untrusted)
+    two = team.machine("two", workers.two)
+    two.publish(workers.two, test=False)
+    assert two.made(workers.two) >= {"base", "demo00", "demo01", "demo03"}

@@ -273,11 +273,11 @@ def find_remote_layers(
                         scans.setdefault(key, (repository, scan))
             if required.keys() >= missing:
                 break
-    stored = _stored(repositories[0], {key: required[key] for key in missing & layers.keys() & required.keys()})
+    stored = stored_layers(repositories[0], {key: required[key] for key in missing & layers.keys() & required.keys()})
     if stored:
         what = f"{repositories[0].name} has {len(stored)} of {counted(len(missing), 'layer')} missing in this store"
         progress.say(what)
-        _import_scans(lock, scans, store, progress)
+        import_remote_scans(lock, scans, store, progress)
     recompressed = {key: other[key] for key in stored if key in other}
     return RemoteLayers(repositories[0].reader, {key: layers[key] for key in stored}, recompressed)
 
@@ -315,7 +315,7 @@ def _attested(documents: Sequence[Attached]) -> Iterator[LayersDocument]:
                 yield read_description(each.document.content)
 
 
-def _import_scans(
+def import_remote_scans(
     lock: Lock, scans: Mapping[str, tuple[RemoteRepository, str]], store: Store, progress: Progress
 ) -> None:
     """Write the attested wheel scans of the lock's wheels into the store; `scans` has repository and digest by key."""
@@ -332,7 +332,7 @@ def _import_scans(
         progress.say(f"note: the wheels are scanned here: {error}")
 
 
-def _stored(repository: RemoteRepository, layers: Mapping[str, Layer]) -> frozenset[str]:
+def stored_layers(repository: RemoteRepository, layers: Mapping[str, Layer]) -> frozenset[str]:
     """Return the keys of the layers that the repository has, or mounts from another one. Raises PublishError."""
     present = repository.writer.present(layers.values())
     return frozenset(key for key, layer in layers.items() if layer.digest in present or repository.writer.link(layer))

@@ -91,9 +91,29 @@ def attach(
         if (kind, content) not in known:
             target.attach(image, kind.media_type, content, kind.media_type, annotations if kind is LOCK else {})
     for predicate, bundle in bundles:
-        described = {"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": predicate}
-        target.attach(image, BUNDLE, bundle, BUNDLE, described)
+        target.attach(image, BUNDLE, bundle, BUNDLE, _described(predicate))
     target.verify_referrers()
+
+
+def attach_statement(
+    target: PushTarget, subjects: Sequence[Descriptor], document: Document, signer: Signer, trust: Trust
+) -> None:
+    """Attach one signed statement about all subjects, with the document as its predicate, to each of them.
+
+    Raises PublishError, FetchError, and TrustError, before anything is attached, if verification would reject this
+    signer.
+    """
+    first, *others = [subject.digest for subject in subjects]
+    predicate = str(document.kind.predicate)
+    bundle = signer.sign(statements.write(first, predicate, document.content, others))
+    _require_trusted(bundle, signer, trust)
+    for subject in subjects:
+        target.attach(subject, BUNDLE, bundle, BUNDLE, _described(predicate))
+    target.verify_referrers()
+
+
+def _described(predicate: str) -> dict[str, str]:
+    return {"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": predicate}
 
 
 def gather(repository: ReferrerSource, digest: str, trust: Trust) -> VerificationResult:

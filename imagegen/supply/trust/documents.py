@@ -39,6 +39,9 @@ LOCK = Kind("lock", "application/vnd.imagegen.lock.v1+toml", None)
 # in another compression too where they were published so, digests of the LOCK document and the image, and of all facts
 # by their keys. A client that trusts its signer need not make these layers.
 LAYERS = Kind("layers", "application/vnd.imagegen.layers.v1+json", f"{_TYPES}/layers/v1")
+# Layers of an image that is not finished, in the form of supply/publish/prebuilt.py: attached to the keys of the
+# layers, digests of their inputs and of no manifest, and as a signed statement alone.
+PREBUILT = Kind("prebuilt", "application/vnd.imagegen.prebuilt.v1+json", f"{_TYPES}/prebuilt/v1")
 SBOM = Kind("sbom", "application/vnd.cyclonedx+json", "https://cyclonedx.org/bom")
 PROVENANCE = Kind("provenance", "application/vnd.imagegen.provenance.v1+json", "https://slsa.dev/provenance/v1")
 SMOKE = Kind("smoke", "application/vnd.imagegen.smoke.v1+json", "https://in-toto.io/attestation/test-result/v0.1")
@@ -46,7 +49,7 @@ AUDIT = Kind("audit", "application/vnd.imagegen.audit.v1+json", f"{_TYPES}/audit
 # The results of `imagegen test --numerics`, one for each device (run/numerics.py).
 NUMERICS = Kind("numerics", "application/vnd.imagegen.numerics.v1+json", f"{_TYPES}/numerics/v1")
 
-KINDS = {kind.name: kind for kind in (LOCK, LAYERS, SBOM, PROVENANCE, SMOKE, AUDIT, NUMERICS)}
+KINDS = {kind.name: kind for kind in (LOCK, LAYERS, PREBUILT, SBOM, PROVENANCE, SMOKE, AUDIT, NUMERICS)}
 
 # What an audit knows of each wheel and of the base, so that an empty store need not fetch the wheel to learn it: no
 # document, but an artifact that keeps a blob for each, titled with its key. LAYERS names each, and who wants one asks

@@ -10,7 +10,7 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +73,7 @@ def _constant(text: str) -> Any:
 
 TYPE = "https://in-toto.io/Statement/v1"
 _READ = (TYPE, "https://in-toto.io/Statement/v0.1")
-_MAX_SUBJECTS = 100
+MAX_SUBJECTS = 100
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class InTotoStatement:
     predicate: bytes
 
 
-def write(subject: str, predicate_type: str, predicate: bytes = b"{}") -> bytes:
-    """The statement that `predicate`, a JSON object, holds for the image `subject`.
+def write(subject: str, predicate_type: str, predicate: bytes = b"{}", others: Sequence[str] = ()) -> bytes:
+    """The statement that `predicate`, a JSON object, holds for the image `subject`, and for the `others`.
 
     It has no name of a repository and no time: of the same image, the same bytes wherever it lies. The document stands
     in it as it is, byte by byte. Raises TrustError when it is no document that every reader reads alike.
@@ -97,10 +97,10 @@ def write(subject: str, predicate_type: str, predicate: bytes = b"{}") -> bytes:
         raise TrustError(
             f"the document for {predicate_type} cannot be signed", code="trust-statement-unsignable", why=str(error)
         ) from error
-    algorithm, _, hexadecimal = subject.partition(":")
+    subjects = [each.partition(":") for each in (subject, *others)]
     head = {
         "_type": TYPE,
-        "subject": [{"digest": {algorithm: hexadecimal}}],
+        "subject": [{"digest": {algorithm: hexadecimal}} for algorithm, _, hexadecimal in subjects],
         "predicateType": predicate_type,
     }
     opened = json.dumps(head, separators=(",", ":")).encode().removesuffix(b"}")
@@ -133,8 +133,8 @@ def same(document: bytes, predicate: bytes) -> bool:
 
 def _subjects(value: Any) -> tuple[str, ...]:
     _require(
-        isinstance(value, list) and 0 < len(value) <= _MAX_SUBJECTS,
-        f"its subject is no list of 1 to {_MAX_SUBJECTS} entries",
+        isinstance(value, list) and 0 < len(value) <= MAX_SUBJECTS,
+        f"its subject is no list of 1 to {MAX_SUBJECTS} entries",
     )
     found = []
     for each in value:

@@ -1,0 +1,127 @@
+"""Make layers that other images need too, and publish them before the image is finished, so that workers share them.
+
+The steps for one image, when several workers may publish images of one project at the same time:
+
+1. Layers that others have published are found in the registry, the base among them.
+2. The layers that this worker makes for all are made, pushed and attested.
+3. The layers of this image alone are made; meanwhile other workers publish theirs.
+4. The layers of the others are looked up again; half of those that are not there are made, pushed and attested; and so
+   on until none is left. So a worker that ended, or does not run, is replaced by the others, and no worker waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from imagegen.app.session import Session
+from imagegen.core.text import counted
+from imagegen.image.layers import Layer, Origin, RemoteLayers, ensure_layers, resolve_layers
+from imagegen.image.layers.plan import LayerPlan
+from imagegen.image.layers.sources import LayerSource, from_image, plan_base
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Cell
+from imagegen.supply.publish import prebuilt
+from imagegen.supply.publish.repository import RemoteRepository
+from imagegen.supply.trust.keys import Signer, Trust
+
+_SHARED = 2  # cells, with the one that is published
+
+
+@dataclass(frozen=True)
+class SharedRegistry:
+    """Repositories in which workers share layers, the image's own first, and the signer of what is shared."""
+
+    repositories: Sequence[RemoteRepository]
+    signer: Signer
+    trust: Trust
+
+
+def share_layers(
+    session: Session, cell: Cell, lock: Lock, remote: RemoteLayers, registry: SharedRegistry
+) -> RemoteLayers:
+    """Make the layers that the cell shares with other cells; return `remote` with those that other workers made.
+
+    Raises as `ensure_layers`, and PublishError, FetchError, TrustError.
+    """
+    overridden = {name for conflict in lock.file_conflicts for name in conflict.over}  # checked with all wheels at once
+    absent = [part for part in _absent(session, lock, remote) if part.wheels]
+    apart = [part for part in absent if not overridden & {wheel.name for wheel in part.wheels}]
+    locks, below = _locks(session, cell), plan_base(lock)
+    shares = prebuilt.share(apart, cell.id, locks)
+    base_users = [each for each in locks.values() if plan_base(each) == below]
+    if not shares.mine and not shares.theirs and len(base_users) < _SHARED:
+        return remote
+    remote = _find(session, lock, [*below, *shares.mine, *shares.theirs], remote, registry)
+    _attest(session, lock, _make(session, cell, lock, shares.mine, remote), registry)
+    theirs = _still(session, lock, shares.theirs, remote)
+    if theirs:
+        _make(session, cell, lock, shares.own, remote)
+    while theirs:
+        remote = _find(session, lock, theirs, remote, registry)
+        theirs = _still(session, lock, theirs, remote)
+        half = (len(theirs) + 1) // 2
+        _attest(session, lock, _make(session, cell, lock, theirs[:half], remote), registry)
+        theirs = theirs[half:]
+    return remote
+
+
+def _absent(session: Session, lock: Lock, remote: RemoteLayers) -> list[LayerPlan]:
+    """Return the layers that neither the store nor `remote` has."""
+    return [each.plan for each in resolve_layers(lock, session.store, remote) if each.origin is Origin.BUILD]
+
+
+def _still(session: Session, lock: Lock, parts: Sequence[LayerPlan], remote: RemoteLayers) -> list[LayerPlan]:
+    """Return those of the layers that are still absent, in their order."""
+    absent = {part.key for part in _absent(session, lock, remote)}
+    return [part for part in parts if part.key in absent]
+
+
+def _find(
+    session: Session, lock: Lock, parts: Sequence[LayerPlan], remote: RemoteLayers, registry: SharedRegistry
+) -> RemoteLayers:
+    """Return `remote` with those of the layers that other workers have published."""
+    places, keys = registry.repositories, {part.key for part in parts}
+    found = prebuilt.find(keys, lock, places, registry.trust, session.store, session.progress)
+    if not found:
+        return remote
+    names = ", ".join(sorted(layer.name for layer in found.values()))
+    session.progress.say(f"{places[0].name} has {counted(len(found), 'layer')} of other workers: {names}")
+    return replace(remote, repository=places[0].reader, layers={**remote.layers, **found})
+
+
+def _make(
+    session: Session, cell: Cell, lock: Lock, parts: Sequence[LayerPlan], remote: RemoteLayers
+) -> tuple[Layer, ...]:
+    """Make those of the layers that are absent, and the base where it is absent; return what was made."""
+    below, parts = {part.key for part in plan_base(lock)}, _still(session, lock, parts, remote)
+    if not parts and not below & {part.key for part in _absent(session, lock, remote)}:
+        return ()
+    sources = [each for each in resolve_layers(lock, session.store, remote) if each.plan.key in below]
+    sources += [LayerSource(part, Origin.BUILD) for part in parts]
+    return tuple(ensure_layers(_part_of(lock, parts), sources, session.context_for(cell), remote))
+
+
+def _attest(session: Session, lock: Lock, made: Sequence[Layer], registry: SharedRegistry) -> None:
+    """Publish layers; those of a registry's image are known by that image."""
+    theirs = {layer.key for layer in from_image(lock)}
+    layers = [layer for layer in made if layer.key not in theirs]
+    if layers:
+        keys = {layer.key for layer in layers}
+        some = _part_of(lock, [each.plan for each in resolve_layers(lock, session.store) if each.plan.key in keys])
+        prebuilt.attest(
+            layers, some, registry.repositories[0], session.store, registry.signer, registry.trust, session.progress
+        )
+
+
+def _part_of(lock: Lock, parts: Sequence[LayerPlan]) -> Lock:
+    """Return the lock with the wheels of these layers alone."""
+    return replace(lock, wheels=tuple(wheel for part in parts for wheel in part.wheels))
+
+
+def _locks(session: Session, cell: Cell) -> dict[str, Lock]:
+    """Return the locks of the cells that may share layers, by cell: the project's own, else the shipped ones."""
+    cells = session.matrix.cells()
+    own = [each for each in cells if session.lock_path(each).is_relative_to(session.project)]
+    chosen = own if cell in own else cells
+    return {each.id: found for each in chosen if (found := session.find_lock(each))}
