@@ -136,7 +136,7 @@ def measure(way: str, app: App, project: Path, root: Path) -> list[results.Value
     with registry(app, root) as proxy:
         to = f"127.0.0.1:{proxy.port}/workers"
         if way.startswith("known"):
-            first = Worker(project / "first", [FIRST])
+            first = Worker(root / "first", [FIRST])
             first.start(project, to)
             first.wait()
         received, sent = proxy.received, proxy.sent

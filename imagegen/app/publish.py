@@ -6,7 +6,8 @@ The order keeps the promises, since a registry has no transaction:
    begun and cancelled), an immutable tag that names another image.
 2. Tags that an interrupted run moved in part are rolled back (`recover`), so each run starts from tags that agree.
 3. Wheels without an index are compiled; layers that a trusted attestation describes are found in the registry; the
-   others are built, and the image is audited.
+   others are built, and the image is audited. Layers that other images need too are pushed and attested as soon as they
+   are built (`app.shared_layers`).
 4. The blobs, then the manifest under its digest. No tag names it yet: after an interruption here the next run finds
    the blobs, and the registry's garbage collection may take them.
 5. The attestations and signatures, before any tag, so that no tag names an image without them. Then the index, where
@@ -172,8 +173,14 @@ class Publisher:
         return registry.parse(f"{self.to}/{image}")
 
     def repositories(self, client: Client, image: str) -> tuple[RemoteRepository, list[RemoteRepository]]:
-        """Return the image's repository, which mounts blobs from the others, and the project's other ones."""
-        others = sorted(other for other in self.session.matrix.defaults if other != image)
+        """Return the image's repository, which mounts blobs from the others, and the project's other ones.
+
+        Images that the project itself has locked come first: blobs are mounted from a limited number of repositories.
+        """
+        session = self.session
+        locked = [cell for cell in session.matrix.cells() if session.has_lock(cell)]
+        own = {cell.image for cell in locked if session.lock_path(cell).is_relative_to(session.project)}
+        others = sorted(session.matrix.defaults.keys() - {image}, key=lambda other: (other not in own, other))
         siblings = [self.reference(other) for other in others]
         return (
             self.repository(client, self.reference(image), siblings),
@@ -430,7 +437,8 @@ def _assemble(
     lock = ensure_wheels(session, cell, job.lock, builder=options.builder)
     remote = find_remote_layers(lock, job.compression, repositories, job.tags, reader, store, progress)
     if job.compression == "zstd" and publisher.signer and publisher.trust.has_signers:
-        shared = SharedRegistry(repositories, publisher.signer, publisher.trust)
+        by_image = {each.reference.name.rpartition("/")[2]: each for each in repositories}
+        shared = SharedRegistry(repositories[0], by_image, publisher.signer, publisher.trust)
         remote = share_layers(session, cell, lock, remote, shared)
     canonical = assemble_image(session, cell, lock, audit=options.audit, remote=remote)
     known = read_known_licences(lock, session.context_for(cell))

@@ -5,16 +5,18 @@ The steps for one image, when several workers may publish images of one project 
 1. Layers that others have published are found in the registry, the base among them.
 2. The layers that this worker makes for all are made, pushed and attested.
 3. The layers of this image alone are made; meanwhile other workers publish theirs.
-4. The layers of the others are looked up again; half of those that are not there are made, pushed and attested; and so
-   on until none is left. So a worker that ended, or does not run, is replaced by the others, and no worker waits.
+4. The layers of the others are looked up again; a quarter of those that are not there are made, pushed and attested;
+   and so on until none is left. So the others replace a worker that ended, or does not run, and no worker waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from imagegen.app.session import Session
+from imagegen.core.errors import LockError
 from imagegen.core.text import counted
 from imagegen.image.layers import Layer, Origin, RemoteLayers, ensure_layers, resolve_layers
 from imagegen.image.layers.plan import LayerPlan
@@ -26,13 +28,15 @@ from imagegen.supply.publish.repository import RemoteRepository
 from imagegen.supply.trust.keys import Signer, Trust
 
 _SHARED = 2  # cells, with the one that is published
+_ROUNDS = 4  # a larger number makes fewer layers twice, and downloads fewer at a time where no other worker runs
 
 
 @dataclass(frozen=True)
 class SharedRegistry:
-    """Repositories in which workers share layers, the image's own first, and the signer of what is shared."""
+    """Repositories in which workers share layers, by image, and the signer of what is shared; `own` is the image's."""
 
-    repositories: Sequence[RemoteRepository]
+    own: RemoteRepository
+    repositories: Mapping[str, RemoteRepository]
     signer: Signer
     trust: Trust
 
@@ -44,25 +48,28 @@ def share_layers(
 
     Raises as `ensure_layers`, and PublishError, FetchError, TrustError.
     """
+    absent = _absent(session, lock, remote)
+    if not absent:
+        return remote
     overridden = {name for conflict in lock.file_conflicts for name in conflict.over}  # checked with all wheels at once
-    absent = [part for part in _absent(session, lock, remote) if part.wheels]
-    apart = [part for part in absent if not overridden & {wheel.name for wheel in part.wheels}]
+    apart = [part for part in absent if part.wheels and not overridden & {wheel.name for wheel in part.wheels}]
     locks, below = _locks(session, cell), plan_base(lock)
     shares = prebuilt.share(apart, cell.id, locks)
     base_users = [each for each in locks.values() if plan_base(each) == below]
     if not shares.mine and not shares.theirs and len(base_users) < _SHARED:
         return remote
-    remote = _find(session, lock, [*below, *shares.mine, *shares.theirs], remote, registry)
+    images = prebuilt.images_by_layer(locks.values())
+    remote = _find(session, lock, [*below, *shares.mine, *shares.theirs], images, remote, registry)
     _attest(session, lock, _make(session, cell, lock, shares.mine, remote), registry)
     theirs = _still(session, lock, shares.theirs, remote)
     if theirs:
         _make(session, cell, lock, shares.own, remote)
     while theirs:
-        remote = _find(session, lock, theirs, remote, registry)
+        remote = _find(session, lock, theirs, images, remote, registry)
         theirs = _still(session, lock, theirs, remote)
-        half = (len(theirs) + 1) // 2
-        _attest(session, lock, _make(session, cell, lock, theirs[:half], remote), registry)
-        theirs = theirs[half:]
+        some = -(-len(theirs) // _ROUNDS)
+        _attest(session, lock, _make(session, cell, lock, theirs[:some], remote), registry)
+        theirs = theirs[some:]
     return remote
 
 
@@ -78,16 +85,21 @@ def _still(session: Session, lock: Lock, parts: Sequence[LayerPlan], remote: Rem
 
 
 def _find(
-    session: Session, lock: Lock, parts: Sequence[LayerPlan], remote: RemoteLayers, registry: SharedRegistry
+    session: Session,
+    lock: Lock,
+    parts: Sequence[LayerPlan],
+    images: Mapping[str, Collection[str]],
+    remote: RemoteLayers,
+    registry: SharedRegistry,
 ) -> RemoteLayers:
-    """Return `remote` with those of the layers that other workers have published."""
-    places, keys = registry.repositories, {part.key for part in parts}
-    found = prebuilt.find(keys, lock, places, registry.trust, session.store, session.progress)
+    """Return `remote` with those of the layers that other workers have published; `images` are those with a layer."""
+    places = {part.key: [registry.repositories[image] for image in sorted(images.get(part.name, ()))] for part in parts}
+    found = prebuilt.find(places, lock, registry.own, registry.trust, session.store, session.progress)
     if not found:
         return remote
     names = ", ".join(sorted(layer.name for layer in found.values()))
-    session.progress.say(f"{places[0].name} has {counted(len(found), 'layer')} of other workers: {names}")
-    return replace(remote, repository=places[0].reader, layers={**remote.layers, **found})
+    session.progress.say(f"{registry.own.name} has {counted(len(found), 'layer')} of other workers: {names}")
+    return replace(remote, repository=registry.own.reader, layers={**remote.layers, **found})
 
 
 def _make(
@@ -109,9 +121,7 @@ def _attest(session: Session, lock: Lock, made: Sequence[Layer], registry: Share
     if layers:
         keys = {layer.key for layer in layers}
         some = _part_of(lock, [each.plan for each in resolve_layers(lock, session.store) if each.plan.key in keys])
-        prebuilt.attest(
-            layers, some, registry.repositories[0], session.store, registry.signer, registry.trust, session.progress
-        )
+        prebuilt.attest(layers, some, registry.own, session.store, registry.signer, registry.trust, session.progress)
 
 
 def _part_of(lock: Lock, parts: Sequence[LayerPlan]) -> Lock:
@@ -120,8 +130,15 @@ def _part_of(lock: Lock, parts: Sequence[LayerPlan]) -> Lock:
 
 
 def _locks(session: Session, cell: Cell) -> dict[str, Lock]:
-    """Return the locks of the cells that may share layers, by cell: the project's own, else the shipped ones."""
+    """Return the locks of the cells that may share layers, by cell: the project's own, else the shipped ones.
+
+    A lock that cannot be read ends the publishing of its own cell alone.
+    """
     cells = session.matrix.cells()
     own = [each for each in cells if session.lock_path(each).is_relative_to(session.project)]
-    chosen = own if cell in own else cells
-    return {each.id: found for each in chosen if (found := session.find_lock(each))}
+    locks: dict[str, Lock] = {}
+    for each in own if cell in own else cells:
+        with suppress(LockError):
+            if found := session.find_lock(each):
+                locks[each.id] = found
+    return locks

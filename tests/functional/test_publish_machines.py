@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from imagegen.app.publish import PublishedImage, Publisher, PublishOptions, publish_images
 from imagegen.cli.app import App
 from imagegen.core.context import Context
-from imagegen.core.errors import PublishError
+from imagegen.core.errors import LockError, PublishError
 from imagegen.core.net import Client
 from imagegen.core.oci import LayerDescriptor, digest_of
 from imagegen.core.progress import Quiet
@@ -88,7 +88,8 @@ def team(registry: Writable, engines: Engines, tmp_path: Path, monkeypatch: pyte
 
 def cell_of(lock: Lock) -> Cell:
     """The cell of a lock: as CELL but for its name and platform."""
-    return cast("Cell", SimpleNamespace(**{**vars(CELL), "id": lock.cell, "axes": lock.axes}))
+    more = {"id": lock.cell, "axes": lock.axes, "image": lock.image}
+    return cast("Cell", SimpleNamespace(**{**vars(CELL), **more}))
 
 
 class Team:
@@ -179,6 +180,7 @@ class Machine:
                 cells=lambda: [cell_of(lock) for lock in team.committed.values()],
             ),
             lock_path=lambda cell: team.root / "locks" / f"{cell.id}.toml",
+            has_lock=lambda cell: cell.id in team.committed,
             find_lock=lambda cell: team.committed.get(cell.id),
             settings_for=lambda _: real.settings,
             context_for=lambda _: Context(real.store, real.settings, progress),
@@ -439,6 +441,18 @@ def test_a_worker_takes_layers_of_an_image_that_is_not_finished(
     assert published.digest == alone.digest
 
 
+def test_layers_are_mounted_from_images_of_the_project_first(workers: Workers, team: Team) -> None:
+    """There may be more images than repositories that a registry is asked for a blob."""
+    team.committed["other-cpu-py311"] = replace(workers.one, image=OTHER, cell="other-cpu-py311")
+    machine = team.machine("one")
+    machine.app.matrix.defaults = dict.fromkeys([*(f"a{number:02}" for number in range(20)), "demo", OTHER], CELL)
+    publisher = Publisher(cast("App", machine.app), f"{team.registry.host}/acme/rl", PublishOptions())
+    with Client(machine.app.settings) as client:
+        _, siblings = publisher.repositories(client, "demo")
+    assert siblings[0].reference.name.endswith(f"/{OTHER}")
+    assert len(siblings) == 21
+
+
 def test_a_base_is_shared_by_images_without_a_common_wheel(
     workers: Workers, team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -448,6 +462,36 @@ def test_a_base_is_shared_by_images_without_a_common_wheel(
     assert len(team.bases) == 1
     team.machine("two", two).publish(two, test=False)
     assert len(team.bases) == 1
+
+
+def test_a_lock_that_cannot_be_read_is_no_matter_of_another_cell(
+    workers: Workers, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = replace(workers.one, cell="broken-cpu-py311")
+    team.committed[broken.cell] = broken
+    machine = team.machine("one", workers.one)
+
+    def find_lock(cell: Cell) -> Lock | None:
+        if cell.id == broken.cell:
+            raise LockError("the lock cannot be read", code="lock-malformed")
+        return team.committed.get(cell.id)
+
+    machine.app.find_lock = find_lock
+    assert machine.publish(workers.one, test=False).pushed.sent.blobs
+
+
+def test_a_layer_that_is_not_the_recorded_one_is_not_shared(
+    workers: Workers, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers.fails(workers.one, "one", monkeypatch)
+    record = team.machine("alone", workers.two).publish(workers.two, test=False, to="acme/else").record
+    other = [replace(each, diff_id="sha256:" + "0" * 64) if each.name == "demo00" else each for each in record.layers]
+    recorded = replace(workers.two, record=replace(record, layers=tuple(other)))
+    two = team.machine("two", workers.two)
+    with raises("not-reproducible-record"):
+        two.publish(recorded, test=False)
+    assert "demo00" in two.made(workers.two)
+    assert "demo01" not in two.made(workers.two)
 
 
 @pytest.mark.fault(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -27,6 +27,7 @@ from imagegen.image.inventory.subjects import known_scans
 from imagegen.image.layers import Layer
 from imagegen.image.layers.layer import CODEC, PrintableName
 from imagegen.image.layers.plan import LayerPlan, is_heavy, plan
+from imagegen.image.layers.sources import plan_layers
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.publish.repository import RemoteRepository, import_remote_scans, stored_layers
 from imagegen.supply.trust.attach import attach_statement, gather
@@ -65,12 +66,14 @@ def attest(
     layers: Sequence[Layer], lock: Lock, repository: RemoteRepository, store: Store, signer: Signer, trust: Trust,
     progress: Progress,
 ) -> None:  # fmt: skip
-    """Push layers that the store has, and attach a statement about them to each one's key.
+    """Push layers that the store has, and attach a statement about them to each one's key; see `as_recorded`.
 
     The scans of the wheels of `lock` go first, so that what the statement names is there. Raises PublishError,
     FetchError, StoreError, TrustError.
     """
-    named = layers[:MAX_SUBJECTS]
+    named = as_recorded(lock, layers)[:MAX_SUBJECTS]
+    if not named:
+        return
     with progress.meter(f"push to {repository.name}", sum(layer.size for layer in named)) as meter:
         repository.writer.upload_all(named, store, meter)
     subjects = [Descriptor(EMPTY_TYPE, layer.key, 0) for layer in named]
@@ -83,13 +86,13 @@ def attest(
 
 
 def find(
-    keys: Collection[str], lock: Lock, repositories: Sequence[RemoteRepository], trust: Trust, store: Store,
+    places: Mapping[str, Sequence[RemoteRepository]], lock: Lock, target: RemoteRepository, trust: Trust, store: Store,
     progress: Progress,
 ) -> dict[str, Layer]:  # fmt: skip
-    """Return the layers with these keys that a trusted signer attests, and that `repositories[0]` has or mounts.
+    """Return the layers that a trusted signer attests, and that the repository `target` has or mounts.
 
-    The store learns the attested scans of the lock's wheels. A repository that cannot be read has none. Raises
-    PublishError.
+    `places` has the repositories in which each key is looked up; one that cannot be read has no layer. The store learns
+    the attested scans of the lock's wheels. Raises PublishError.
     """
 
     def look(place: tuple[RemoteRepository, str]) -> list[tuple[RemoteRepository, PrebuiltLayers]]:
@@ -102,19 +105,29 @@ def find(
                         found.append((repository, read(each.document.content)))
         return found
 
-    wanted = sorted(keys)
+    pairs = [(repository, key) for key, repositories in sorted(places.items()) for repository in repositories]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="prebuilt") as pool:
-        documents = list(itertools.chain.from_iterable(pool.map(look, itertools.product(repositories, wanted))))
+        documents = list(itertools.chain.from_iterable(pool.map(look, pairs)))
     layers: dict[str, Layer] = {}
     scans: dict[str, tuple[RemoteRepository, str]] = {}
     for repository, document in documents:
         if document.codec == CODEC:
-            layers |= {layer.key: layer for layer in document.layers if layer.key in keys}
+            layers |= {layer.key: layer for layer in document.layers if layer.key in places}
             scans |= {key: (repository, digest) for key, digest in document.facts.items()}
-    there = stored_layers(repositories[0], layers)
+    kept = {layer.key: layer for layer in as_recorded(lock, layers.values())}
+    there = stored_layers(target, kept)
     if there:
         import_remote_scans(lock, scans, store, progress)
-    return {key: layers[key] for key in sorted(there)}
+    return {key: kept[key] for key in sorted(there)}
+
+
+def as_recorded(lock: Lock, layers: Iterable[Layer]) -> list[Layer]:
+    """Return the layers without those that unpack to other bytes than the lock's record names.
+
+    A build with such a layer fails; the others could not go on while it is attested.
+    """
+    recorded = {layer.key: layer.diff_id for layer in lock.record.layers} if lock.record else {}
+    return [layer for layer in layers if recorded.get(layer.key, layer.diff_id) == layer.diff_id]
 
 
 # Who makes which layer.
@@ -168,6 +181,15 @@ def share(missing: Sequence[LayerPlan], cell: str, locks: Mapping[str, Lock]) ->
         tuple(part for part in missing if maker(part) is None),
         tuple(sorted(theirs, key=lambda part: (turn[str(maker(part))], part.name))),
     )
+
+
+def images_by_layer(locks: Iterable[Lock]) -> dict[str, set[str]]:
+    """Return the images that have a layer of each name: an update may have changed its wheels, and so its key."""
+    images: dict[str, set[str]] = {}
+    for lock in locks:
+        for part in plan_layers(lock):
+            images.setdefault(part.name, set()).add(lock.image)
+    return images
 
 
 def _is_shared(part: LayerPlan) -> bool:
