@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from imagegen.app.session import Session
 from imagegen.core.errors import LockError
 from imagegen.core.text import counted
+from imagegen.image.inventory.subjects import scan_system
 from imagegen.image.layers import Layer, Origin, RemoteLayers, ensure_layers, resolve_layers
 from imagegen.image.layers.plan import LayerPlan
 from imagegen.image.layers.sources import LayerSource, from_image, plan_base
@@ -60,7 +61,7 @@ def share_layers(
         return remote
     images = prebuilt.images_by_layer(locks.values())
     remote = _find(session, lock, [*below, *shares.mine, *shares.theirs], images, remote, registry)
-    _attest(session, lock, _make(session, cell, lock, shares.mine, remote), registry)
+    _attest(session, cell, lock, _make(session, cell, lock, shares.mine, remote), registry)
     theirs = _still(session, lock, shares.theirs, remote)
     if theirs:
         _make(session, cell, lock, shares.own, remote)
@@ -68,7 +69,7 @@ def share_layers(
         remote = _find(session, lock, theirs, images, remote, registry)
         theirs = _still(session, lock, theirs, remote)
         some = -(-len(theirs) // _ROUNDS)
-        _attest(session, lock, _make(session, cell, lock, theirs[:some], remote), registry)
+        _attest(session, cell, lock, _make(session, cell, lock, theirs[:some], remote), registry)
         theirs = theirs[some:]
     return remote
 
@@ -114,12 +115,17 @@ def _make(
     return tuple(ensure_layers(_part_of(lock, parts), sources, session.context_for(cell), remote))
 
 
-def _attest(session: Session, lock: Lock, made: Sequence[Layer], registry: SharedRegistry) -> None:
-    """Publish layers; those of a registry's image are known by that image."""
+def _attest(session: Session, cell: Cell, lock: Lock, made: Sequence[Layer], registry: SharedRegistry) -> None:
+    """Publish layers; those of a registry's image are known by that image.
+
+    With a base goes its scan: without it, other workers would make the base for their audit.
+    """
     theirs = {layer.key for layer in from_image(lock)}
     layers = [layer for layer in made if layer.key not in theirs]
     if layers:
         keys = {layer.key for layer in layers}
+        if keys & {part.key for part in plan_base(lock)}:
+            scan_system(lock, session.context_for(cell))
         some = _part_of(lock, [each.plan for each in resolve_layers(lock, session.store) if each.plan.key in keys])
         prebuilt.attest(layers, some, registry.own, session.store, registry.signer, registry.trust, session.progress)
 

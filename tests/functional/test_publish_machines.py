@@ -458,8 +458,9 @@ def test_a_base_is_shared_by_images_without_a_common_wheel(
 ) -> None:
     one, two = (replace(each, wheels=each.wheels[2:]) for each in (workers.one, workers.two))
     team.committed = {each.cell: each for each in (one, two)}
-    workers.fails(one, "one", monkeypatch)
+    first = workers.fails(one, "one", monkeypatch)
     assert len(team.bases) == 1
+    assert cell.system_key(one) in cell.known_scans(one, first.store), "else others make the base for their audit"
     team.machine("two", two).publish(two, test=False)
     assert len(team.bases) == 1
 

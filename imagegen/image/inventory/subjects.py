@@ -94,7 +94,7 @@ def cell_subject(locked: Lock, cell: Cell, context: Context) -> Subject:
     return Subject(
         name=locked.cell,
         packages=tuple(packages),
-        system=_with_declared_libraries(_cell_system(locked, context), locked, cell, context),
+        system=_with_declared_libraries(scan_system(locked, context), locked, cell, context),
         python=locked.python,
         gpus=cell.gpus,
         driver=locked.gpu.driver if locked.gpu else None,
@@ -154,7 +154,8 @@ def _without_losers(package: Package, locked: Lock) -> tuple[Package, frozenset[
     return (replace(package, files=kept_files) if left_out else package), left_out
 
 
-def _cell_system(locked: Lock, context: Context) -> SystemLibraries:
+def scan_system(locked: Lock, context: Context) -> SystemLibraries:
+    """Return the scan of the cell's base; the store remembers it. Raises as `inputs.tree`."""
     if (known := known_system(locked, context.store)) is not None:
         return known
     root = inputs.tree(locked.foundation, context)
