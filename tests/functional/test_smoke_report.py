@@ -191,7 +191,7 @@ def test_a_required_gpu_turns_only_gpu_skips_into_failures() -> None:
         assert judged(passed, check, require_gpu=True) == passed
     # These have no part that goes without a GPU.
     alone = {"cuda", "nccl", "fabric-cuda", "rollout-vllm", "rollout-sglang", "flash-attn-cuda", "conv1d-cuda"}
-    alone |= {"apex-cuda", "openrlhf-grpo", "te-cuda"}
+    alone |= {"apex-cuda", "openrlhf-grpo", "te-cuda", "trl-vllm-grpo"}
     verl = {f"verl-{name}" for name in ("grpo", "gspo", "lora", "megatron", "grpo-2gpu", "megatron-2gpu")}
     prime = {"prime-rl-grpo", "prime-rl-grpo-2gpu"}
     assert {check.name for check in CHECKS if check.device == "cuda"} == {

@@ -222,7 +222,9 @@ def test_the_table_and_the_programs_are_one_set() -> None:
     assert {check.module for check in CHECKS} == {path.stem for path in PROGRAMS}
     assert len({check.name for check in CHECKS}) == len(CHECKS)
     everything = {need for check in CHECKS for need in check.needs}
-    assert applicable(everything, [check.name for check in CHECKS]) == CHECKS
+    names = [check.name for check in CHECKS]
+    excluded = {name for check in CHECKS for name in check.without}
+    assert {*applicable(everything, names), *applicable(everything - excluded, names)} == set(CHECKS)
     plain = {check.name for check in CHECKS if check.needs <= {"torch"} and not check.by_name}
     assert {check.name for check in applicable({"torch"})} == plain
     toolkit = {"flashinfer", "flashinfer-cuda", "toolkit", "toolkit-cuda"}
@@ -230,6 +232,15 @@ def test_the_table_and_the_programs_are_one_set() -> None:
     assert not toolkit & {check.name for check in applicable(cuda12)}
     assert toolkit <= {check.name for check in applicable({*cuda12, "CUDA_HOME"})}
     assert [check.name for check in applicable(())] == ["imports", "pip-check", "versions", "environment", "loading"]
+
+
+def test_trl_is_run_with_vllm_where_it_is_made_for_that_vllm() -> None:
+    trl = {"torch", "transformers", "trl", "vllm"}
+    assert "trl-vllm-grpo" in {check.name for check in applicable(trl)}
+    assert {check.name for check in applicable(trl)} - {check.name for check in applicable({*trl, "verl"})} == {
+        "trl-vllm-grpo"
+    }
+    assert "trl-vllm-grpo" not in {check.name for check in applicable(trl - {"vllm"})}
 
 
 def test_measurements_run_where_they_are_named_alone() -> None:

@@ -111,12 +111,13 @@ def test_an_image_that_is_not_its_lock_fails(engine: Engine, cpu_grpo: Built) ->
         pytest.param("cpu_grpo", "trl_grpo", marks=pytest.mark.slow),
         pytest.param("sb3_maskable", "sb3", marks=pytest.mark.slow),
         pytest.param("cpu_grpo", "rollout", marks=pytest.mark.slow),
+        pytest.param("cpu_grpo", "trl_vllm", marks=pytest.mark.slow),
     ],
 )
 def test_every_mutation_is_found(image: str, check: str, engine: Engine, request: pytest.FixtureRequest) -> None:
     built: Built = request.getfixturevalue(image)
     suite = {**files(spec(built.lock, built.declared)), **{f"{ROOT}/{p.name}": p.read_bytes() for p in PROGRAMS}}
-    program = "smoke_stack_mutations" if check == "rollout" else "smoke_mutations"
+    program = "smoke_stack_mutations" if check in ("rollout", "trl_vllm") else "smoke_mutations"
     with engine.container(built.ref, files=suite) as container:
         outcome = container.exec(["env", "-C", ROOT, "python", "-m", program, check], timeout=600)
     assert outcome.exit_code == 0, outcome.stderr.decode()

@@ -99,6 +99,7 @@ def _smoke_checks() -> str:
 
 def _smoke_check(check: Check) -> str:
     needs = ", ".join(f"`{name}`" for name in sorted(check.needs)) or "every image"
+    needs += "".join(f", no `{name}`" for name in sorted(check.without))
     gpus = check.gpus if check.device == "cuda" else "none"
     return f"| `{check.name}` | {check.verifies} | {needs} | {gpus} | {check.timeout} s |\n"
 

@@ -504,9 +504,12 @@ def trl_grpo() -> tuple[ModuleType, list[Mutation]]:
 MUTATIONS = {f.__name__: f for f in (grpo, checkpoint, attention, numerics, collective, fabric, sb3, loading, trl_grpo)}
 
 
-def main(name: str, mutations_of: Mapping[str, Callable[[], tuple[ModuleType, list[Mutation]]]]) -> None:
+def main(name: str, mutations_of: Mapping[str, Callable[[], tuple[ModuleType, list[Mutation]]]], *only: str) -> None:
+    """Run all mutations of that name, or those named by `only`."""
     check, mutations = mutations_of[name]()
     for mutation in mutations:
+        if only and mutation.name not in only:
+            continue
         with patched(mutation.apply) as patch:
             if name == "grpo":
                 short_grpo(patch, mutation)

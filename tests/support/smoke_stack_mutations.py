@@ -1,8 +1,9 @@
 """Mutations of the checks that are for images with more: rollout engines, verl, megatron-core, the CUDA toolkit.
 
 As smoke_mutations, which must be beside it:   python -m smoke_stack_mutations verl
+One mutation alone:                            python -m smoke_stack_mutations trl_vllm "weights not sent"
 
-`rollout` runs on any CPU, with an engine in plain torch in the place of vLLM's or SGLang's.
+`rollout` and `trl_vllm` run on any CPU, with an engine in plain torch in the place of vLLM's or SGLang's.
 """
 
 from __future__ import annotations
@@ -111,6 +112,90 @@ def rollout() -> tuple[ModuleType, list[Mutation]]:
         Mutation("other log-probabilities", ("sampler",), changed(algorithm, "sample", numb)),
         Mutation("a completion lost", ("error",), changed(TorchEngine, "generate", no_end)),
         Mutation("nothing is learned", ("learns", "tells"), changed(torch.optim.AdamW, "step", lambda *_: None)),
+    ]
+
+
+class TorchGeneration:
+    """TRL's VLLMGeneration on a copy of the policy in plain torch; `model` is the policy, as there."""
+
+    def __init__(self, model: Any, *_: Any, max_completion_length: int, **__: Any) -> None:
+        self.model, self.length = model, max_completion_length
+        self.engine = type(model)(model.config).eval()  # a copy would have the policy's forward(), which TRL replaces
+        self.engine.load_state_dict(model.state_dict())
+        self.end = model.generation_config.eos_token_id
+
+    def sync_weights(self) -> None:
+        self.engine.load_state_dict(self.model.state_dict())
+
+    def generate(self, prompts: list[list[int]], **_: Any) -> tuple[Any, ...]:
+        import torch
+
+        tokens, sampled = torch.tensor(prompts), []
+        with torch.no_grad():
+            for _step in range(self.length):
+                log_probs = self.engine(tokens).logits[:, -1].log_softmax(-1)
+                chosen = log_probs.exp().multinomial(1)
+                tokens = torch.cat([tokens, chosen], 1)
+                sampled.append(log_probs.gather(1, chosen))
+        completions = [row[: [*row, self.end].index(self.end) + 1] for row in tokens[:, -self.length :].tolist()]
+        rows = zip(completions, torch.cat(sampled, 1).tolist())  # noqa: B905  # one for each prompt
+        return prompts, completions, [[[each] for each in row[: len(completion)]] for completion, row in rows], None
+
+
+def trl_vllm() -> tuple[ModuleType, list[Mutation]]:
+    """With the image's vLLM where there is a GPU (name one mutation in each run), else with TorchGeneration."""
+    import torch
+    from smoke.checks import trl_grpo
+    from smoke.checks import trl_vllm as check
+    from trl import GRPOTrainer
+    from trl.trainer import grpo_trainer
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        grpo_trainer.VLLMGeneration = TorchGeneration  # type: ignore[assignment, misc]
+    engine, whole = grpo_trainer.VLLMGeneration, check.check
+    check.check = lambda spec: whole(replace(spec, device=device))
+    send = engine.sync_weights
+    kept: dict[str, Any] = {}
+
+    def stale(choose: Callable[[str], bool], *, first: bool) -> Callable[[Patch], None]:
+        """Send the first weights, or those of the batch before, in place of those that are chosen by name."""
+
+        def send_stale(own: Any) -> None:
+            now = {name: value.detach().clone() for name, value in own.model.named_parameters()}
+            sent = {name: kept.get(name, value) if choose(name) else value for name, value in now.items()}
+            own.model.load_state_dict(sent, strict=False)
+            send(own)
+            own.model.load_state_dict(now, strict=False)
+            kept.update(now if not first or not kept else {})
+
+        def apply(patch: Patch) -> None:
+            kept.clear()
+            patch.set(engine, "sync_weights", send_stale)
+
+        return apply
+
+    def flipped(original: Callable[..., Any], *arguments: Any) -> Any:
+        batch = original(*arguments)
+        return {**batch, "advantages": -batch["advantages"]}
+
+    def cooler(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        prompts, tokens, rows, rest = original(*arguments, **options)
+        return prompts, tokens, [[[each * 0.9 for each in place] for place in row] for row in rows], rest
+
+    return check, [
+        Mutation("none", (), lambda _: None),
+        Mutation(
+            "weights not sent", ("learns", "sampler"), lambda patch: patch.set(engine, "sync_weights", lambda _: None)
+        ),
+        Mutation("weights one batch late", ("sampler",), stale(lambda _: True, first=False)),
+        Mutation("weights in part", ("sampler",), stale(lambda name: "mlp" in name, first=True)),
+        Mutation("other log-probabilities", ("sampler",), changed(engine, "generate", cooler)),
+        Mutation("transformers samples", ("engine",), lambda patch: patch.set(check, "OPTIONS", {})),
+        Mutation(
+            "advantage sign flipped", ("learns",), changed(GRPOTrainer, "_generate_and_score_completions", flipped)
+        ),
+        Mutation("dead reward", ("gradient", "learns", "policy-moved"), changed(trl_grpo, "score", lambda *_: 0.0)),
     ]
 
 
@@ -309,7 +394,9 @@ def without_path(original: Callable[..., Any], argv: list[str]) -> Any:
         os.environ["PATH"] = path
 
 
-MUTATIONS = {f.__name__: f for f in (rollout, verl, megatron, toolkit, triton, flashinfer, apex, transformer_engine)}
+MUTATIONS = {
+    f.__name__: f for f in (rollout, trl_vllm, verl, megatron, toolkit, triton, flashinfer, apex, transformer_engine)
+}
 
 if __name__ == "__main__":
-    main(sys.argv[1], MUTATIONS)
+    main(sys.argv[1], MUTATIONS, *sys.argv[2:])

@@ -20,6 +20,7 @@ class Check:
     needs: frozenset[str] = frozenset()  # distributions and variables that the lock must have for the check to apply
     device: str = "cpu"  # "cuda": skipped where there is no GPU
     gpus: int = 1  # with "cuda": skipped where there are fewer
+    without: frozenset[str] = frozenset()  # distributions with any of which the check does not apply
     by_name: bool = False  # runs only where it is named: it measures, and does not belong to a smoke test
 
 
@@ -41,6 +42,8 @@ _VERL_MEGATRON = _VERL_RUN | {"mbridge", "megatron-core", "transformer-engine"} 
 _OPENRLHF = frozenset({"deepspeed", "flash-attn", "openrlhf", "ray", "tensorboard", "torch", "transformers", "vllm"})
 _PRIME = frozenset({"dion", "flash-attn", "prime-rl", "torch", "torchtitan", "transformers", "verifiers", "vllm"})
 _TRL = frozenset({"torch", "transformers", "trl"})
+_TRL_VLLM = _TRL | {"vllm"}
+_OTHER_TRL = frozenset({"verl"})  # images of verl have TRL 0.29.1, whose vLLM is at most 0.12
 _SB3 = frozenset({"sb3-contrib", "torch"})
 _SGLANG = frozenset({"sglang", "torch", "transformers"})
 
@@ -75,6 +78,9 @@ CHECKS = (
     Check("megatron-cuda", "megatron", "the same on the GPU, with nothing left out", 300, _MEGATRON, "cuda"),
     Check("trl-grpo", "trl_grpo", "TRL's GRPOTrainer learns, and its checkpoint resumes", 600, _TRL),
     Check("trl-grpo-cuda", "trl_grpo", "the same on the GPU, in bfloat16", 600, _TRL, "cuda"),
+    Check(
+        "trl-vllm-grpo", "trl_vllm", "TRL's GRPOTrainer learns with vLLM", 1800, _TRL_VLLM, "cuda", without=_OTHER_TRL
+    ),
     Check("rollout-vllm", "rollout_vllm", "GRPO learns with vLLM as its sampler", 1800, _VLLM, "cuda"),
     Check("rollout-sglang", "rollout_sglang", "GRPO learns with SGLang as its sampler", 1800, _SGLANG, "cuda"),
     Check("verl-grpo", "verl_trainer", "verl's trainer learns, with FSDP", 1800, _VERL_RUN, "cuda"),
@@ -100,5 +106,7 @@ def applicable(parts: Collection[str], names: Collection[str] = ()) -> tuple[Che
     return tuple(
         check
         for check in CHECKS
-        if check.needs.issubset(parts) and (check.name in names if names else not check.by_name)
+        if check.needs.issubset(parts)
+        and check.without.isdisjoint(parts)
+        and (check.name in names if names else not check.by_name)
     )

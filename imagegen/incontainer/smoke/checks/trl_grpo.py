@@ -1,7 +1,7 @@
 """TRL's own GRPOTrainer learns on a tiny model, its metrics are finite, and its checkpoint resumes.
 
 Model, tokenizer and data set are made here, so that nothing is downloaded. The trainer loads the model from a directory
-and samples with transformers (`use_vllm` is false; `rollout-vllm` is the check of vLLM).
+and samples with transformers (`use_vllm` is false; `trl_vllm` is the check of TRL with vLLM).
 """
 
 from __future__ import annotations
@@ -35,18 +35,8 @@ RISE = 0.4
 
 
 def check(spec: Spec) -> Details:
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRL_EXPERIMENTAL_SILENCE="1", WANDB_MODE="disabled")
-    if spec.device == "cpu":
-        torch.set_num_threads(1)  # the model is too small for more, and the order of sums stays the same
-    else:  # with several GPUs in one process the Trainer wraps the model in DataParallel
-        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     findings = Findings()
-    step("import trl")
-    import transformers
-    import trl
-
-    transformers.utils.logging.set_verbosity_error()
-    details: Details = {"trl": trl.__version__}
+    details: Details = {"trl": import_trl(spec.device)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         step("make a model")
@@ -66,7 +56,22 @@ def check(spec: Spec) -> Details:
     return findings.done(details)
 
 
-def write_model(folder: Path) -> None:
+def import_trl(device: str) -> str:
+    """Import TRL without its messages and for one GPU; return its version."""
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRL_EXPERIMENTAL_SILENCE="1", WANDB_MODE="disabled")
+    if device == "cpu":
+        torch.set_num_threads(1)  # the model is too small for more, and the order of sums stays the same
+    else:  # with several GPUs in one process the Trainer wraps the model in DataParallel
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+    step("import trl")
+    import transformers
+    import trl
+
+    transformers.utils.logging.set_verbosity_error()
+    return str(trl.__version__)
+
+
+def write_model(folder: Path, head_width: int = tinylm.WIDTH // tinylm.HEADS) -> None:
     """Write a random Llama and a tokenizer with one token for each character, with a chat template."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -77,15 +82,18 @@ def write_model(folder: Path) -> None:
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(folder)
     torch.manual_seed(SEED)
-    model = tinylm.llama(len(VOCABULARY))
+    model = tinylm.llama(len(VOCABULARY), head_width)
     model.config.attention_dropout = 0.0  # `disable_dropout` of TRL changes modules alone, not this argument of SDPA
     for config in (model.config, model.generation_config):
         config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     model.save_pretrained(folder)
 
 
-def make_trainer(folder: Path, device: str, steps: int) -> Any:
-    """Return a GRPOTrainer for the model in `folder`: bfloat16 autocast on a GPU (TRL's default), float32 on a CPU."""
+def make_trainer(folder: Path, device: str, steps: int, **sampler: Any) -> Any:
+    """Return a GRPOTrainer for the model in `folder`: bfloat16 autocast on a GPU (TRL's default), float32 on a CPU.
+
+    `sampler` are options of GRPOConfig; without any, transformers samples.
+    """
     from datasets import Dataset
     from transformers import PrinterCallback
     from trl import GRPOConfig, GRPOTrainer
@@ -110,6 +118,7 @@ def make_trainer(folder: Path, device: str, steps: int) -> Any:
         disable_tqdm=True,
         seed=SEED,
         logging_nan_inf_filter=False,  # by default the trainer logs another number in place of NaN
+        **sampler,
     )
     trainer = GRPOTrainer(
         model=str(folder / "model"), reward_funcs=[reward], args=config, train_dataset=Dataset.from_list(rows)
