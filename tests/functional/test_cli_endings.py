@@ -209,4 +209,4 @@ def test_a_file_where_the_rendered_folder_should_be(tmp_path: Path) -> None:
     command = [*RUN, "render", "cpu-grpo", "-o", str(tmp_path)]
     done = subprocess.run(command, env=env, cwd=tmp_path, check=False, capture_output=True, text=True)
     assert done.returncode == 69
-    assert "the output directory is not empty" in done.stderr
+    assert "error[store-output-is-file]" in done.stderr

@@ -203,7 +203,8 @@ def test_lost_while_a_container_runs(daemon: Daemon, store: Store, small: str, t
 
 # A stand-in for the smoke checks, which a tiny image cannot run: whatever is asked of it passes.
 PASSES = b"""#!/bin/sh
-echo '{"check": "'$7'", "status": "pass", "reason": "", "details": {}, "seconds": 0, "log": ""}'
+for check; do :; done
+echo '{"check": "'$check'", "status": "pass", "reason": "", "details": {}, "seconds": 0, "log": ""}'
 """
 
 
