@@ -113,9 +113,11 @@ def test_a_first_host_that_cannot_be_reached(nodes: Nodes, address: str) -> None
 
 
 def test_an_interface_that_is_not_there(nodes: Nodes) -> None:
-    for done in nodes.ranks(nodes.address, nodes.address, GLOO_SOCKET_IFNAME="eth9"):
-        assert done.returncode == 1
-        assert "eth9" in explained(done)
+    first, second = nodes.ranks(nodes.address, nodes.address, GLOO_SOCKET_IFNAME="eth9")
+    assert (first.returncode, second.returncode) == (1, 1)
+    assert "eth9" in explained(first)
+    said = explained(second)  # on a busy machine the first host has ended before the second one looks for it
+    assert "eth9" in said or nodes.address in said
 
 
 @pytest.mark.slow  # gloo waits for 50 seconds
