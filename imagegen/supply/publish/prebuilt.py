@@ -130,7 +130,7 @@ def as_recorded(lock: Lock, layers: Iterable[Layer]) -> list[Layer]:
     return [layer for layer in layers if recorded.get(layer.key, layer.diff_id) == layer.diff_id]
 
 
-# Who makes which layer.
+# Deal the layers of images among the workers of their cells.
 
 
 @dataclass(frozen=True)
