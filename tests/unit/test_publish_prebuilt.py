@@ -1,4 +1,4 @@
-"""Layers of images that are not finished: who makes which, and what is said of them."""
+"""Layers of images that are not finished: how they are dealt among workers, and the statements about them."""
 
 from __future__ import annotations
 

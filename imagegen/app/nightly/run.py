@@ -131,14 +131,23 @@ def _run_group(
             proposals[cell.id] = steps.propose(cell)
         done = _run_steps([*proposals.values()], steps, locks, propose_only=propose_only)
     except ImagegenError as error:
-        failed = []
-        for cell in cells:
-            proposal = proposals.get(cell.id)
-            candidate = locks.candidate(cell.id)
-            kept = candidate if proposal and proposal.changed and candidate.exists() else None
-            failed.append(CellOutcome(cell.id, "failed", clock() - start, proposal, error=error, candidate=kept))
-        return failed
+        written = len(proposals) == len(cells) and not propose_only
+        return [_failed(cell, proposals.get(cell.id), error, clock() - start, locks, written=written) for cell in cells]
     return [replace(outcome, seconds=clock() - start) for outcome in done]
+
+
+def _failed(
+    cell: Cell,
+    proposal: Proposal | None,
+    error: ImagegenError,
+    seconds: float,
+    locks: LockRepository,
+    *,
+    written: bool,
+) -> CellOutcome:
+    """Return the outcome of a cell whose group failed; `written` is whether the group's candidates are."""
+    candidate = locks.candidate(cell.id) if written and proposal and proposal.changed else None
+    return CellOutcome(cell.id, "failed", seconds, proposal, error=error, candidate=candidate)
 
 
 def _run_steps(
