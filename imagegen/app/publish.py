@@ -179,7 +179,7 @@ class Publisher:
         """
         session = self.session
         locked = [cell for cell in session.matrix.cells() if session.has_lock(cell)]
-        own = {cell.image for cell in locked if session.lock_path(cell).is_relative_to(session.project)}
+        own = {cell.image for cell in locked if session.is_locked_here(cell)}
         others = sorted(session.matrix.defaults.keys() - {image}, key=lambda other: (other not in own, other))
         siblings = [self.reference(other) for other in others]
         return (

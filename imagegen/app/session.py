@@ -196,6 +196,10 @@ class Session:
         theirs = shipped("locks") / f"{cell.id}.toml"
         return theirs if theirs.exists() and not _there(own) else own
 
+    def is_locked_here(self, cell: Cell) -> bool:
+        """Return whether the path of the cell's lock is in the project, and is not that of a shipped lock."""
+        return self.lock_path(cell).is_relative_to(self.project)
+
     def has_lock(self, cell: Cell) -> bool:
         """Return whether anything is at the path of the cell's lock."""
         return _there(self.lock_path(cell))

@@ -141,7 +141,7 @@ def _locks(session: Session, cell: Cell) -> dict[str, Lock]:
     A lock that cannot be read ends the publishing of its own cell alone.
     """
     cells = session.matrix.cells()
-    own = [each for each in cells if session.lock_path(each).is_relative_to(session.project)]
+    own = [each for each in cells if session.is_locked_here(each)]
     locks: dict[str, Lock] = {}
     for each in own if cell in own else cells:
         with suppress(LockError):

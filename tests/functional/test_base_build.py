@@ -6,10 +6,8 @@ import gzip
 import importlib
 import os
 import tarfile
-import threading
 from dataclasses import replace
 from functools import partial
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import cast
 
@@ -32,6 +30,7 @@ from imagegen.plan.lock.foundation import LockedBase, LockedDeb
 from tests.support.debian_archive import deb
 from tests.support.environment import environment
 from tests.support.errors import raises
+from tests.support.http_server import stalling
 from tests.support.registry_server import StandIn, packed
 
 PROGRAM = "/usr/bin/python3.11"
@@ -326,16 +325,7 @@ def test_a_base_whose_registry_stalls_is_built(tmp_path: Path, monkeypatch: pyte
     blob = gzip.compress(tar, mtime=0)
     server = StandIn()
     served = server.blob("acme/base", blob, "application/vnd.oci.image.layer.v1.tar+gzip")
-
-    def stall(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(len(blob)))
-        handler.end_headers()
-        handler.wfile.write(blob[:100])
-        handler.wfile.flush()
-        threading.Event().wait(1.0)
-
-    server.instead[f"/v2/acme/base/blobs/{served['digest']}"] = stall
+    server.instead[f"/v2/acme/base/blobs/{served['digest']}"] = stalling(blob, 100)
     settings = Settings.from_environment(environment(tmp_path))
     said: list[str] = []
     progress = Quiet()

@@ -179,7 +179,7 @@ class Machine:
                 defaults=images, gpus={}, select=lambda name: (images[name],),
                 cells=lambda: [cell_of(lock) for lock in team.committed.values()],
             ),
-            lock_path=lambda cell: team.root / "locks" / f"{cell.id}.toml",
+            is_locked_here=lambda cell: True,
             has_lock=lambda cell: cell.id in team.committed,
             find_lock=lambda cell: team.committed.get(cell.id),
             settings_for=lambda _: real.settings,

@@ -136,10 +136,18 @@ def drip(data: bytes, pause: float = 0.05) -> Behaviour:
     return behaviour
 
 
-def stall(handler: BaseHTTPRequestHandler) -> None:
-    handler.send_response(200)
-    handler.send_header("Content-Length", str(len(DATA)))
-    handler.end_headers()
-    handler.wfile.write(DATA[:1000])
-    handler.wfile.flush()
-    threading.Event().wait(1.0)
+def stalling(data: bytes, sent: int) -> Behaviour:
+    """Announce the data, and send no more than its first `sent` bytes."""
+
+    def behaviour(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        handler.wfile.write(data[:sent])
+        handler.wfile.flush()
+        threading.Event().wait(1.0)
+
+    return behaviour
+
+
+stall = stalling(DATA, 1000)
