@@ -83,16 +83,21 @@ def command(
 
 
 def _locked(app: App, pattern: str | None, platform: str | None) -> list[tuple[Cell, ...]]:
-    """Return the matching cells that have a lock, each alone, or with `platform` those that are one index."""
+    """Return the matching cells that have a lock, each alone, or with `platform` those that are one index.
+
+    Raises LockError where none has a lock, or only some of an index have.
+    """
     chosen = cells_by_index(app, pattern or "*", platform)
-    groups = [group for group in chosen if all(app.lock_path(cell).exists() for cell in group)]
-    if groups:
+    absent = {cell.id: cell for group in chosen for cell in group if not app.lock_path(cell).exists()}
+    groups = [group for group in chosen if any(cell.id not in absent for cell in group)]
+    lacking = [cell for group in groups or chosen for cell in group if cell.id in absent]
+    if groups and not lacking:
         return groups
     fix = "`imagegen lock {}` creates the first lock, which nightly updates start from"
-    if pattern and len(chosen) == 1:
-        absent = next(cell for cell in chosen[0] if not app.lock_path(cell).exists())
-        where = str(app.lock_path(absent))
-        raise LockError(f"{absent.id} has no lock", code="lock-missing", where=where, fix=fix.format(absent.id))
+    if groups or (pattern and len(chosen) == 1):
+        where = str(app.lock_path(lacking[0]))
+        what = f"{lacking[0].id} has no lock"
+        raise LockError(what, code="lock-missing", where=where, fix=fix.format(lacking[0].id))
     matching = f"that matches {pattern} " if pattern else ""
     raise LockError(f"no cell {matching}is locked here", code="lock-missing", fix=fix.format(pattern or "IMAGE"))
 

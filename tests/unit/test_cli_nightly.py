@@ -174,6 +174,8 @@ def test_the_images_of_an_index_are_updated_together(project: Project) -> None:
     (project.root / "locks/b.toml").unlink()
     with raises("lock-missing", where=str(project.root / "locks/b.toml")):
         project.nightly("a", "--platform", "all", "--propose-only")
+    with raises("lock-missing", where=str(project.root / "locks/b.toml")):  # not left out without a word
+        project.nightly("--platform", "all", "--propose-only")
 
 
 @pytest.mark.parametrize(
