@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from imagegen.app.nightly import changes
+from imagegen.app.nightly import run as nightly_run
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.nightly.propose import Proposal, RejectedUpdate
 from imagegen.app.nightly.run import CellOutcome, LockedCells, LockRepository, Steps, run
+from imagegen.core.context import Context
 from imagegen.core.errors import SmokeError
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Record
-from imagegen.plan.matrix.model import Cell
+from imagegen.plan.matrix.model import Base, Cell
 from imagegen.supply.compare.difference import ComparisonFacts
 from tests.support.errors import raises
 from tests.support.nightly_project import RECORD, Toy
@@ -217,3 +221,20 @@ def test_a_file_of_another_form_is_not_touched(tmp_path: Path, golden: Callable[
     assert str(caught.value.where).endswith("CHANGES.md:11")
     assert path.read_text() == text
     golden("nightly-changes.md", changes.dumps([step("1", "2", "a 1 -> 2"), step("2", "3", "b", date="2026-06-03")]))
+
+
+def test_a_base_is_resolved_once_for_each_platform(nightly: NightlyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def resolve(base: Base, platform: str, *_: object) -> tuple[str, str]:
+        asked.append((base.name, platform))
+        return asked[-1]
+
+    monkeypatch.setattr("imagegen.image.base.resolve", resolve)
+    cell = nightly.cells["a"]
+    arm64 = replace(cell, axes={**cell.axes, "platform": "linux/arm64"})
+    context = cast("Context", SimpleNamespace(settings=None, progress=None))
+    bases: nightly_run.Bases = {}
+    found = [nightly_run.current_base(bases, each, context) for each in (cell, arm64, cell)]
+    assert found == [(cell.base.name, each.platform) for each in (cell, arm64, cell)]
+    assert len(asked) == 2

@@ -21,6 +21,7 @@ from imagegen.app.nightly import changes
 from imagegen.app.nightly.propose import Proposal, ReleaseIndex, propose
 from imagegen.app.publish import Publisher, expected_tagged, publish_images
 from imagegen.app.session import Session
+from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError
 from imagegen.core.net import Client
 from imagegen.image import base
@@ -217,11 +218,19 @@ def update_locks(
     return run(groups, steps, files, propose_only=publisher is None)
 
 
-def propose_cell(session: Session, as_of: str, bases: dict[str, LockedBase], cell: Cell) -> Proposal:
-    """Propose an update of the cell.
+Bases = dict[tuple[str, str], LockedBase]  # today's, by name and platform: each is resolved once in a run
 
-    `bases` are today's bases by name, so that each is resolved once in a run; missing ones are added.
-    """
+
+def current_base(bases: Bases, cell: Cell, context: Context) -> LockedBase:
+    """Return today's base of the cell, which is added to `bases` where it is missing."""
+    key = cell.base.name, cell.platform
+    if key not in bases:
+        bases[key] = base.resolve(cell.base, cell.platform, context.settings, context.progress)
+    return bases[key]
+
+
+def propose_cell(session: Session, as_of: str, bases: Bases, cell: Cell) -> Proposal:
+    """Propose an update of the cell; see `current_base` for `bases`."""
     context = session.context_for(cell)
     selector = wheel_selector(session, cell)
     before = session.find_lock(cell)
@@ -233,14 +242,10 @@ def propose_cell(session: Session, as_of: str, bases: dict[str, LockedBase], cel
         options = LockOptions(packages=tuple(upgraded), as_of=as_of, bounds=bounds, trust_previous_wheels=same_base)
         return lock_cell(cell, previous, options, session.rules, selector, context, packed, stack)
 
-    def current_base() -> LockedBase:
-        name = cell.base.name
-        if name not in bases:
-            bases[name] = base.resolve(cell.base, cell.platform, context.settings, context.progress)
-        return bases[name]
-
     releases = ReleaseIndex(as_of, context.settings, selector, context.progress)
-    return propose(cell, before, as_of, session.rules, resolve, current_base, releases.of)
+    return propose(
+        cell, before, as_of, session.rules, resolve, partial(current_base, bases, cell, context), releases.of
+    )
 
 
 def is_published(publisher: Publisher, cells: LockedCells) -> bool:
