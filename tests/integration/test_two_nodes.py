@@ -23,6 +23,7 @@ pytestmark = pytest.mark.integration
 
 PORT = 29500
 PATIENCE = 10  # seconds that torch waits for the other host, which may be slow to start; gloo waits five times as long
+LONG = 80  # seconds, where both hosts come and no time is lost by waiting for a busy machine
 SHORT = 8  # seconds, where no other host can come; a busy machine takes some to connect to itself
 PROGRAM = f"""
 import os
@@ -98,7 +99,7 @@ def test_torchruns_rendezvous_and_gloos_all_reduce(nodes: Nodes) -> None:
     torchrun = f"torchrun --nnodes 2 --nproc-per-node 1 --master-addr {nodes.address} --master-port {PORT}"
     program = f"printf %s {shlex.quote(PROGRAM)} > /tmp/program.py"
     commands = [f"{program} && {torchrun} --node-rank {rank} /tmp/program.py" for rank in (0, 1)]
-    for done in nodes.run(*commands):
+    for done in nodes.run(*commands, env={"PATIENCE": str(LONG)}):
         assert done.returncode == 0, done.stdout
         assert "reduced over 2" in done.stdout
         assert explained(done) == ""
@@ -113,7 +114,7 @@ def test_a_first_host_that_cannot_be_reached(nodes: Nodes, address: str) -> None
 
 
 def test_an_interface_that_is_not_there(nodes: Nodes) -> None:
-    first, second = nodes.ranks(nodes.address, nodes.address, GLOO_SOCKET_IFNAME="eth9")
+    first, second = nodes.ranks(nodes.address, nodes.address, GLOO_SOCKET_IFNAME="eth9", PATIENCE=str(LONG))
     assert (first.returncode, second.returncode) == (1, 1)
     assert "eth9" in explained(first)
     said = explained(second)  # on a busy machine the first host has ended before the second one looks for it
