@@ -1,12 +1,9 @@
-"""The report: the matrix and its images as static pages, from the history of locks to the folder of files."""
+"""The report: the matrix and its images as static pages, from the history of locks to the files."""
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import itertools
-import json
-import os
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,10 +20,9 @@ from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.states import MEANINGS, CellState, StateName
 from imagegen.core.data import shipped
-from imagegen.core.errors import LockError, StoreError
+from imagegen.core.errors import LockError
 from imagegen.core.git import local
 from imagegen.core.progress import human
-from imagegen.core.store import disk
 from imagegen.core.text import counted, shown
 from imagegen.image.layers import Size, shared
 from imagegen.plan import lock
@@ -498,88 +494,3 @@ def _environment() -> ImmutableSandboxedEnvironment:
 def _finalize(value: object) -> object:
     """Text of others, as it may be shown; what a macro has escaped already stays."""
     return shown(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
-
-
-# The folder of a report: written beside the old one, which it then replaces at once, and only if that was a report.
-#
-# Source: renameat2(2), RENAME_EXCHANGE.
-
-MARK = ".imagegen-report.json"  # names the files of a report
-_UNFINISHED = ".imagegen-report-"
-_OUTPUT, _REMEDY = "the output directory", "name another one"
-_HERE = -100  # AT_FDCWD: paths are as they stand
-_EXCHANGE = 2  # RENAME_EXCHANGE
-_SHOWN = 3  # foreign files in a message
-
-
-def replace_report(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Replace the content of `directory` by these files; a reader sees either the old or the new report, never a
-    mixture.
-
-    Raises StoreError as `require_own` does, and where the directory cannot be written.
-    """
-    require_own(directory)
-    directory = directory.resolve()
-    with disk.explained(directory, _OUTPUT, _REMEDY, sum(map(len, files.values()))):
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        for left in directory.parent.glob(f"{_UNFINISHED}*"):
-            disk.remove(left)  # by a killed run
-        with disk.new_directory(directory.parent, _UNFINISHED) as fresh:
-            _fill(fresh, files)
-            if directory.exists():
-                _exchange(fresh, directory)  # `fresh` is the old report now, and goes
-            else:
-                fresh.rename(directory)
-
-
-def require_own(directory: Path) -> None:
-    """Raise StoreError where something is there that no report wrote: cheap to ask before long work."""
-    if not directory.exists():
-        return
-    if not directory.is_dir():
-        raise StoreError(
-            "the output directory is a file", code="store-output-is-file", where=str(directory), fix=_REMEDY
-        )
-    there = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_symlink() or path.is_file()}
-    foreign = sorted(there - _written(directory))
-    if foreign:
-        more = [f"{len(foreign) - _SHOWN} more"] if len(foreign) > _SHOWN else []
-        raise StoreError(
-            "the output directory holds what no report wrote",
-            code="store-foreign-file",
-            where=str(directory),
-            why=", ".join([*foreign[:_SHOWN], *more]),
-            fix="name another one, or move these away: a report replaces all that is there",
-        )
-
-
-def _written(directory: Path) -> set[str]:
-    try:
-        names = json.loads((directory / MARK).read_bytes())["files"]
-        return {MARK, *map(str, names)}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return set()
-
-
-def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
-    mark = {"about": "written by imagegen report, which replaces this folder", "files": sorted(files)}
-    for name, content in {**files, MARK: json.dumps(mark, indent=1).encode() + b"\n"}.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    folder.chmod(0o755)  # mkdtemp's 0700 would keep a web server out
-
-
-def _exchange(one: Path, other: Path) -> None:
-    """Let two directories change names. Where the file system cannot, there is a moment without `other`."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
-        return
-    aside = one.with_name(f"{one.name}-old")
-    other.rename(aside)
-    try:
-        one.rename(other)
-    except OSError:
-        aside.rename(other)
-        raise
-    aside.rename(one)

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from imagegen.app import site, states
+from imagegen.app import site, site_folder, states
 from imagegen.app.audit import audit_report
 from imagegen.app.comparison import comparison_facts
 from imagegen.app.launch import published_repository
@@ -86,7 +86,7 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     each cell has its state. The others show requirements, sizes, results of audit and smoke checks, and the history in
     git. Pages need no server and no JavaScript, and load nothing from the network. Prints the path of the first page.
     """
-    site.require_own(output)
+    site_folder.require_own(output)
     cells = app.matrix.select(pattern)
     read = {cell.id: states.read_lock(app, cell) for cell in app.matrix.cells()}
     locks = {name: each for name, each in read.items() if isinstance(each, Lock)}
@@ -101,7 +101,7 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
         unconfirmed=unconfirmed(app.matrix.rules, dt.datetime.now(dt.UTC).date()),
     )
     files = site.render(report)
-    site.replace_report(output, files)
+    site_folder.replace_report(output, files)
     first = str(output / "index.html")
     if as_json:
         app.json(
