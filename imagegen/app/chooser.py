@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from imagegen.app import launch
 from imagegen.app.states import StateName
-from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 
 _NO_ENGINE = "none"
@@ -25,9 +24,8 @@ class ChooserValues:
     python: tuple[str, ...]  # "3.11"
 
 
-def values_of(cell: Cell, lock: Lock) -> ChooserValues:
-    """Return what a locked image has."""
-    packages = {package.name for package in lock.packages}
+def values_of(cell: Cell, packages: Collection[str]) -> ChooserValues:
+    """Return what an image with these packages has."""
     return ChooserValues(
         gpu=launch.gpu_products(cell) or (_NO_GPU,),
         engine=engines(packages),

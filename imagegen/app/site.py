@@ -15,10 +15,11 @@ from jinja2 import StrictUndefined
 from jinja2.loaders import FileSystemLoader
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from imagegen.app import chooser, launch
+from imagegen.app import chooser, launch, unlocked
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.states import MEANINGS, CellState, StateName
+from imagegen.app.unlocked import UnlockedCell
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError
 from imagegen.core.git import local
@@ -148,12 +149,14 @@ class CellReport:
 class SiteReport:
     """`cells` are in the matrix's order, `states` are their states by id.
 
-    `others` are locks of cells that the report leaves out: their images may share layers with these.
+    Each cell is in `sheets` or in `unlocked`. `others` are locks of cells that the report leaves out: their images may
+    share layers with these.
     """
 
     cells: tuple[Cell, ...]
     states: Mapping[str, CellState]
     sheets: tuple[CellReport, ...]
+    unlocked: tuple[UnlockedCell, ...] = ()
     others: tuple[Lock, ...] = ()
     descriptions: Mapping[str, str] = field(default_factory=dict)  # of images, where a cell's own would mislead
     unconfirmed: tuple[Rule, ...] = ()  # rules whose last check is more than six months old
@@ -168,9 +171,12 @@ _WORST_FIRST = ("error", "warning")  # severities that are listed; notes are onl
 
 @dataclass(frozen=True)
 class RowView:
+    """A cell in the grid. `choice` has the fields of the chooser, of a cell without a lock."""
+
     cell: str
-    href: str | None
+    href: str
     state: CellState
+    choice: chooser.ChooserValues | None = None
 
 
 @dataclass(frozen=True)
@@ -241,6 +247,20 @@ class CellPage:
 
 
 @dataclass(frozen=True)
+class UnlockedPage:
+    """The page of a cell without a lock. `locked` has the locked cells of its image, each with its page or None."""
+
+    cell: Cell
+    href: str
+    state: CellState
+    constraints: tuple[unlocked.Constraint, ...]
+    declarations: tuple[tuple[str, str], ...]
+    missing: tuple[str, ...]
+    locked: tuple[tuple[str, str | None], ...]
+    commands: tuple[tuple[str, str], ...]  # as in CellPage
+
+
+@dataclass(frozen=True)
 class HeatRow:
     """The cells of an image, one tuple for each CUDA of the heat map."""
 
@@ -262,6 +282,7 @@ class SiteIndex:
     counts: Mapping[StateName, int]  # of cells
     groups: tuple[Group, ...]
     sheets: tuple[CellPage, ...]
+    unlocked: tuple[UnlockedPage, ...]
     choices: chooser.ChooserValues
     heat: HeatMap
     preferred: Mapping[str, int]  # cell -> its place in the order in which the chooser proposes images
@@ -276,18 +297,20 @@ def href(cell: str) -> str:
 def index(report: SiteReport) -> SiteIndex:
     """Return the whole report as the index page shows it."""
     counts = Counter(state.name for state in report.states.values())
-    locked = {sheet.cell.id for sheet in report.sheets}
+    rows = _rows(report)
     groups = [
-        Group(image, report.descriptions.get(image, ""), tuple(_row(cell.id, report, locked) for cell in cells))
+        Group(image, report.descriptions.get(image, ""), tuple(rows[cell.id] for cell in cells))
         for image, cells in itertools.groupby(report.cells, key=lambda cell: cell.image)
     ]
     sheets = tuple(_sheets(report))
+    choices = [sheet.choice for sheet in sheets] + [row.choice for row in rows.values() if row.choice]
     return SiteIndex(
         counts={name: counts[name] for name in MEANINGS},
         groups=tuple(groups),
         sheets=sheets,
-        choices=chooser.offered([sheet.choice for sheet in sheets]),
-        heat=_heat(report, locked),
+        unlocked=tuple(_unlocked_pages(report)),
+        choices=chooser.offered(choices),
+        heat=_heat(report, rows),
         preferred={sheet.cell.id: place for place, sheet in enumerate(sorted(sheets, key=_preference))},
         unconfirmed=report.unconfirmed,
     )
@@ -297,7 +320,7 @@ def _preference(sheet: CellPage) -> tuple[object, ...]:
     return chooser.preference(sheet.state.name, sheet.choice, sheet.cell)
 
 
-def _heat(report: SiteReport, locked: set[str]) -> HeatMap:
+def _heat(report: SiteReport, views: Mapping[str, RowView]) -> HeatMap:
     cudas = sorted(
         {cell.cuda_version or "" for cell in report.cells}, key=lambda cuda: chooser.version_key(cuda) if cuda else ()
     )
@@ -305,16 +328,46 @@ def _heat(report: SiteReport, locked: set[str]) -> HeatMap:
     for image, cells in itertools.groupby(report.cells, key=lambda cell: cell.image):
         of_image = tuple(cells)
         engine = chooser.engines({need.component.package for cell in of_image for need in cell.requirements})
-        columns = (
-            tuple(_row(cell.id, report, locked) for cell in of_image if (cell.cuda_version or "") == cuda)
-            for cuda in cudas
-        )
+        columns = (tuple(views[cell.id] for cell in of_image if (cell.cuda_version or "") == cuda) for cuda in cudas)
         rows.append(HeatRow(image, ", ".join(engine), tuple(columns)))
     return HeatMap(tuple(cuda or "CPU" for cuda in cudas), tuple(rows))
 
 
-def _row(cell: str, report: SiteReport, locked: set[str]) -> RowView:
-    return RowView(cell, href(cell) if cell in locked else None, report.states[cell])
+def _rows(report: SiteReport) -> dict[str, RowView]:
+    """Return the view of each cell, by id."""
+    choices = {
+        each.cell.id: chooser.values_of(each.cell, {need.component.package for need in each.cell.requirements})
+        for each in report.unlocked
+    }
+    return {
+        cell.id: RowView(cell.id, href(cell.id), report.states[cell.id], choices.get(cell.id)) for cell in report.cells
+    }
+
+
+def _unlocked_pages(report: SiteReport) -> Iterable[UnlockedPage]:
+    pages = {sheet.cell.id for sheet in report.sheets}
+    for each in report.unlocked:
+        why = (
+            "The rules and the metadata behind its state, and what works:",
+            shlex.join(["imagegen", "why", each.cell.id]),
+        )
+        make = [
+            (
+                "Lock it: each version and each file is then pinned by hash.",
+                shlex.join(["imagegen", "lock", each.cell.id]),
+            ),
+            ("Build it, test it and tag it:", shlex.join(["imagegen", "build", each.cell.id])),
+        ]
+        yield UnlockedPage(
+            cell=each.cell,
+            href=href(each.cell.id),
+            state=report.states[each.cell.id],
+            constraints=unlocked.constraints(each.cell),
+            declarations=tuple(unlocked.declarations(each.cell)),
+            missing=each.missing,
+            locked=tuple((name, f"{name}.html" if name in pages else None) for name in each.locked),
+            commands=(*(make if report.states[each.cell.id].name != "conflict" else ()), why),
+        )
 
 
 def _sheets(report: SiteReport) -> Iterable[CellPage]:
@@ -332,7 +385,7 @@ def _sheets(report: SiteReport) -> Iterable[CellPage]:
             stale=sheet.stale,
             families=tuple(dict.fromkeys(gpu.family.capitalize() for gpu in sheet.cell.gpus)),
             main=dict(list(main_versions(sheet.lock).items())[:_ON_CARDS]),
-            choice=chooser.values_of(sheet.cell, sheet.lock),
+            choice=chooser.values_of(sheet.cell, {package.name for package in sheet.lock.packages}),
             commands=_commands(sheet),
             specifications=_specifications(sheet),
             chosen=tuple(pins.pop(name) for name in chosen),
@@ -471,6 +524,9 @@ def render(report: SiteReport) -> dict[str, bytes]:
     template = environment.get_template("cell.html.j2")
     for sheet in whole.sheets:
         pages[sheet.href] = template.render(sheet=sheet, sections=SECTIONS.items(), top="../")
+    template = environment.get_template("unlocked.html.j2")
+    for page in whole.unlocked:
+        pages[page.href] = template.render(page=page, meaning=MEANINGS[page.state.name], top="../")
     assets = {name: (shipped("pages") / name).read_bytes() for name in _ASSETS}
     return {path: text.encode() for path, text in pages.items()} | assets
 

@@ -10,11 +10,12 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from imagegen.app import site, site_folder, states
+from imagegen.app import site, site_folder, states, unlocked
 from imagegen.app.audit import audit_report
 from imagegen.app.comparison import comparison_facts
 from imagegen.app.launch import published_repository
 from imagegen.app.nightly import changes
+from imagegen.app.unlocked import UnlockedCell
 from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
 from imagegen.core import data
 from imagegen.core.errors import FetchError, LockError, PublishError, UsageError
@@ -82,9 +83,10 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     """Write web pages about the cells that match GLOB: the state of each, and the contents of each locked one.
 
-    The first page proposes a locked image by GPU, engine, CUDA and Python, with what runs it by digest, and shows why
-    each cell has its state. The others show requirements, sizes, results of audit and smoke checks, and the history in
-    git. Pages need no server and no JavaScript, and load nothing from the network. Prints the path of the first page.
+    The first page proposes an image by GPU, engine, CUDA and Python, with what runs it by digest, and shows why each
+    cell has its state. Pages of locked cells show requirements, sizes, results of audit and smoke checks, and the
+    history in git; pages of other cells what the matrix requires, and how to lock them. Pages need no server and no
+    JavaScript, and load nothing from the network. Prints the path of the first page.
     """
     site_folder.require_own(output)
     cells = app.matrix.select(pattern)
@@ -92,10 +94,20 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     locks = {name: each for name, each in read.items() if isinstance(each, Lock)}
     chosen = [cell for cell in cells if cell.id in locks]
     answers = app.cell_answers(cells)
+    found = {cell.id: states.state(app, cell, answers[cell.id], read[cell.id]) for cell in cells}
     report = site.SiteReport(
         cells=tuple(cells),
-        states={cell.id: states.state(app, cell, answers[cell.id], read[cell.id]) for cell in cells},
+        states=found,
         sheets=tuple(_sheet(app, cell, locks[cell.id]) for cell in chosen),
+        unlocked=tuple(
+            UnlockedCell(
+                cell,
+                states.missing_here(app, cell, found[cell.id], None),
+                unlocked.nearest(cell, app.matrix.cells(), locks),
+            )
+            for cell in cells
+            if cell.id not in locks
+        ),
         others=tuple(each for name, each in locks.items() if name not in {cell.id for cell in chosen}),
         descriptions=_descriptions(app),
         unconfirmed=unconfirmed(app.matrix.rules, dt.datetime.now(dt.UTC).date()),
@@ -107,11 +119,11 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
         app.json(
             {
                 "index": first,
-                "cells": {sheet.cell.id: str(output / site.href(sheet.cell.id)) for sheet in report.sheets},
+                "cells": {cell.id: str(output / site.href(cell.id)) for cell in report.cells},
             }
         )
         return
-    app.progress.say(f"{counted(len(report.cells), 'cell')}, {len(report.sheets)} of them with a page of their own")
+    app.progress.say(f"{counted(len(report.cells), 'cell')}, {len(report.sheets)} of them locked")
     click.echo(first)
 
 

@@ -33,10 +33,13 @@ _FEW = 5  # packages that need another, in a row of the table; cells in a messag
 def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
     """Show the packages of CELL and the reason for each pin.
 
-    Of several cells, the locked ones are shown and the others are listed. Exit code 67 when none is locked.
+    Of several cells, the locked ones are shown and the others are listed. Where none is locked, the requirements of the
+    first are shown, its state, and what a build lacks here; the exit code is 67.
     """
     selected = app.matrix.select(cell)
     locked = [each for each in selected if app.has_lock(each)] or selected[:1]
+    if not (size or as_json or app.has_lock(locked[0])):
+        _show_unlocked(app, locked[0])
     locks = [(chosen, app.fresh_lock(chosen)) for chosen in locked]
     if size:
         weights = [_weight(app, lock) for _, lock in locks]
@@ -55,11 +58,39 @@ def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
         app.progress.say(f"{counted(len(missing), 'cell')} without a lock: {some}; `imagegen lock CELL` makes one")
 
 
-def _show(app: App, cell: Cell, lock: Lock) -> None:
+def _show_unlocked(app: App, cell: Cell) -> None:
+    """Print what is known of a cell without a lock."""
+    from imagegen.app import states, unlocked  # late: a locked cell needs neither
+
+    _show_header(app, cell)
+    state = states.state(app, cell, app.cell_answers([cell])[cell.id], None)
+    app.out.print(f"{state.name}: {state.reason or states.MEANINGS[state.name]}")
+    app.out.print(f"base {cell.base.name}; interpreter {cell.interpreter.path}, Python {cell.python}")
+    table = Table("component", "allowed", "why", wraps=("allowed", "why"))
+    for each in unlocked.constraints(cell):
+        table.add_row(each.name, each.allowed, each.because)
+    table.print(app.out)
+    for what, because in unlocked.declarations(cell):
+        app.out.print(f"{what}  ({because})")
+    for variable in cell.env:
+        app.out.print(f"{variable.name}={variable.value}  ({variable.because})")
+    for address in states.missing_here(app, cell, state, None):
+        app.out.print(f"not available here: {address}")
+    cells = app.matrix.cells()
+    has_lock = {each.id for each in cells if each.image == cell.image and app.has_lock(each)}
+    for name in unlocked.nearest(cell, cells, has_lock)[:_FEW]:
+        app.out.print(f"locked cell of the same image: {name}")
+
+
+def _show_header(app: App, cell: Cell) -> None:
     app.out.print(Text.assemble((cell.id, "bold"), f": {cell.description}"))
     app.out.print(cell.purpose)
     if cell.extends:
         app.out.print(f"extends {cell.extends}")
+
+
+def _show(app: App, cell: Cell, lock: Lock) -> None:
+    _show_header(app, cell)
     app.out.print(f"base {lock.base.name}: {_base(lock)}")
     app.out.print(f"interpreter {lock.interpreter.path}: {lock.interpreter}")
     app.out.print(f"locked as of {lock.as_of} by uv {lock.uv.version}; tag {local_tags(lock)[0]}")

@@ -155,7 +155,17 @@ def test_show_prints_the_locks_that_there_are_and_names_the_cells_without_one(ru
     assert missing[0] in ended.err
     assert f"{len(missing)} cells" in ended.err
     assert run("show", "odd*").code == 67  # none is locked
-    assert run("show", missing[0]).code == 67
+
+
+def test_show_prints_what_is_known_of_a_cell_without_a_lock(run: Run) -> None:
+    ended = run("show", "cpu-grpo-cpu-py313")
+    assert ended.code == 67
+    assert "error[lock-missing]" in ended.err
+    lines = [" ".join(line.split()) for line in ended.out.splitlines()]
+    assert any(line.startswith("torch ==2.13.0, index pytorch-cpu ") for line in lines)
+    assert any(line.startswith("no known conflict: ") for line in lines)
+    assert "locked cell of the same image: cpu-grpo-cpu-py311" in lines
+    assert run("show", "cpu-grpo-cpu-py313", "--json").out == ""
 
 
 @pytest.mark.parametrize("option", [["--project", "x"], ["--project=x"], ["--debug"], ["--version"]])

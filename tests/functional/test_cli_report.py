@@ -84,7 +84,9 @@ def test_a_lock_that_cannot_be_read_hides_no_other_cell(run: Run, tmp_path: Path
     index = (tmp_path / "site" / "index.html").read_text()
     assert 'data-state="no known conflict"' in index
     assert "its lock cannot be read" in index
-    assert [path.stem for path in (tmp_path / "site" / "cells").iterdir()] == ["cpu-grpo-cpu-py311"]
+    pages = {path.stem for path in (tmp_path / "site" / "cells").iterdir()}
+    assert pages == {"cpu-grpo-cpu-py311", "cpu-grpo-cpu-py313", CELL}
+    assert f"imagegen lock {CELL}" in (tmp_path / "site" / site.href(CELL)).read_text()
 
 
 def test_history_has_the_sentences_of_a_difference(run: Run, tmp_path: Path) -> None:

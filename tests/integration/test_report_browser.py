@@ -23,7 +23,8 @@ OVERFLOWING = """[...document.querySelectorAll('body *')].filter(e => e.checkVis
     && !e.closest('.jump, .hidden, thead'))
     .filter(e => e.getBoundingClientRect().right > innerWidth + 1 || e.getBoundingClientRect().left < 0)
     .map(e => e.outerHTML.slice(0, 80))"""
-EVERY = ["tiny-gpu", "tiny-cpu-py311", "worse-cpu"]
+EVERY = ["tiny-gpu", "tiny-cpu-py311", "tiny-gpu-py312", "worse-cpu"]
+PAGES = ["index.html", "cells/tiny-gpu.html", "cells/tiny-cpu-py311.html", "cells/tiny-gpu-py312.html"]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [320, 390, 1280])
-@pytest.mark.parametrize("page", ["index.html", "cells/tiny-gpu.html", "cells/tiny-cpu-py311.html"])
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_fits_and_requests_nothing_else(
     browser: Browser, pages: Path, page: str, width: int, *, dark: bool
 ) -> None:
@@ -59,7 +60,7 @@ def test_a_page_fits_and_requests_nothing_else(
     assert browser.value("getComputedStyle(document.body).maxWidth") != "none"  # the style is in force
 
 
-@pytest.mark.parametrize("page", ["index.html", "cells/tiny-gpu.html"])
+@pytest.mark.parametrize("page", ["index.html", "cells/tiny-gpu.html", "cells/tiny-gpu-py312.html"])
 def test_tables_stay_tables_for_screen_readers_on_a_phone(browser: Browser, pages: Path, page: str) -> None:
     roles_read = []
     for width in (390, 1280):
@@ -84,7 +85,7 @@ def test_without_scripts_all_is_there_to_read(browser: Browser, pages: Path) -> 
     ("query", "left"),
     [
         ("", EVERY),
-        ("?filter=tiny+GPU", ["tiny-gpu"]),
+        ("?filter=tiny+GPU", ["tiny-gpu", "tiny-gpu-py312"]),
         ("?state=conflict", ["worse-cpu"]),
         ("?filter=tiny&state=unknown", ["tiny-cpu-py311"]),
         ("?filter=none+such", []),
@@ -95,7 +96,7 @@ def test_the_filter_takes_an_address(browser: Browser, pages: Path, query: str, 
     browser.look(width=1280)
     browser.open(pages / "index.html", query)
     assert browser.value(SHOWN) == left
-    assert browser.value("document.querySelector('#filter output').value") == f"{len(left)} of 3 cells"
+    assert browser.value("document.querySelector('#filter output').value") == f"{len(left)} of 4 cells"
 
 
 def test_the_filter_takes_keyboard_input(browser: Browser, pages: Path) -> None:
@@ -150,7 +151,14 @@ def test_the_chooser_shows_one_image_with_what_runs_it(browser: Browser, pages: 
     assert browser.value(CARDS) == ["tiny-cpu-py311"]
     browser.value(f"{CHOOSE}(['cuda', '13.0'])")
     assert browser.value(CARDS) == []
-    assert browser.value("document.getElementById('choose').elements.found.value")
+    unlocked = "[...document.querySelectorAll('#unlocked li')].filter(e => e.checkVisibility()).map(e => e.innerText)"
+    assert browser.value(unlocked) == []
+    browser.value(f"{CHOOSE}(['gpu', ''])")
+    assert browser.value(CARDS) == ["tiny-gpu"]
+    browser.value(f"{CHOOSE}(['python', '3.12'])")
+    assert browser.value(CARDS) == []
+    assert browser.value(unlocked) == ["tiny-gpu-py312 no known conflict"]
+    assert browser.value("document.querySelector('#unlocked a').href").endswith("/cells/tiny-gpu-py312.html")
 
 
 def test_the_heat_map_shows_a_reason_on_focus_without_scripts(browser: Browser, pages: Path) -> None:
@@ -188,7 +196,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("page", ["index.html", "cells/tiny-gpu.html", "cells/tiny-cpu-py311.html"])
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_has_no_violation_of_accessibility_rules(
     browser: Browser, pages: Path, axe: str, page: str, width: int, *, dark: bool
 ) -> None:

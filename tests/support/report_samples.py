@@ -8,6 +8,7 @@ from typing import Any
 from imagegen.app import site
 from imagegen.app.site import History, LockChange
 from imagegen.app.states import CellState
+from imagegen.app.unlocked import UnlockedCell
 from imagegen.audit.model import Finding, Severity
 from imagegen.audit.report import AuditReport
 from imagegen.core.types import Gpu
@@ -55,11 +56,14 @@ def cell(folder: Any, **changes: Any) -> Cell:
 
 
 def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> site.SiteReport:
-    """Three cells: one with a GPU and all that can be known, one that is locked and no more, one that cannot work."""
+    """Four cells: one with a GPU and all that can be known, one that is locked and no more, and two without a lock: one
+    that may work and one that cannot.
+    """
     axes = {"cuda": "cu130", "python": "3.11", "platform": "linux/amd64"}
     base = cell(folder)
     gpu = replace(base, id="tiny-gpu", image="tiny", purpose="To see <all> of a page.", axes=axes, gpus=(GPU,))
     cpu = replace(base, id="tiny-cpu-py311", image="tiny", gpus=())
+    free = replace(gpu, id="tiny-gpu-py312", axes={**axes, "python": "3.12"}, omits={"wandb": "Nothing logs."})
     bad = replace(base, id="worse-cpu", image="worse", gpus=())
     locked = replace(LOCK, cell="tiny-gpu", record=RECORD, gpu=LockedGpus(("12.0",), "580.65.06"))
     shared = replace(LOCK, record=replace(RECORD, layers=_LAYERS[:1]))
@@ -89,14 +93,20 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
         audit=None,
         tag="imagegen/tiny:cpu-py311",
     )
+    states = {
+        "tiny-gpu": CellState("tested", "1 of 3 smoke checks were skipped."),
+        "tiny-cpu-py311": CellState("unknown", "No release of it is known."),
+        "tiny-gpu-py312": CellState("no known conflict"),
+        "worse-cpu": CellState("conflict", reason),
+    }
     return site.SiteReport(
-        cells=(gpu, cpu, bad),
-        states={
-            "tiny-gpu": CellState("tested", "1 of 3 smoke checks were skipped."),
-            "tiny-cpu-py311": CellState("unknown", "No release of it is known."),
-            "worse-cpu": CellState("conflict", reason),
-        },
+        cells=(gpu, cpu, free, bad),
+        states=states,
         sheets=(whole, alone),
+        unlocked=(
+            UnlockedCell(free, ("https://example.org/x86-64.tar.gz",), ("tiny-gpu", "tiny-cpu-py311")),
+            UnlockedCell(bad, (), ()),
+        ),
         descriptions={"tiny": "Small images.", "worse": "Another."},
         unconfirmed=(OLD,),
     )

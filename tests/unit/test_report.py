@@ -16,11 +16,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from imagegen.app import chooser, site
+from imagegen.app import chooser, site, unlocked
 from imagegen.app.chooser import ChooserValues
 from imagegen.core.data import shipped
+from imagegen.core.errors import Location
 from imagegen.plan.lock.model import WheelPatch
-from imagegen.plan.matrix.model import ExposedPort, LibraryDirectory
+from imagegen.plan.matrix.model import (
+    ExposedPort,
+    GitSource,
+    LibraryDirectory,
+    OwnSource,
+    Sdist,
+    WheelAddress,
+)
 from tests.support import report_samples
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +64,8 @@ def pages(files: dict[str, bytes]) -> Iterator[tuple[str, Element]]:
 def test_the_pages(files: dict[str, bytes], golden: Callable[[str, str], None]) -> None:
     golden("report-index.html", files["index.html"].decode())
     golden("report-cell.html", files["cells/tiny-gpu.html"].decode())
-    cells = {"cells/tiny-gpu.html", "cells/tiny-cpu-py311.html"}
+    golden("report-unlocked.html", files["cells/tiny-gpu-py312.html"].decode())
+    cells = {f"cells/{name}.html" for name in ("tiny-gpu", "tiny-cpu-py311", "tiny-gpu-py312", "worse-cpu")}
     assert set(files) == {"index.html", *cells, "style.css", "choose.js", "copy.js", "filter.js"}
 
 
@@ -72,7 +81,9 @@ def test_an_image_is_started_by_digest_where_it_is_published(report: site.SiteRe
 
 def test_the_chooser_offers_what_the_images_have(report: site.SiteReport) -> None:
     whole = site.index(report)
-    assert whole.choices == ChooserValues(("RTX 5090", "RTX PRO 6000", "none: CPU"), ("none",), ("13.0",), ("3.11",))
+    assert whole.choices == ChooserValues(
+        ("RTX 5090", "RTX PRO 6000", "none: CPU"), ("none",), ("13.0",), ("3.12", "3.11")
+    )
     assert [sheet.choice.cuda for sheet in whole.sheets] == [("13.0",), ()]
 
 
@@ -92,7 +103,7 @@ def test_the_heat_map_has_each_cell_once(report: site.SiteReport) -> None:
     heat = site.index(report).heat
     found = [(row.image, [[cell.cell for cell in cells] for cells in row.columns]) for row in heat.rows]
     assert heat.cudas == ("CPU", "13.0")
-    assert found == [("tiny", [["tiny-cpu-py311"], ["tiny-gpu"]]), ("worse", [["worse-cpu"], []])]
+    assert found == [("tiny", [["tiny-cpu-py311"], ["tiny-gpu", "tiny-gpu-py312"]]), ("worse", [["worse-cpu"], []])]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +132,39 @@ def test_what_is_not_known_is_said(files: dict[str, bytes]) -> None:
     assert "imagegen build tiny-cpu-py311" in said
     assert "imagegen/tiny:cpu-py311 \\ bash" in said
     assert "imagegen launch tiny-cpu-py311 --for compose" in said
+
+
+def test_a_cell_without_a_lock_has_a_page_of_what_is_known(report: site.SiteReport, files: dict[str, bytes]) -> None:
+    free, bad = site.index(report).unlocked
+    assert [(each.name, each.allowed) for each in free.constraints] == [
+        ("numpy", "any version"),
+        ("torch", "==2.13.0, index wheels-cpu"),
+    ]
+    assert free.declarations == (("without wandb", "Nothing logs."),)
+    assert free.locked == (("tiny-gpu", "tiny-gpu.html"), ("tiny-cpu-py311", "tiny-cpu-py311.html"))
+    commands = [[command for _, command in page.commands] for page in (free, bad)]
+    names = ("lock", "build", "why")
+    assert commands == [[f"imagegen {each} tiny-gpu-py312" for each in names], ["imagegen why worse-cpu"]]
+    page = text(parsed(files["cells/worse-cpu.html"]))
+    assert "torch 2.0 cannot go with numpy 2." in page
+    for name in ("tiny-gpu-py312", "worse-cpu"):
+        links = [each.get("href") for each in parsed(files["index.html"]).iter("a")]
+        assert links.count(f"cells/{name}.html") == 2  # from the grid and from the list
+
+
+def test_requirements_that_are_no_release_name_their_source(report: site.SiteReport) -> None:
+    cell = report.unlocked[0].cell
+    torch = next(each for each in cell.requirements if each.component.name == "torch")
+    commit = GitSource("v1", "https://example.org/t", "0123456789abcdef" * 2, "f" * 40, Sdist("1", (), ()))
+    address = WheelAddress("https://example.org/torch-2.9.1%2Bx-cp311-cp311-linux_x86_64.whl", "a" * 64)
+    changed = {
+        "v1 of https://example.org/t, commit 0123456789ab": replace(torch, git=commit),
+        "./scorer of the project": replace(torch, own=OwnSource("path", "./scorer", Location("m.yaml", 1))),
+        f"2.9.1+x from {address.url}": replace(torch, address=address),
+        "==2.13.0, index wheels-cpu, compiled from source": replace(torch, index="wheels-cpu", from_source=True),
+    }
+    found = [unlocked.constraints(replace(cell, requirements=(each,)))[0].allowed for each in changed.values()]
+    assert found == list(changed)
 
 
 def test_pages_are_well_made(files: dict[str, bytes]) -> None:
@@ -175,7 +219,7 @@ def test_what_others_wrote_is_text_and_nothing_else(report: site.SiteReport, wor
         assert _shape(page) == _shape(parsed(plain[name])), name
     assert b"secret" not in b"".join(made.values())
     if words == HOSTILE:
-        assert text(parsed(made["index.html"])).count(HOSTILE) == 7
+        assert text(parsed(made["index.html"])).count(HOSTILE) == 9
 
 
 def _saying(words: str, report: site.SiteReport) -> site.SiteReport:
@@ -193,6 +237,7 @@ def _saying(words: str, report: site.SiteReport) -> site.SiteReport:
         report,
         states={name: replace(state, reason=words) for name, state in report.states.items()},
         sheets=(sheet, *report.sheets[1:]),
+        unlocked=tuple(replace(each, missing=(words,), locked=(words,)) for each in report.unlocked),
         descriptions={"tiny": words},
     )
 

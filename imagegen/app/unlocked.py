@@ -1,0 +1,71 @@
+"""A cell without a lock: what an image of it would have, as the matrix declares it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from imagegen.plan.lock import indexes
+from imagegen.plan.matrix.model import Cell, Requirement
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A component that the matrix requires, and the versions or the source that it allows."""
+
+    name: str  # of the distribution, with extras: "ray[default]"
+    allowed: str  # "==2.13.0", "any version", "v0.9.0 of https://github.com/..., commit 0123456789ab"
+    because: str
+
+
+@dataclass(frozen=True)
+class UnlockedCell:
+    """A cell without a lock that can be read, with everything that is known of it."""
+
+    cell: Cell
+    missing: tuple[str, ...]  # addresses, as `states.missing_here` returns them
+    locked: tuple[str, ...]  # the locked cells of its image, as `nearest` orders them
+
+
+def constraints(cell: Cell) -> tuple[Constraint, ...]:
+    """Return what the matrix requires of the cell's packages."""
+    return tuple(
+        Constraint(f"{name}[{','.join(each.extras)}]" if each.extras else name, _allowed(each), each.because)
+        for each in cell.requirements
+        for name in [each.component.package]
+    )
+
+
+def _allowed(each: Requirement) -> str:
+    if each.own:
+        return f"{each.own.path} of the project"
+    if each.address:
+        return f"{each.address.version} from {each.address.url}"
+    if each.git:
+        return f"{each.git.name} of {each.git.url}, commit {each.git.commit[:12]}"
+    index = f", index {each.index}" if each.index != indexes.DEFAULT else ""
+    return f"{each.specifier or 'any version'}{index}{', compiled from source' if each.from_source else ''}"
+
+
+def declarations(cell: Cell) -> Iterator[tuple[str, str]]:
+    """Yield the other declarations of the cell that decide its packages, each with the reason."""
+    if cell.stack:
+        yield f"the packages of {cell.stack.path}", "Its versions and files are taken as they stand."
+    elif owner := cell.from_uv_lock:
+        yield f"the packages of {owner.uv_lock} of {owner.component.package}", "Its versions are taken as they stand."
+    yield from ((f"without {name}", because) for name, because in cell.omits.items())
+    yield from ((str(each), each.reason) for each in cell.overrides)
+    yield from ((f"against rule {name}", because) for name, because in cell.accepts.items())
+    yield from ((f"Debian package {name}", because) for name, because in cell.packages.items())
+    yield from ((f"{each.package} patched by {each.source}", each.because) for each in cell.patches)
+    yield from ((f"{each.path} from {each.source}", each.because) for each in cell.copies)
+
+
+def nearest(cell: Cell, cells: Iterable[Cell], locked: Collection[str]) -> tuple[str, ...]:
+    """Return the ids of the locked cells of the same image, those that differ on the fewest axes first."""
+    others = [each for each in cells if each.image == cell.image and each.id in locked and each.id != cell.id]
+    return tuple(each.id for each in sorted(others, key=lambda each: (_distance(cell, each), each.id)))
+
+
+def _distance(one: Cell, other: Cell) -> int:
+    return sum(one.axes[name] != other.axes.get(name) for name in one.axes)
