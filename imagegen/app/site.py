@@ -18,6 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from imagegen.app import chooser, launch, unlocked
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
+from imagegen.app.packages import LockedPackage
 from imagegen.app.states import MEANINGS, CellState, StateName
 from imagegen.app.unlocked import UnlockedCell
 from imagegen.core.data import shipped
@@ -158,6 +159,7 @@ class SiteReport:
     sheets: tuple[CellReport, ...]
     unlocked: tuple[UnlockedCell, ...] = ()
     others: tuple[Lock, ...] = ()
+    packages: tuple[LockedPackage, ...] = ()  # of the locks of `sheets`
     descriptions: Mapping[str, str] = field(default_factory=dict)  # of images, where a cell's own would mislead
     unconfirmed: tuple[Rule, ...] = ()  # rules whose last check is more than six months old
 
@@ -285,6 +287,7 @@ class SiteIndex:
     unlocked: tuple[UnlockedPage, ...]
     choices: chooser.ChooserValues
     heat: HeatMap
+    packages: tuple[LockedPackage, ...]
     preferred: Mapping[str, int]  # cell -> its place in the order in which the chooser proposes images
     unconfirmed: tuple[Rule, ...] = ()
 
@@ -311,6 +314,7 @@ def index(report: SiteReport) -> SiteIndex:
         unlocked=tuple(_unlocked_pages(report)),
         choices=chooser.offered(choices),
         heat=_heat(report, rows),
+        packages=report.packages,
         preferred={sheet.cell.id: place for place, sheet in enumerate(sorted(sheets, key=_preference))},
         unconfirmed=report.unconfirmed,
     )
@@ -513,7 +517,7 @@ SECTIONS = {
     "layers": "Layers",
     "history": "History",
 }
-_ASSETS = ("style.css", "choose.js", "copy.js", "filter.js")
+_ASSETS = ("style.css", "choose.js", "copy.js", "filter.js", "packages.js")
 
 
 def render(report: SiteReport) -> dict[str, bytes]:
@@ -521,6 +525,8 @@ def render(report: SiteReport) -> dict[str, bytes]:
     whole = index(report)
     environment = _environment()
     pages = {"index.html": environment.get_template("index.html.j2").render(index=whole, meanings=MEANINGS, top="")}
+    if whole.packages:
+        pages["packages.html"] = environment.get_template("packages.html.j2").render(packages=whole.packages, top="")
     template = environment.get_template("cell.html.j2")
     for sheet in whole.sheets:
         pages[sheet.href] = template.render(sheet=sheet, sections=SECTIONS.items(), top="../")

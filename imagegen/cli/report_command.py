@@ -15,6 +15,7 @@ from imagegen.app.audit import audit_report
 from imagegen.app.comparison import comparison_facts
 from imagegen.app.launch import published_repository
 from imagegen.app.nightly import changes
+from imagegen.app.packages import packages_of
 from imagegen.app.unlocked import UnlockedCell
 from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
 from imagegen.core import data
@@ -85,8 +86,9 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
 
     The first page proposes an image by GPU, engine, CUDA and Python, with what runs it by digest, and shows why each
     cell has its state. Pages of locked cells show requirements, sizes, results of audit and smoke checks, and the
-    history in git; pages of other cells what the matrix requires, and how to lock them. Pages need no server and no
-    JavaScript, and load nothing from the network. Prints the path of the first page.
+    history in git; pages of other cells what the matrix requires, and how to lock them; one lists the packages of all
+    locked cells. Pages need no server and no JavaScript, and load nothing from the network. Prints the path of the
+    first page.
     """
     site_folder.require_own(output)
     cells = app.matrix.select(pattern)
@@ -109,6 +111,7 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
             if cell.id not in locks
         ),
         others=tuple(each for name, each in locks.items() if name not in {cell.id for cell in chosen}),
+        packages=packages_of(app, [with_local_wheels(locks[cell.id], app.store)[0] for cell in chosen]),
         descriptions=_descriptions(app),
         unconfirmed=unconfirmed(app.matrix.rules, dt.datetime.now(dt.UTC).date()),
     )

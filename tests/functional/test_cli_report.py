@@ -51,6 +51,7 @@ def test_a_report_shows_what_the_store_has_and_what_the_project_names(run: Run, 
     assert first.count("Not run here.") == 2
     index = tmp_path / "site" / "index.html"
     assert 'data-state="locked"' in index.read_text()
+    assert "stable-baselines3" in (tmp_path / "site" / "packages.html").read_text()
     assert "cpu-grpo-cpu-py311" in first  # it shares layers, and has no page here
     assert not (tmp_path / "site" / site.href("cpu-grpo-cpu-py311")).exists()
 

@@ -25,6 +25,7 @@ from imagegen.core.progress import Quiet
 from imagegen.plan.lock import contradictions, dumps, sdist, stale
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedSdist
+from imagegen.plan.lock.resolve import UPLOADS
 from imagegen.plan.matrix.model import Cell, Component, StackFile
 from imagegen.plan.matrix.model import Requirement as Asked
 from imagegen.plan.projects.stack import read_stack
@@ -89,7 +90,7 @@ wheels = [{{ url = "https://files.example.org/old-1.0-py3-none-any.whl", hash = 
 name = "tool"
 version = "2.0"
 source = {{ registry = "https://mirror.example.org/simple" }}
-wheels = [{{ url = "{TOOL}", hash = "sha256:{"2" * 64}", size = 7 }}]
+wheels = [{{ url = "{TOOL}", hash = "sha256:{"2" * 64}", size = 7, upload-time = "2026-07-03T23:30:00Z" }}]
 [[package]]
 name = "torch"
 version = "2.13.0+cpu"
@@ -112,7 +113,7 @@ wheels = [{{ url = "https://files.example.org/old-1.0-py3-none-any.whl", hashes 
 name = "tool"
 version = "2.0"
 index = "https://mirror.example.org/simple"
-wheels = [{{ url = "{TOOL}", size = 7, hashes = {{ sha256 = "{"2" * 64}" }} }}]
+wheels = [{{ url = "{TOOL}", upload-time = 2026-07-03T23:30:00Z, size = 7, hashes = {{ sha256 = "{"2" * 64}" }} }}]
 [[packages]]
 name = "torch"
 version = "2.13.0+cpu"
@@ -182,6 +183,8 @@ def test_the_lock_holds_what_the_file_says(project: Project, kind: str) -> None:
     assert "mirror.example.org" not in dumps(lock)
     assert (stale(lock, cell), contradictions(lock, cell)) == ((), ())
     assert project.lock(cell, previous=lock) == lock
+    days = {name: UPLOADS.get(project.below.store, wheel.file.digest) for name, wheel in found.items()}
+    assert days == {"tool": "2026-07-03", "torch": None}
 
 
 @pytest.mark.parametrize("options", [[], ["--extra", "plus"], ["--group", "dev"]])

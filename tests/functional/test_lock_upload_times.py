@@ -10,6 +10,7 @@ import pytest
 
 from imagegen.core.errors import FetchError, LockError
 from imagegen.plan.lock.model import Lock
+from imagegen.plan.lock.resolve import UPLOADS
 from imagegen.plan.matrix.model import Component, Index, Requirement
 from tests.support.canaries import PASSWORD, USER, Guarded, address
 from tests.support.http_server import Folder
@@ -79,6 +80,9 @@ def test_upload_times_hold_where_the_index_gives_them(project: Private) -> None:
     assert {name: source(lock, name)[1] for name in ("mypkg", "other", "mixed")} == {
         "mypkg": "0.3.0", "other": "0.4.0", "mixed": "0.4.0"
     }  # fmt: skip
+    files = {wheel.name: wheel.file.digest for wheel in lock.wheels}
+    days = [UPLOADS.get(project.store, files[name]) for name in ("mypkg", "other", "peft")]
+    assert days == ["2026-01-01", None, "2026-01-01"]
     (note,) = [line for line in project.said if "upload times" in line]
     assert all(name in note for name in ("ours", "mixed", "other"))
     assert "mypkg" not in note

@@ -24,7 +24,7 @@ OVERFLOWING = """[...document.querySelectorAll('body *')].filter(e => e.checkVis
     .filter(e => e.getBoundingClientRect().right > innerWidth + 1 || e.getBoundingClientRect().left < 0)
     .map(e => e.outerHTML.slice(0, 80))"""
 EVERY = ["tiny-gpu", "tiny-cpu-py311", "tiny-gpu-py312", "worse-cpu"]
-PAGES = ["index.html", "cells/tiny-gpu.html", "cells/tiny-cpu-py311.html", "cells/tiny-gpu-py312.html"]
+PAGES = ["index.html", "cells/tiny-gpu.html", "cells/tiny-cpu-py311.html", "cells/tiny-gpu-py312.html", "packages.html"]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_a_page_fits_and_requests_nothing_else(
     assert browser.value("getComputedStyle(document.body).maxWidth") != "none"  # the style is in force
 
 
-@pytest.mark.parametrize("page", ["index.html", "cells/tiny-gpu.html", "cells/tiny-gpu-py312.html"])
+@pytest.mark.parametrize("page", ["index.html", "cells/tiny-gpu.html", "cells/tiny-gpu-py312.html", "packages.html"])
 def test_tables_stay_tables_for_screen_readers_on_a_phone(browser: Browser, pages: Path, page: str) -> None:
     roles_read = []
     for width in (390, 1280):
@@ -114,6 +114,21 @@ def test_the_filter_takes_keyboard_input(browser: Browser, pages: Path) -> None:
     browser.call("Input.insertText", text="worse")
     assert browser.value(SHOWN) == ["worse-cpu"]
     assert browser.value("location.search") == "?filter=worse"
+
+
+def test_packages_are_filtered_by_words(browser: Browser, pages: Path) -> None:
+    shown = "[...document.querySelectorAll('tbody tr')].filter(e => e.checkVisibility()).map(e => e.cells[0].innerText)"
+    browser.look(width=1280, scripts=False)
+    browser.open(pages / "packages.html", "?filter=bsd")
+    assert browser.value(shown) == ["numpy", "torch"]
+    assert not browser.value("document.getElementById('filter').checkVisibility()")
+    browser.look(width=1280)
+    browser.open(pages / "packages.html", "?filter=bsd+TINY-cpu")
+    assert browser.value(shown) == ["torch"]
+    assert browser.value("document.querySelector('#filter output').value") == "1 of 2 packages"
+    browser.value("document.querySelector('#filter input').focus()")
+    browser.call("Input.insertText", text=" nothing")
+    assert browser.value(shown) == []
 
 
 def test_on_paper_there_is_no_navigation_and_what_is_folded_is_seen(browser: Browser, pages: Path) -> None:

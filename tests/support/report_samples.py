@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from imagegen.app import site
+from imagegen.app.packages import LockedPackage
 from imagegen.app.site import History, LockChange
 from imagegen.app.states import CellState
 from imagegen.app.unlocked import UnlockedCell
@@ -106,6 +107,19 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
         unlocked=(
             UnlockedCell(free, ("https://example.org/x86-64.tar.gz",), ("tiny-gpu", "tiny-cpu-py311")),
             UnlockedCell(bad, (), ()),
+        ),
+        packages=(
+            LockedPackage("numpy", "2.4.6", "", None, None, "index ours", None, ("tiny-gpu",)),
+            LockedPackage(
+                "torch",
+                "2.13.0",
+                "BSD-3-Clause",
+                "2026-07-03",
+                140,
+                "PyPI",
+                "https://pypi.org/project/torch/2.13.0/",
+                ("tiny-gpu", "tiny-cpu-py311") * 2,
+            ),
         ),
         descriptions={"tiny": "Small images.", "worse": "Another."},
         unconfirmed=(OLD,),

@@ -66,7 +66,8 @@ def test_the_pages(files: dict[str, bytes], golden: Callable[[str, str], None]) 
     golden("report-cell.html", files["cells/tiny-gpu.html"].decode())
     golden("report-unlocked.html", files["cells/tiny-gpu-py312.html"].decode())
     cells = {f"cells/{name}.html" for name in ("tiny-gpu", "tiny-cpu-py311", "tiny-gpu-py312", "worse-cpu")}
-    assert set(files) == {"index.html", *cells, "style.css", "choose.js", "copy.js", "filter.js"}
+    scripts = {"choose.js", "copy.js", "filter.js", "packages.js"}
+    assert set(files) == {"index.html", "packages.html", *cells, "style.css", *scripts}
 
 
 def test_an_image_is_started_by_digest_where_it_is_published(report: site.SiteReport) -> None:
@@ -167,6 +168,19 @@ def test_requirements_that_are_no_release_name_their_source(report: site.SiteRep
     assert found == list(changed)
 
 
+def test_packages_are_listed_with_what_is_known_of_them(files: dict[str, bytes]) -> None:
+    page = parsed(files["packages.html"])
+    numpy, torch = page.findall(".//tbody/tr")
+    assert [text(each) for each in numpy] == [
+        "numpy", "2.4.6", "licence not known here", "upload not known here", "index ours", "tiny-gpu",
+    ]  # fmt: skip
+    assert [text(each) for each in torch][:4] == ["torch", "2.13.0", "BSD-3-Clause", "140 days, uploaded 2026-07-03"]
+    assert [each.get("href") for each in torch.iter("a")][:2] == [
+        "https://pypi.org/project/torch/2.13.0/", "cells/tiny-gpu.html",
+    ]  # fmt: skip
+    assert "packages.html" in [each.get("href") for each in parsed(files["index.html"]).iter("a")]
+
+
 def test_pages_are_well_made(files: dict[str, bytes]) -> None:
     for name, page in pages(files):
         assert page.find("head/title") is not None
@@ -195,11 +209,14 @@ def test_links_lead_somewhere_and_nothing_comes_from_outside(files: dict[str, by
                 if each.tag.endswith("a") and link.startswith(DOCS):  # a page to visit; nothing is loaded from it
                     assert (ROOT / "docs" / link.removeprefix(DOCS)).exists(), (name, link)
                     continue
+                if each.get("rel") == "external noreferrer":
+                    assert each.tag == "a", (name, link)
+                    continue
                 path, _, fragment = link.partition("#")
                 target = _resolved(PurePosixPath(name).parent / path) if path else name
                 assert target in files, (name, link)
                 assert not fragment or fragment in ids[target], (name, link)
-    assert not re.search(rb"url\(|@import|https?:", files["style.css"] + files["filter.js"])
+    assert not re.search(rb"url\(|@import|https?:", files["style.css"] + files["filter.js"] + files["packages.js"])
 
 
 def _resolved(path: PurePosixPath) -> str:
@@ -238,6 +255,7 @@ def _saying(words: str, report: site.SiteReport) -> site.SiteReport:
         states={name: replace(state, reason=words) for name, state in report.states.items()},
         sheets=(sheet, *report.sheets[1:]),
         unlocked=tuple(replace(each, missing=(words,), locked=(words,)) for each in report.unlocked),
+        packages=tuple(replace(each, licence=words or "-", source=words) for each in report.packages),
         descriptions={"tiny": words},
     )
 
@@ -287,7 +305,8 @@ def _luminance(colour: str) -> float:
 def test_the_browsers_scripts_are_only_ours(files: dict[str, bytes]) -> None:
     for name, page in pages(files):
         scripts = [each.get("src") for each in page.iter("script")]
-        assert scripts == (["copy.js", "choose.js", "filter.js"] if name == "index.html" else ["../copy.js"])
+        expected = {"index.html": ["copy.js", "choose.js", "filter.js"], "packages.html": ["packages.js"]}
+        assert scripts == expected.get(name, ["../copy.js"])
         policy = next(each.get("content") for each in page.iter("meta") if each.get("http-equiv"))
         assert policy is not None and "default-src 'none'" in policy and "unsafe" not in policy
 

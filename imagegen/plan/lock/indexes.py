@@ -246,7 +246,7 @@ def _link_of(file: pypi_simple.DistributionPackage) -> IndexLink:
         file.url,
         file.digests.get("sha256"),
         file.requires_python or "",
-        _day(file.upload_time.isoformat() if file.upload_time else ""),
+        upload_day(file.upload_time.isoformat() if file.upload_time else ""),
         file.is_yanked,
         (file.metadata_digests or {}).get("sha256"),
     )
@@ -260,7 +260,7 @@ def _link(anchor: pypi_simple.Link) -> IndexLink:
         parts._replace(fragment="").geturl(),
         _sha256(parts.fragment),
         said.get("data-requires-python", ""),
-        _day(said.get("data-upload-time", "")),
+        upload_day(said.get("data-upload-time", "")),
         "data-yanked" in said,
         _sha256(said.get("data-core-metadata") or said.get("data-dist-info-metadata", "")),
     )
@@ -271,7 +271,7 @@ def _sha256(text: str) -> str | None:
     return digest.lower() if algorithm == "sha256" else None
 
 
-def _day(text: str) -> dt.date | None:
+def upload_day(text: str) -> dt.date | None:
     """Parse an upload time (RFC 3339). The standard has it in JSON alone; some mirrors have it in HTML too."""
     try:
         return dt.datetime.fromisoformat(text).astimezone(dt.UTC).date()

@@ -22,9 +22,10 @@ from packaging.utils import canonicalize_name
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
+from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
 from imagegen.plan.lock import uv_interpreter
-from imagegen.plan.lock.indexes import DEFAULT, WheelTarget
+from imagegen.plan.lock.indexes import DEFAULT, WheelTarget, upload_day
 from imagegen.plan.matrix.model import Component
 
 # Of uv 0.13: "The requested version, v1.0, was published at T." or "The latest version satisfying the requirement is
@@ -112,14 +113,18 @@ class ResolveRequest:
         )
 
 
+UPLOADS = Cache("upload", str)  # the day of the upload of a file that was locked, by its digest
+
+
 @dataclass(frozen=True)
 class Remote:
-    """A file as an index offers it; `size` in bytes if the index states it."""
+    """A file as an index offers it; `size` in bytes and `uploaded`, a day ("2026-07-03"), if the index states them."""
 
     filename: str
     url: str
     sha256: str
     size: int | None
+    uploaded: str | None = None
 
 
 @dataclass(frozen=True)
@@ -330,4 +335,5 @@ def _remotes(name: str, files: Iterable[Mapping[str, Any]]) -> Iterator[Remote]:
             raise LockError(
                 f"the index gives no sha256 for {filename}", code="lock-no-hash", why=f"{name} cannot be locked without"
             )
-        yield Remote(filename, url, sha256, file.get("size"))
+        day = upload_day(str(file.get("upload-time", "")))  # a time of TOML
+        yield Remote(filename, url, sha256, file.get("size"), str(day) if day else None)

@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from imagegen.core.errors import Location, LockError
+from imagegen.plan.lock.indexes import upload_day
 from imagegen.plan.matrix import metadata
 
 VERSION = 1  # of the format
@@ -88,6 +89,13 @@ class DistributionFile(_Table):
     filename: str | None = None
     hash: str | None = None  # "sha256:..."
     size: int | None = Field(default=None, ge=0)  # bytes; uv knows it of indexes that give it
+    upload_time: str | None = None  # RFC 3339
+
+    @property
+    def uploaded(self) -> str | None:
+        """The day of the upload, "2026-07-03", where the file states it."""
+        day = upload_day(self.upload_time or "")
+        return str(day) if day else None
 
     @property
     def name(self) -> str:

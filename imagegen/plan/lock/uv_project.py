@@ -134,7 +134,7 @@ class UvProject:
     def _remote(self, file: uv_lock.DistributionFile, package: UvPackage) -> Remote:
         if file.url is None:
             raise self._error(f"{file.name} of {package} has no address")
-        return Remote(file.name, file.url, uv_lock.sha256_of(file, package, self.where), file.size)
+        return Remote(file.name, file.url, uv_lock.sha256_of(file, package, self.where), file.size, file.uploaded)
 
     def _place(self, package: UvPackage) -> GitCommit | None:
         """The commit that the package is built of; None for one of files."""

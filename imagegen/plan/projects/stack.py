@@ -350,7 +350,7 @@ def _of_uv(file: UvLockFile, components: Iterable[Root], target: WheelTarget) ->
 def _remote(file: DistributionFile, package: UvPackage, place: Location) -> Remote:
     if file.url is None:
         raise _unusable(f"{file.name} of {package} has no address", place)
-    return Remote(file.name, file.url, uv_lock.sha256_of(file, package, place), file.size)
+    return Remote(file.name, file.url, uv_lock.sha256_of(file, package, place), file.size, file.uploaded)
 
 
 def _of_pylock(file: PylockFile, target: WheelTarget) -> Iterator[StackPackage]:
@@ -384,7 +384,8 @@ def _of_file(file: Any, place: Location) -> Remote:
         raise LockError(
             f"{file.filename} has no sha256", code="lock-no-hash", where=place, fix="lock the project again"
         )
-    return Remote(file.filename, file.url, sha256, file.size)
+    day = file.upload_time and str(file.upload_time.date())
+    return Remote(file.filename, file.url, sha256, file.size, day)
 
 
 def _commit_of(vcs: Any, place: Location) -> GitCommit:

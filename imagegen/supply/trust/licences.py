@@ -251,7 +251,8 @@ _THREADS = 8
 
 def read_known_licences(lock: Lock, context: Context) -> KnownLicences:
     """Return the licences that the store and the indexes know; unknown ones are missing. No wheel is fetched."""
-    found = {wheel.file.sha256: licence for wheel in lock.wheels if (licence := _recalled(wheel, lock, context.store))}
+    recorded = {wheel: recorded_licence(wheel, lock.python, context.store) for wheel in lock.wheels}
+    found = {wheel.file.sha256: licence for wheel, licence in recorded.items() if licence}
     missing = [wheel for wheel in lock.wheels if wheel.file.sha256 not in found and _is_served(wheel)]
     if missing:
         with timed(context.progress, f"asking indexes for the licences of {counted(len(missing), 'wheel')}"):
@@ -260,8 +261,9 @@ def read_known_licences(lock: Lock, context: Context) -> KnownLicences:
     return KnownLicences(found, system.debs, system.release) if system else KnownLicences(found)
 
 
-def _recalled(wheel: LockedWheel, lock: Lock, store: Store) -> Licence | None:
-    if package := scan.recorded_scan(store, wheel, lock.python):
+def recorded_licence(wheel: LockedWheel, python: str, store: Store) -> Licence | None:
+    """Return what the store knows of the licence, from a scan of the wheel for that Python or from an index."""
+    if package := scan.recorded_scan(store, wheel, python):
         return package.licence
     return _LICENCES.get(store, wheel.file.digest)
 

@@ -52,7 +52,7 @@ from imagegen.plan.lock.resolution_inputs import (
     pep508,
     require_used,
 )
-from imagegen.plan.lock.resolve import Pinned, Remote, ResolveRequest, resolve
+from imagegen.plan.lock.resolve import UPLOADS, Pinned, Remote, ResolveRequest, resolve
 from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel
 from imagegen.plan.lock.uv_project import ProjectContents, UvProject
 from imagegen.plan.matrix.model import Cell, GitSource, Requirement, Rule, Sdist
@@ -309,6 +309,8 @@ class Resolver:
             hint = None if own else indexes.hint(remote.url, remote.filename)
             file = LockedFile(remote.filename, size, remote.sha256, alias, hint, remote.url if own else None)
             wheel_ = LockedWheel(pinned.name, pinned.version, file, via=pinned.via)
+            if remote.uploaded:
+                UPLOADS.put(self.context.store, file.digest, remote.uploaded)
             wheels.append(wheel_ if remote in pinned.wheels else self._from_sdist(wheel_, sdists[pinned.name]))
         return tuple(wheels)
 

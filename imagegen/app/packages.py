@@ -1,0 +1,110 @@
+"""The packages of all locks of a report: licence, day of upload and address, as far as this machine knows them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from imagegen.app.session import Session
+from imagegen.audit.model import Licence
+from imagegen.plan.lock import indexes
+from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedFile, LockedWheel
+from imagegen.plan.lock.resolve import UPLOADS
+from imagegen.supply.trust.licences import of_wheel, recorded_licence
+
+_PYPI = "https://pypi.org/project"
+
+
+@dataclass(frozen=True)
+class LockedPackage:
+    """A version of a package from one source, and the cells whose locks pin it."""
+
+    name: str
+    version: str
+    licence: str  # an SPDX expression or the package's own words, "" where none is known
+    uploaded: str | None  # the day, "2026-07-03"
+    age: int | None  # days from the upload to the time of the lock, of several locks the newest
+    source: str  # "PyPI", "index pytorch-cpu", "the project", or an address
+    link: str | None  # a page about it
+    cells: tuple[str, ...]  # in the order of the locks
+
+
+def packages_of(session: Session, locks: Iterable[Lock]) -> tuple[LockedPackage, ...]:
+    """Return the packages of the locks, by name and the newest version first.
+
+    Licences come from scans and earlier lookups in the store, days of upload from those and the harvested metadata:
+    nothing is fetched. The locks may have the wheels of the wheelhouse in place of builds.
+    """
+    found: dict[tuple[str, str, str], list[tuple[Lock, LockedWheel | LockedBuild]]] = {}
+    for lock in locks:
+        for each in lock.packages:
+            key = each.name, each.version, source_of(each)[0]
+            found.setdefault(key, []).append((lock, each))
+    rows = [_row(session, source, pins) for (_, _, source), pins in found.items()]
+    return tuple(sorted(sorted(rows, key=lambda row: Version(row.version), reverse=True), key=lambda row: row.name))
+
+
+def _row(session: Session, source: str, pins: list[tuple[Lock, LockedWheel | LockedBuild]]) -> LockedPackage:
+    newest, package = max(pins, key=lambda pin: pin[0].as_of)
+    uploaded = next(filter(None, (_uploaded(session, each) for _, each in pins)), None)
+    licence = next(filter(None, (_licence(session, lock, each) for lock, each in pins)), None)
+    terms = of_wheel(licence) if licence else None
+    return LockedPackage(
+        package.name,
+        package.version,
+        (terms.expression or ", ".join(terms.names)) if terms else "",
+        uploaded,
+        _days(uploaded, newest.as_of[:10]) if uploaded else None,
+        source,
+        source_of(package)[1],
+        tuple(lock.cell for lock, _ in pins),
+    )
+
+
+def _days(first: str, last: str) -> int:
+    return (dt.date.fromisoformat(last) - dt.date.fromisoformat(first)).days
+
+
+def _licence(session: Session, lock: Lock, package: LockedWheel | LockedBuild) -> Licence | None:
+    wheel = next((each for each in lock.wheels if each.name == package.name), None)  # of a build, what it gave here
+    return recorded_licence(wheel, lock.python, session.store) if wheel else None
+
+
+def _file(package: LockedWheel | LockedBuild) -> LockedFile:
+    """Return the file that an index or an address serves."""
+    if isinstance(package, LockedBuild):
+        return package.source
+    return package.sdist.file if package.sdist else package.fetched
+
+
+def _uploaded(session: Session, package: LockedWheel | LockedBuild) -> str | None:
+    """Return the day on which the file was uploaded, else that of the first file of its release."""
+    file = _file(package)
+    if day := UPLOADS.get(session.store, file.digest):
+        return day
+    known = session.metadata.of(package.name)
+    release = known.package.releases.get(package.version) if known and known.package.index == file.index else None
+    return release.uploaded if release else None
+
+
+def source_of(package: LockedWheel | LockedBuild) -> tuple[str, str | None]:
+    """Return the source of a package in words, and the address of a page about it; None where there is none."""
+    git = package.git if isinstance(package, LockedBuild) else package.sdist.git if package.sdist else None
+    file = _file(package)
+    if git:
+        return f"commit {git.commit[:12]}", _page(git.url)
+    if file.url:
+        return "a direct download", _page(file.url)
+    if file.index == LOCAL:
+        return "the project", None
+    if file.index == indexes.DEFAULT:
+        return "PyPI", f"{_PYPI}/{package.name}/{package.version}/"
+    return f"index {file.index}", None
+
+
+def _page(url: str) -> str | None:
+    """Return an address that a browser opens."""
+    return url if url.startswith(("https://", "http://")) else None
