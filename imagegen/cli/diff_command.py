@@ -126,7 +126,8 @@ def _table(changes: Sequence[Change]) -> Table:
     table = Table("name", "before", "->", "after", "why", wraps=("before", "after", "why"), show_header=False)
     for each in changes:
         by = f"with {', '.join(each.by)}" if each.by else ""
-        reason = "; ".join(filter(None, ["goes back" if each.back else "", by, each.why]))
+        cause = each.cause or ("another file" if each.before == each.after else "")
+        reason = "; ".join(filter(None, ["goes back" if each.back else "", cause, by, each.why]))
         table.add_row(f"  {each.name}", each.before or "-", "->", each.after or "-", reason)
     return table
 

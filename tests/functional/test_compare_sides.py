@@ -22,7 +22,7 @@ from imagegen.core.net import Client
 from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Platform, write_image_index
 from imagegen.core.store import Store
 from imagegen.plan import lock as locks
-from imagegen.plan.lock.model import Lock
+from imagegen.plan.lock.model import PATCHED, Lock, WheelPatch
 from imagegen.supply.compare import operands
 from imagegen.supply.compare.operands import SideSources
 from imagegen.supply.trust.documents import NUMERICS
@@ -263,6 +263,16 @@ def test_the_commands(run: Run, published: Published, tmp_path: Path) -> None:
     code, out, _ = run("diff", *names, "--json")
     result = json.loads(out)
     assert (result["same"], result["packages"][0]["name"], result["before"]["cell"]) == (False, first.name, CELL)
+    *others, last = published.lock.wheels[1:]
+    patch = WheelPatch("patches/a.patch", "1" * 64, 1, "It is broken.")
+    file = replace(last.file, sha256="2" * 64, index=PATCHED, path=None)
+    patched = replace(last, file=file, original=last.file, patches=(patch,))
+    names.append(str(tmp_path / "patched.toml"))
+    locks.write(replace(published.lock, wheels=(*others, patched), record=None), Path(names[-1]))
+    code, out, _ = run("diff", *names[1:])
+    assert out.startswith(f"{last.name} {last.version}: patches/a.patch is new")
+    (row,) = (line for line in out.splitlines() if line.startswith(f"  {last.name}"))
+    assert "patches/a.patch is new" in row
     for word, said in (("cpu-grpo", "is a cell, and no image"), (names[0], "is a file, and no image")):
         code, _, err = run("verify", word)
         assert (code, said in err) == (64, True)

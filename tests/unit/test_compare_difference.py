@@ -16,6 +16,7 @@ from imagegen.core.oci import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.image.layers.plan import plan
 from imagegen.plan import lock
 from imagegen.plan.lock.model import (
+    PATCHED,
     CopiedFile,
     Lock,
     LockedBuild,
@@ -25,6 +26,7 @@ from imagegen.plan.lock.model import (
     LockedWheel,
     Record,
     RecordedLayer,
+    WheelPatch,
 )
 from imagegen.plan.matrix.model import ConfigField, EnvVar, ExposedPort, Label, LibraryDirectory, Override
 from imagegen.plan.matrix.recipe import Cost
@@ -242,6 +244,35 @@ def test_changes_of_config_files_and_overrides() -> None:
     assert not found.empty
     assert len(wording.sentences(found)) == 4
     assert wording.sentences(found)[1].startswith("4 config fields ")
+
+
+def test_another_file_of_one_version_has_its_cause() -> None:
+    plain = pinned("idna", "3.10", because="Names.")
+    one, two = (WheelPatch(f"patches/{name}.patch", "1" * 64, 1, "It is broken.") for name in ("one", "two"))
+    edited = replace(one, sha256="2" * 64)
+
+    def cause(before: tuple[WheelPatch, ...], after: tuple[WheelPatch, ...], version: str = "3.10") -> str | None:
+        had, has = (_patched(plain, patches) for patches in (before, after))
+        found = difference(side(stack(had)), side(stack(replace(has, version=version))))
+        (change,) = found.components
+        assert wording.arrow(change) in wording.sentences(found)
+        return change.cause
+
+    assert cause((one,), (edited,)) == "patches/one.patch changed"
+    assert cause((one,), ()) == "patches/one.patch is no longer applied"
+    assert cause((), (one, two)) == "patches/one.patch is new, patches/two.patch is new"
+    assert cause((one, two), (two, one)) == "its patches are applied in another order"
+    assert cause((one,), (two,), "3.11") == "patches/one.patch is no longer applied, patches/two.patch is new"
+    found = difference(side(stack(plain)), side(stack(replace(plain, file=replace(plain.file, sha256="3" * 64)))))
+    assert found.components[0].cause is None
+
+
+def _patched(wheel: LockedWheel, patches: tuple[WheelPatch, ...]) -> LockedWheel:
+    if not patches:
+        return wheel
+    sha256 = hashed("patched", str(patches)).removeprefix("sha256:")
+    file = replace(wheel.file, sha256=sha256, index=PATCHED, path=None)
+    return replace(wheel, file=file, original=wheel.file, patches=patches)
 
 
 def test_the_shipped_locks_can_be_compared() -> None:

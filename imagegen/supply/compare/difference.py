@@ -39,7 +39,8 @@ class ComparisonFacts:
 class Change:
     """One thing that differs. Without `before` it is new, without `after` gone; equal: another file of one version.
 
-    `by` names what changed as well and leaves no choice: what requires it so, or required it before.
+    `by` names what changed as well and leaves no choice: what requires it so, or required it before. `cause` states
+    which patches of the project changed.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Change:
     why: str | None = None  # the lock's reason for it
     back: bool = False  # the version is older than before
     by: tuple[str, ...] = ()
+    cause: str | None = None  # "patches/a.patch changed"
 
 
 @dataclass(frozen=True)
@@ -236,8 +238,21 @@ def _of_locks(before: Lock, after: Lock, requires: Requires) -> list[Change]:
             by = tuple(sorted((moved & set(old.via)) - {name}, key=rank))
         was, now = (each.release if each else None for each in (old, new))
         because = new.because if new else old.because if old else None
-        found.append(Change(name, was, now, because, _back(was, now), by))
+        found.append(Change(name, was, now, because, _back(was, now), by, _cause(old, new)))
     return found
+
+
+def _cause(old: LockedWheel | LockedBuild | None, new: LockedWheel | LockedBuild | None) -> str | None:
+    """Return in words what changed of a wheel's patches; None where they are the same."""
+    if not (isinstance(old, LockedWheel) and isinstance(new, LockedWheel)):
+        return None
+    had, has = ({patch.path: patch.sha256 for patch in each.patches} for each in (old, new))
+    found = [f"{path} is no longer applied" for path in had if path not in has]
+    found += [f"{path} is new" for path in has if path not in had]
+    found += [f"{path} changed" for path in has if had.get(path, has[path]) != has[path]]
+    if not found and list(had) != list(has):
+        return "its patches are applied in another order"
+    return ", ".join(found) or None
 
 
 def _forces(

@@ -183,7 +183,7 @@ def arrow(change: Change) -> str:
     if change.after is None:
         return f"{change.name} {change.before} is gone"
     if change.before == change.after:
-        return f"{change.name} {change.after} comes as another file"
+        return f"{change.name} {change.after}{f': {change.cause}' if change.cause else ' comes as another file'}"
     if change.back:
         return f"{change.name} goes back from {change.before} to {change.after}"
     return f"{change.name} {change.before} -> {change.after}"
