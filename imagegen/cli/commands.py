@@ -15,6 +15,8 @@ from imagegen import __version__
 from imagegen.core.errors import UsageError
 from imagegen.core.text import did_you_mean
 
+_PATH = "imagegen.command"  # in a context's meta, which all contexts of a run share: the command that was found last
+
 
 class CommandGroup(click.Group):
     """A group that suggests a command for an unknown one."""
@@ -22,6 +24,7 @@ class CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         known = self.list_commands(ctx)
         if cmd_name in known:
+            ctx.meta[_PATH] = f"{ctx.command_path} {cmd_name}"
             return self._load(cmd_name)
         if ctx.resilient_parsing:  # a shell completes
             return None
@@ -113,9 +116,11 @@ def run() -> object:
     """Run the command line. Returns an exit code or nothing; what click has against the arguments is a UsageError."""
     if "_IMAGEGEN_COMPLETE" in os.environ:  # a shell asks for completions
         cli.main(prog_name="imagegen")
+    meta: dict[str, Any] = {}
     try:
         # Not cli.main: it takes every broken pipe, also one to a program of ours, for a reader who has gone.
         with cli.make_context("imagegen", sys.argv[1:]) as context:
+            meta = context.meta
             return cli.invoke(context)
     except click.exceptions.Exit as ended:
         return ended.exit_code
@@ -125,7 +130,8 @@ def run() -> object:
     except click.ClickException as error:
         place = getattr(error, "ctx", None)
         what = error.format_message().rstrip(".")
-        path = place.command_path if place else "imagegen"
+        # click gives an option without its value no context
+        path = place.command_path if place else meta.get(_PATH, "imagegen")
         fix = _before_command(error, path) or f"`{path} --help` says what it takes"
         raise UsageError(what[:1].lower() + what[1:], fix=fix) from error
 

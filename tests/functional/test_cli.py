@@ -179,6 +179,23 @@ def test_an_option_of_imagegen_itself_has_a_fix_that_says_where_it_goes(
     assert run(*command, "--projekt", "x").err.count("fix:") == 1
 
 
+@pytest.mark.parametrize(
+    ("command", "help_of"),
+    [
+        (("mirror", "cpu-grpo", "--to"), "imagegen mirror"),
+        (("report", "-o"), "imagegen report"),
+        (("wheels", "build", "apex", "--cell"), "imagegen wheels build"),
+        (("--project",), "imagegen"),
+    ],
+)
+def test_an_option_without_its_value_points_to_the_help_of_its_command(
+    run: Run, command: tuple[str, ...], help_of: str
+) -> None:
+    ended = run(*command)
+    assert ended.code == 64
+    assert f"fix: `{help_of} --help`" in ended.err
+
+
 def test_without_a_pattern_each_image_is_shown_once(run: Run) -> None:
     ended = run("list")
     images = [each["image"] for each in json.loads(run("list", "--json").out)]
