@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from imagegen.app.check_locks import require_unchanged_copies
 from imagegen.app.comparison import NO_SIGNER, known_names, verify_image
 from imagegen.cli.app import App, json_option, pass_app
 from imagegen.core import registry
-from imagegen.core.errors import UsageError
+from imagegen.core.errors import LockError, UsageError
 from imagegen.core.net import Client
 from imagegen.core.registry.layout import LayoutRepository
 from imagegen.core.text import shown
@@ -134,6 +135,9 @@ def _again(app: App, verified: Verified, source: operands.ImageLocation, client:
     except UsageError:  # it is not of this project: its indexes have to be those of the environment
         cell, settings = None, app.settings
     gpus = tuple(app.matrix.gpus.values())
+    if cell:
+        with suppress(LockError):  # the project's files are others now: a mirror may have those of the lock
+            require_unchanged_copies(app, cell, lock)
 
     @contextmanager
     def there(digest: str, size: int) -> Iterator[Stream]:

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from imagegen.plan.lock import foundation, patched, sdist
 from imagegen.plan.lock.foundation import BUILD_PLATFORM, LockedInterpreter, directory, interpreter_key, own_python
 from imagegen.plan.lock.model import (
     LOCAL,
+    CopiedFile,
     Foundation,
     Lock,
     LockedBase,
@@ -33,6 +34,7 @@ from imagegen.plan.lock.model import (
     LockedGit,
     LockedSdist,
     LockedWheel,
+    WheelPatch,
 )
 from imagegen.plan.lock.sdist import SdistBuilder
 from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel, mirrored, missing
@@ -48,7 +50,7 @@ def contents(lock: Lock) -> dict[str, str]:
     files += [build.source for build in lock.builds]
     found = {file.digest: file.filename for file in files}
     found |= {f"sha256:{patch.sha256}": patch.filename for build in lock.builds for patch in build.patches}
-    found |= {patch.digest: patch.path for wheel in lock.wheels for patch in wheel.patches}
+    found |= {file.digest: file.path for file in project_files(lock)}
     found |= {
         deb.digest: f"Debian package {deb.name} {deb.version}"
         for each in (lock.base, lock.added, lock.bytecode_base)
@@ -67,6 +69,12 @@ def contents(lock: Lock) -> dict[str, str]:
     for layer in lock.record.layers if lock.record else ():
         found |= {layer.digest: f"layer {layer.name}", layer.diff_id: f"layer {layer.name}, unpacked"}
     return found
+
+
+def project_files(lock: Lock) -> list[CopiedFile | WheelPatch]:
+    """Return the files of the project whose contents the lock pins: copied ones, and patches of wheels."""
+    patches = [patch for wheel in lock.wheels for patch in wheel.patches]
+    return [*(file for copy in lock.copies for file in copy.files), *patches]
 
 
 # Bringing all that a lock names into the store: wheels fetched by hash, and those made from their sdists.
@@ -90,6 +98,22 @@ def fetch_parts(locked: Lock, context: Context) -> None:
         finder = Finder(client, context.store, context.settings, meter)
         for wheel in wheels:
             _bring(wheel, finder, workshop, context.settings)
+
+
+def fetch_copies(lock: Lock, context: Context) -> None:
+    """Bring the contents of the project's copied files into the store. Raises MissingFiles, FetchError, StoreError."""
+    if gone := _missing_here([file for copy in lock.copies for file in copy.files], context):
+        raise MissingFiles(gone, context.store.root)
+
+
+def _missing_here(files: Iterable[CopiedFile | WheelPatch], context: Context) -> list[Missing]:
+    """Return the files of the project that neither the store has, where a command in the project brings them, nor a
+    mirror, from which they come.
+    """
+    gone = [each for each in files if not context.store.has(each.digest, each.size)]
+    gone = [each for each in gone if not mirrored(LockedFile(each.path, each.size, each.sha256, LOCAL), context)]
+    fix = "run this in the project, or name a mirror that has its files"
+    return [Missing(each.path, each.sha256, ("the store: it lacks it",), fix) for each in gone]
 
 
 def fetch_each(lock: Lock, context: Context, rootfs: Callable[[], Path] | None = None) -> Generator[LockedWheel]:
@@ -149,10 +173,7 @@ def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
 
 
 def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, settings: Settings) -> None:
-    """Fetch all files that this wheel is made of. Raises MissingFiles with all that could not be fetched.
-
-    A patch is in the store, where a command in the project brings it, or in a mirror.
-    """
+    """Fetch all files that this wheel is made of. Raises MissingFiles with all that could not be fetched."""
     lacking: MissingFiles | None = None
     if wheel.sdist and wheel.sdist.git:
         try:
@@ -164,15 +185,8 @@ def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, set
             finder.fetch(required)
         except MissingFiles as error:
             lacking = lacking.also(error.files) if lacking else error
-    context = Context(workshop.store, settings, workshop.progress)
-    gone = [each for each in wheel.patches if not workshop.store.has(each.digest, each.size)]
-    gone = [each for each in gone if not mirrored(LockedFile(each.path, each.size, each.sha256, LOCAL), context)]
-    if gone:
-        fix = "run this in the project, or name a mirror that has its patches"
-        absent = MissingFiles(
-            [Missing(each.path, each.sha256, ("the store: it lacks it",), fix) for each in gone], workshop.store.root
-        )
-        lacking = lacking.also(absent.files) if lacking else absent
+    if gone := _missing_here(wheel.patches, Context(workshop.store, settings, workshop.progress)):
+        lacking = lacking.also(gone) if lacking else MissingFiles(gone, workshop.store.root)
     if lacking:
         raise lacking
 

@@ -85,7 +85,8 @@ def listings(locked: Lock, store: Store) -> tuple[MirrorArtifact, ...]:
 def _files(locked: Lock, store: Store) -> dict[str, tuple[str, int]]:
     """Return digest -> name and size in bytes of all files but Debian packages.
 
-    Of files from a local disk, only patches are mirrored: without them an index's wheel does not become the locked one.
+    Of the project's own packages nothing is mirrored: a build takes them from the project. Of its copied files and
+    patches the contents are, for a rebuild elsewhere.
     """
     sdists = [wheel.sdist for wheel in _made(locked) if wheel.sdist]
     wheels = [locked.uv, *_indexed(locked)]
@@ -94,8 +95,7 @@ def _files(locked: Lock, store: Store) -> dict[str, tuple[str, int]]:
     files += [needed.file for build in locked.builds for needed in build.build_requires]
     files += [build.source for build in locked.builds if build.source.index != LOCAL]
     found = {file.digest: (file.filename, file.size or _size(file, store)) for file in files}
-    patches = [patch for wheel in wheels for patch in wheel.patches]
-    found |= {patch.digest: (patch.path.rpartition("/")[2], patch.size) for patch in patches}
+    found |= {each.digest: (each.path.rpartition("/")[2], each.size) for each in inputs.project_files(locked)}
     layers = enumerate(locked.base.content.layers, 1) if locked.base.content else ()
     return found | {layer.digest: (f"base-layer-{number}", layer.size) for number, layer in layers}
 

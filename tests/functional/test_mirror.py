@@ -18,8 +18,9 @@ from imagegen.core.net import Client, MissingFiles
 from imagegen.core.progress import Quiet
 from imagegen.core.registry.layout import Mirror, place
 from imagegen.core.store import Store
+from imagegen.image import inputs
 from imagegen.image.base import fetch
-from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedWheel
+from imagegen.plan.lock.model import URL, CopiedFile, Lock, LockedCopy, LockedFile, LockedWheel
 from imagegen.plan.lock.sources import Finder, RequiredFile
 from imagegen.supply import mirror
 from tests.support.debian_archive import deb
@@ -73,6 +74,22 @@ def wheel_from(at: str, store: Store, size: int | None = len(WHEEL)) -> None:
 def debs_from(at: str, lock: Lock, store: Store) -> None:
     nowhere = {"debian": "file:///nonexistent/", "debian-security": "file:///nonexistent/"}
     fetch.fetch(lock.base, Context(store, replace(settings_of(at), archive_mirrors=nowhere), Quiet()))
+
+
+def test_copied_files_come_from_the_mirror(at: str, tmp_path: Path) -> None:
+    data = b"a file of the project"
+    here, there = Store(tmp_path / "here"), Store(tmp_path / "there")
+    digest = here.write(data)
+    copied = CopiedFile("/srv/reward.py", "0644", len(data), digest.removeprefix("sha256:"))
+    lock = replace(ONE, copies=(LockedCopy("/srv/reward.py", "reward.py", "b", (copied,)),))
+    filled(at, lock, here)
+    with pytest.raises(MissingFiles) as raised:
+        inputs.fetch_copies(lock, Context(there, settings_of(), Quiet()))
+    (missing,) = raised.value.files
+    assert (missing.filename, missing.sha256) == ("/srv/reward.py", copied.sha256)
+    inputs.fetch_copies(lock, Context(there, settings_of(at), Quiet()))
+    assert there.read(digest) == data
+    assert inputs.contents(lock)[digest] == "/srv/reward.py"
 
 
 def test_what_a_lock_names_comes_from_there_alone(at: str, tmp_path: Path) -> None:

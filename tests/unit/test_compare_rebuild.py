@@ -23,7 +23,7 @@ from imagegen.core.types import EPOCH
 from imagegen.image import layers
 from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.plan import LAYER_FORMAT
-from imagegen.plan.lock.model import Lock
+from imagegen.plan.lock.model import CopiedFile, Lock, LockedCopy, WheelPatch
 from imagegen.supply.compare.contents import ReadImage, entries, first_difference
 from imagegen.supply.compare.rebuild import Comparison, Level, compared, rebuild_image
 from imagegen.supply.compare.wording import Clue, likely_cause
@@ -227,3 +227,24 @@ def test_an_empty_store_is_used_and_goes(store: Store, tmp_path: Path, monkeypat
         assert empty.has(built.digest)
     assert seen
     assert not seen[0].exists()
+
+
+def test_the_projects_files_come_from_the_store_where_it_has_them(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = [b"a copied file", b"a patch"]
+    copied, patched = (store.write(data).removeprefix("sha256:") for data in contents)
+    copy = LockedCopy("/srv/a", "a", "b", (CopiedFile("/srv/a", "0644", len(contents[0]), copied),))
+    patch = WheelPatch("fix.patch", patched, len(contents[1]), "b")
+    gone = WheelPatch("gone.patch", "9" * 64, 1, "b")
+    first, *others = LOCK.wheels
+    lock = replace(LOCK, copies=(copy,), wheels=(replace(first, patches=(patch, gone)), *others))
+    found: list[bytes] = []
+
+    def assemble(_: Lock, context: Context) -> layers.Image:
+        found.extend(context.store.read(f"sha256:{digest}") for digest in (copied, patched))
+        return made(LOCK, context.store)[1]
+
+    monkeypatch.setattr(layers, "assemble", assemble)
+    with rebuild_image(lock, store, Settings.from_environment({"HOME": str(tmp_path)}), Quiet(), None, ()):
+        assert found == contents

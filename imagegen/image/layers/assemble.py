@@ -20,7 +20,7 @@ from imagegen.core.oci import ZSTD_TYPE
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image import base
-from imagegen.image.inputs import bytecode_base, complete, fetch_each, tree
+from imagegen.image.inputs import bytecode_base, complete, fetch_copies, fetch_each, tree
 from imagegen.image.layers import scan, sources
 from imagegen.image.layers.archive import ArchiveError, ZipArchive
 from imagegen.image.layers.image import Image, base_image, image, keep
@@ -84,6 +84,8 @@ def ensure_layers(
     missing = [source.plan for source in sources if source.plan.key not in present | below]
     prebuilt = prebuilt_base(lock, remote)
     context.store.expect(required_bytes(lock, missing, context.store, prebuilt))
+    if any(part.name in (FILES, LOADER) for part in missing):
+        fetch_copies(lock, context)
     last = [part for part in missing if part.name == LOADER]  # it reads what lies in all the others
     if converted := [part for part in missing if part.name != LOADER]:
         yield from _convert(converted, lock, context, present, prebuilt)

@@ -1,6 +1,7 @@
 """Rebuild an image from its lock in an empty store, and compare it with the published one.
 
-The user's store is not used, because its cached results may be the fault: everything is fetched and built again.
+The user's store is not used, because its cached results may be the fault: everything is fetched and built again. Only
+the contents of the project's files come from it, by hash.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu
 from imagegen.image import layers
+from imagegen.image.inputs import project_files
 from imagegen.image.inventory.archive import Plain
 from imagegen.image.inventory.layers import Stream
 from imagegen.image.layers.layer import CODEC
@@ -70,9 +72,20 @@ def rebuild_image(
     """
     with near.temporary_directory("rebuild") as work_dir:
         store = Store(work_dir / "store")
+        _copy_project_files(lock, near, store)
         context = Context(store, replace(settings, store=store.root), progress)
         whole = ensure_wheels(lock, cell, gpus, context) if cell else require_wheels(lock, context)
         yield whole, layers.assemble(whole, context), store
+
+
+def _copy_project_files(lock: Lock, near: Store, store: Store) -> None:
+    """Copy the contents of the project's files, as far as `near` has them: no index or registry does."""
+    for file in project_files(lock):
+        if near.has(file.digest, file.size):
+            with near.open(file.digest) as source, store.writer() as blob:
+                while chunk := source.read(1 << 20):
+                    blob.write(chunk)
+                blob.commit()
 
 
 def compared(found: ReadImage, lock: Lock, made: layers.Image, there: Opened, here: Opened) -> Comparison:
