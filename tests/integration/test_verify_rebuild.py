@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import tarfile
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import zstandard
 
+from imagegen.core.data import shipped
 from imagegen.core.oci import EMPTY_CONTENT, MANIFEST_TYPE, Descriptor, write_artifact
+from imagegen.core.store import Store
 from imagegen.plan import lock as locks
+from imagegen.plan import matrix
 from imagegen.supply.trust.documents import LOCK
+from imagegen.wheels.resolve import copies
 from tests.support.registry_server import digest_of
 from tests.support.small_cell import CELL, Machine, Site
 
@@ -79,7 +86,24 @@ def verified(machine: Machine, layout: Layout) -> tuple[int, str]:
     return process.returncode, out + err
 
 
+def with_copied_file(site: Site, project: Path) -> Site:
+    """The site with a project whose image copies a file of it."""
+    shutil.copytree(site.project, project, ignore=shutil.ignore_patterns("store"))
+    (project / "reward.py").write_text("X = 1\n")
+    file = project / "matrices" / "small.yaml"
+    entry = "    files: {/srv/reward.py: {source: reward.py, because: It scores.}}\n"
+    file.write_text(file.read_text().replace("    components:\n", f"{entry}    components:\n", 1))
+    (cell,) = matrix.load([shipped("matrices"), project / "matrices"]).select(CELL)
+    path = project / "locks" / f"{CELL}.toml"
+    with tempfile.TemporaryDirectory(dir=project.parent) as store:
+        copied = copies.read(cell, Store(Path(store)))
+    assert copied
+    locks.write(replace(locks.read(path), inputs=cell.inputs, copies=copied), path)
+    return replace(site, project=project)
+
+
 def test_a_real_build_is_made_again(site: Site, tmp_path: Path) -> None:
+    site = with_copied_file(site, tmp_path / "project")
     machine = site.machine(tmp_path)
     digest = machine.build_here("out")
     layout = Layout(tmp_path / "out")
