@@ -62,13 +62,20 @@ EXPOSE 8000
 COPY serve.py .env /srv/
 COPY serve.py /opt/venv/serve.py
 ENTRYPOINT ["python", "/srv/serve.py"]
+COPY scorer /opt/scorer
+RUN echo /opt/scorer/lib > /etc/ld.so.conf.d/scorer.conf && ldconfig
 """
+    (project / "scorer" / "lib").mkdir(parents=True)
+    (project / "scorer" / "lib" / "libscorer.so").write_text("")
     (project / ".env").write_text("")
     imported = run(project, text, file="Dockerfile")
     golden("import/dockerfile.yaml", imported.path.read_text())
     cell = session_of(project).matrix.select_one("my-rl")
     assert {each.name: each.value for each in cell.config} == {"entrypoint": ("python", "/srv/serve.py")}
-    assert [(each.path, each.source) for each in cell.copies] == [("/srv/serve.py", "serve.py")]
+    assert [(each.path, each.source) for each in cell.copies] == [
+        ("/opt/scorer", "scorer"), ("/srv/serve.py", "serve.py"),
+    ]  # fmt: skip
+    assert [each.path for each in cell.ldconfig] == ["/opt/scorer/lib"]
     assert (cell.cuda, [each.port for each in cell.ports]) == ("cu129", ["8000/tcp"])  # the image's CUDA is 13.0
     assert [each.place.line for each in imported.omissions] == [1, 5, 6]
 

@@ -245,3 +245,60 @@ def test_an_image_of_nvidia(context: Path) -> None:
     found = read.recover(LINUX)
     assert [(pin.package, pin.specifier) for pin in found.pins] == [("torch", "==2.7.0")]
     assert [(each.place.line, each.what) for each in found.omissions] == [(1, "what")]
+
+
+LOADER = """\
+FROM debian:bookworm
+COPY lib /opt/scorer/lib
+COPY lib/libown.so /usr/local/lib/
+COPY loader.conf /etc/ld.so.conf.d/own.conf
+RUN {command}
+RUN ldconfig
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo /opt/scorer/lib > /etc/ld.so.conf.d/x.conf",
+        'echo "/opt/scorer/lib" >> /etc/ld.so.conf && ldconfig',
+        "printf '%s\\n' /opt/scorer/lib > /etc/ld.so.conf.d/x.conf",
+        "printf '/usr/lib\\n/opt/scorer/lib # ours\\n' > /etc/ld.so.conf.d/x.conf",
+        "echo -e '/usr/lib\\n/opt/scorer/lib' | sudo tee -a /etc/ld.so.conf.d/x.conf > /dev/null",
+        "sh -c 'echo /opt/scorer/lib > /etc/ld.so.conf.d/x.conf'",
+        "ldconfig /opt/scorer/lib",
+        "cat > /etc/ld.so.conf.d/x.conf <<EOF\n/opt/scorer/lib\nEOF",
+    ],
+)
+def test_directories_of_the_loader_are_recovered(tmp_path: Path, command: str) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libown.so").write_text("")
+    (tmp_path / "loader.conf").write_text("# none\n/usr/lib/x86_64-linux-gnu\n/opt/scorer/lib\n")
+    found = recover(tmp_path, LOADER.format(command=command))
+    assert {path: place.line for path, place in found.ldconfig.items()} == {
+        "/opt/scorer/lib": 4,  # the first that names it
+        "/usr/local/lib": 6 + 2 * command.count("\n") // 2,
+    }
+    assert found.files.keys() == {"/opt/scorer/lib", "/usr/local/lib/libown.so"}
+    assert found.omissions == ()
+    alone = recover(
+        tmp_path, LOADER.format(command=command).replace("COPY loader.conf /etc/ld.so.conf.d/own.conf\n", "")
+    )
+    assert alone.ldconfig["/opt/scorer/lib"].line == 4
+
+
+def test_directories_of_the_loader_that_no_file_is_copied_to(tmp_path: Path) -> None:
+    text = """\
+FROM debian:bookworm
+RUN echo /usr/local/lib > /etc/ld.so.conf.d/a.conf && ldconfig
+RUN echo /usr/local/cuda/lib64 > /etc/ld.so.conf.d/b.conf
+RUN echo $UNSET/lib > /etc/ld.so.conf.d/c.conf
+RUN echo "include more" >> /etc/ld.so.conf
+RUN if true; then echo /opt/lib > /etc/ld.so.conf.d/d.conf; fi
+RUN cat /proc/paths > /etc/ld.so.conf.d/e.conf
+COPY missing.conf /etc/ld.so.conf.d/
+"""
+    found = recover(tmp_path, text)
+    assert found.ldconfig == {}
+    assert [each.place.line for each in found.omissions] == [3, 4, 5, 6, 7, 8]
+    assert "not in the file" in found.omissions[1].why

@@ -168,8 +168,13 @@ class _DockerfileRecovery:
         found = self.reader.found
         recovered = replace(found, lines=_last_wins(found.lines)).recover(self.target)
         pins = {pin.package: pin for pin in (*self.base, *recovered.pins)}
-        config = self.config.config()
-        omissions = (*self.omissions, *self.config.omissions, *recovered.omissions)
+        config, ldconfig = self.config.config(), self.config.loader.directories(self.config.files)
+        omissions = (
+            *self.omissions,
+            *self.config.omissions,
+            *self.config.loader.omissions,
+            *recovered.omissions,
+        )
         return replace(
             recovered,
             pins=tuple(pins[name] for name in sorted(pins)),
@@ -181,6 +186,7 @@ class _DockerfileRecovery:
             labels=self.config.labels,
             ports=self.config.ports,
             files=self.config.files,
+            ldconfig=ldconfig,
         )
 
     def _base(self, stage: BuildStage) -> BaseConfig:
@@ -260,6 +266,7 @@ class _DockerfileRecovery:
         if each.document and re.match(r"\s*(?:\S*sh\s+)?<<", body):
             pieces = list(each.document)
         self.config.begin_run()
+        self.config.loader.document = "".join(piece.text for piece in each.document)
         for command in commands(tuple(pieces), self.variables, self.path):
             self._command(command)
 
@@ -273,7 +280,7 @@ class _DockerfileRecovery:
         elif words and words[0] in ("cd", "pushd", "popd"):
             is_known = len(words) == 2 and not command.unknown and not command.is_conditional
             self.config.enter(words[1] if is_known else None)
-        elif words:
+        elif words and not self.config.loader.read(command, words, Location(self.path, command.lines[0])):
             self._simple(command, words)
 
     def _simple(self, command: Command, words: list[str]) -> None:

@@ -21,6 +21,7 @@ from imagegen.core import types as t
 from imagegen.core.errors import Location
 from imagegen.core.text import redact
 from imagegen.plan.matrix.model import ConfigName
+from imagegen.plan.projects.dockerfile_loader import LoaderReader, is_configuration
 from imagegen.plan.projects.dockerfile_syntax import Instruction, assignments, expand
 from imagegen.plan.projects.model import Omission
 from imagegen.plan.projects.names import BaseConfig, system_directories
@@ -45,6 +46,7 @@ class ConfigReader:
     ports: dict[str, Location] = field(default_factory=dict)
     files: dict[str, tuple[Path, Location]] = field(default_factory=dict)  # path in the image -> its source
     omissions: list[Omission] = field(default_factory=list)
+    loader: LoaderReader = field(default_factory=LoaderReader)
     _fields: dict[ConfigName, tuple[tuple[str, ...], Location]] = field(default_factory=dict)
     _shell: tuple[str, ...] = ("/bin/sh", "-c")
     _workdir: str = ""  # "" where it is unknown
@@ -169,6 +171,8 @@ class ConfigReader:
                 why = "an entry names the files and directories that the image needs, not a whole build context"
                 fix = "name them under `files`, and the project's own package as a component with `path:`"
                 self._omit(each, why, fix)
+            elif is_configuration(path) and source.is_file():
+                self.loader.copied(source, Location(self.path, each.line))
             elif (refusal := self._refusal(t.TargetPath, path)) is not None:
                 self._omit(each, refusal, "name the files under `files`, with another path")
             else:

@@ -10,7 +10,7 @@ import io
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagegen.core.errors import Location
@@ -75,12 +75,16 @@ class Command:
     """A simple command of a shell: its words with variables replaced, and the line of each.
 
     `is_conditional`: whether it runs is known only when it runs. `unknown` are variables that have no known value.
+    `output` is the file that its output is written to, "" where it is none. `source` are the words of the command whose
+    output it reads.
     """
 
     words: tuple[str, ...]
     lines: tuple[int, ...]
     is_conditional: bool = False
     unknown: tuple[str, ...] = ()
+    output: str = ""
+    source: tuple[str, ...] = ()
 
 
 def parse(text: str, path: Path) -> list[Instruction]:
@@ -190,6 +194,7 @@ def assignments(instruction: Instruction, path: Path) -> Iterator[tuple[str, str
 def commands(pieces: tuple[Piece, ...], variables: Mapping[str, str], path: Path) -> Iterator[Command]:
     """Yield the simple commands of a shell script. Raises ProjectFileError for quotes that do not end."""
     depth = 0
+    source: tuple[str, ...] = ()
     words: list[tuple[str, int]] = []
     for token, line in (*_tokens(pieces, path), ("\n", pieces[-1].line if pieces else 0)):
         if token not in _OPERATORS:
@@ -200,8 +205,10 @@ def commands(pieces: tuple[Piece, ...], variables: Mapping[str, str], path: Path
             depth = max(0, depth + (word in _OPENING) - (word in _CLOSING))
             if word in ("for", "case"):
                 words.clear()
-        if made := _command(words, variables, depth > 0):
-            yield made
+        made = _command(words, variables, depth > 0)
+        if made:
+            yield replace(made, source=source)
+        source = made.words if made and token == "|" else ()  # noqa: S105 - a token of a shell
         words = []
 
 
@@ -238,17 +245,21 @@ def _tokens(pieces: tuple[Piece, ...], path: Path) -> Iterator[tuple[str, int]]:
 def _command(words: list[tuple[str, int]], variables: Mapping[str, str], is_conditional: bool) -> Command | None:
     unknown: list[str] = []
     found: list[tuple[str, int]] = []
-    skip = False
+    output = ""
+    skip = is_output = False
     for word, line in words:
         if _REDIRECTION.fullmatch(word):
+            is_output = word in (">", ">>", ">|")
             if found and found[-1][0] in ("1", "2"):  # a file descriptor
-                found.pop()
+                is_output &= found.pop()[0] == "1"
             skip = True
         elif skip:
+            output = expand(word, variables, unknown) if is_output else output
             skip = False
         else:
             expanded = expand(word, variables, unknown)
             found += [(each, line) for each in (expanded.split() if "$" in word else [expanded])]
     if not found:
         return None
-    return Command(tuple(word for word, _ in found), tuple(line for _, line in found), is_conditional, tuple(unknown))
+    lines = tuple(line for _, line in found)
+    return Command(tuple(word for word, _ in found), lines, is_conditional, tuple(unknown), output)

@@ -100,11 +100,20 @@ def _config(found: Recovered) -> Iterator[str]:
         yield "    ports:"
     for port, place in sorted(found.ports.items()):
         yield f"      {json.dumps(port)}: {scalar(reason([place]))}"
+    yield from _files(found)
+
+
+def _files(found: Recovered) -> Iterator[str]:
     if found.files:
         yield "    # Files of the project that are copied: after an edit, lock again."
         yield "    files:"
     for path, (source, place) in sorted(found.files.items()):
         yield f"      {scalar(path)}: {{source: {scalar(source.as_posix())}, because: {json.dumps(reason([place]))}}}"
+    if found.ldconfig:
+        yield "    # Directories in which the dynamic loader finds libraries."
+        yield "    ldconfig:"
+    for path, place in sorted(found.ldconfig.items()):
+        yield f"      {scalar(path)}: {json.dumps(reason([place]))}"
 
 
 def _stack(stack: StackFile, found: Recovered, components: Mapping[str, Component]) -> Iterator[str]:

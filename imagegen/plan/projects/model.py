@@ -75,6 +75,7 @@ class Recovered:
     labels: Mapping[str, tuple[str, Location]] = field(default_factory=dict)
     ports: Mapping[str, Location] = field(default_factory=dict)
     files: Mapping[str, tuple[Path, Location]] = field(default_factory=dict)  # path in the image -> its source
+    ldconfig: Mapping[str, Location] = field(default_factory=dict)  # directory of the dynamic loader -> its place
     others: int = 0  # packages that no pin expresses, and a stack of the file holds
     other_platforms: int = 0  # requirements whose markers do not hold for the target
     other_extras: tuple[str, ...] = ()  # extras of the project that were not chosen, sorted
@@ -111,6 +112,7 @@ class Recovered:
             labels={name: (value, placed(place)) for name, (value, place) in self.labels.items()},
             ports={port: placed(place) for port, place in self.ports.items()},
             files={path: (source, placed(place)) for path, (source, place) in self.files.items()},
+            ldconfig={path: placed(place) for path, place in self.ldconfig.items()},
             cuda=self.cuda and (self.cuda[0], placed(self.cuda[1])),
         )
 
