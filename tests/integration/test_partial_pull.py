@@ -19,8 +19,9 @@ from imagegen.core.registry.reference import engine_name
 from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer, image
 from imagegen.image.layers.image import keep
-from imagegen.image.layers.layer import LayerSink, TarWriter
+from imagegen.image.layers.layer import LayerSink
 from imagegen.image.layers.recompress import recompressed
+from imagegen.image.layers.tar import TarWriter
 from imagegen.run.engine import Engine
 from tests.support import podman
 from tests.support.docker_registry import PASSWORD, USER, Hub, login, serving

@@ -16,8 +16,9 @@ from imagegen.core.oci import EMPTY, EMPTY_CONTENT, INDEX_TYPE, MANIFEST_TYPE, Z
 from imagegen.core.registry.pull import fallback_tag
 from imagegen.core.store import Store
 from imagegen.image import base, layers
-from imagegen.image.layers.layer import LayerSink, TarWriter
+from imagegen.image.layers.layer import LayerSink
 from imagegen.image.layers.plan import plan
+from imagegen.image.layers.tar import TarWriter
 from imagegen.plan.lock import dumps
 from imagegen.plan.lock.model import Lock
 from tests.support.registry_server import StandIn, digest_of

@@ -18,7 +18,6 @@ import hashlib
 import os
 import struct
 import subprocess
-import tarfile
 import threading
 import zlib
 from collections import deque
@@ -39,7 +38,7 @@ from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache, Cache, StoredBlob
 from imagegen.core.store.layout import BlobWriter
-from imagegen.core.types import EPOCH, Digest, Size
+from imagegen.core.types import Digest, Size
 from imagegen.image.inputs import libpython_link
 from imagegen.image.layers import loader, scan
 from imagegen.image.layers.plan import (
@@ -54,6 +53,7 @@ from imagegen.image.layers.plan import (
     support_links,
 )
 from imagegen.image.layers.scan import WheelScanner, recorded_blob
+from imagegen.image.layers.tar import TarWriter
 from imagegen.image.layers.wheel import (
     MAX_SOURCE,
     InstalledFile,
@@ -124,79 +124,6 @@ class LayerSink:
             self._diff.update(frame)
             self._blob.write(self._zstd.compress(frame))
         self._filled = 0
-
-
-# A deterministic tar stream: the layer format's only writer.
-#
-# POSIX.1-2001 (pax) headers, as the standard library writes them, from fields that hold nothing of this machine: uid
-# and gid 0, no names, one mtime. Source of the layer rules: OCI image-spec v1.1, layer.md.
-
-_USTAR_NAME = 99  # characters, so that a directory's slash fits as well
-_USTAR_SIZE = 1 << 33
-_OWNERS = b"0000000\0" * 2
-_TIME = b"%011o\0" % EPOCH
-_REST = bytes(100) + b"ustar\x0000" + bytes(32 + 32 + 8 + 8 + 155 + 12)
-
-
-class TarWriter:
-    """Writes entries to `write` in the order given. Parent directories come first, once each, all alike (0755).
-
-    `below` are directories of lower layers whose modes are their own: they get no entry.
-    """
-
-    def __init__(self, write: Callable[[bytes], object], below: Iterable[str] = ()) -> None:
-        self._write = write
-        self._directories = {path.strip("/") for path in below}
-
-    def directory(self, path: str, mode: int = 0o755) -> None:
-        """A directory and its parents, unless this stream has them; `path` is absolute in the image."""
-        parts = path.strip("/").split("/")
-        for depth in range(1, len(parts) + 1):
-            name = "/".join(parts[:depth])
-            if name not in self._directories:
-                self._directories.add(name)
-                self._header(name, tarfile.DIRTYPE, mode=mode if depth == len(parts) else 0o755)
-
-    def file(self, path: str, size: int, chunks: Iterable[bytes], *, executable: bool = False) -> None:
-        """A regular file of exactly `size` bytes."""
-        self.directory(path.rpartition("/")[0])
-        self._header(path.strip("/"), tarfile.REGTYPE, mode=0o755 if executable else 0o644, size=size)
-        written = 0
-        for chunk in chunks:
-            self._write(chunk)
-            written += len(chunk)
-        if written != size:
-            raise ValueError(f"{path}: {written} bytes instead of {size}")
-        self._write(b"\0" * (-size % tarfile.BLOCKSIZE))
-
-    def link(self, path: str, target: str) -> None:
-        """A symbolic link."""
-        self.directory(path.rpartition("/")[0])
-        self._header(path.strip("/"), tarfile.SYMTYPE, mode=0o777, target=target)
-
-    def close(self) -> None:
-        """The end-of-archive mark, without padding to a record: nothing reads these from tape."""
-        self._write(b"\0" * tarfile.BLOCKSIZE * 2)
-
-    def _header(self, name: str, kind: bytes, *, mode: int, size: int = 0, target: str = "") -> None:
-        if target == "" and size < _USTAR_SIZE and len(name) <= _USTAR_NAME and name.isascii():
-            self._write(_ustar(name, kind, mode, size))
-            return
-        info = tarfile.TarInfo(name)
-        info.type, info.mode, info.size, info.linkname, info.mtime = kind, mode, size, target, EPOCH
-        self._write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))
-
-
-def _ustar(name: str, kind: bytes, mode: int, size: int) -> bytes:
-    """Return a tar header as the standard library writes it, in a tenth of the time (POSIX.1-2001, ustar).
-
-    Stacks have tens of thousands of small files; a test holds this to the library's bytes.
-    """
-    path = name + "/" if kind == tarfile.DIRTYPE else name
-    before = b"%s%07o\0%s%011o\0%s" % (path.encode().ljust(100, b"\0"), mode, _OWNERS, size, _TIME)
-    after = kind + _REST
-    checksum = sum(before) + sum(after) + 8 * ord(" ")
-    return b"%s%06o\0 %s" % (before, checksum, after)
 
 
 # Byte-code for the target interpreter, compiled by that interpreter in sandboxes; never by the host's.
