@@ -13,6 +13,7 @@ from imagegen.core.text import counted
 from imagegen.image import layers
 from imagegen.image.layers import Image, LayerStack, Origin, RemoteLayers
 from imagegen.plan.lock import local_tags
+from imagegen.plan.lock.environments import parts, with_locks
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.engine import Engine
@@ -29,7 +30,20 @@ def ensure_wheels(
     """
     require_unchanged_copies(session, cell, lock)
     gpus = tuple(session.matrix.gpus.values())
-    return source_builds.ensure_wheels(lock, cell, gpus, session.context_for(cell), engine=engine, builder=builder)
+    locks = [
+        source_builds.ensure_wheels(each, part, gpus, session.context_for(part), engine=engine, builder=builder)
+        for part, each in parts(cell, lock)
+    ]
+    return with_locks(lock, locks)
+
+
+def require_wheels(session: Session, cell: Cell, lock: Lock) -> Lock:
+    """Return the lock with its compiled wheels, from the wheelhouses alone.
+
+    Raises as `source_builds.require_wheels`.
+    """
+    locks = [source_builds.require_wheels(each, session.context_for(part)) for part, each in parts(cell, lock)]
+    return with_locks(lock, locks)
 
 
 def assemble_image(
@@ -87,10 +101,12 @@ def _offer(loading: Loading | None, lock: Lock, stack: LayerStack, height: int) 
 
 
 def audit_lock(session: Session, cell: Cell, lock: Lock, *, audit: bool) -> tuple[str, ...]:
-    """Audit the lock unless the user has declined; print and return the notes. Raises AuditError."""
+    """Audit the lock unless the user has declined, each environment as the cell that it is; print and return the notes.
+
+    Raises AuditError.
+    """
     if audit:
-        note = audit_before_image(session, cell, lock)
-        notes = [note] if note else []
+        notes = [note for part in parts(cell, lock) if (note := audit_before_image(session, *part))]
     else:
         skipped = f"NOTE: {cell.id} is not audited (--no-audit)."
         notes = [skipped, f"NOTE: `imagegen audit {cell.id}` reports what would not work."]

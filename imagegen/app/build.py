@@ -14,6 +14,7 @@ from imagegen.core.errors import PackagesGoneError
 from imagegen.core.oci import MANIFEST_TYPE, Descriptor, write_image_index
 from imagegen.core.store import images
 from imagegen.plan.lock import local_tags
+from imagegen.plan.lock.environments import CombinedLock
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 
@@ -126,13 +127,12 @@ def _assemble_for_layout(
             images.keep(session.store, lock.cell, manifest.digest, manifest.size)
         return manifest, found.tags[0]
     from imagegen.app import assemble
-    from imagegen.wheels.builds.compile import require_wheels
 
     try:
         if compile_wheels:
             whole = assemble.ensure_wheels(session, cell, lock, builder=options.builder)
         else:
-            whole = require_wheels(lock, session.context_for(cell))
+            whole = assemble.require_wheels(session, cell, lock)
         image = assemble.assemble_image(session, cell, whole, audit=options.audit)
         return Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest)), local_tags(whole)[0]
     except PackagesGoneError as error:
@@ -151,10 +151,28 @@ def _unchanged(session: Session, cell: Cell, lock: Lock, options: BuildOptions) 
 def _smoke_test(
     session: Session, cell: Cell, lock: Lock, engine: Engine, digest: str, options: BuildOptions
 ) -> SmokeReport:
-    """Run the smoke checks and keep the report, so that publishing need not run them again. Raises SmokeFailed."""
+    """Run the smoke checks and keep the report, so that publishing need not run them again. Raises SmokeFailed.
+
+    The report of an image with several environments is not kept.
+    """
     from imagegen.run import smoke  # late, here and below: an unchanged build without checks needs neither
     from imagegen.supply.publish.attachments import SmokeRequirement, passed_report, save_passed_report
 
+    if isinstance(lock, CombinedLock):
+        found = [
+            smoke.run_in_environment(
+                engine,
+                digest,
+                environment,
+                each.cell.declarations,
+                require_gpu=options.require_gpu,
+                progress=session.progress,
+            )
+            for each, environment in zip(cell.environments, lock.environments, strict=True)
+        ]
+        joined = smoke.joined(digest, cell.id, found)
+        joined.require_passed(fix=f"the image is kept as {local_tags(lock)[1]}")
+        return joined
     report = smoke.run(
         engine, digest, lock, cell.declarations, require_gpu=options.require_gpu, progress=session.progress
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from imagegen.app.session import Session
 from imagegen.core.errors import ErrorList, IncompatibleError, LockError
 from imagegen.plan import lock
+from imagegen.plan.lock.environments import parts
 from imagegen.plan.lock.file import LockErrors
 from imagegen.plan.lock.model import LOCAL, Lock
 from imagegen.plan.matrix.model import Cell
@@ -58,12 +59,18 @@ def _checked(session: Session, cell: Cell) -> LockedImage:
 def require_unchanged_sources(session: Session, locked: Lock, cell: Cell) -> None:
     """Raise LockError if sources on this disk changed, which no input of the lock covers."""
     require_unchanged_copies(session, cell, locked)
-    if local := [build for build in locked.builds if build.source.index == LOCAL]:  # else no store is needed
-        lock.require_unchanged(local, cell.recipes, session.store)
+    for part, found in parts(cell, locked):
+        if local := [build for build in found.builds if build.source.index == LOCAL]:  # else no store is needed
+            lock.require_unchanged(local, part.recipes, session.store)
 
 
 def require_unchanged_copies(session: Session, cell: Cell, locked: Lock) -> None:
     """Raise LockError where copied files or patches are not those of the lock; else their contents are in the store."""
+    for part, found in parts(cell, locked):
+        _require_unchanged_copies(session, part, found)
+
+
+def _require_unchanged_copies(session: Session, cell: Cell, locked: Lock) -> None:
     if locked.copies:  # else no store is needed
         from imagegen.wheels.resolve import copies  # late: it imports the writers of layers
 

@@ -16,6 +16,7 @@ from imagegen.core.progress import Progress
 from imagegen.core.registry import Repository
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix import metadata
+from imagegen.plan.matrix.cells import require_one_environment
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import numerics
 from imagegen.run.numerics import Fingerprint
@@ -161,6 +162,8 @@ def _selected(session: Session, word: str) -> Sequence[Cell]:
     if set(word) & set(":/@") or not word:
         return ()
     try:
-        return session.matrix.select(word)
+        found = session.matrix.select(word, combined=True)
     except UsageError:
         return ()
+    require_one_environment(found[0])
+    return found

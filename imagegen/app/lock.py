@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from imagegen.app.check_locks import LockedImage, require_unchanged_sources
 from imagegen.app.session import Session
 from imagegen.core.errors import AuditError, IncompatibleError, LockError
 from imagegen.core.git import PackedTree
-from imagegen.core.text import did_you_mean
+from imagegen.core.text import counted, did_you_mean
 from imagegen.image import layers
 from imagegen.plan import lock
+from imagegen.plan.lock.environments import CombinedLock, combine, locked_environments, parts, shared_wheels
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.projects.stack import read_stack
@@ -22,12 +24,17 @@ from imagegen.wheels.resolve.candidates import LocalWheelSelector
 from imagegen.wheels.resolve.lock import lock_cell
 from imagegen.wheels.resolve.options import LockOptions
 
+_RECORD_REMOVED = "the lock changed, so its record was removed; `imagegen lock --record` makes a new one"
+_FOUNDATION = {"base": "another base", "interpreter": "another interpreter", "added": "other Debian packages above it"}
+
 
 def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bool) -> LockedImage:
     """Lock the cell and write locks/<cell>.toml; with `record`, build the layers and write their digests too.
 
     Raises as `resolve_cell`, and with `record` what building raises.
     """
+    if cell.environments:
+        return _lock_environments(session, cell, options, record=record)
     previous = session.find_lock(cell)
     if record and previous and options == LockOptions() and _is_current(session, previous, cell):
         locked = previous
@@ -47,6 +54,55 @@ def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bo
     else:
         session.progress.say(f"{path}: unchanged")
     return LockedImage(cell, path, locked, changed)
+
+
+def _lock_environments(session: Session, cell: Cell, options: LockOptions, *, record: bool) -> LockedImage:
+    """Lock an image with several environments: the cells of those that have no sound lock or that options are for.
+
+    Raises also LockError where the locks differ in what lies below all environments.
+    """
+    locks = []
+    for each in cell.environments:
+        found = session.find_lock(each.cell)
+        if found is None or options != LockOptions() or not _is_current(session, found, each.cell):
+            found = lock_image(session, each.cell, options, record=False).lock
+        locks.append(found)
+    _require_equal_foundations(session, cell, locks)
+    previous = session.find_lock(cell)
+    locked: Lock = combine(cell.id, cell.image, locked_environments(cell, locks), None)
+    if previous:
+        locked = layers.keep_record(locked, previous)
+    if record:
+        locked = _recorded(session, cell, locked)
+    path = session.project / "locks" / f"{cell.id}.toml"
+    changed = previous is None or lock.dumps(locked) != lock.read_text(session.lock_path(cell)) or not path.exists()
+    if changed:
+        lock.write(locked, path)
+        if locked.record is None and previous and previous.record:
+            session.progress.say(_RECORD_REMOVED)
+        session.progress.say(f"{path}: {counted(len(locks), 'environment')}")
+    else:
+        session.progress.say(f"{path}: unchanged")
+    if isinstance(locked, CombinedLock):
+        session.progress.say(shared_wheels(locked).sentence)
+    return LockedImage(cell, path, locked, changed)
+
+
+def _require_equal_foundations(session: Session, cell: Cell, locks: Sequence[Lock]) -> None:
+    """Raise LockError where the lock of an environment pins another base or interpreter, or other Debian packages."""
+    default, *others = cell.environments
+    for each, found in zip(others, locks[1:], strict=True):
+        one, other = locks[0].foundation, found.foundation
+        fields = ("base", "interpreter", "added")
+        if differing := [name for name in fields if getattr(one, name) != getattr(other, name)]:
+            ids = f"{default.cell.id} and {each.cell.id}"
+            raise LockError(
+                f'the locks of environments "{default.name}" and "{each.name}" pin other files below them',
+                code="lock-environments-differ",
+                where=each.where,
+                why=f"{session.lock_path(each.cell)} has {' and '.join(_FOUNDATION[name] for name in differing)}",
+                fix=f"lock {ids} at one time: `imagegen lock {cell.id} --upgrade-base`",
+            )
 
 
 def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: LockOptions) -> Lock:
@@ -110,8 +166,9 @@ def _recorded(session: Session, cell: Cell, locked: Lock) -> Lock:
     image = layers.assemble(whole, session.context_for(cell))
     record = layers.record_of(image)
     try:
-        if note := audit_before_image(session, cell, replace(whole, record=record)):
-            session.progress.say(note)
+        for part, each in parts(cell, replace(whole, record=record)):
+            if note := audit_before_image(session, part, each):
+                session.progress.say(note)
     except AuditError as error:
         session.progress.say(f"NOTE: {error}")
         session.progress.say(
@@ -134,7 +191,7 @@ def _is_current(session: Session, previous: Lock, cell: Cell) -> bool:
 def _report(session: Session, path: Path, locked: Lock, previous: Lock | None) -> None:
     say = session.progress.say
     if locked.record is None and previous is not None and previous.record is not None:
-        say("the lock changed, so its record was removed; `imagegen lock --record` makes a new one")
+        say(_RECORD_REMOVED)
     content, debs = locked.base.content, locked.base.debs
     base = f"{len(content.layers)} layers of {locked.base.image}" if content else f"{len(debs)} Debian packages"
     names = ", ".join(f"{build.name} {build.version}" for build in locked.builds)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from imagegen import __version__
 from imagegen.core import compiled, data
@@ -155,7 +155,7 @@ class Session:
 
     def cell_answers(self, cells: Sequence[Cell]) -> dict[str, CellAnswer]:
         """Return the answers of rules and metadata for cells of the matrix, by cell id."""
-        resolved = [cell for cell in cells if not cell.stack]
+        resolved = [cell for cell in cells if not cell.stack and not cell.environments]
         names = ",".join(cell.id for cell in resolved)
         found = self._compiled(
             "answers", names, lambda: compatibility.cell_answers(resolved, self.rules, self.metadata)
@@ -163,6 +163,9 @@ class Session:
         for cell in cells:
             if cell.stack:
                 found = found | {cell.id: self._stack_answer(cell)}
+            elif cell.environments:
+                answers = self.cell_answers([each.cell for each in cell.environments])
+                found = found | {cell.id: compatibility.worst_answer(answers)}
         return found
 
     def _stack_answer(self, cell: Cell) -> CellAnswer:
@@ -209,10 +212,25 @@ class Session:
         if not self.has_lock(cell):
             return None
         text = lock.read_text(path, data.project_directory(path.parent))
+        if cell.environments:
+            return self._join_locks(cell, text, path)
         digest = compiled.digest_of(text)
         found = self.compiled.of("lock", os.path.abspath(path), [digest], lambda: lock.loads(text, path))
         self._read[cell.id] = found, digest
         return found
+
+    def _join_locks(self, cell: Cell, text: str, path: Path) -> Lock:
+        """Return the lock of an image with several environments. Raises LockError where a cell of one has none."""
+        from imagegen.plan.lock.environments import join
+
+        file = lock.loads_combined(text, path)
+        return join(
+            cell, file, [self.find_lock(each.cell) or self._missing_lock(each.cell) for each in cell.environments]
+        )
+
+    def _missing_lock(self, cell: Cell) -> NoReturn:
+        where = str(self.lock_path(cell))
+        raise LockError(f"{cell.id} has no lock", code="lock-missing", where=where, fix=f"`imagegen lock {cell.id}`")
 
     def digest_of_inputs(self, found: Lock, cell: Cell) -> str | None:
         """Return the digest of a lock's file, of all matrices and recipes and of the code; None where one is not known,
@@ -224,6 +242,8 @@ class Session:
 
     def check_lock(self, found: Lock, cell: Cell) -> LockCheck:
         """Return what is wrong with a lock. Raises LockError for a platform that wheels do not know."""
+        if cell.environments:
+            return self._check_environments(found, cell)
         read, digest = self._read.get(cell.id, (None, None))
         path = os.path.abspath(self.lock_path(cell))
         return self._compiled(
@@ -240,17 +260,38 @@ class Session:
         facts = compatibility.facts_of_lock(found, cell.base.glibc)
         return LockCheck(verdict=compatibility.evaluate_cell(self.rules_about(facts), cell, facts))
 
+    def _check_environments(self, found: Lock, cell: Cell) -> LockCheck:
+        """Return what is wrong with the lock of an image with several environments, or with those of their cells."""
+        from imagegen.image import layers
+        from imagegen.plan.lock.environments import CombinedLock, parts
+
+        checked = {part.id: self.check_lock(locked, part) for part, locked in parts(cell, found)}
+        moved = found.moved if isinstance(found, CombinedLock) else ()
+        stale, contradictions, edited = (
+            tuple(f"{name}: {each}" for name, check in checked.items() for each in getattr(check, kind))
+            for kind in ("stale", "contradictions", "edited")
+        )
+        if stale or contradictions or edited:
+            return LockCheck(stale, contradictions, edited)
+        if moved:
+            return LockCheck(stale=tuple(f"environment {name}" for name in moved))
+        if wrong := layers.record_contradictions(found):
+            return LockCheck(edited=wrong)
+        verdicts = [each.verdict for each in checked.values() if each.verdict]
+        refused = (each for each in verdicts if each.answer == "incompatible")
+        return LockCheck(verdict=next(refused, max(verdicts, key=lambda each: len(each.conflicts), default=None)))
+
     def fresh_lock(self, cell: Cell) -> Lock:
         """Return the cell's lock. Raises LockError or IncompatibleError when it is missing, stale or breaks a rule."""
         found = self.find_lock(cell)
         if found is None:
-            where = str(self.lock_path(cell))
-            raise LockError(
-                f"{cell.id} has no lock", code="lock-missing", where=where, fix=f"`imagegen lock {cell.id}`"
-            )
+            self._missing_lock(cell)
+        from imagegen.plan.lock.environments import parts  # late: it is loaded where there is a lock
+
         self.require_sound(found, cell)
-        self.require_own_packages(found, cell)
-        self.require_unchanged_stack(found, cell)
+        for part, locked in parts(cell, found):
+            self.require_own_packages(locked, part)
+            self.require_unchanged_stack(locked, part)
         return found
 
     def require_own_packages(self, found: Lock, cell: Cell) -> None:
@@ -271,7 +312,12 @@ class Session:
         """Raise LockError or IncompatibleError where a lock is stale or edited, or breaks a rule."""
         checked = self.check_lock(found, cell)
         self.require_unedited(checked, cell)
-        if checked.verdict:
+        if cell.environments:
+            from imagegen.plan.lock.environments import parts  # late, as above
+
+            for part, locked in parts(cell, found):
+                self.require_sound(locked, part)
+        elif checked.verdict:
             self._require_compatible(cell, checked.verdict)
 
     def require_unedited(self, checked: LockCheck, cell: Cell) -> None:

@@ -108,7 +108,7 @@ def _cells(app: App, required: AuditArguments) -> Iterator[Audited]:
             fix='name one, or a glob that matches them: "hopper-*"',
         )
     try:
-        chosen = app.matrix.select(pattern)
+        chosen = app.matrix.select(pattern, combined=True)
     except UsageError as error:
         if not re.search("[:/]", pattern):
             raise
@@ -120,9 +120,12 @@ def _cells(app: App, required: AuditArguments) -> Iterator[Audited]:
             fix="leave out --gpu and --driver, or name a cell with CUDA",
         )
     from imagegen.image.inventory.subjects import cell_subject
+    from imagegen.plan.lock.environments import parts
     from imagegen.wheels.builds.compile import require_wheels
 
-    for each, lock in [(each, require_wheels(app.fresh_lock(each), app.context_for(each))) for each in chosen]:
+    pairs = [part for each in chosen for part in parts(each, app.fresh_lock(each))]  # environments as their cells
+    unique = {each.id: (each, require_wheels(lock, app.context_for(each))) for each, lock in pairs}
+    for each, lock in unique.values():
         subject = cell_subject(lock, each, app.context_for(each))
         yield subject, lock_source(app.lock_path(each))
 

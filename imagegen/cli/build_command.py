@@ -23,6 +23,7 @@ from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layo
 from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
 from imagegen.core.errors import IncompatibleError, LockError, OptionConflictError, SmokeError, UsageError
 from imagegen.core.text import counted
+from imagegen.plan.lock.environments import parts
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 
@@ -39,9 +40,12 @@ platform_option = click.option(
 )
 
 
-def cells_by_index(app: App, pattern: str, platforms: str | None) -> list[tuple[Cell, ...]]:
-    """Return the selected cells, each alone, or with `platforms` those that are one index. Raises UsageError."""
-    chosen = app.matrix.select(pattern)
+def cells_by_index(app: App, pattern: str, platforms: str | None, *, combined: bool = False) -> list[tuple[Cell, ...]]:
+    """Return the selected cells, each alone, or with `platforms` those that are one index; see Matrix.select.
+
+    Raises UsageError.
+    """
+    chosen = app.matrix.select(pattern, combined=combined)
     if platforms is None:
         return [(each,) for each in chosen]
     groups = [app.matrix.on_platforms(each, platforms) for each in chosen]
@@ -97,7 +101,7 @@ def command(
             "--require-gpu is about the checks that --no-test leaves out", fix="leave out one of the two"
         )
     options = BuildOptions(not no_test, not no_audit, require_gpu, scratch_base, builder)
-    groups = cells_by_index(app, cell, platform)
+    groups = cells_by_index(app, cell, platform, combined=True)
     if output is not None:
         directory = _directory(output, cell, groups)
         return build_into_layout(app, groups[0], directory, options, as_json=as_json)
@@ -315,7 +319,9 @@ def build(app: App, cells: Sequence[Cell], options: Sequence[str], *, as_json: b
     sizes: dict[str, int] = {}
     for cell in cells:
         try:
-            sizes[cell.id] = int(_DISK * sum(wheel.file.estimate for wheel in app.fresh_lock(cell).wheels))
+            locks = [lock for _, lock in parts(cell, app.fresh_lock(cell))]
+            files = {wheel.file.digest: wheel.file.estimate for lock in locks for wheel in lock.wheels}
+            sizes[cell.id] = int(_DISK * sum(files.values()))
         except (LockError, IncompatibleError) as error:
             app.progress.say(f"error[{error.code}]: {error}")
             ended[cell.id] = BuildResult(cell.id, error.exit_code, 0.0, None, f"error[{error.code}]: {error.what}")

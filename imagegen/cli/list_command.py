@@ -22,7 +22,8 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
     The list has the purpose of each, its state as `imagegen matrix` shows it, and whether it is built (in the store).
     """
     built = images.images(app.store)
-    cells = app.matrix.select(pattern) if pattern else tuple(app.matrix.select(name)[0] for name in app.matrix.defaults)
+    patterns = [pattern] if pattern else [*app.matrix.defaults]
+    cells = tuple(cell for each in patterns for cell in app.matrix.select(each, combined=True))
     locks = {cell.id: states.read_lock(app, cell) for cell in cells}
     answers = app.cell_answers(cells)
     found = {cell.id: states.state(app, cell, answers[cell.id], locks[cell.id]) for cell in cells}
@@ -34,6 +35,7 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
                     "image": cell.image,
                     "purpose": cell.purpose,
                     "extends": cell.extends,
+                    "environments": [each.name for each in cell.environments],
                     "axes": dict(cell.axes),
                     "state": found[cell.id].name,
                     "reason": found[cell.id].reason,
@@ -55,7 +57,7 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
         row = (*names, found[cell.id].name, _built(locks[cell.id], built.get(cell.id)))
         table.add_row(*row, *(() if one else (_purpose(cell),)))
     table.print(app.out)
-    if not pattern and (more := len(app.matrix.cells()) - len(cells)):
+    if not pattern and (more := len(app.matrix.all_cells) - len(cells)):
         app.progress.say(f"{more} more cells, for other values of the axes: imagegen list 'IMAGE*'")
 
 

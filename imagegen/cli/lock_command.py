@@ -64,7 +64,7 @@ def command(
         raise OptionConflictError(
             "--check changes nothing, so it takes no other option", fix="leave out --check or the others"
         )
-    cells = app.matrix.select(cell)
+    cells = app.matrix.select(cell, combined=True)
     if check:
         results = check_locks(app, cells)
     elif name is not None:

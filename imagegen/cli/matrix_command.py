@@ -45,7 +45,7 @@ def command(app: App, *, pattern: str, as_json: bool, github: bool) -> None:
     if github:
         _print_github(app, app.matrix.select(pattern))
         return
-    cells = app.matrix.select(pattern)
+    cells = app.matrix.select(pattern, combined=True)
     evaluated = app.cell_answers(cells)
     answers = [_answer(app, cell, evaluated[cell.id]) for cell in cells]
     if as_json:

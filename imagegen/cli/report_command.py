@@ -131,7 +131,7 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
 
 
 def _descriptions(app: App) -> Mapping[str, str]:
-    return {image: app.matrix.select(image)[0].description for image in app.matrix.defaults}
+    return {image: app.matrix.select(image, combined=True)[0].description for image in app.matrix.defaults}
 
 
 def _sheet(app: App, cell: Cell, locked: Lock) -> site.CellReport:

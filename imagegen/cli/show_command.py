@@ -6,7 +6,7 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
@@ -16,6 +16,7 @@ from imagegen.core.errors import LockError
 from imagegen.core.progress import human
 from imagegen.core.text import counted
 from imagegen.plan.lock import local_tags
+from imagegen.plan.lock.environments import CombinedLock, environments, shared_wheels, with_locks
 from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedCopy, LockedGit, LockedWheel, reason
 from imagegen.plan.matrix.model import Cell
 
@@ -36,7 +37,7 @@ def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
     Of several cells, the locked ones are shown and the others are listed. Where none is locked, the requirements of the
     first are shown, its state, and what a build lacks here; the exit code is 67.
     """
-    selected = app.matrix.select(cell)
+    selected = app.matrix.select(cell, combined=True)
     locked = [each for each in selected if app.has_lock(each)] or selected[:1]
     if not (size or as_json or app.has_lock(locked[0])):
         _show_unlocked(app, locked[0])
@@ -49,13 +50,38 @@ def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
             for weight in weights:
                 _show_weight(app, weight)
     elif as_json:
-        app.json([dataclasses.asdict(lock) for _, lock in locks])
+        app.json([_as_dict(lock) for _, lock in locks])
     else:
         for chosen, lock in locks:
             _show(app, chosen, lock)
     if missing := [each.id for each in selected if each not in locked]:
         some = ", ".join(missing[:_FEW]) + (", ..." if len(missing) > _FEW else "")
         app.progress.say(f"{counted(len(missing), 'cell')} without a lock: {some}; `imagegen lock CELL` makes one")
+
+
+def _as_dict(lock: Lock) -> dict[str, Any]:
+    """Return the fields of a lock; of one with several environments its own fields, and each one's lock."""
+    if isinstance(lock, CombinedLock):
+        rows = [dataclasses.asdict(each) for each in lock.environments]
+        record = lock.record and dataclasses.asdict(lock.record)
+        return {"cell": lock.cell, "image": lock.image, "environments": rows, "record": record}
+    return dataclasses.asdict(lock)
+
+
+def _show_environments(app: App, cell: Cell, lock: CombinedLock) -> None:
+    """Print the environments of an image with several, and the bytes that they share."""
+    _show_header(app, cell)
+    app.out.print(f"tag {local_tags(lock)[0]}")
+    if lock.record:
+        size = human(sum(layer.size for layer in lock.record.layers))
+        app.out.print(f"image {lock.record.digest}, {len(lock.record.layers)} layers, {size}")
+    table = Table("environment", "cell", "at", "packages", "why", wraps=("why",))
+    for each in lock.environments:
+        table.add_row(each.name, each.lock.cell, each.prefix, str(len(each.lock.packages)), each.because)
+    table.print(app.out)
+    app.out.print(shared_wheels(lock).sentence)
+    for environment in cell.environments:
+        app.out.print(f"`imagegen show {environment.cell.id}` has the packages of {environment.name}")
 
 
 def _show_unlocked(app: App, cell: Cell) -> None:
@@ -65,6 +91,12 @@ def _show_unlocked(app: App, cell: Cell) -> None:
     _show_header(app, cell)
     state = states.state(app, cell, app.cell_answers([cell])[cell.id], None)
     app.out.print(f"{state.name}: {state.reason or states.MEANINGS[state.name]}")
+    if cell.environments:
+        table = Table("environment", "cell", "why", wraps=("why",))
+        for environment in cell.environments:
+            table.add_row(environment.name, environment.cell.id, environment.because)
+        table.print(app.out)
+        return
     app.out.print(f"base {cell.base.name}; interpreter {cell.interpreter.path}, Python {cell.python}")
     table = Table("component", "allowed", "why", wraps=("allowed", "why"))
     for each in unlocked.constraints(cell):
@@ -90,6 +122,9 @@ def _show_header(app: App, cell: Cell) -> None:
 
 
 def _show(app: App, cell: Cell, lock: Lock) -> None:
+    if isinstance(lock, CombinedLock):
+        _show_environments(app, cell, lock)
+        return
     _show_header(app, cell)
     app.out.print(f"base {lock.base.name}: {_base(lock)}")
     app.out.print(f"interpreter {lock.interpreter.path}: {lock.interpreter}")
@@ -164,7 +199,8 @@ def _weight(app: App, lock: Lock) -> Weight:
         except LockError:
             continue  # `imagegen list` tells of broken locks
         others += [found] if found else []
-    known, lacking = with_local_wheels(lock, app.store)
+    local = [with_local_wheels(each.lock, app.store) for each in environments(lock)]
+    known, lacking = with_locks(lock, [each for each, _ in local]), [build for _, some in local for build in some]
     packages = package_sizes(known, app.store) + tuple(Size(build.name, None, None) for build in lacking)
     return Weight(lock.cell, layer_sizes(known, app.store, whole=not lacking), packages, shared(lock, others))
 

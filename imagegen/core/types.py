@@ -266,6 +266,7 @@ Line = Annotated[str, NoCoercion(), AfterValidator(_line)]
 
 # Names that a matrix gives. Word is a name made of names: a cell's id, a layer's name, Debian's architectures.
 Name = Annotated[str, string(r"[a-z0-9]+(?:[.-][a-z0-9]+)*", 60)]
+EnvironmentName = Annotated[str, string(r"[a-z0-9]+(?:-[a-z0-9]+)*", 30)]
 Word = Annotated[str, string(r"[a-z0-9][a-z0-9._-]*", None, meaning="a name of lower-case letters, digits, ., _ and -")]
 Alias = Annotated[str, string(r"[A-Za-z0-9]+(?:[ ._-][A-Za-z0-9]+)*", 60)]
 PartName = Annotated[

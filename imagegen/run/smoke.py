@@ -18,6 +18,7 @@ from imagegen.core.progress import Progress
 from imagegen.image.layers.wheel import PREFIX
 from imagegen.incontainer import SMOKE
 from imagegen.incontainer.smoke.table import Check, applicable
+from imagegen.plan.lock.environments import LockedEnvironment, environments
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Declarations
 
@@ -199,12 +200,62 @@ def run(
     A failure inside the container is a result. Raises EngineError when no container can be started or the engine fails,
     which says nothing about the image.
     """
-    checks = applicable(parts(lock), only)
-    results = []
+    found = environments(lock)[0]
+    return _run(engine, ref, found, declared, (), require_gpu=require_gpu, progress=progress, only=only)
+
+
+def run_in_environment(
+    engine: SmokeEngine,
+    ref: str,
+    environment: LockedEnvironment,
+    declared: Declarations,
+    *,
+    require_gpu: bool,
+    progress: Progress,
+) -> SmokeReport:
+    """Run every check that applies to one of several environments, as `run`, and as programs that activated it.
+
+    The names of checks in the report begin with the environment's.
+    """
+    progress.say(f"environment {environment.name}:")
+    activated = ("sh", "-c", f'. {environment.prefix}/bin/activate && exec "$@"', "sh")
+    report = _run(engine, ref, environment, declared, activated, require_gpu=require_gpu, progress=progress)
+    named = [replace(each, check=f"{environment.name}: {each.check}") for each in report.results]
+    return replace(report, results=tuple(named))
+
+
+def joined(image: str, cell: str, reports: Sequence[SmokeReport]) -> SmokeReport:
+    """Return the reports of all environments of an image as one; it has a failure where one of them has not passed."""
+    results = [
+        result
+        for each in reports
+        for result in (each.results if each.passed or any(r.failed for r in each.results) else (_unverified(each),))
+    ]
+    return SmokeReport(image, cell, tuple(results))
+
+
+def _unverified(report: SmokeReport) -> CheckResult:
+    return CheckResult(f"{report.cell}: checks", "fail", 0.0, "no check passed in this environment")
+
+
+def _run(
+    engine: SmokeEngine,
+    ref: str,
+    environment: LockedEnvironment,
+    declared: Declarations,
+    activated: Sequence[str],
+    *,
+    require_gpu: bool,
+    progress: Progress,
+    only: Collection[str] = (),
+) -> SmokeReport:
+    """Run the checks of an environment in a container; `activated` is the program that runs each in it."""
+    lock, results = environment.lock, []
+    programs = files(spec(lock, declared) | {"prefix": environment.prefix})
     with ExitStack() as stack:
-        container = _started(stack, engine, ref, files(spec(lock, declared)), gpus=lock.axes.get("cuda") != "cpu")
-        for check in checks:
-            result = judged(_run_one(container, check), check, require_gpu=require_gpu)
+        container = _started(stack, engine, ref, programs, gpus=lock.axes.get("cuda") != "cpu")
+        for check in applicable(parts(lock), only):
+            result = judged(_run_one(container, check, activated), check, require_gpu=require_gpu)
             note = f" ({result.explanation})" if result.explanation and not result.failed else ""
             progress.say(f"  {result.check}: {result.status}, {result.seconds:.1f} s{note}")
             results.append(result)
@@ -262,9 +313,21 @@ def judged(result: CheckResult, check: Check, *, require_gpu: bool) -> CheckResu
     return result
 
 
-def _run_one(container: SmokeContainer, check: Check) -> CheckResult:
+def _run_one(container: SmokeContainer, check: Check, activated: Sequence[str]) -> CheckResult:
     times = EMULATED if container.emulated else 1
-    argv = ["env", "-C", ROOT, "python", "-m", "smoke.runner", "spec.json", "--times", str(times), check.name]
+    argv = [
+        *activated,
+        "env",
+        "-C",
+        ROOT,
+        "python",
+        "-m",
+        "smoke.runner",
+        "spec.json",
+        "--times",
+        str(times),
+        check.name,
+    ]
     start = time.monotonic()
     try:
         outcome = container.exec(argv, timeout=check.timeout * times + GRACE)

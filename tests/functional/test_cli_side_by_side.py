@@ -112,7 +112,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
             raise LockError("unlocked has no lock")
         return SimpleNamespace(wheels=[])
 
-    monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _: cells))
+    monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _, **__: cells))
     monkeypatch.setattr(App, "fresh_lock", fresh_lock)
     return App(environment(tmp_path), tmp_path)
 

@@ -42,7 +42,7 @@ CELL = cast("Cell", SimpleNamespace(id=LOCK.cell, image=LOCK.image, axes=LOCK.ax
 
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
-    matrix = SimpleNamespace(defaults={LOCK.image: LOCK.cell}, select=lambda _: (CELL,), cells=lambda: ())
+    matrix = SimpleNamespace(defaults={LOCK.image: LOCK.cell}, select=lambda _, **__: (CELL,), cells=lambda: ())
     monkeypatch.setattr(App, "matrix", cast("Matrix", matrix))
     monkeypatch.setattr(App, "fresh_lock", lambda *_: LOCK)
     return App(environment(tmp_path), tmp_path)

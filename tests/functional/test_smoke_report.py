@@ -24,10 +24,11 @@ from imagegen.core.errors import ContainerError, EngineError, NoGpuError, Output
 from imagegen.core.progress import Quiet
 from imagegen.incontainer import SMOKE
 from imagegen.incontainer.smoke.table import CHECKS, applicable
+from imagegen.plan.lock.environments import LockedEnvironment
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedGpus, LockedWheel
 from imagegen.plan.matrix.model import Declarations, EnvVar
 from imagegen.run import smoke
-from imagegen.run.smoke import EMULATED, GRACE, ROOT, files, judged, parse, spec
+from imagegen.run.smoke import EMULATED, GRACE, ROOT, CheckResult, SmokeReport, files, judged, parse, spec
 from tests.support.interpreters import LOCKED
 
 FILE = LockedFile("x.whl", 1, "0" * 64, "pypi")
@@ -66,6 +67,7 @@ class FakeEngine:
         self.root, self.answer, self.has_gpus = root, answer, has_gpus
         self.emulated = False
         self.timeouts: list[float] = []
+        self.programs: list[list[str]] = []
         self.requested: dict[str, object] = {}
 
     @contextmanager
@@ -84,7 +86,9 @@ class FakeEngine:
         if isinstance(self.answer, Exception):
             raise self.answer
         if self.answer:
+            self.programs.append(list(argv))
             return self.answer
+        self.programs.append(list(argv))
         assert argv[:4] == ["env", "-C", ROOT, "python"]
         local = ["env", "-C", str(self.root / ROOT.lstrip("/")), sys.executable, *argv[4:]]
         done = subprocess.run(local, capture_output=True, check=False, timeout=60)
@@ -136,6 +140,27 @@ def test_an_emulated_processor_has_longer_limits(tmp_path: Path, emulated: bool,
     smoke.run(engine, "t", lock_of({}), Declarations(), require_gpu=False, progress=Quiet(), only=["pip-check"])
     (check,) = applicable((), ["pip-check"])
     assert engine.timeouts == [check.timeout * times + GRACE]
+
+
+def test_checks_of_one_environment_of_several_run_as_programs_that_activated_it(tmp_path: Path) -> None:
+    engine, lock = FakeEngine(tmp_path, Ended(1, b"", b"")), lock_of({"pip": "26.0"})
+    environment = LockedEnvironment("beside", "Tests.", "/opt/venvs/beside", lock)
+    report = smoke.run_in_environment(engine, "t", environment, Declarations(), require_gpu=False, progress=Quiet())
+    assert {result.check.partition(": ")[0] for result in report.results} == {"beside"}
+    program = engine.programs[0]
+    assert program[:2] == ["sh", "-c"]
+    assert "/opt/venvs/beside/bin/activate" in program[2]
+    assert program[4:8] == ["env", "-C", ROOT, "python"]
+    assert json.loads((tmp_path / ROOT.lstrip("/") / "spec.json").read_text())["prefix"] == "/opt/venvs/beside"
+
+
+def test_an_image_passes_if_each_of_its_environments_does() -> None:
+    passed, skipped, failed = (
+        SmokeReport("i", name, (CheckResult(f"{name}: one", name, 0.0),)) for name in ("pass", "skip", "fail")
+    )
+    assert smoke.joined("i", "c", [passed, passed]).passed
+    assert not smoke.joined("i", "c", [passed, skipped]).passed
+    assert not smoke.joined("i", "c", [failed, passed]).passed
 
 
 def test_an_answer_that_never_comes_is_a_failure_and_the_report_goes_on(tmp_path: Path) -> None:

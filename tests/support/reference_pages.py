@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from imagegen.cli.commands import cli
 from imagegen.core import errors
 from imagegen.incontainer.smoke.table import CHECKS, Check
+from imagegen.plan.lock.environments import CombinedFile
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.schema import MatrixFile
 from imagegen.supply.trust.project import ProjectFile
@@ -45,6 +46,7 @@ _LOCK_KEYS = {
     "wheel": "Wheels, each with its index, hash, reason and the packages that require it.",
     "file-conflict": "File-conflict overrides that apply.",
     "record": "Digests of layers and image, from `lock --record`.",
+    "environment": "The environments, the default one first.",
 }
 
 
@@ -212,8 +214,22 @@ def _lock() -> str:
         "by name, size and sha256. The inputs hash covers all tables but `record`. A lock that is edited against its "
         "matrix is rejected."
     )
-    rest = f"{_table(schema)}\n{_definitions(schema, schema['properties'])}"
-    return _page("Lock file", "`imagegen/plan/lock/model.py`", text, rest)
+    rest = f"{_table(schema)}\n{_definitions(schema, schema['properties'])}\n{_combined_lock()}"
+    return _page("Lock file", "`imagegen/plan/lock/model.py` and `environments.py`", text, rest)
+
+
+def _combined_lock() -> str:
+    schema = TypeAdapter(CombinedFile).json_schema()
+    schema["properties"] = {"version": {"type": "integer"}} | schema["properties"]
+    schema["required"] = ["version", *schema["required"]]
+    for key, value in schema["properties"].items():
+        value["description"] = _LOCK_KEYS[key]
+    rows = {"environment": schema["properties"]["environment"]}
+    text = (
+        "The lock of an [image with several environments](../how-to/several-environments.md) names the locks of their "
+        "cells. It is stale when one of them pins something else."
+    )
+    return f"## Of several environments\n\n{text}\n\n{_table(schema)}\n{_definitions(schema, rows)}"
 
 
 def _with_inlined(properties: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,9 +45,9 @@ def app_of(here: Machine, lock: Lock | None = None) -> App:
     """One that knows a single cell."""
     app = here.app
     base = SimpleNamespace(glibc="2.36")
-    cell = SimpleNamespace(id=WITH_BUILD.cell, base=base, indexes={}, recipes={}, stack=None)
+    cell = SimpleNamespace(id=WITH_BUILD.cell, base=base, indexes={}, recipes={}, stack=None, environments=())
 
-    def select(pattern: str) -> tuple[SimpleNamespace, ...]:
+    def select(pattern: str, **_: bool) -> tuple[SimpleNamespace, ...]:
         return (cell,)
 
     vars(app)["matrix"] = SimpleNamespace(gpus={}, cells=lambda: (cell,), select=select)

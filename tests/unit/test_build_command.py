@@ -55,7 +55,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
     monkeypatch.setattr("imagegen.app.assemble.ensure_wheels", lambda _, __, lock, **___: lock)
     monkeypatch.setattr("imagegen.app.assemble.audit_before_image", lambda *_: None)
     monkeypatch.setattr("imagegen.image.layers.built_digest", lambda *_: IMAGE)
-    monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _: (CELL,)))
+    monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _, **__: (CELL,)))
     monkeypatch.setattr(App, "fresh_lock", lambda *_: LOCK)
     monkeypatch.setattr(App, "settings_for", lambda self, _: self.settings)
     return App(environment(tmp_path), tmp_path)
@@ -104,7 +104,7 @@ def test_cells_of_several_platforms_are_one_layout(app: App, tmp_path: Path, mon
         requested.append(directory)
         return tuple(BuiltImage(f"sha256:{number}", index=IMAGE) for number, _ in enumerate(cells))
 
-    monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _: (CELL,), on_platforms=on_platforms))
+    monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _, **__: (CELL,), on_platforms=on_platforms))
     monkeypatch.setattr(build_command, "build_layout", build_layout)
     arguments = ("--platform", "all", "--output", f"oci:{tmp_path / 'both'}")
     assert build(app, *arguments).split()[-1] == IMAGE

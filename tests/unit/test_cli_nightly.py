@@ -43,7 +43,7 @@ class Project(Machine):
         cells = tuple(toy.cell for toy in self.toys.values())
         app.matrix = SimpleNamespace(  # type: ignore[assignment]
             cells=lambda: cells,
-            select=lambda pattern: [each for each in cells if pattern in ("*", each.id)],
+            select=lambda pattern, **_: [each for each in cells if pattern in ("*", each.id)],
             on_platforms=lambda cell, platforms: cells[:2],
         )
         return app

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import queue
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing
@@ -50,6 +51,7 @@ from imagegen.image.layers.sources import (
     resolve_layers,
 )
 from imagegen.plan.lock import contents_hash
+from imagegen.plan.lock.environments import CombinedLock, environment_at, environments
 from imagegen.plan.lock.model import Lock, LockedWheel, Record, RecordedLayer
 
 _IMAGES = Cache("image", Record)
@@ -197,7 +199,8 @@ def _convert(
 
     The first failure, of the base too, ends all work, so that it is not reported after gigabytes of downloads.
     """
-    needed = replace(lock, wheels=tuple(wheel for part in missing for wheel in part.wheels))
+    wheels = {wheel.file.digest: wheel for part in missing for wheel in part.wheels}
+    needed = replace(lock, wheels=tuple(wheels.values()))
     cores = len(os.sched_getaffinity(0))
     side = ThreadPoolExecutor(1, thread_name_prefix="base")
     pool = ThreadPoolExecutor(cores + 1, thread_name_prefix="convert")  # one more: now and then one waits for the disk
@@ -240,7 +243,7 @@ def _convert(
 
 def _make_layer(part: LayerPlan, lock: Lock, store: Store, compiler: Compiler) -> Layer:
     if part.wheels:
-        return wheels_layer(store, part, lock, compiler)
+        return wheels_layer(store, part, environment_at(lock, part.prefixes[0]).lock, compiler)
     if part.name == FILES:
         return files_layer(store, part, lock)
     if part.name == SUPPORT:
@@ -261,14 +264,14 @@ def _raise_failed(futures: Iterable[Future[Any]]) -> None:
 
 def _as_ready(plans: list[LayerPlan], arrivals: Iterable[LockedWheel]) -> Iterator[LayerPlan]:
     """Yield each plan once the last of its wheels has arrived."""
-    waiting = {part.key: {wheel.name for wheel in part.wheels} for part in plans}
-    owner = {wheel.name: part for part in plans for wheel in part.wheels}
+    waiting = {part.key: {wheel.file.digest for wheel in part.wheels} for part in plans}
     yield from (part for part in plans if not part.wheels)
     for wheel in arrivals:
-        part = owner[wheel.name]
-        waiting[part.key].discard(wheel.name)
-        if not waiting[part.key]:
-            yield part
+        for part in plans:
+            if wheel.file.digest in waiting[part.key]:
+                waiting[part.key].discard(wheel.file.digest)
+                if not waiting[part.key]:
+                    yield part
 
 
 # The recorded image of a lock, and the sizes of its layers and packages.
@@ -310,6 +313,8 @@ def record_contradictions(lock: Lock) -> tuple[str, ...]:
     record = lock.record
     if record is None or record.layer_format != LAYER_FORMAT:
         return ()
+    if isinstance(lock, CombinedLock) and any(has_uncompiled(each.lock) for each in lock.environments):
+        return () if recorded_image(lock).digest == record.digest else ("record.digest",)
     uncompiled = {build.name for build in lock.builds} - {wheel.name for wheel in lock.wheels}
     unknown = uncompiled | {group_of(name) for name in uncompiled} | ({LOADER} if uncompiled else set())
     planned = {part.name: part.key for part in plan_layers(lock)}
@@ -350,9 +355,23 @@ def layer_sizes(lock: Lock, store: Store, *, whole: bool = True) -> tuple[Size, 
     return tuple(sizes)
 
 
+def has_uncompiled(lock: Lock) -> bool:
+    """Return whether the lock has a build whose wheel it does not have."""
+    return bool({build.name for build in lock.builds} - {wheel.name for wheel in lock.wheels})
+
+
 def package_sizes(lock: Lock, store: Store) -> tuple[Size, ...]:
     """The wheels, the heaviest on a disk first; byte-code that is compiled for the image is not counted."""
-    sizes = [Size(wheel.name, wheel.file.size, _unpacked(wheel, store)) for wheel in lock.wheels]
+    wheels = {wheel.file.digest: wheel for each in environments(lock) for wheel in each.lock.wheels}.values()
+    names = Counter(wheel.name for wheel in wheels)  # environments may have several versions
+    sizes = [
+        Size(
+            f"{wheel.name} {wheel.version}" if names[wheel.name] > 1 else wheel.name,
+            wheel.file.size,
+            _unpacked(wheel, store),
+        )
+        for wheel in wheels
+    ]
     return tuple(sorted(sizes, key=lambda size: (-(size.unpacked or size.packed or 0), size.name)))
 
 

@@ -35,6 +35,7 @@ from imagegen.image.layers.layer import CODEC, GZIP, Layer, PrintableName
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR
 from imagegen.image.layers.wheel import PREFIX
 from imagegen.plan.lock import dumps, inputs_hash
+from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock, main_versions, title
 
 MAX_DOCUMENT = 4 << 20  # bytes: the flagship's, with 249 wheels, has under 100 000
@@ -234,6 +235,7 @@ def labels(lock: Lock) -> dict[str, str]:
         f"{LABEL}cell": lock.cell,
         f"{LABEL}inputs": inputs_hash(lock),
         **{f"{LABEL}version.{name}": version for name, version in main_versions(lock).items()},
+        **{f"{LABEL}environment.{each.name}": each.prefix for each in environments(lock) if each.name},
         **{label.name: label.value for label in lock.labels},
     }
     if lock.base.content:

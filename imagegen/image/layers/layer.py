@@ -60,8 +60,10 @@ from imagegen.image.layers.wheel import (
     Wheel,
     compiles,
     installation,
+    is_same,
     open_locked,
     pyc_path,
+    relocated,
     site_packages,
     skeleton,
 )
@@ -306,7 +308,8 @@ def stored(store: Store, name: str, key: str) -> Layer | None:
 
 
 def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) -> Layer:
-    """Convert the wheels of one plan, all in the store, into a layer."""
+    """Convert the wheels of one plan, all in the store, into a layer. `lock` is that of its first environment."""
+    prefix, *others = plan.prefixes
 
     def fill(tar: TarWriter) -> None:
         written: dict[str, InstalledFile] = {}
@@ -320,10 +323,15 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
                 files = watch.over(files) if watch else files
                 left = scan.left_out(lock, locked.name, (file.path for file in files))
                 own = [file for file in files if file.path not in left and not _shared(written, file, wheel)]
-                sources = [file.path for file in own if compiles(file, lock.python)]
+                first = relocated(own, wheel, lock.python, prefix)
+                sources = [file.path for file in first if compiles(file, lock.python, prefix)]
                 key = digest_of_json([layer_key(lock, [locked]), sources]) if len(plan.wheels) > 1 else None
                 with ByteCode(compiler, store, key) as byte_code:
-                    _write_wheel(tar, own, lock.python, byte_code)
+                    compiled = _write_wheel(tar, first, lock.python, byte_code, prefix)
+                for other in others:
+                    _link_wheel(tar, first, relocated(own, wheel, lock.python, other))
+                    for path in compiled:
+                        tar.hard_link(other + path.removeprefix(prefix), path)
                 if watch:
                     watch.finish()
 
@@ -336,12 +344,13 @@ def skeleton_layer(store: Store, plan: LayerPlan, lock: Lock) -> Layer:
     config = f"home = {home}\ninclude-system-site-packages = false\nversion = {lock.python}\n"
 
     def fill(tar: TarWriter) -> None:
-        for path, target in skeleton(lock.python).items():
-            if path.endswith(".cfg"):
-                tar.file(path, len(config), [config.encode()])
-            else:
-                tar.link(path, target or lock.interpreter.path)
-        tar.directory(site_packages(lock.python))
+        for prefix in plan.prefixes:
+            for path, target in skeleton(lock.python, prefix).items():
+                if path.endswith(".cfg"):
+                    tar.file(path, len(config), [config.encode()])
+                else:
+                    tar.link(path, target or lock.interpreter.path)
+            tar.directory(site_packages(lock.python, prefix))
         tar.directory(WORKDIR)
 
     return _make(store, plan.name, plan.key, fill)
@@ -458,21 +467,38 @@ def _make(store: Store, name: str, key: str, fill: Callable[[TarWriter], None], 
             return _finish(store, name, key, sink, blob)
 
 
-def _write_wheel(tar: TarWriter, files: Iterable[InstalledFile], python: str, byte_code: ByteCode) -> None:
-    """Files in sorted order, and among them the byte-code of those that came some time before."""
+def _write_wheel(
+    tar: TarWriter, files: Iterable[InstalledFile], python: str, byte_code: ByteCode, prefix: str
+) -> list[str]:
+    """Write files in sorted order, and among them the byte-code of those that came some time before; return the paths
+    of the byte-code.
+    """
+    compiled: list[str] = []
     for file in files:
-        if compiles(file, python):
+        if compiles(file, python, prefix):
             content = b"".join(file.chunks())
             tar.file(file.path, file.size, [content], executable=file.executable)
-            _write_byte_code(tar, byte_code.add(file.path, content), python)
+            compiled += _write_byte_code(tar, byte_code.add(file.path, content), python)
         else:
             tar.file(file.path, file.size, file.chunks(), executable=file.executable)
-    _write_byte_code(tar, byte_code.rest(), python)
+    return compiled + _write_byte_code(tar, byte_code.rest(), python)
 
 
-def _write_byte_code(tar: TarWriter, pycs: Iterable[tuple[str, bytes]], python: str) -> None:
+def _link_wheel(tar: TarWriter, first: Sequence[InstalledFile], other: Sequence[InstalledFile]) -> None:
+    """Write the files of another environment as hard links to the `first` one's, but for those that name a prefix."""
+    for file, there in zip(first, other, strict=True):
+        if is_same(file, there):
+            tar.hard_link(there.path, file.path, executable=file.executable)
+        else:
+            tar.file(there.path, there.size, there.chunks(), executable=there.executable)
+
+
+def _write_byte_code(tar: TarWriter, pycs: Iterable[tuple[str, bytes]], python: str) -> list[str]:
+    paths = []
     for path, pyc in pycs:
-        tar.file(pyc_path(path, python), len(pyc), [pyc])
+        paths.append(pyc_path(path, python))
+        tar.file(paths[-1], len(pyc), [pyc])
+    return paths
 
 
 def _shared(written: dict[str, InstalledFile], file: InstalledFile, wheel: Wheel) -> bool:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from imagegen import incontainer
 from imagegen.core.oci import canonical_json, digest_of
@@ -21,6 +22,7 @@ from imagegen.image.inputs import tree_key
 from imagegen.image.layers.wheel import PREFIX, site_packages
 from imagegen.incontainer.preflight.model import Image as ImageFacts
 from imagegen.incontainer.preflight.model import image_to_json
+from imagegen.plan.lock.environments import CombinedLock, LockedEnvironment, environments
 from imagegen.plan.lock.foundation import interpreter_key
 from imagegen.plan.lock.model import LOCAL, Lock, LockedWheel
 from imagegen.plan.matrix.model import EnvVar, cuda_version
@@ -79,25 +81,61 @@ def support_files(lock: Lock) -> tuple[SupportFile, ...]:
         SupportFile(CONSTRAINTS, constraints(lock).encode()),
         SupportFile(f"{ROOT}/image.json", facts.encode()),
     ]
+    if isinstance(lock, CombinedLock):
+        found += [file for each in lock.environments for file in _files_of_environment(each)]
     return tuple(sorted(found, key=lambda file: file.path))
+
+
+def environment_variables(each: LockedEnvironment) -> dict[str, str]:
+    """Return the variables by which programs use this environment of an image with several, but for PATH."""
+    return {
+        "VIRTUAL_ENV": each.prefix,
+        **dict.fromkeys(("PIP_CONSTRAINT", "UV_CONSTRAINT"), _constraints_of(each)),
+        **{variable.name: variable.value for variable in each.lock.env},
+    }
+
+
+def _constraints_of(each: LockedEnvironment) -> str:
+    return CONSTRAINTS if each.prefix == PREFIX else f"{ROOT}/environments/{each.name}/constraints.txt"
+
+
+def _files_of_environment(each: LockedEnvironment) -> Iterator[SupportFile]:
+    """Yield the files of an environment of several: its constraints, and what a shell reads to use it."""
+    variables = environment_variables(each)
+    lines = [
+        f"# The environment {each.name}, for a shell to read: . {each.prefix}/bin/activate",
+        f'export PATH="{each.prefix}/bin:$PATH"',
+        *(f"export {name}={shlex.quote(value)}" for name, value in variables.items()),
+        "hash -r",
+    ]
+    yield SupportFile(f"{each.prefix}/bin/activate", ("\n".join(lines) + "\n").encode())
+    if each.prefix != PREFIX:
+        yield SupportFile(_constraints_of(each), constraints(each.lock).encode())
 
 
 def support_links(lock: Lock) -> dict[str, str]:
     """Return the links of the support layer, path -> target.
 
     With nvcc from NVIDIA's wheels, CUDA_HOME is where compilers look for it, with lib64 and what -lcudart finds; the
-    loader finds the libraries of PRELOADED.
+    loader finds the libraries of PRELOADED. Where several environments have it, both find the first one's.
     """
+    links = dict(LINKS)
+    for each in reversed(environments(lock)):
+        links |= _toolkit_links(each.lock, each.prefix)
+    return links
+
+
+def _toolkit_links(lock: Lock, prefix: str) -> dict[str, str]:
+    """Return the links that make a CUDA toolkit of NVIDIA's wheels in the environment at `prefix`."""
     wheels = {wheel.name for wheel in lock.wheels}
     cuda = cuda_version(lock.axes.get("cuda", ""))
     if cuda is None or "nvidia-cuda-nvcc" not in wheels:
-        return dict(LINKS)
+        return {}
     major = cuda.partition(".")[0]
-    home = f"{site_packages(lock.python)}/nvidia/cu{major}"
+    home = f"{site_packages(lock.python, prefix)}/nvidia/cu{major}"
     libraries = [name for wheel, names in LINKED.items() if wheel in wheels for name in names]
     preloaded = [f"lib{name}.so.{major}" for wheel, name in PRELOADED.items() if wheel in wheels]
     return {
-        **LINKS,
         **{f"{LIBRARIES[lock.axes['platform']]}/{name}": f"{home}/lib/{name}" for name in preloaded},
         CUDA_HOME: home,
         f"{home}/lib64": "lib",
@@ -160,11 +198,44 @@ _LOWEST = ("nvidia-", "torch", "triton", "numpy")
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """The plan of a layer: its wheels sorted by name (none for skeleton and support), its key "sha256:..."."""
+    """The plan of a layer: its wheels sorted by name (none for skeleton and support), its key "sha256:...".
+
+    The wheels are installed below each of the `prefixes`: files below the first one, hard links below the others.
+    """
 
     name: str
     wheels: tuple[LockedWheel, ...]
     key: str
+    prefixes: tuple[str, ...] = (PREFIX,)
+
+
+class _Placed(NamedTuple):
+    """A wheel, and the environments that have it."""
+
+    wheel: LockedWheel
+    environments: tuple[LockedEnvironment, ...]
+
+    @property
+    def order(self) -> tuple[int, str, int, tuple[str, ...]]:
+        """The order of layers: as in an image of one environment; of equal names the most shared first."""
+        prefixes = tuple(each.prefix for each in self.environments)
+        return (*_heavy_order(self.wheel), -len(prefixes), prefixes)
+
+
+def _placed(lock: Lock) -> list[_Placed]:
+    """Return the wheels of all environments of the lock, each once where its files are the same."""
+    found: dict[str, _Placed] = {}
+    for each in environments(lock):
+        for wheel in each.lock.wheels:
+            key = layer_key(each.lock, (wheel,))
+            found[key] = _Placed(wheel, (*(found[key].environments if key in found else ()), each))
+    return list(found.values())
+
+
+def _suffix(placed: _Placed, every: int) -> str:
+    """Return what a layer's name has more where not all of the `every` environments share the layer."""
+    names = [each.name for each in placed.environments]
+    return "" if len(names) == every else f".{'.'.join(names)}"
 
 
 def plan(lock: Lock) -> tuple[LayerPlan, ...]:
@@ -173,28 +244,45 @@ def plan(lock: Lock) -> tuple[LayerPlan, ...]:
     They are skeleton, heavy wheels, groups of light ones, support, and what changes most: the project's own
     packages, and copied files; last the loader's cache, which depends on all of them.
     """
-    shared = [wheel for wheel in lock.wheels if wheel.file.index != LOCAL]
-    heavy = sorted(filter(is_heavy, shared), key=_heavy_order)
-    groups: dict[str, list[LockedWheel]] = {}
-    for wheel in sorted(shared, key=lambda wheel: wheel.name):
-        if not is_heavy(wheel):
-            groups.setdefault(group_of(wheel.name), []).append(wheel)
-    parts: list[tuple[str, tuple[LockedWheel, ...]]] = [(SKELETON, ())]
-    parts += [(wheel.name, (wheel,)) for wheel in heavy]
-    parts += [(group, tuple(groups[group])) for group in sorted(groups)]
-    plans = [LayerPlan(name, wheels, layer_key(lock, wheels)) for name, wheels in parts]
+    every = environments(lock)
+    prefixes = tuple(each.prefix for each in every)
+    placed = _placed(lock)
+    shared = [each for each in placed if each.wheel.file.index != LOCAL]
+    heavy = sorted((each for each in shared if is_heavy(each.wheel)), key=lambda each: each.order)
+    groups: dict[str, list[_Placed]] = {}
+    for each in sorted(shared, key=lambda each: each.wheel.name):
+        if not is_heavy(each.wheel):
+            groups.setdefault(_group(each, len(every)), []).append(each)
+    plans = [LayerPlan(SKELETON, (), layer_key(lock, (), prefixes), prefixes)]
+    plans += [_wheels_plan(f"{each.wheel.name}{_suffix(each, len(every))}", [each]) for each in heavy]
+    plans += [_wheels_plan(group, groups[group]) for group in sorted(groups)]
     files = [LayerPlan(FILES, (), files_key(lock))] if lock.copies else []
     loader = [LayerPlan(LOADER, (), loader_key(lock))] if lock.ldconfig else []
-    return (*plans, LayerPlan(SUPPORT, (), support_key(lock)), *_own_plans(lock), *files, *loader)
+    own = _own_plans([each for each in placed if each.wheel.file.index == LOCAL], len(every))
+    return (*plans, LayerPlan(SUPPORT, (), support_key(lock)), *own, *files, *loader)
 
 
-def _own_plans(lock: Lock) -> list[LayerPlan]:
+def _own_plans(placed: Sequence[_Placed], every: int) -> list[LayerPlan]:
     """Return the layers of the project's own packages: one for each heavy one, then one for all others."""
-    own = sorted((each for each in lock.wheels if each.file.index == LOCAL), key=lambda wheel: wheel.name)
-    parts: list[tuple[str, tuple[LockedWheel, ...]]] = [(wheel.name, (wheel,)) for wheel in own if is_heavy(wheel)]
-    if light := tuple(wheel for wheel in own if not is_heavy(wheel)):
-        parts.append((PROJECT, light))
-    return [LayerPlan(name, wheels, layer_key(lock, wheels)) for name, wheels in parts]
+    own = sorted(placed, key=lambda each: (each.wheel.name, each.order))
+    plans = [_wheels_plan(f"{each.wheel.name}{_suffix(each, every)}", [each]) for each in own if is_heavy(each.wheel)]
+    light: dict[str, list[_Placed]] = {}
+    for each in own:
+        if not is_heavy(each.wheel):
+            light.setdefault(f"{PROJECT}{_suffix(each, every)}", []).append(each)
+    return [*plans, *(_wheels_plan(name, light[name]) for name in sorted(light))]
+
+
+def _wheels_plan(name: str, placed: Sequence[_Placed]) -> LayerPlan:
+    """Return the plan of the layer of wheels that the same environments have."""
+    wheels, found = tuple(each.wheel for each in placed), placed[0].environments
+    prefixes = tuple(each.prefix for each in found)
+    return LayerPlan(name, wheels, layer_key(found[0].lock, wheels, prefixes), prefixes)
+
+
+def _group(placed: _Placed, every: int) -> str:
+    """Return the name of the layer that a light wheel shares: one of GROUPS where all environments have the wheel."""
+    return group_of(placed.wheel.name) if len(placed.environments) == every else f"group{_suffix(placed, every)}"
 
 
 def is_heavy(wheel: LockedWheel) -> bool:
@@ -214,14 +302,17 @@ def _heavy_order(wheel: LockedWheel) -> tuple[int, str]:
     return len(_LOWEST), wheel.name
 
 
-def layer_key(lock: Lock, wheels: Sequence[LockedWheel]) -> str:
-    """Return the key of the layer: its wheels, prefix, compiling interpreter, format and file-conflict overrides."""
+def layer_key(lock: Lock, wheels: Sequence[LockedWheel], prefixes: tuple[str, ...] = (PREFIX,)) -> str:
+    """Return the key of the layer: its wheels, prefixes, compiling interpreter, format and file-conflict overrides.
+
+    `lock` is that of an environment that has the wheels.
+    """
     names = {wheel.name for wheel in wheels}
     left_out = [[name, each.paths] for each in lock.file_conflicts for name in each.over if name in names]
     return digest_of_json(
         {
             "format": LAYER_FORMAT,
-            "prefix": PREFIX,
+            **({"prefix": prefixes[0]} if len(prefixes) == 1 else {"prefixes": prefixes}),
             "python": lock.python,
             "interpreter": _interpreter(lock),
             "wheels": [wheel.file.sha256 for wheel in wheels],

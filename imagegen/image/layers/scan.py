@@ -31,6 +31,7 @@ from imagegen.image.layers.wheel import (
     relative,
     site_packages,
 )
+from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import FileConflict, Lock, LockedWheel
 
 SCANS = BlobCache("facts")
@@ -192,7 +193,8 @@ def losers(lock: Lock, contents: Mapping[str, Contents]) -> dict[str, frozenset[
 
 def check(store: Store, lock: Lock) -> None:
     """Raise OwnershipErrors as `losers` does. A wheel that no layer of this store was made of must be in the store."""
-    losers(lock, {wheel.name: table(store, wheel, lock.python) for wheel in lock.wheels})
+    for each in environments(lock):
+        losers(each.lock, {wheel.name: table(store, wheel, lock.python) for wheel in each.lock.wheels})
 
 
 def remember(store: Store, locked: LockedWheel, files: Iterable[InstalledFile], python: str) -> Contents:

@@ -54,6 +54,11 @@ class TarWriter:
         self.directory(path.rpartition("/")[0])
         self._header(path.strip("/"), tarfile.SYMTYPE, mode=0o777, target=target)
 
+    def hard_link(self, path: str, target: str, *, executable: bool = False) -> None:
+        """A hard link to a file of this stream, with the mode of that file: some readers set it again."""
+        self.directory(path.rpartition("/")[0])
+        self._header(path.strip("/"), tarfile.LNKTYPE, mode=0o755 if executable else 0o644, target=target.strip("/"))
+
     def close(self) -> None:
         """The end-of-archive mark, without padding to a record: nothing reads these from tape."""
         self._write(b"\0" * tarfile.BLOCKSIZE * 2)

@@ -15,7 +15,7 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from installer.records import InvalidRecordEntry, parse_record_file
@@ -276,19 +276,19 @@ class InstalledFile:
     chunks: Callable[[], Iterable[bytes]]
 
 
-def site_packages(python: str) -> str:
-    """Return the directory of modules for Python "3.11"."""
-    return f"{PREFIX}/lib/python{python}/site-packages"
+def site_packages(python: str, prefix: str = PREFIX) -> str:
+    """Return the directory of modules for Python "3.11" of the environment at `prefix`."""
+    return f"{prefix}/lib/python{python}/site-packages"
 
 
-def skeleton(python: str) -> dict[str, str]:
+def skeleton(python: str, prefix: str = PREFIX) -> dict[str, str]:
     """The links of the environment itself, path -> target; "" stands for the base's interpreter and for pyvenv.cfg."""
     return {
-        f"{PREFIX}/bin/python": "",
-        f"{PREFIX}/bin/python3": "python",
-        f"{PREFIX}/bin/python{python}": "python",
-        f"{PREFIX}/lib64": "lib",
-        f"{PREFIX}/pyvenv.cfg": "",
+        f"{prefix}/bin/python": "",
+        f"{prefix}/bin/python3": "python",
+        f"{prefix}/bin/python{python}": "python",
+        f"{prefix}/lib64": "lib",
+        f"{prefix}/pyvenv.cfg": "",
     }
 
 
@@ -298,19 +298,20 @@ def pyc_path(path: str, python: str) -> str:
     return f"{directory}/__pycache__/{name.removesuffix('.py')}.cpython-{python.replace('.', '')}.pyc"
 
 
-def compiles(file: InstalledFile, python: str) -> bool:
+def compiles(file: InstalledFile, python: str, prefix: str = PREFIX) -> bool:
     """Return whether a file gets byte-code: a source in site-packages for which a file system can hold it."""
     name = pyc_path(file.path, python).rpartition("/")[2]
-    is_source = file.path.endswith(".py") and file.path.startswith(site_packages(python) + "/")
+    is_source = file.path.endswith(".py") and file.path.startswith(site_packages(python, prefix) + "/")
     return is_source and file.size <= MAX_SOURCE and len(name.encode()) <= MAX_PART
 
 
-def installation(wheel: Wheel, python: str) -> list[InstalledFile]:
-    """Return every file that installing this wheel creates, sorted by path. Raises WheelError where
-    two have one path.
+def installation(wheel: Wheel, python: str, prefix: str = PREFIX) -> list[InstalledFile]:
+    """Return every file that installing this wheel in the environment at `prefix` creates, sorted by path.
+
+    Raises WheelError where two have one path.
     """
-    site = site_packages(python)
-    files = [*_members(wheel, site, python), *_console_scripts(wheel, python)]
+    site = site_packages(python, prefix)
+    files = [*_members(wheel, site, python, prefix), *_console_scripts(wheel, python, prefix)]
     sources = {pyc_path(file.path, python) for file in files if file.path.endswith(".py")}
     files = [file for file in files if file.path not in sources]  # a shipped pyc gives way to ours, as with installers
     files.append(_file(f"{site}/{wheel.dist_info}/INSTALLER", b"imagegen\n"))
@@ -318,19 +319,20 @@ def installation(wheel: Wheel, python: str) -> list[InstalledFile]:
     files = [file for file in files if file.path != record]
     files.append(_file(record, _record(files, record, site)))
     files.sort(key=lambda file: file.path)
-    _check_paths(wheel, files, python)
+    _check_paths(wheel, files, python, prefix)
     return files
 
 
-def _check_paths(wheel: Wheel, files: Sequence[InstalledFile], python: str) -> None:
+def _check_paths(wheel: Wheel, files: Sequence[InstalledFile], python: str, prefix: str) -> None:
     """Raise WheelError unless each path is one file, no file is another's directory, the environment itself stays as it
     is, and no metadata is another release's. The byte-code that will be compiled has its paths, too.
     """
-    links = set(skeleton(python))
-    taken = {directory for path in (*links, f"{site_packages(python)}/x") for directory in parents(path)}
+    links = set(skeleton(python, prefix))
+    site = site_packages(python, prefix)
+    taken = {directory for path in (*links, f"{site}/x") for directory in parents(path)}
     paths: set[str] = set()
     directories: set[str] = set()
-    byte_code = [pyc_path(file.path, python) for file in files if compiles(file, python)]
+    byte_code = [pyc_path(file.path, python) for file in files if compiles(file, python, prefix)]
     for path in (*(file.path for file in files), *byte_code):
         where = f"{wheel.filename}: {path}"
         above = set()
@@ -347,7 +349,7 @@ def _check_paths(wheel: Wheel, files: Sequence[InstalledFile], python: str) -> N
             raise WheelError(
                 "two files of the wheel are installed at one path", code="wheel-path-conflict", where=where
             )
-        if _is_foreign_metadata(wheel, path, python):
+        if _is_foreign_metadata(wheel, path, site):
             raise WheelError(
                 "a wheel brings the metadata of another distribution or release",
                 code="wheel-foreign-metadata",
@@ -360,26 +362,26 @@ def _check_paths(wheel: Wheel, files: Sequence[InstalledFile], python: str) -> N
         )
 
 
-def _is_foreign_metadata(wheel: Wheel, path: str, python: str) -> bool:
+def _is_foreign_metadata(wheel: Wheel, path: str, site: str) -> bool:
     """Return whether importlib.metadata, which ignores case, takes the path for metadata that are not the wheel's own.
 
     An .egg-info of the wheel's own distribution is left from its build and says nothing of others.
     """
-    top = relative(path, site_packages(python)).partition("/")[0]
+    top = relative(path, site).partition("/")[0]
     name, _, kind = top.rpartition(".")
     if kind.lower() == "egg-info":
         return canonicalize_name(name.partition("-")[0]) != wheel.distribution
     return kind.lower() == "dist-info" and top != wheel.dist_info
 
 
-def _members(wheel: Wheel, site: str, python: str) -> Iterator[InstalledFile]:
+def _members(wheel: Wheel, site: str, python: str, prefix: str) -> Iterator[InstalledFile]:
     data = wheel.dist_info.removesuffix(".dist-info") + ".data/"
     schemes = {
         "purelib": site,
         "platlib": site,
-        "scripts": f"{PREFIX}/bin",
-        "data": PREFIX,
-        "headers": f"{PREFIX}/include/site/python{python}/{wheel.distribution}",
+        "scripts": f"{prefix}/bin",
+        "data": prefix,
+        "headers": f"{prefix}/include/site/python{python}/{wheel.distribution}",
     }
     for member in wheel.members.values():
         if member.name == f"{wheel.dist_info}/INSTALLER":
@@ -400,10 +402,10 @@ def _members(wheel: Wheel, site: str, python: str) -> Iterator[InstalledFile]:
                 where = f"{wheel.filename}: {member.name}"
                 raise WheelError("a wheel's data belongs to an unknown scheme", code="wheel-data-invalid", where=where)
             target = f"{schemes[scheme]}/{rest}"
-            if target.startswith(f"{PREFIX}/lib64/"):  # a link to lib, which installers write through
-                target = f"{PREFIX}/lib/{target.removeprefix(f'{PREFIX}/lib64/')}"
+            if target.startswith(f"{prefix}/lib64/"):  # a link to lib, which installers write through
+                target = f"{prefix}/lib/{target.removeprefix(f'{prefix}/lib64/')}"
             if scheme == "scripts":
-                yield _script(wheel, member, target)
+                yield _script(wheel, member, target, prefix)
                 continue
         chunks = _reader(wheel, member.name)
         yield InstalledFile(target, member.size, member.executable, member.sha256, chunks)
@@ -413,7 +415,7 @@ def _reader(wheel: Wheel, name: str) -> Callable[[], Iterable[bytes]]:
     return lambda: wheel.chunks(name)
 
 
-def _script(wheel: Wheel, member: Member, target: str) -> InstalledFile:
+def _script(wheel: Wheel, member: Member, target: str, prefix: str) -> InstalledFile:
     """Return a script of the wheel: `#!python` becomes the environment's interpreter, as PEP 427 requires. Programs
     stay.
     """
@@ -423,7 +425,7 @@ def _script(wheel: Wheel, member: Member, target: str) -> InstalledFile:
             target, member.size, executable=True, sha256=member.sha256, chunks=_reader(wheel, member.name)
         )
     old = b"#!pythonw" if head.startswith(b"#!pythonw") else b"#!python"
-    new = f"#!{PREFIX}/bin/python".encode()
+    new = f"#!{prefix}/bin/python".encode()
 
     def chunks() -> Iterator[bytes]:
         stream = wheel.chunks(member.name)
@@ -437,7 +439,7 @@ def _script(wheel: Wheel, member: Member, target: str) -> InstalledFile:
     return InstalledFile(target, size, executable=True, sha256=digest.hexdigest(), chunks=chunks)
 
 
-def _console_scripts(wheel: Wheel, python: str) -> Iterator[InstalledFile]:
+def _console_scripts(wheel: Wheel, python: str, prefix: str) -> Iterator[InstalledFile]:
     content = wheel.optional("entry_points.txt")
     if content is None:
         return
@@ -464,8 +466,8 @@ def _console_scripts(wheel: Wheel, python: str) -> Iterator[InstalledFile]:
             )
         module, attribute = match["module"], match["attribute"]
         first = attribute.partition(".")[0]
-        script = _SCRIPT.format(python=f"{PREFIX}/bin/python", module=module, name=first, call=attribute)
-        yield _file(f"{PREFIX}/bin/{name}", script.encode(), executable=True)
+        script = _SCRIPT.format(python=f"{prefix}/bin/python", module=module, name=first, call=attribute)
+        yield _file(f"{prefix}/bin/{name}", script.encode(), executable=True)
 
 
 def _scripts(text: str, file: str) -> Iterator[tuple[str, str, str, str]]:
@@ -512,10 +514,35 @@ def relative(path: str, site: str) -> str:
     """A path of the image as RECORD has it: from site-packages."""
     if path.startswith(site + "/"):
         return path.removeprefix(site + "/")
-    return "../../../" + path.removeprefix(PREFIX + "/")
+    return "../../../" + path.removeprefix(_prefix_of(site) + "/")
 
 
 def absolute(path: str, site: str) -> str:
     """The path of the image that `relative` has made this one of."""
     outside = path.removeprefix("../../../")
-    return f"{site}/{path}" if outside == path else f"{PREFIX}/{outside}"
+    return f"{site}/{path}" if outside == path else f"{_prefix_of(site)}/{outside}"
+
+
+def _prefix_of(site: str) -> str:
+    """Return the prefix of the environment with this site-packages: PREFIX/lib/python3.11/site-packages."""
+    return site.rsplit("/", 3)[0]
+
+
+def relocated(files: Iterable[InstalledFile], wheel: Wheel, python: str, prefix: str) -> list[InstalledFile]:
+    """Return the files of a wheel's `installation` at PREFIX as they are in the environment at another prefix.
+
+    A file that names no prefix keeps its content and its reader; scripts and RECORD are other files.
+    """
+    if prefix == PREFIX:
+        return list(files)
+    there = {file.path: file for file in installation(wheel, python, prefix)}
+    found = []
+    for file in files:
+        path = prefix + file.path.removeprefix(PREFIX)
+        found.append(replace(file, path=path) if is_same(file, there[path]) else there[path])
+    return found
+
+
+def is_same(one: InstalledFile, other: InstalledFile) -> bool:
+    """Return whether two files are known to have the same content and mode."""
+    return one.sha256 is not None and (one.sha256, one.executable) == (other.sha256, other.executable)

@@ -6,7 +6,17 @@ from imagegen.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from imagegen.plan.lock.builds import fetch_sources, require_unchanged, with_built_wheels
-    from imagegen.plan.lock.file import contents_hash, dumps, inputs_hash, loads, local_tags, read, read_text, write
+    from imagegen.plan.lock.file import (
+        contents_hash,
+        dumps,
+        inputs_hash,
+        loads,
+        loads_combined,
+        local_tags,
+        read,
+        read_text,
+        write,
+    )
     from imagegen.plan.lock.freshness import contradictions, outdated, stale
     from imagegen.plan.lock.indexes import with_indexes
     from imagegen.plan.lock.own import pack_own_packages, require_own_packages
@@ -18,6 +28,7 @@ __all__ = [
     "fetch_sources",
     "inputs_hash",
     "loads",
+    "loads_combined",
     "local_tags",
     "outdated",
     "pack_own_packages",
@@ -35,7 +46,17 @@ __getattr__ = lazy_names(
     __name__,
     {
         "builds": ("fetch_sources", "require_unchanged", "with_built_wheels"),
-        "file": ("contents_hash", "dumps", "inputs_hash", "loads", "local_tags", "read", "read_text", "write"),
+        "file": (
+            "contents_hash",
+            "dumps",
+            "inputs_hash",
+            "loads",
+            "loads_combined",
+            "local_tags",
+            "read",
+            "read_text",
+            "write",
+        ),
         "freshness": ("contradictions", "outdated", "stale"),
         "indexes": ("with_indexes",),
         "own": ("pack_own_packages", "require_own_packages"),

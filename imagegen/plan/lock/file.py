@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -21,9 +21,17 @@ from imagegen.core import data
 from imagegen.core.errors import MOST, ErrorGroup, ErrorList, Location, LockError
 from imagegen.core.oci import canonical_json, digest_of
 from imagegen.core.types import explain_mismatch
+from imagegen.plan.lock.environments import (
+    CombinedFile,
+    CombinedLock,
+    EnvironmentRow,
+    LockedEnvironment,
+    environments,
+)
 from imagegen.plan.lock.model import LOCK_VERSION, Lock
 from imagegen.plan.lock.tables import to_table
 
+T = TypeVar("T")
 _RELOCK = "restore the file from version control, or delete it and run `imagegen lock`"
 
 
@@ -57,8 +65,13 @@ def read_text(path: Path, project: Path | None = None) -> str:
         ) from error
 
 
-def loads(text: str, path: Path | str = "<lock>") -> Lock:
-    """The lock in `text`; `path` is named in errors."""
+def loads_combined(text: str, path: Path | str = "<lock>") -> CombinedFile:
+    """The lock file of an image with several environments in `text`; `path` is named in errors."""
+    return _validated(_combined_adapter(), _parsed(text, path), text, path)
+
+
+def _parsed(text: str, path: Path | str) -> dict[str, Any]:
+    """Return the tables of a lock file of the format that this imagegen reads, less its version."""
     try:
         if max(map(len, text.splitlines()), default=0) > _LONGEST_LINE:
             raise ValueError(f"a line is longer than {_LONGEST_LINE} characters")  # noqa: TRY301 - as what tomllib raises
@@ -78,12 +91,21 @@ def loads(text: str, path: Path | str = "<lock>") -> Lock:
             where=Location(path, _line(text, ("version",))),
             fix="use the imagegen that wrote it, or delete the file and run `imagegen lock`",
         )
+    return table
+
+
+def _validated(adapter: TypeAdapter[T], table: dict[str, Any], text: str, path: Path | str) -> T:
     try:
-        lock = _adapter().validate_python(table)
+        return adapter.validate_python(table)
     except ValidationError as error:
         faults: ErrorList[LockError] = ErrorList(_explain(text, path, fault) for fault in error.errors()[:MOST])
         faults.omitted = error.error_count() - len(faults)
         raise LockErrors(faults) from error
+
+
+def loads(text: str, path: Path | str = "<lock>") -> Lock:
+    """The lock in `text`; `path` is named in errors."""
+    lock = _validated(_adapter(), _parsed(text, path), text, path)
     from imagegen.plan.lock import builds  # late: a lock that an earlier run has parsed is not parsed again
 
     if wrong := builds.misbuilt(lock):
@@ -110,24 +132,40 @@ def write(lock: Lock, path: Path) -> None:
 
 def dumps(lock: Lock) -> str:
     """The lock file's text; equal locks give equal text. Raises LockErrors for a lock that could not be read back."""
-    head = (
-        f"# What image {lock.image} is made of, cell {lock.cell}: written by `imagegen lock`, not by hand.\n"
-        "# Sizes are bytes; `path` is a hint for where an index keeps the file, its sha256 decides.\n"
-    )
+    head = f"# What image {lock.image} is made of, cell {lock.cell}: written by `imagegen lock`, not by hand.\n"
+    if isinstance(lock, CombinedLock):
+        head += "# `lock` is the digest of what the lock of that cell pins; the first environment is the default.\n"
+    else:
+        head += "# Sizes are bytes; `path` is a hint for where an index keeps the file, its sha256 decides.\n"
     text = head + "\n".join(_render(lock_table(lock), ())) + "\n"
-    loads(text, f"lock of {lock.cell}")
+    (loads_combined if isinstance(lock, CombinedLock) else loads)(text, f"lock of {lock.cell}")
     return text
 
 
 def lock_table(lock: Lock) -> dict[str, Any]:
     """Return the file's tables, without wheels that a source build made: the build stands for each."""
+    if isinstance(lock, CombinedLock):
+        rows = tuple(map(row_of, lock.environments))
+        file = CombinedFile(cell=lock.cell, image=lock.image, environments=rows, record=lock.record)
+        return {"version": LOCK_VERSION, **to_table(file)}
     wheels = tuple(wheel for wheel in lock.wheels if wheel.build is None)
     return {"version": LOCK_VERSION, **to_table(replace(lock, wheels=wheels))}
+
+
+def row_of(environment: LockedEnvironment) -> EnvironmentRow:
+    """Return the row of an environment in the lock file of its image."""
+    digest = inputs_hash(environment.lock)
+    return EnvironmentRow(environment.name, environment.lock.cell, environment.because, digest)
 
 
 @cache
 def _adapter() -> TypeAdapter[Lock]:
     return TypeAdapter(Lock)
+
+
+@cache
+def _combined_adapter() -> TypeAdapter[CombinedFile]:
+    return TypeAdapter(CombinedFile)
 
 
 def inputs_hash(lock: Lock) -> str:
@@ -144,7 +182,8 @@ def local_tags(lock: Lock) -> tuple[str, str]:
 
 def contents_hash(lock: Lock) -> str:
     """Return the inputs hash with the bytes of compiled wheels: one key may have given others on another machine."""
-    compiled = [[wheel.name, wheel.file.sha256] for wheel in lock.wheels if wheel.build]
+    wheels = [wheel for each in environments(lock) for wheel in each.lock.wheels]
+    compiled = [[wheel.name, wheel.file.sha256] for wheel in wheels if wheel.build]
     return digest_of(json.dumps([inputs_hash(lock), compiled]).encode()) if compiled else inputs_hash(lock)
 
 

@@ -54,17 +54,22 @@ class Matrix:
     indexes: Mapping[str, Index] = field(default_factory=dict)  # by alias
 
     def cells(self) -> tuple[Cell, ...]:
-        return self.all_cells
+        """Return the cells with one environment."""
+        return tuple(cell for cell in self.all_cells if not cell.environments)
 
-    def select(self, pattern: str) -> tuple[Cell, ...]:
+    def select(self, pattern: str, *, combined: bool = False) -> tuple[Cell, ...]:
         """An image's name chooses its default cell; anything else is a glob over cell ids, in their order.
 
-        Raises UsageError when nothing matches.
+        Only with `combined` are cells with several environments among them. Raises UsageError when nothing matches, or
+        only such a cell.
         """
         chosen = self.defaults.get(pattern)
-        cells = tuple(
+        matching = [
             cell for cell in self.all_cells if (cell.id == chosen if chosen else fnmatch.fnmatchcase(cell.id, pattern))
-        )
+        ]
+        cells = tuple(cell for cell in matching if combined or not cell.environments)
+        if matching and not cells:
+            require_one_environment(matching[0])
         if not cells:
             names = [*self.defaults, *(cell.id for cell in self.all_cells)]
             raise UsageError(
@@ -75,7 +80,10 @@ class Matrix:
         return cells
 
     def select_one(self, pattern: str) -> Cell:
-        """Return the one cell that `pattern` selects. Raises UsageError when nothing matches, or several cells do."""
+        """Return the one cell that `pattern` selects, with one environment.
+
+        Raises UsageError when nothing matches, or several cells do.
+        """
         cell, *others = self.select(pattern)
         if others:
             raise UsageError(
@@ -93,7 +101,7 @@ class Matrix:
         UsageError for a platform without such a cell.
         """
         found = {each.platform: each for each in self.all_cells if _platformless(each) == _platformless(cell)}
-        default = self.select(cell.image)[0].platform
+        default = self.select(cell.image, combined=True)[0].platform
         platforms = sorted(found, key=lambda each: (each != default, self.axes["platform"].index(each)))
         named = platforms if requested == "all" else requested.split(",")
         if unknown := [each for each in named if each not in found]:
@@ -104,6 +112,17 @@ class Matrix:
                 fix=did_you_mean(unknown[0], platforms) or "`all` takes each of them",
             )
         return tuple(found[each] for each in platforms if each in named)
+
+
+def require_one_environment(cell: Cell) -> None:
+    """Raise UsageError for a cell of several environments."""
+    if cell.environments:
+        raise UsageError(
+            f"not for an image of several environments: {cell.id}",
+            code="usage-several-environments",
+            why="`list`, `matrix`, `lock`, `show`, `audit` and `build` know such images, this command does not",
+            fix=f"name one of its cells: {', '.join(each.cell.id for each in cell.environments)}",
+        )
 
 
 def _platformless(cell: Cell) -> tuple[str, dict[str, str]]:

@@ -28,6 +28,7 @@ from imagegen.plan.matrix.compose import (
     inherit,
     removal_errors,
 )
+from imagegen.plan.matrix.environments import combined_cell
 from imagegen.plan.matrix.interpreters import Interpreters
 from imagegen.plan.matrix.metadata import AmbiguousBuildError, PackageReleases, is_pypi_build
 from imagegen.plan.matrix.model import (
@@ -119,8 +120,9 @@ class _Completion:
     def matrix(self) -> Matrix:
         cells: dict[str, Cell] = {}
         defaults: dict[str, str] = {}
-        for found in self._sound("images"):
-            made = self._cells(found)
+        images = self._sound("images")
+        for found in sorted(images, key=lambda found: bool(found.entry.environments)):  # sorted: those come last
+            made = self._combined(found, cells) if found.entry.environments else self._cells(found)
             for cell in made:
                 if cell.id in cells:
                     self._fail(found, f'the cell id "{cell.id}" is taken by image "{cells[cell.id].image}"')
@@ -269,7 +271,7 @@ class _Completion:
         stacks = [name for each in chain for name in each.entry.stacks]
         if not (chain and set(CELL_AXES) <= set(self.axes) and set(stacks) <= set(self.stacks)):
             return []
-        if not all(self._resolved(each) for each in chain):
+        if not all(self._resolved(each) for each in chain) or self._extends_environments(found, chain):
             return []
         if twice := {name for name in stacks if stacks.count(name) > 1} & set(found.entry.stacks):
             self._fail(found, f"it names a stack twice, or one of an image that it extends: {min(twice)}", "stacks")
@@ -293,6 +295,21 @@ class _Completion:
         placed = [(*(self.entries["stacks"][name] for name in each.entry.stacks), each) for each in chain]
         cells = [self._cell(found, entry, chain, choice, compose(generations, choice), placed) for choice in choices]
         return [cell for cell in cells if cell]
+
+    def _extends_environments(self, found: PlacedEntry, chain: Sequence[PlacedEntry]) -> bool:
+        if extends := any(each.entry.environments for each in chain):
+            self._fail(found, "it extends an image of several environments: extend the image of one of them", "extends")
+        return extends
+
+    def _combined(self, found: PlacedEntry, cells: Mapping[str, Cell]) -> list[Cell]:
+        """The only cell of an image with several environments; none after an error."""
+        if not self._resolved(found) or (
+            self.errors and not {e.cell for e in found.entry.environments.values()} <= cells.keys()
+        ):
+            return []  # what it names may have an error of its own
+        cell, errors = combined_cell(found, cells, {name: axis.default for name, axis in self.axes.items()})
+        self.errors += errors
+        return [cell] if cell else []
 
     def _base(self, found: PlacedEntry) -> Base:
         system = self.systems[found.entry.system]

@@ -450,6 +450,16 @@ class Declarations:
 
 
 @dataclass(frozen=True)
+class CellEnvironment:
+    """One of an image's Python environments: what another cell's image would hold."""
+
+    name: str
+    because: str
+    cell: Cell
+    where: Location
+
+
+@dataclass(frozen=True)
 class Cell:
     """An image with one value on each axis, complete: everything a lock is made from."""
 
@@ -489,6 +499,8 @@ class Cell:
     accepts: Mapping[str, str] = field(default_factory=dict)  # id of a rule that only warns here -> why
     extends: str | None = None  # the image whose content this one takes over, where the matrix names one
     stack: StackFile | None = None  # None: the requirements are resolved, or a uv.lock of a commit has the content
+    # Of an image with several, the default one first, the others by name: requirements and settings are then its own.
+    environments: tuple[CellEnvironment, ...] = ()
 
     @property
     def declarations(self) -> Declarations:

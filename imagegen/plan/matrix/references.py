@@ -162,16 +162,13 @@ _EXTENDS = "name that image as `extends:`; `without:` of a variant removes for s
 
 def _image(found: PlacedEntry, known: _Known) -> Iterator[MatrixError]:
     written = found.written if isinstance(found.written, dict) else {}
+    if "environments" in written:
+        yield from _missing_keys(found, written, ("description", "purpose"))
+        return
     if "extends" in written:
         yield from known.missing(found, "image", written["extends"], known.names["images"], "extends")
     elif written:
-        for key in ("description", "purpose", "base"):
-            if key not in written:
-                what = f'the key "{key}" is missing'
-                yield MatrixError(what, code="matrix-missing-key", where=found.where(), fix=_WHOLE)
-            elif written[key] is None:
-                where = found.where(key, key=False)
-                yield MatrixError(f"{key}: is empty", code="matrix-invalid-value", where=where, fix=_WHOLE)
+        yield from _missing_keys(found, written, ("description", "purpose", "base"))
         if "without" in written:
             yield found.error("it removes from an image that it extends, and extends none", "without", fix=_EXTENDS)
     yield from _name(found, "base", known)
@@ -183,6 +180,16 @@ def _image(found: PlacedEntry, known: _Known) -> Iterator[MatrixError]:
         if isinstance(excluded, dict):
             yield from _axes(found, excluded, known, "exclude", position)
     yield from _part(found, known)
+
+
+def _missing_keys(found: PlacedEntry, written: dict[str, Any], keys: tuple[str, ...]) -> Iterator[MatrixError]:
+    for key in keys:
+        if key not in written:
+            what = f'the key "{key}" is missing'
+            yield MatrixError(what, code="matrix-missing-key", where=found.where(), fix=_WHOLE)
+        elif written[key] is None:
+            where = found.where(key, key=False)
+            yield MatrixError(f"{key}: is empty", code="matrix-invalid-value", where=where, fix=_WHOLE)
 
 
 def _gpus(found: PlacedEntry, known: _Known, written: Any = None, *inside: str | int) -> Iterator[MatrixError]:

@@ -349,11 +349,24 @@ class StackFileEntry(Strict):
         return self
 
 
+class EnvironmentEntry(Strict):
+    """A Python environment of an image with several: what the image of a cell holds."""
+
+    cell: t.Word = Field(description="A cell with one environment, as cpu-grpo-cpu-py311.")
+    because: t.Text
+
+
 class ImageEntry(NamedEntry, PartEntry):
     """A named member of the matrix, as the user types it; it may extend another one."""
 
     model_config = ConfigDict(
-        json_schema_extra={"anyOf": [{"required": ["extends"]}, {"required": ["description", "purpose", "base"]}]}
+        json_schema_extra={
+            "anyOf": [
+                {"required": ["extends"]},
+                {"required": ["description", "purpose", "base"]},
+                {"required": ["description", "purpose", "environments", "default"]},
+            ]
+        }
     )
 
     extends: t.Name | None = Field(
@@ -380,6 +393,26 @@ class ImageEntry(NamedEntry, PartEntry):
     )
     stacks: list[t.Name] = []
     variants: list[VariantEntry] = []
+    environments: dict[t.EnvironmentName, EnvironmentEntry] = Field(
+        default={}, description="Several Python environments: they are the content, and take the place of other keys."
+    )
+    default: t.EnvironmentName | None = Field(
+        default=None, description="The one of `environments` that is first on PATH, and at /opt/venv."
+    )
+
+    @model_validator(mode="after")
+    def _of_environments(self) -> Self:
+        if not self.environments:
+            if self.default:
+                raise ValueError("`default` names one of `environments`, and there are none")
+            return self
+        if len(self.environments) == 1:
+            raise ValueError("one environment is what its cell is already: name two or more")
+        if self.default not in self.environments:
+            raise ValueError(f"`default` names one of {', '.join(sorted(self.environments))}")
+        if other := sorted(self.model_fields_set - {"description", "purpose", "environments", "default", "override"}):
+            raise ValueError(f"`{other[0]}` belongs to the cells of its environments: change it there")
+        return self
 
 
 class RuleEntry(NamedEntry):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from imagegen.plan.rules.scans import ScanCache
     from imagegen.plan.rules.statements import MetadataCache
     from imagegen.plan.rules.suggestions import PlatformChoices, Suggestion, nearest_cell, suggest
-    from imagegen.plan.rules.verdict import CellAnswer, Conflict, Verdict
+    from imagegen.plan.rules.verdict import CellAnswer, Conflict, Verdict, worst_answer
     from imagegen.plan.rules.vocabulary import Vocabulary
     from imagegen.plan.rules.why import Explanation, explain
 
@@ -50,6 +50,7 @@ __all__ = [
     "rules_in_context",
     "suggest",
     "unconfirmed",
+    "worst_answer",
 ]
 
 __getattr__ = lazy_names(
@@ -64,7 +65,7 @@ __getattr__ = lazy_names(
         "scans": ("ScanCache",),
         "statements": ("MetadataCache",),
         "suggestions": ("PlatformChoices", "Suggestion", "nearest_cell", "suggest"),
-        "verdict": ("CellAnswer", "Conflict", "Verdict"),
+        "verdict": ("CellAnswer", "Conflict", "Verdict", "worst_answer"),
         "vocabulary": ("Vocabulary",),
         "why": ("Explanation", "explain"),
     },

@@ -103,3 +103,10 @@ class CellAnswer:
 
     answer: Answer
     reason: str = ""
+
+
+def worst_answer(answers: Mapping[str, CellAnswer]) -> CellAnswer:
+    """Return the worst of several cells' answers, by cell, with the cell in its reason."""
+    order = ("incompatible", "unknown", "compatible")
+    name, worst = min(answers.items(), key=lambda each: order.index(each[1].answer))
+    return CellAnswer(worst.answer, f"{name}: {worst.reason}" if worst.reason else "")

@@ -1,0 +1,179 @@
+"""Several Python environments in one image: the locks of its cells, joined into one that a build can read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+from packaging.version import Version
+from pydantic import Field
+
+from imagegen.core import types as t
+from imagegen.core.deferred import dataclass
+from imagegen.core.progress import human
+from imagegen.plan.lock.model import Lock, LockedCopy, LockedGpus, Record
+from imagegen.plan.lock.tables import LockedWheel, LockTable
+from imagegen.plan.matrix.model import Cell
+from imagegen.plan.matrix.prefix import PREFIX, VENVS
+
+_NAMED = 3  # wheels in a sentence
+
+
+@dataclass(frozen=True)
+class LockedEnvironment:
+    """An environment of an image: the packages of a cell's lock, installed below `prefix`."""
+
+    name: str  # "" where the image has only one
+    because: str
+    prefix: str
+    lock: Lock
+
+
+@dataclass(frozen=True, kw_only=True)
+class CombinedLock(Lock):
+    """The lock of an image with several environments.
+
+    Base, interpreter, settings and packages are those of the default environment, copied files those of all, and GPUs
+    and driver what all of them work with.
+    """
+
+    environments: tuple[LockedEnvironment, ...]  # the default one first, the others by name
+    moved: tuple[str, ...] = ()  # names of those whose row in the file is not theirs
+
+
+@dataclass(frozen=True)
+class EnvironmentRow(LockTable):
+    """An environment in the lock file of its image; `lock` is the inputs hash of the cell's own lock."""
+
+    name: t.Word
+    cell: t.Word
+    because: t.Line
+    lock: t.Digest
+
+
+@dataclass(frozen=True, kw_only=True)
+class CombinedFile(LockTable):
+    """A lock file of an image with several environments."""
+
+    cell: t.Word
+    image: t.Word
+    environments: Annotated[tuple[EnvironmentRow, ...], Field(alias="environment")]  # in the order of CombinedLock
+    record: Record | None = None
+
+
+def environments(lock: Lock) -> tuple[LockedEnvironment, ...]:
+    """Return the environments of the lock's image, the default one first."""
+    if isinstance(lock, CombinedLock):
+        return lock.environments
+    return (LockedEnvironment("", "", PREFIX, lock),)
+
+
+def environment_at(lock: Lock, prefix: str) -> LockedEnvironment:
+    """Return the environment of the lock's image with this prefix."""
+    return next(each for each in environments(lock) if each.prefix == prefix)
+
+
+def locked_environments(cell: Cell, locks: Sequence[Lock]) -> tuple[LockedEnvironment, ...]:
+    """Return the environments of a cell with several; `locks` are those of their cells, in their order."""
+    prefixes = [PREFIX, *(f"{VENVS}/{each.name}" for each in cell.environments[1:])]
+    return tuple(
+        LockedEnvironment(each.name, each.because, prefix, lock)
+        for each, prefix, lock in zip(cell.environments, prefixes, locks, strict=True)
+    )
+
+
+def parts(cell: Cell, lock: Lock) -> list[tuple[Cell, Lock]]:
+    """Return cell and lock of each environment, the default one first; `cell` and `lock` where there is only one."""
+    if not isinstance(lock, CombinedLock):
+        return [(cell, lock)]
+    return [(each.cell, found.lock) for each, found in zip(cell.environments, lock.environments, strict=True)]
+
+
+def join(cell: Cell, file: CombinedFile, locks: Sequence[Lock]) -> CombinedLock:
+    """Return the lock of a cell with several environments, from its file and the locks of their cells, in their order.
+
+    Environments whose row in the file is not what cell and lock give are among `moved`; so are those of the file alone.
+    """
+    from imagegen.plan.lock.file import row_of  # late: it writes what is defined here
+
+    found = locked_environments(cell, locks)
+    rows = {row.name: row for row in file.environments}
+    moved = [each.name for each in found if rows.pop(each.name, None) != row_of(each)]
+    if not moved and [each.name for each in found] != [row.name for row in file.environments]:
+        moved = [found[0].name]  # the default is another
+    return combine(cell.id, cell.image, found, file.record, tuple(sorted({*moved, *rows})))
+
+
+def combine(
+    cell: str, image: str, found: Sequence[LockedEnvironment], record: Record | None, moved: tuple[str, ...] = ()
+) -> CombinedLock:
+    """Join the locks of environments, of which the default one is the first."""
+    locks = [each.lock for each in found]
+    default = {name: getattr(locks[0], name) for name in Lock.__dataclass_fields__}
+    joined = {
+        "cell": cell,
+        "image": image,
+        "as_of": max(each.as_of for each in locks),
+        "copies": _copies(locks),
+        "gpu": _gpus(locks),
+        "record": record,
+    }
+    return CombinedLock(**default | joined, environments=tuple(found), moved=moved)
+
+
+def with_locks(lock: Lock, locks: Sequence[Lock]) -> Lock:
+    """Return the lock with other locks of its environments, in their order; the only one where it is of one."""
+    if not isinstance(lock, CombinedLock):
+        return locks[0]
+    found = [replace(each, lock=other) for each, other in zip(lock.environments, locks, strict=True)]
+    return combine(lock.cell, lock.image, found, lock.record, lock.moved)
+
+
+def _copies(locks: Sequence[Lock]) -> tuple[LockedCopy, ...]:
+    found = {each.path: each for lock in reversed(locks) for each in lock.copies}
+    return tuple(found[path] for path in sorted(found))
+
+
+def _gpus(locks: Sequence[Lock]) -> LockedGpus | None:
+    """Return the architectures that all environments are for, and the newest of the oldest drivers."""
+    gpus = [lock.gpu for lock in locks if lock.gpu]
+    if not gpus:
+        return None
+    common = [each for each in gpus[0].capabilities if all(each in other.capabilities for other in gpus)]
+    drivers = [each.driver for each in gpus if each.driver]
+    return LockedGpus(tuple(common), max(drivers, key=Version, default=None))
+
+
+@dataclass(frozen=True)
+class SharedWheels:
+    """The bytes of wheels of an image with several environments, and of the largest environment alone."""
+
+    total: int  # each wheel once
+    largest: int
+    cell: str  # the largest
+    differing: tuple[LockedWheel, ...]  # those that not all environments have, the largest first
+
+    @property
+    def ratio(self) -> float:
+        return self.total / self.largest if self.largest else 1.0
+
+    @property
+    def sentence(self) -> str:
+        """State the ratio and the wheels that make most of it."""
+        some = [f"{wheel.name} {wheel.version} ({human(wheel.file.estimate)})" for wheel in self.differing[:_NAMED]]
+        more = f" and {len(self.differing) - _NAMED} more" if len(self.differing) > _NAMED else ""
+        differing = f"; not all environments have {', '.join(some)}{more}" if some else ""
+        return f"wheels of {human(self.total)}, {self.ratio:.2f} times those of {self.cell} alone{differing}"
+
+
+def shared_wheels(lock: CombinedLock) -> SharedWheels:
+    """Compare the wheels of all environments with those of the largest one."""
+    found = {each.name: {wheel.file.digest: wheel for wheel in each.lock.wheels} for each in lock.environments}
+    sizes = {name: sum(wheel.file.estimate for wheel in wheels.values()) for name, wheels in found.items()}
+    largest = max(lock.environments, key=lambda each: sizes[each.name])
+    every = {digest: wheel for wheels in found.values() for digest, wheel in wheels.items()}
+    some = [wheel for digest, wheel in every.items() if not all(digest in wheels for wheels in found.values())]
+    differing = tuple(sorted(some, key=lambda wheel: (-wheel.file.estimate, wheel.name, wheel.version)))
+    total = sum(wheel.file.estimate for wheel in every.values())
+    return SharedWheels(total, sizes[largest.name], largest.lock.cell, differing)

@@ -1,0 +1,129 @@
+"""Images with several Python environments: each is another cell's content, and the image has one cell of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from imagegen.core.errors import Location, MatrixError
+from imagegen.core.text import did_you_mean
+from imagegen.plan.matrix.cells import cell_id
+from imagegen.plan.matrix.model import Cell, CellEnvironment
+from imagegen.plan.matrix.prefix import VENVS
+from imagegen.plan.matrix.references import PlacedEntry
+
+_AXES = ("platform", "python", "cuda")
+
+
+def combined_cell(
+    found: PlacedEntry, cells: Mapping[str, Cell], defaults: Mapping[str, str]
+) -> tuple[Cell | None, list[MatrixError]]:
+    """Return the cell of an image with several environments, and the errors of its entry; None with errors.
+
+    `cells` are all cells with one environment by id; `defaults` is the default of each axis.
+    """
+    entry = found.entry
+    names = sorted(entry.environments, key=lambda name: (name != entry.default, name))
+    errors, environments = [], []
+    for name in names:
+        each = entry.environments[name]
+        if each.cell in cells and not cells[each.cell].environments:
+            where = found.where("environments", name, "cell", key=False)
+            environments.append(CellEnvironment(name, each.because, cells[each.cell], where))
+        else:
+            fix = did_you_mean(each.cell, cells) or "`imagegen list '*'` shows all cells"
+            what = f'there is no cell "{each.cell}" with one environment'
+            errors.append(found.error(what, "environments", name, "cell", fix=fix, key=False))
+    if not errors:
+        errors = [*_differences(environments), *_overlaps(environments)]
+    if errors:
+        return None, errors
+    default = environments[0].cell
+    indexes = {alias: index for each in environments for alias, index in each.cell.indexes.items()}
+    cell = replace(
+        default,
+        id=cell_id(found.name, default.axes, defaults),
+        image=found.name,
+        description=entry.description,
+        purpose=entry.purpose,
+        indexes=dict(sorted(indexes.items())),
+        inputs={},
+        extends=None,
+        stack=None,
+        environments=tuple(environments),
+    )
+    return cell, []
+
+
+def _differences(environments: Sequence[CellEnvironment]) -> Iterator[MatrixError]:
+    """Yield an error for each thing below the environments in which one differs from the default one."""
+    default, *others = environments
+    for each in others:
+        one, other = default.cell, each.cell
+        below = (
+            *((f"in the axis {name}", one.axes[name], other.axes[name]) for name in _AXES),
+            ("in its base", one.base.name, other.base.name),
+            ("in its interpreter", one.interpreter.name, other.interpreter.name),
+            ("in its Debian packages", _listed(one.packages), _listed(other.packages)),
+        )
+        differing = [(what, here, there) for what, there, here in below if there != here]
+        if other.gpus and not {gpu.name for gpu in one.gpus} & {gpu.name for gpu in other.gpus}:
+            here, there = (_listed(gpu.name for gpu in cell.gpus) for cell in (other, one))
+            differing.append(("in all of its GPUs", here, there))
+        for what, here, there in differing:
+            yield MatrixError(
+                f'environment "{each.name}" differs {what}',
+                code="matrix-environments-differ",
+                where=each.where,
+                why=f"{here or 'none'}, and {there or 'none'} in the default environment {default.name}",
+                fix="environments of one image share what lies below them: name cells that agree in it",
+            )
+
+
+def _overlaps(environments: Sequence[CellEnvironment]) -> Iterator[MatrixError]:
+    """Yield an error for each path of the image that an environment claims and that is another's."""
+    yield from _overlapping_copies(environments)
+    default, *others = environments
+    searched = {directory.path for directory in default.cell.ldconfig}
+    for each in others:
+        for directory in each.cell.ldconfig:
+            if directory.path not in searched:
+                why = "the dynamic loader searches it for all environments, and the default one does not name it"
+                where = each.cell.ldconfig_places.get(directory.path, each.where)
+                yield _overlap(each, directory.path, where, why, f"name it under `ldconfig` of {default.cell.image}")
+        for package, recipe in each.cell.recipes.items():
+            if recipe.prefix:
+                why = f"its recipe installs {package} below /opt/venv, the prefix of {default.name}"
+                yield _overlap(each, package, each.where, why, f"make {each.name} the default environment")
+
+
+def _overlapping_copies(environments: Sequence[CellEnvironment]) -> Iterator[MatrixError]:
+    claimed: dict[str, tuple[CellEnvironment, tuple[str, Location]]] = {}
+    for each in environments:
+        for copy in each.cell.copies:
+            if f"{copy.path}/".startswith(f"{VENVS}/"):
+                yield _overlap(each, copy.path, copy.where, f"environments lie below {VENVS}", "copy it elsewhere")
+            for path, (owner, (source, where)) in claimed.items():
+                is_equal = (path, source) == (copy.path, str(copy.file))
+                if not is_equal and _nested(path, copy.path):
+                    why = f"environment {owner.name} copies to {path} at {where}"
+                    yield _overlap(each, copy.path, copy.where, why, "copy one of the two elsewhere")
+        claimed |= {copy.path: (each, (str(copy.file), copy.where)) for copy in each.cell.copies}
+
+
+def _nested(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def _overlap(each: CellEnvironment, path: str, where: Location, why: str, fix: str) -> MatrixError:
+    return MatrixError(
+        f'environment "{each.name}" claims {path}, which is not its own',
+        code="matrix-environments-overlap",
+        where=each.where,
+        why=f"{why}; it is of {each.cell.id} ({where})",
+        fix=fix,
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,154 @@
+"""Commands on an image with several environments: shipped cells, whose locks are taken as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from subprocess import CompletedProcess
+
+import pytest
+
+from imagegen.core.data import shipped
+from imagegen.plan.lock import dumps, read
+from tests.support.project import Project
+
+MATRIX = """\
+images:
+  engines:
+    description: vLLM and SGLang side by side.
+    purpose: Compare the two engines in one container.
+    environments:
+      vllm: {cell: hopper-vllm-cu130-py311, because: Rollouts with vLLM.}
+      sglang: {cell: hopper-sglang-cu130-py311, because: Rollouts with SGLang.}
+    default: vllm
+  unlocked:
+    description: The same.
+    purpose: Tests.
+    environments:
+      one: {cell: hopper-vllm-cu130-py311, because: Tests.}
+      two: {cell: hopper-sglang-cu130-py311, because: Tests.}
+    default: two
+"""
+CELL = "engines-cu130-py311"
+PARTS = ("hopper-vllm-cu130-py311", "hopper-sglang-cu130-py311")
+Call = Callable[..., CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    found = Project(tmp_path_factory.mktemp("environments") / "project")
+    (found.root / "matrices/engines.yaml").write_text(MATRIX)
+    assert found.call("lock", "engines").returncode == 0
+    return found
+
+
+def rows(project: Project, *words: str) -> list[dict[str, object]]:
+    result: list[dict[str, object]] = json.loads(project.call(*words, "--json").stdout)
+    return result
+
+
+def test_the_lock_names_the_sound_locks_of_its_cells_and_is_made_once(project: Project) -> None:
+    assert not [name for name in PARTS if (project.root / "locks" / f"{name}.toml").exists()]
+    (again,) = rows(project, "lock", "engines")
+    assert again["changed"] is False
+    checked = project.call("lock", "engines", "--check")
+    assert (checked.returncode, f"{CELL}: fresh" in checked.stderr) == (0, True)
+
+
+def test_list_and_matrix_have_its_state(project: Project) -> None:
+    (listed,) = rows(project, "list", "engines")
+    assert (listed["cell"], listed["state"], listed["environments"]) == (CELL, "locked", ["vllm", "sglang"])
+    (row,) = rows(project, "matrix", "engines")
+    assert (row["rules"], row["lock"]) == ("compatible", "yes")
+
+
+def test_show_has_the_environments_and_the_bytes_that_they_share(project: Project) -> None:
+    (shown,) = rows(project, "show", "engines")
+    environments = shown["environments"]
+    assert isinstance(environments, list)
+    assert [(each["name"], each["prefix"], each["lock"]["cell"]) for each in environments] == [
+        ("vllm", "/opt/venv", PARTS[0]),
+        ("sglang", "/opt/venvs/sglang", PARTS[1]),
+    ]
+    text = project.call("show", "engines").stdout
+    assert "1.11 times" in text  # docs/adr/0010-several-environments.md
+    (weight,) = rows(project, "show", "engines", "--size")
+    layers = weight["layers"]
+    assert isinstance(layers, list)
+    names = [each["name"] for each in layers]
+    assert {"torch", "vllm.vllm", "sglang-kernel.sglang", "group.sglang", "group.vllm"} <= set(names)
+    assert len(names) < 127 - 20  # of an overlay mount, less what users add
+
+
+def test_without_a_lock_its_cells_are_shown(project: Project) -> None:
+    shown = project.call("show", "unlocked")
+    assert (shown.returncode, [name in shown.stdout for name in PARTS]) == (67, [True, True])
+
+
+def test_a_moved_lock_of_an_environment_makes_it_stale(project: Project) -> None:
+    part = project.root / "locks" / f"{PARTS[1]}.toml"
+    other = read(shipped("locks") / f"{PARTS[1]}.toml")
+    moved = dumps(other).replace(f'as-of = "{other.as_of}"', 'as-of = "2026-11-25T11:11:11Z"')
+    part.write_text(moved.partition("\n[record]")[0] + "\n")
+    try:
+        stale = project.call("lock", "engines", "--check")
+        assert (stale.returncode, "environment sglang" in stale.stderr) == (67, True)
+        (row,) = rows(project, "matrix", "engines")
+        assert row["lock"] == "stale"
+    finally:
+        part.unlink()
+
+
+@pytest.mark.parametrize(
+    "change", [("with SGLang", "with SG"), ("default: vllm", "default: sglang"), ("      sglang:", "      other:")]
+)
+def test_a_changed_entry_makes_it_stale(change: tuple[str, str], project: Project) -> None:
+    file = project.root / "matrices/engines.yaml"
+    file.write_text(MATRIX.replace(*change))
+    try:
+        assert project.call("build", "engines").returncode == 67
+    finally:
+        file.write_text(MATRIX)
+
+
+def test_locks_that_pin_other_debian_packages_are_refused(project: Project) -> None:
+    part = project.root / "locks" / f"{PARTS[1]}.toml"
+    other = read(shipped("locks") / f"{PARTS[1]}.toml")
+    deb = other.base.debs[0]
+    moved = dumps(other).partition("\n[record]")[0] + "\n"
+    part.write_text(moved.replace(deb.sha256, "0" * 64))
+    try:
+        refused = project.call("lock", "engines")
+        assert refused.returncode == 67
+        assert "error[lock-environments-differ]: matrices/engines.yaml:7:" in refused.stderr.replace(
+            f"{project.root}/", ""
+        )
+    finally:
+        part.unlink()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("publish", "engines", "--to", "registry.invalid/x"),
+        ("render", "engines", "-o", "out"),
+        ("sbom", "engines"),
+        ("export", "engines", "-o", "out"),
+        ("test", "engines"),
+        ("mirror", "engines", "--to", "./mirror"),
+        ("nightly", "engines", "--propose-only"),
+        ("diff", "engines", "hopper-vllm"),
+        ("why", "engines"),
+        ("wheels", "build", "--cell", "engines"),
+        ("launch", "engines", "--for", "docker"),
+        ("doctor", "engines"),
+        ("report", "engines", "-o", "out"),
+        ("lock", "engines", "--name", "mine", "--add", "rich"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_other_commands_refuse_it(words: tuple[str, ...], project: Project) -> None:
+    refused = project.call(*words)
+    assert refused.returncode == 64, refused.stderr
+    assert "usage-several-environments" in refused.stderr
+    assert not (project.root / "out").exists()

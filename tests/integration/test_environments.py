@@ -1,0 +1,109 @@
+"""Two environments whose requirements exclude each other, in one image in Docker."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from imagegen.run.engine import Engine
+from tests.support.machines import Place, digest_of
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+MATRIX = """\
+images:
+  old:
+    description: An old release.
+    purpose: Tests.
+    base: debian12
+    components: {packaging: {version: "==24.1", because: Tests.}, pip: {version: "==26.1", because: Tests.}}
+  new:
+    extends: old
+    description: A newer release.
+    components: {packaging: {version: "==25.0", because: Tests.}}
+    env: {MODE: {value: "it is new", because: Tests.}}
+  several:
+    description: Both.
+    purpose: Tests.
+    environments:
+      old: {cell: old-cpu-py311, because: Tests.}
+      new: {cell: new-cpu-py311, because: Tests.}
+    default: old
+"""
+TAG = "imagegen/several:cpu-py311"
+SITE = "lib/python3.11/site-packages"
+PRINT = "python -c 'import packaging, sys; print(packaging.__version__, sys.prefix)'"
+
+
+@pytest.fixture(scope="module")
+def project(machine: Place, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    root = tmp_path_factory.mktemp("several") / "project"
+    (root / "matrices").mkdir(parents=True)
+    (root / "matrices/several.yaml").write_text(MATRIX)
+    place = Place(root, machine.docker_host)
+    machine.cache.mkdir(exist_ok=True)
+    place.cache.symlink_to(machine.cache)
+    place.run("lock", "several", "--record")
+    return place
+
+
+@pytest.fixture(scope="module")
+def built(project: Place) -> dict[str, object]:
+    """The result of the build, whose smoke checks ran in both environments."""
+    (found,) = json.loads(project.run("build", "several", "--json").stdout)
+    result: dict[str, object] = found
+    return result
+
+
+def shell(engine: Engine, script: str) -> list[str]:
+    line = engine.docker_run_line(TAG, "bash", "-c", script)
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
+    return done.stdout.strip().splitlines()
+
+
+def test_the_checks_of_each_environment_passed(built: dict[str, object]) -> None:
+    report = built["report"]
+    assert isinstance(report, dict)
+    assert report["passed"]
+    passed = {each["check"] for each in report["checks"] if each["status"] == "pass"}
+    assert {
+        f"{name}: {check}" for name in ("old", "new") for check in ("imports", "pip-check", "environment")
+    } <= passed
+
+
+@pytest.mark.usefixtures("built")
+def test_each_environment_has_its_version_and_settings(engine: Engine) -> None:
+    script = f"{PRINT}; . /opt/venvs/new/bin/activate; {PRINT}; echo $MODE; . /opt/venv/bin/activate; {PRINT}"
+    old, new = "24.1 /opt/venv", "25.0 /opt/venvs/new"
+    assert shell(engine, script) == [old, new, "it is new", old]
+
+
+@pytest.mark.usefixtures("built")
+def test_a_shared_file_is_one_file_and_names_itself_where_it_is_imported(engine: Engine) -> None:
+    code = "import pip._internal.cli.main as m, sys; print(m.main.__code__.co_filename, m.__cached__)"
+    path = f"{SITE}/pip/_internal/cli/main.py"
+    found = shell(
+        engine,
+        f"stat -c '%h %i' /opt/venv/{path} /opt/venvs/new/{path}; "
+        f'/opt/venvs/new/bin/python -v -c "{code}" 2>&1 | grep -e ^/opt -e "wrote.*cli/main"; '
+        f"head -1 /opt/venvs/new/bin/pip",
+    )
+    assert found[0] == found[1]
+    assert found[0].startswith("2 ")
+    assert found[2].split() == [
+        f"/opt/venvs/new/{path}",
+        f"/opt/venvs/new/{SITE}/pip/_internal/cli/__pycache__/main.cpython-311.pyc",
+    ]
+    assert found[3:] == ["#!/opt/venvs/new/bin/python"]
+
+
+def test_a_second_store_gives_the_recorded_digest(built: dict[str, object], project: Place, tmp_path: Path) -> None:
+    other = Place(tmp_path / "another" / "directory", None, 0o077, "Pacific/Auckland")
+    for name in ("matrices", "locks"):
+        (other.root / name).mkdir(parents=True)
+        for path in (project.root / name).iterdir():
+            (other.root / name / path.name).write_bytes(path.read_bytes())
+    assert digest_of(other.run("build", "several", "--output", "oci:image", "--scratch-base")) == built["digest"]
