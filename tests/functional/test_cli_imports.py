@@ -82,8 +82,9 @@ def imported(command: str, cache: Path) -> tuple[dict[str, list[str]], int]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_imports_nothing_that_it_does_not_need(command: str, shared: Path) -> None:
-    imported(command, shared / "cache")  # fills the cache of results
     chains, code = imported(command, shared / "cache")
+    if chains:  # it computed results that are kept for the next time
+        chains, code = imported(command, shared / "cache")
     found = [f"{name}, imported by {' <- '.join(chain)}" for name, chain in sorted(chains.items())]
     assert (found, code) == ([], 0)
 

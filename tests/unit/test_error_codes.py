@@ -7,6 +7,7 @@ import importlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,15 +49,23 @@ def message(node: ast.expr) -> str | None:
     return str(node.value) if isinstance(node, ast.Constant) else None
 
 
-def raised() -> Iterator[tuple[str, type[ImagegenError], str, str | None]]:
-    """Yield where each error is made, its class, its code and its message."""
-    known = classes()
+def called(function: ast.expr) -> str:
+    """Return the last part of the name of a function that is called."""
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+@cache
+def raised() -> list[tuple[str, type[ImagegenError], str, str | None]]:
+    """Return where each error is made, its class, its code and its message."""
+    known, found = classes(), []
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and (kind := known.get(ast.unparse(node.func).rpartition(".")[2])):
+            if isinstance(node, ast.Call) and (kind := known.get(called(node.func))):
                 codes = [str(ast.literal_eval(word.value)) for word in node.keywords if word.arg == "code"]
                 where = f"{path.relative_to(PACKAGE)}:{node.lineno}"
-                yield where, kind, codes[0] if codes else kind.code, message(node.args[0]) if node.args else None
+                text = message(node.args[0]) if node.args else None
+                found.append((where, kind, codes[0] if codes else kind.code, text))
+    return found
 
 
 def test_a_code_begins_with_that_of_its_category() -> None:
