@@ -57,13 +57,19 @@ BASE_SYSTEM = "debian12"  # of the bases that an imported image may have
 
 @dataclass(frozen=True)
 class Selection:
-    """The extras and dependency groups of a project that its image has."""
+    """The extras and dependency groups of a project that its image has, or the stage of its Dockerfile."""
 
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    stage: str = ""  # as in Dockerfile
 
-    def __bool__(self) -> bool:
-        return bool(self.extras or self.groups)
+    def require(self, source: str, *, extras: bool = False, stages: bool = False) -> None:
+        """Raise OptionConflictError where something is chosen that `source` does not have."""
+        if (self.extras or self.groups) and not extras:
+            fix = "leave out --extra and --group"
+            raise OptionConflictError(f"{source} has no extras and groups to choose from", fix=fix)
+        if self.stage and not stages:
+            raise OptionConflictError(f"{source} has no stages to choose from", fix="leave out --target")
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,7 @@ def write_imported(
     platform = choices.platform(found, python, known_facts(session), is_locked=bool(stack))
     omissions = (*found.omissions, *_of_platform(session, found, platform))
     if not (found.pins or found.debian):
-        raise _empty(source, omissions)
+        raise _empty(source, omissions, found.other_stages)
     whole = found if stack else _with_torch(session, found, platform)
     by_package = {each.package: each for each in session.matrix.components.values()}
 
@@ -176,17 +182,17 @@ def find_file(directory: Path) -> tuple[Path, tuple[str, ...]]:
 
 def _read(session: Session, source: Path, selection: Selection) -> DeclaringFile:
     extras, groups = selection.extras, selection.groups
+    is_dockerfile = source.name.startswith("Dockerfile") or source.suffix.lower() == ".dockerfile"
+    has_extras = source.name in ("uv.lock", "pyproject.toml") or is_valid_pylock_path(source)
+    selection.require(source.name, extras=has_extras, stages=is_dockerfile)
     if source.name == "uv.lock":
         return locks.read_uv_lock(source, extras, groups)
     if is_valid_pylock_path(source):
         return locks.read_pylock(source, extras, groups)
     if source.name == "pyproject.toml":
         return locks.read_pyproject(source, extras, groups)
-    if selection:
-        fix = "leave out --extra and --group"
-        raise OptionConflictError(f"{source.name} has no extras and groups to choose from", fix=fix)
-    if source.name.startswith("Dockerfile") or source.suffix.lower() == ".dockerfile":
-        return dockerfile.read(source, _ngc_images(session))
+    if is_dockerfile:
+        return dockerfile.read(source, _ngc_images(session), selection.stage)
     if source.suffix in (".yml", ".yaml"):
         return conda.read(source)
     if source.suffix in (".txt", ".in"):
@@ -411,11 +417,12 @@ def _of_platform(session: Session, found: Recovered, platform: ImagePlatform) ->
     return omissions
 
 
-def _empty(source: Location, omissions: tuple[Omission, ...]) -> ProjectFileError:
-    """Return the error of a file of which nothing was recovered."""
+def _empty(source: Location, omissions: tuple[Omission, ...], stages: tuple[str, ...]) -> ProjectFileError:
+    """Return the error of a file of which nothing was recovered; `stages` are others of a Dockerfile."""
     first = next((each for each in omissions if each.is_package), None)
     why = f"{first.what}: {first.why}" if first else "it lists no package for Linux and this Python"
-    fix = first.fix if first else "import another file"
+    other = f"choose another stage: {', '.join(f'--target {each}' for each in stages)}" if stages else None
+    fix = first.fix if first else other or "import another file"
     return malformed("it has no package for an image", source, why, fix)
 
 

@@ -10,7 +10,6 @@ import click
 from imagegen.app.import_image import import_image, is_image
 from imagegen.app.import_project import Imported, Selection, import_project
 from imagegen.cli.app import App, json_option, pass_app
-from imagegen.core.errors import OptionConflictError
 from imagegen.core.text import counted, shown
 from imagegen.plan.projects.model import Omission
 
@@ -22,10 +21,18 @@ _WORDS = {"compatible": "no known conflict", "incompatible": "conflict", "unknow
 @click.option("--name", metavar="IMAGE", help="The image's name (default: that of FILE's directory).")
 @click.option("--extra", "extras", multiple=True, metavar="NAME", help="An extra of the project.")
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="A dependency group of the project.")
+@click.option("--target", metavar="STAGE", default="", help="A stage of a Dockerfile (default: the last one).")
 @json_option()
 @pass_app
 def command(
-    app: App, *, source: str, name: str | None, extras: tuple[str, ...], groups: tuple[str, ...], as_json: bool
+    app: App,
+    *,
+    source: str,
+    name: str | None,
+    extras: tuple[str, ...],
+    groups: tuple[str, ...],
+    target: str,
+    as_json: bool,
 ) -> None:
     """Write matrices/IMAGE.yaml with an image of the packages of FILE: a uv.lock, pylock.toml, pyproject.toml,
     requirements.txt, conda's environment.yml or a Dockerfile. Or of those in another IMAGE: of an engine or a registry,
@@ -35,15 +42,12 @@ def command(
     and the entry does not, with line, reason and fix, and the answer of rules and metadata. A name that another file
     defines is an error; the same command again replaces its own file.
     """
-    selection = Selection(extras, groups)
-    if not is_image(source):
-        imported = import_project(app, Path(source), name, selection)
-    elif selection:
-        raise OptionConflictError(
-            f"{source} has no extras and groups to choose from", fix="leave out --extra and --group"
-        )
-    else:
+    selection = Selection(extras, groups, target)
+    if is_image(source):
+        selection.require(source)
         imported = import_image(app, source, name)
+    else:
+        imported = import_project(app, Path(source), name, selection)
     show(app, imported, as_json=as_json)
 
 
@@ -64,6 +68,8 @@ def _as_text(imported: Imported) -> str:
         lines.append(f"  {counted(found.other_platforms, 'requirement')} for other systems or Pythons")
     if found.other_extras:
         lines.append(f"  extras not chosen (--extra NAME): {', '.join(found.other_extras)}")
+    if found.other_stages:
+        lines.append(f"  final stages not chosen (--target STAGE): {', '.join(found.other_stages)}")
     if imported.omissions:
         lines += ["", "not in the entry:"]
         for each in imported.omissions:
@@ -86,6 +92,7 @@ def _as_dict(imported: Imported) -> dict[str, Any]:
         "stack": imported.cell.stack.path if imported.cell.stack else None,
         "missing": imported.missing,
         "other_extras": list(found.other_extras),
+        "other_stages": list(found.other_stages),
         "other_platforms": found.other_platforms,
         "omissions": [_omission(each) for each in imported.omissions],
         "answer": imported.answer.answer,

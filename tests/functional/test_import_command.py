@@ -30,6 +30,19 @@ def test_import_prints_json(run: Run, tmp_path: Path) -> None:
     assert [each["package"] for each in document["omissions"]] == [True]
 
 
+def test_final_stages_that_were_not_chosen_are_named(run: Run, tmp_path: Path) -> None:
+    text = "FROM debian:12 AS base\nRUN pip install numpy\nFROM base AS tests\nFROM base\n"
+    (tmp_path / "Dockerfile").write_text(text)
+    ended = run("import", str(tmp_path / "Dockerfile"), "--name", "my-rl")
+    assert "(--target STAGE): tests\n" in ended.out
+    (tmp_path / "Dockerfile").write_text(f"{text}FROM scratch AS status\n")  # as NVIDIA-NeMo/RL has one
+    ended = run("import", str(tmp_path / "Dockerfile"), "--name", "my-rl")
+    assert (ended.code, ended.out) == (81, "")
+    assert "fix: choose another stage: --target tests, --target 2\n" in ended.err
+    ended = run("import", str(tmp_path / "Dockerfile"), "--name", "my-rl", "--target", "tests", "--json")
+    assert json.loads(ended.out)["other_stages"] == ["2", "status"]
+
+
 def test_init_imports_the_first_file_of_the_project(run: Run, tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("numpy\n")
     (tmp_path / "Dockerfile").write_text("FROM scratch\n")
@@ -52,6 +65,9 @@ def test_init_imports_the_first_file_of_the_project(run: Run, tmp_path: Path) ->
         ),
         ("requirements.txt", "-e .\n", [], 81, "project-malformed"),
         ("requirements.txt", "numpy\n", ["--extra", "x"], 64, "usage-option-conflict"),
+        ("requirements.txt", "numpy\n", ["--target", "x"], 64, "usage-option-conflict"),
+        ("Dockerfile", "FROM debian:12\n", ["--extra", "x"], 64, "usage-option-conflict"),
+        ("Dockerfile", "FROM debian:12 AS a\n", ["--target", "x"], 64, "usage-unknown-stage"),
         ("uv.lock", UV_LOCK.format(2), [], 67, "lock-uv-lock-malformed"),
         ("uv.lock", UV_LOCK.format(1), [], 81, "project-malformed"),
         ("pylock.toml", 'lock-version = "9.0"\n', [], 81, "project-malformed"),

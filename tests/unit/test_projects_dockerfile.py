@@ -13,6 +13,7 @@ from imagegen.plan.projects import dockerfile
 from imagegen.plan.projects.dockerfile_syntax import commands, parse
 from imagegen.plan.projects.model import MarkerTarget, Recovered
 from imagegen.plan.projects.names import KnownImage, known_image
+from tests.support.errors import raises
 
 LINUX = MarkerTarget("3.12.14")
 TEXT = """\
@@ -67,6 +68,30 @@ def test_what_is_recovered_and_what_is_not(tmp_path: Path) -> None:
     assert [each.place.line or 0 for each in found.omissions] == [4, 9, 20, 23, 23, 25, 26]
     assert sorted(each.place.line or 0 for each in found.omissions if each.is_package) == [20, 23, 25]
     assert "token" not in str(found.omissions)
+
+
+def test_comments_of_a_script_are_left_out(tmp_path: Path) -> None:
+    text = """\
+FROM debian:12
+RUN <<"EOF" bash -exu
+# It can't move, and "this is open
+pip install \\
+    numpy # it's why
+pip install 'a#b' "# no comment" c#d; # can't
+pip install idle\\#x
+EOF
+RUN pip install click==8.1 'trl#x' # can't
+"""
+    (tmp_path / "Dockerfile").write_text(text)
+    script, last = (each.document or each.pieces for each in parse(text, tmp_path) if each.name == "RUN")
+    found = [list(each.words) for pieces in (script, last) for each in commands(pieces, {}, tmp_path)]
+    assert found == [
+        ["pip", "install", "numpy"],
+        ["pip", "install", "a#b", "# no comment", "c#d"],
+        ["pip", "install", "idle#x"],
+        ["pip", "install", "click==8.1", "trl#x"],
+    ]
+    assert [each.lines[0] for each in commands(script, {}, tmp_path)] == [4, 6, 7]
 
 
 def test_words_that_only_a_shell_knows_are_no_requirements(tmp_path: Path) -> None:
@@ -245,6 +270,48 @@ def test_an_image_of_nvidia(context: Path) -> None:
     found = read.recover(LINUX)
     assert [(pin.package, pin.specifier) for pin in found.pins] == [("torch", "==2.7.0")]
     assert [(each.place.line, each.what) for each in found.omissions] == [(1, "what")]
+
+
+STAGES = """\
+FROM debian:12 AS base
+RUN pip install click==8.1
+FROM base AS build
+FROM base AS Test
+RUN pip install pytest
+FROM base AS tools
+FROM base
+RUN pip install idle
+FROM base AS release
+COPY --from=build /x /x
+RUN --mount=from=tools,target=/t pip install rich
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "packages", "others"),
+    [
+        ("", ["click", "rich"], ("test", "4")),
+        ("release", ["click", "rich"], ("test", "4")),
+        ("TEST", ["click", "pytest"], ("4", "release")),
+        ("4", ["click", "idle"], ("test", "release")),
+        ("base", ["click"], ("test", "4", "release")),
+    ],
+)
+def test_a_stage_is_chosen_as_docker_does(
+    tmp_path: Path, target: str, packages: list[str], others: tuple[str, ...]
+) -> None:
+    (tmp_path / "Dockerfile").write_text(STAGES)
+    found = dockerfile.read(tmp_path / "Dockerfile", {}, target).recover(LINUX)
+    assert [pin.package for pin in found.pins] == packages
+    assert found.other_stages == others
+
+
+@pytest.mark.parametrize("target", ["other", "6", "-1"])
+def test_a_stage_that_is_not_there(tmp_path: Path, target: str) -> None:
+    (tmp_path / "Dockerfile").write_text(STAGES)
+    with raises("usage-unknown-stage") as raised:
+        dockerfile.read(tmp_path / "Dockerfile", {}, target).recover(LINUX)
+    assert "release" in str(raised.value.fix)
 
 
 LOADER = """\

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from pydantic import TypeAdapter, ValidationError
 
 from imagegen.core import types as t
-from imagegen.core.errors import Location
+from imagegen.core.errors import Location, UsageError
 from imagegen.core.text import redact
 from imagegen.plan.projects import requirements
 from imagegen.plan.projects.dockerfile_config import REPLACE, ConfigReader
@@ -60,17 +60,27 @@ class BuildStage:
 
 @dataclass(frozen=True)
 class Dockerfile:
-    """The instructions of a file. `python` is "", since the base image decides it."""
+    """The instructions of a file. `stage` is the name or number of the stage that the image is, "" for the last one.
+
+    `python` is "", since the base image decides it.
+    """
 
     path: Path
     instructions: tuple[Instruction, ...]
     images: Mapping[str, KnownImage]  # published ones, by name and tag, besides those that their names describe
+    stage: str = ""
     python: str = ""
 
     def recover(self, target: MarkerTarget) -> Recovered:
-        """Return the contents of the last stage and of those that it begins with. Raises ProjectFileError."""
+        """Return the contents of the chosen stage and of those that it begins with.
+
+        Raises ProjectFileError, UsageError for a stage that the file does not have.
+        """
         recovery = _DockerfileRecovery(self.path, target, self.images)
-        return recovery.run(_chain(self._stages()), self._globals())
+        stages = self._stages()
+        position = _position(stages, self.stage) if self.stage else len(stages) - 1
+        found = recovery.run(_chain(stages, position), self._globals())
+        return replace(found, other_stages=tuple(_label(stages, at) for at in _final(stages) if at != position))
 
     def _globals(self) -> dict[str, str]:
         """Return the variables before the first FROM, which names of images may use."""
@@ -103,18 +113,46 @@ class Dockerfile:
         return stages
 
 
-def read(path: Path, images: Mapping[str, KnownImage]) -> Dockerfile:
+def read(path: Path, images: Mapping[str, KnownImage], stage: str = "") -> Dockerfile:
     """Read a Dockerfile; `images` are published ones whose names do not say what they hold, by name and tag.
 
-    Raises ProjectFileError, with the line of what cannot be read.
+    `stage` is as in Dockerfile. Raises ProjectFileError, with the line of what cannot be read.
     """
-    return Dockerfile(path, tuple(parse(read_text(path), path)), images)
+    return Dockerfile(path, tuple(parse(read_text(path), path)), images, stage)
 
 
-def _chain(stages: list[BuildStage]) -> list[BuildStage]:
-    """Return the last stage behind the stages that it begins with, the first one first."""
-    chain = [stages[-1]]
-    position = len(stages) - 1
+def _label(stages: list[BuildStage], position: int) -> str:
+    """Return what `--target` of Docker calls a stage: its name, else its number from 0."""
+    return stages[position].name or str(position)
+
+
+def _position(stages: list[BuildStage], label: str) -> int:
+    """Return the position of a stage by name or number. Raises UsageError where there is none."""
+    names = [each.name for each in stages]
+    if label.lower() in names:
+        return len(names) - 1 - names[::-1].index(label.lower())
+    if re.fullmatch(r"[0-9]{1,4}", label) and int(label) < len(stages):
+        return int(label)
+    known = [_label(stages, at) for at in range(len(stages))]
+    raise UsageError(
+        f'the Dockerfile has no stage "{label}"', code="usage-unknown-stage", fix=f"its stages are {', '.join(known)}"
+    )
+
+
+def _final(stages: list[BuildStage]) -> list[int]:
+    """Return the positions of the stages that no other stage begins with or takes files of, and the last one's."""
+    used = {each.image.lower() for each in stages}
+    for stage in stages:
+        for each in stage.instructions:
+            if each.name in ("COPY", "ADD", "RUN"):
+                used |= {name.lower() for name in re.findall(r"(?:--|,|mount=)from=([\w.-]+)", each.value)}
+    last = len(stages) - 1
+    return [at for at, each in enumerate(stages) if at == last or not {each.name or str(at), str(at)} & used]
+
+
+def _chain(stages: list[BuildStage], position: int) -> list[BuildStage]:
+    """Return a stage behind the stages that it begins with, the first one first."""
+    chain = [stages[position]]
     while True:
         before = [at for at in range(position) if stages[at].name and stages[at].name == chain[0].image.lower()]
         if not before:

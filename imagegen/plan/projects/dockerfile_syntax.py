@@ -41,6 +41,8 @@ INSTRUCTIONS = frozenset(
 _DIRECTIVE = re.compile(r"#\s*([A-Za-z][A-Za-z0-9]*)\s*=\s*(.+?)\s*$")
 _HEREDOC = re.compile(r"(?<!<)<<(-?)([\"']?)([A-Za-z_][A-Za-z0-9_]*)\2")
 _VARIABLE = re.compile(r"\\\$|\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-+])([^{}]*))?\})")
+# A comment begins where a word may; a # within a word, in quotes or behind a backslash begins none.
+_QUOTED_OR_COMMENT = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.|(?<![^\s;&|()])(?P<comment>\#[^\n]*)""", re.DOTALL)
 _OPERATORS = frozenset({";", "&", "&&", "|", "||", "(", ")", ";;", "\n"})
 _REDIRECTION = re.compile(r"[<>&|]*[<>][<>&|]*")
 _OPENING, _CLOSING = frozenset({"if", "case", "for", "while", "until"}), frozenset({"fi", "esac", "done"})
@@ -213,8 +215,8 @@ def commands(pieces: tuple[Piece, ...], variables: Mapping[str, str], path: Path
 
 
 def _tokens(pieces: tuple[Piece, ...], path: Path) -> Iterator[tuple[str, int]]:
-    """Yield words and operators, each with its line. A comment ends with its line."""
-    text = "".join(piece.text for piece in pieces)
+    """Yield words and operators, each with its line; comments are left out."""
+    text = _QUOTED_OR_COMMENT.sub(_blank, "".join(piece.text for piece in pieces))
     ends: list[tuple[int, int]] = []
     total = 0
     for piece in pieces:
@@ -223,7 +225,6 @@ def _tokens(pieces: tuple[Piece, ...], path: Path) -> Iterator[tuple[str, int]]:
     stream = io.StringIO(text)
     lexer = shlex.shlex(stream, posix=True, punctuation_chars="();<>|&\n")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
-    is_comment = False
     while True:
         try:
             token = lexer.get_token()
@@ -233,13 +234,13 @@ def _tokens(pieces: tuple[Piece, ...], path: Path) -> Iterator[tuple[str, int]]:
         if token is None:
             return
         place = next((line for end, line in ends if stream.tell() - 1 <= end), pieces[-1].line)
-        if "\n" in token and not token.strip("\n;&|()"):
-            is_comment = False
-            yield "\n", place
-            continue
-        is_comment = is_comment or token.startswith("#")
-        if not is_comment:
-            yield token, place
+        is_end = "\n" in token and not token.strip("\n;&|()")
+        yield "\n" if is_end else token, place
+
+
+def _blank(match: re.Match[str]) -> str:
+    """Return blanks in place of a comment or an escaped newline, and other text as it is: all stays at its place."""
+    return " " * len(match[0]) if match["comment"] or match[0] == "\\\n" else match[0]
 
 
 def _command(words: list[tuple[str, int]], variables: Mapping[str, str], is_conditional: bool) -> Command | None:

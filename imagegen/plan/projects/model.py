@@ -78,6 +78,7 @@ class Recovered:
     ldconfig: Mapping[str, Location] = field(default_factory=dict)  # directory of the dynamic loader -> its place
     others: int = 0  # packages that no pin expresses, and a stack of the file holds
     other_platforms: int = 0  # requirements whose markers do not hold for the target
+    other_stages: tuple[str, ...] = ()  # final stages of a Dockerfile that were not chosen, by name or number
     other_extras: tuple[str, ...] = ()  # extras of the project that were not chosen, sorted
 
     @property
