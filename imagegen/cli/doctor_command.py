@@ -8,6 +8,7 @@ import click
 
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.errors import EngineError, OptionConflictError
+from imagegen.core.oci import MACHINES
 from imagegen.incontainer.preflight.model import Image
 from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock
@@ -39,14 +40,16 @@ def command(
     log: TextIO | None,
     as_json: bool,
 ) -> None:
-    """Check this host (for CELL's image, if named) or a container, or explain a log.
+    """Check this host (for CELL's image, if named) or a container, or explain a log (of CELL's platform, if named).
 
     Exit code 1 when a check fails; warnings and notes do not count.
     """
     if log:
-        if cell or fabric or container is not None:
-            raise OptionConflictError("--log explains a file alone", fix="leave out the other arguments")
-        diagnoses = [doctor.examine_log(log.name, log.read(LONGEST_LOG), model_types.load(app.matrix_directories))]
+        if fabric or container is not None:
+            raise OptionConflictError("--log explains a file alone", fix="leave out the other options")
+        machine = MACHINES[app.matrix.select_one(cell).platform] if cell else None
+        models = model_types.load(app.matrix_directories)
+        diagnoses = [doctor.examine_log(log.name, log.read(LONGEST_LOG), models, machine)]
     else:
         diagnoses = _examine(app, cell, container, fabric=fabric)
     if as_json:

@@ -203,9 +203,12 @@ def examine_container(engine: Engine, name: str, models: Models) -> Diagnosis:
     return Diagnosis(f"container {name}", cell, _summary(container, cell), rows, tuple(findings), machine)
 
 
-def examine_log(where: str, log: str, models: Models) -> Diagnosis:
-    """Explain the known messages, and the undefined symbols of torch, of a log or a traceback called `where`."""
-    findings = [*doctor_messages.explain_symbols(log), *doctor_messages.explain_messages(log, models)]
+def examine_log(where: str, log: str, models: Models, machine: str | None = None) -> Diagnosis:
+    """Explain the known messages, and the undefined symbols of torch, of a log or a traceback called `where`.
+
+    `machine` is the processor that it is of ("aarch64"), where that is known.
+    """
+    findings = [*doctor_messages.explain_symbols(log, machine=machine), *doctor_messages.explain_messages(log, models)]
     rows = (_row("log", _LOG, findings), _row(doctor_messages.SYMBOLS, _SYMBOLS, findings))
     count = (
         f"{len(findings)} explained" if findings else f"none of {len(doctor_messages.KNOWN)} known messages is in it"

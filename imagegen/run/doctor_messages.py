@@ -329,24 +329,38 @@ def explain_messages(log: str, known_models: Models) -> list[Finding]:
 
 SYMBOLS = "symbols"  # the name of the check
 _UNDEFINED = re.compile(r"(?:undefined symbol:|undefined reference to `?)\s*([A-Za-z_][\w.$]{1,4000})")
+_MACHINE = re.compile(r"(?<![A-Za-z0-9])(?:aarch64|x86_64)(?![A-Za-z0-9])")
 _LONGEST = 300  # characters of a readable name
 _MOST = 20  # symbols that are explained
 
 
-def explain_symbols(log: str, index: ExportIndex | None = None) -> Iterator[Finding]:
-    """Yield a finding for each undefined symbol of torch's own in the log, by the shipped index of torch's exports."""
+def machine_of(log: str) -> str:
+    """Return the processor that a log names, as extension modules and tags of wheels do, else x86_64."""
+    names = set(_MACHINE.findall(log))
+    return "aarch64" if names == {"aarch64"} else "x86_64"
+
+
+def explain_symbols(log: str, index: ExportIndex | None = None, machine: str | None = None) -> Iterator[Finding]:
+    """Yield a finding for each undefined symbol of torch's own in the log.
+
+    Without an `index`, that of torch's wheels for the processor `machine` counts, which the log names otherwise.
+    """
     found = [symbol for symbol in dict.fromkeys(_UNDEFINED.findall(log)) if torch_exports.owned(symbol)]
-    index = index or (torch_exports.shipped() if found else ExportIndex())
+    machine = machine or machine_of(log)
+    on = "" if machine == "x86_64" else f" for {machine}"
+    index = index or (torch_exports.shipped(machine) if found else ExportIndex())
     for symbol in found[:_MOST]:
         having = [release for release in index.releases if not index.lacks(release, [symbol])]
         name = demangle(symbol)[:_LONGEST]
         if having:
-            text = f"{name}: torch exports it in {_spans(having, index.releases)}, and the torch that runs is another"
+            text = (
+                f"{name}: torch exports it in {_spans(having, index.releases)}{on}, and the torch that runs is another"
+            )
             fix = f"run a torch that has it, or take a build of the package for this torch; {symbol}"
         else:
             text = (
-                f"{name}: no release of torch from {index.releases[0]} to {index.releases[-1]} exports it: the package "
-                "was built against a pre-release, or with another C++ ABI"
+                f"{name}: no release of torch from {index.releases[0]} to {index.releases[-1]}{on} exports it: the "
+                "package was built against an older release or a pre-release, or with another C++ ABI"
             )
             fix = f"take a build of the package for this torch (`imagegen wheels find PACKAGE`); {symbol}"
         yield Finding(SYMBOLS, "error", text, fix)

@@ -196,6 +196,17 @@ def test_an_option_without_its_value_points_to_the_help_of_its_command(
     assert f"fix: `{help_of} --help`" in ended.err
 
 
+def test_a_log_is_explained_for_the_platform_of_a_cell(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("x.so: undefined symbol: _ZN3c105neverEv\n")
+    found = []
+    for cell in ("cpu-grpo", "cpu-grpo-cpu-py311-linux-arm64"):
+        ended = run("doctor", cell, "--log", str(tmp_path / "train.log"))
+        assert ended.code == 1
+        found.append(" for aarch64 exports it" in " ".join(ended.out.split()))
+    assert found == [False, True]
+    assert run("doctor", "--log", str(tmp_path / "train.log"), "--fabric").code == 64
+
+
 def test_without_a_pattern_each_image_is_shown_once(run: Run) -> None:
     ended = run("list")
     images = [each["image"] for each in json.loads(run("list", "--json").out)]

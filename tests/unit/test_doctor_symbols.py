@@ -50,6 +50,31 @@ def test_a_log_gets_symbols_and_known_messages() -> None:
     assert examine_log("the message", "all is well", Models("")).passed
 
 
+ARM = ExportIndex(("2.11.0", "2.12.0"), {GONE: 0b10})
+
+
+@pytest.mark.parametrize(
+    ("text", "machine", "expected"),
+    [
+        (f"{IMPORT}{GONE}", None, "2.6.0 to 2.7.0, 2.9.0"),
+        (f"x.cpython-311-aarch64-linux-gnu.so: undefined symbol: {GONE}", None, "2.12.0 for aarch64"),
+        (f"{IMPORT}{GONE}\nLinux host 6.8 aarch64 GNU/Linux", None, "2.12.0 for aarch64"),
+        (f"{IMPORT}{GONE}\nx86_64, not aarch64", None, "2.6.0 to 2.7.0, 2.9.0"),
+        (f"{IMPORT}{GONE}", "aarch64", "2.12.0 for aarch64"),
+        (f"x-aarch64-linux-gnu.so: undefined symbol: {GONE}", "x86_64", "2.6.0 to 2.7.0, 2.9.0"),
+        (f"manylinux_2_28_aarch64.so: undefined symbol: {NEVER}", None, "from 2.11.0 to 2.12.0 for aarch64"),
+    ],
+)
+def test_the_index_is_that_of_the_logs_processor(
+    monkeypatch: pytest.MonkeyPatch, text: str, machine: str | None, expected: str
+) -> None:
+    indexes = {"x86_64": INDEX, "aarch64": ARM}
+    monkeypatch.setattr("imagegen.audit.torch_exports.shipped", lambda machine="x86_64": indexes[machine])
+    (found,) = [each for each in examine_log("a log", text, Models(""), machine).findings if each.check == "symbols"]
+    assert expected in found.text
+    assert ("aarch64" in found.text) is ("aarch64" in expected)
+
+
 @pytest.mark.parametrize("prefix", ["", IMPORT])
 @given(text=st.text())
 def test_any_text_is_explained_or_not(prefix: str, text: str) -> None:
