@@ -132,7 +132,6 @@ def test_locks_that_pin_other_debian_packages_are_refused(project: Project) -> N
     [
         ("publish", "engines", "--to", "registry.invalid/x"),
         ("render", "engines", "-o", "out"),
-        ("sbom", "engines"),
         ("export", "engines", "-o", "out"),
         ("test", "engines"),
         ("mirror", "engines", "--to", "./mirror"),

@@ -27,7 +27,7 @@ CELL = cast("Cell", SimpleNamespace(id=LOCK.cell, image=LOCK.image, indexes=()))
 
 def app_of(root: Path, monkeypatch: pytest.MonkeyPatch, lock: Lock) -> App:
     """A session whose project has this lock; no index is asked for licences."""
-    monkeypatch.setattr(App, "matrix", SimpleNamespace(select_one=lambda _: CELL))
+    monkeypatch.setattr(App, "matrix", SimpleNamespace(select_one=lambda _, **__: CELL))
     monkeypatch.setattr(App, "fresh_lock", lambda *_: lock)
     monkeypatch.setattr(App, "settings_for", lambda self, _: self.settings)
     monkeypatch.setattr(sbom_command, "read_known_licences", lambda *_: KnownLicences())

@@ -16,9 +16,20 @@ from imagegen.audit.model import InstalledDeb, Licence, OsRelease
 from imagegen.core.oci import ImageConfig, RemoteImage
 from imagegen.core.types import Submodule
 from imagegen.plan.lock.foundation import LockedBase
-from imagegen.plan.lock.model import PATCHED, Lock, LockedFile, LockedGit, LockedPatch, LockedSdist, WheelPatch
+from imagegen.plan.lock.model import (
+    PATCHED,
+    Lock,
+    LockedFile,
+    LockedGit,
+    LockedPatch,
+    LockedSdist,
+    LockedWheel,
+    WheelPatch,
+)
 from imagegen.supply.trust.licences import KnownLicences
 from imagegen.supply.trust.sbom import sbom
+from tests.support.environment_samples import combined
+from tests.support.lock_samples import LOCK, wheel
 from tests.support.lock_samples import locks as any_lock
 from tests.support.shipped_locks import NAMES, shipped_lock
 from tests.support.source_builds import BUILD, BUILT_WHEEL, WITH_BUILD
@@ -198,3 +209,29 @@ def test_a_registrys_base_is_listed_by_digest_and_its_packages_as_dpkg_has_them(
     assert component(found, "zlib1g")["purl"] == "pkg:deb/ubuntu/zlib1g@1:1.2?arch=amd64&distro=noble"
     assert properties(image)["imagegen:system"] == "ubuntu 24.04"
     assert component(found, "zlib1g")["licenses"] == [{"acknowledgement": "concluded", "expression": "Zlib"}]
+
+
+def test_environments_share_a_component_and_have_versions_of_their_own() -> None:
+    def lock_of(*wheels: LockedWheel) -> Lock:
+        return replace(LOCK, wheels=wheels, builds=(), file_conflicts=(), gpu=None)
+
+    asked = wheel("torch", "2.0", because="The models.")
+    old, new = wheel("numpy", "1.0", via=("torch",)), wheel("numpy", "2.0", via=("torch",))
+    patched = replace(asked, file=replace(asked.file, sha256="e" * 64))
+    found = document(
+        combined({"main": lock_of(old, asked), "other": lock_of(new, asked), "third": lock_of(new, patched)})
+    )
+    stack = [each for each in found["components"] if each["name"] in ("numpy", "torch")]
+    named = {
+        each["bom-ref"]: [each["value"] for each in each["properties"] if each["name"] == "imagegen:environment"]
+        for each in stack
+    }
+    first, second = (
+        f"pkg:pypi/numpy@{version}?file_name=numpy-{version}-py3-none-any.whl" for version in ("1.0", "2.0")
+    )
+    torch = "pkg:pypi/torch@2.0?file_name=torch-2.0-py3-none-any.whl"
+    assert named == {first: ["main"], second: ["other", "third"], torch: ["main", "other"], f"{torch}#third": ["third"]}
+    needs = {each["ref"]: each["dependsOn"] for each in found["dependencies"]}
+    assert (needs[torch], needs[f"{torch}#third"]) == ([first, second], [second])
+    image = properties(found["metadata"]["component"])
+    assert image["imagegen:environment:other"] == "other-cpu-py311 at /opt/venvs/other"

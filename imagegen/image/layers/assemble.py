@@ -51,7 +51,7 @@ from imagegen.image.layers.sources import (
     resolve_layers,
 )
 from imagegen.plan.lock import contents_hash
-from imagegen.plan.lock.environments import CombinedLock, environment_at, environments
+from imagegen.plan.lock.environments import CombinedLock, distinct_wheels, environment_at
 from imagegen.plan.lock.model import Lock, LockedWheel, Record, RecordedLayer
 
 _IMAGES = Cache("image", Record)
@@ -362,7 +362,7 @@ def has_uncompiled(lock: Lock) -> bool:
 
 def package_sizes(lock: Lock, store: Store) -> tuple[Size, ...]:
     """The wheels, the heaviest on a disk first; byte-code that is compiled for the image is not counted."""
-    wheels = {wheel.file.digest: wheel for each in environments(lock) for wheel in each.lock.wheels}.values()
+    wheels = distinct_wheels(lock)
     names = Counter(wheel.name for wheel in wheels)  # environments may have several versions
     sizes = [
         Size(

@@ -69,6 +69,11 @@ def environments(lock: Lock) -> tuple[LockedEnvironment, ...]:
     return (LockedEnvironment("", "", PREFIX, lock),)
 
 
+def distinct_wheels(lock: Lock) -> tuple[LockedWheel, ...]:
+    """Return the wheels of all environments, each file once, in their order."""
+    return tuple({wheel.file.digest: wheel for each in environments(lock) for wheel in each.lock.wheels}.values())
+
+
 def environment_at(lock: Lock, prefix: str) -> LockedEnvironment:
     """Return the environment of the lock's image with this prefix."""
     return next(each for each in environments(lock) if each.prefix == prefix)

@@ -79,12 +79,9 @@ class Matrix:
             )
         return cells
 
-    def select_one(self, pattern: str) -> Cell:
-        """Return the one cell that `pattern` selects, with one environment.
-
-        Raises UsageError when nothing matches, or several cells do.
-        """
-        cell, *others = self.select(pattern)
+    def select_one(self, pattern: str, *, combined: bool = False) -> Cell:
+        """Return the one cell that `select` returns. Raises UsageError when nothing matches, or several cells do."""
+        cell, *others = self.select(pattern, combined=combined)
         if others:
             raise UsageError(
                 f'"{pattern}" matches {len(others) + 1} cells',
@@ -120,7 +117,7 @@ def require_one_environment(cell: Cell) -> None:
         raise UsageError(
             f"not for an image of several environments: {cell.id}",
             code="usage-several-environments",
-            why="`list`, `matrix`, `lock`, `show`, `audit` and `build` know such images, this command does not",
+            why="`list`, `matrix`, `lock`, `show`, `audit`, `build` and `sbom` know such images, this command does not",
             fix=f"name one of its cells: {', '.join(each.cell.id for each in cell.environments)}",
         )
 

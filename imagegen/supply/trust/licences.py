@@ -35,6 +35,7 @@ from imagegen.image.inventory.subjects import known_system
 from imagegen.image.layers import scan
 from imagegen.plan.harvest import wheel_metadata
 from imagegen.plan.lock import indexes
+from imagegen.plan.lock.environments import distinct_wheels
 from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedWheel
 
 
@@ -251,9 +252,10 @@ _THREADS = 8
 
 def read_known_licences(lock: Lock, context: Context) -> KnownLicences:
     """Return the licences that the store and the indexes know; unknown ones are missing. No wheel is fetched."""
-    recorded = {wheel: recorded_licence(wheel, lock.python, context.store) for wheel in lock.wheels}
+    wheels = distinct_wheels(lock)
+    recorded = {wheel: recorded_licence(wheel, lock.python, context.store) for wheel in wheels}
     found = {wheel.file.sha256: licence for wheel, licence in recorded.items() if licence}
-    missing = [wheel for wheel in lock.wheels if wheel.file.sha256 not in found and _is_served(wheel)]
+    missing = [wheel for wheel in wheels if wheel.file.sha256 not in found and _is_served(wheel)]
     if missing:
         with timed(context.progress, f"asking indexes for the licences of {counted(len(missing), 'wheel')}"):
             found |= _asked(missing, context.store, context.settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -13,6 +13,7 @@ from imagegen.core import registry
 from imagegen.core.text import redact
 from imagegen.core.types import Submodule
 from imagegen.plan.lock import contents_hash, inputs_hash
+from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.foundation import LockedDeb
 from imagegen.plan.lock.model import (
     LOCAL,
@@ -93,10 +94,11 @@ def sbom(lock: Lock, digest: str, known: KnownLicences) -> bytes:
     root = _image(lock, digest)
     base = _base(lock, known.release)
     debs = _debs(lock, known)
-    stack = {package.name: _package(lock, package, known) for package in lock.packages}
+    stacks = list(_stacks(lock, known))
+    packages = {_ref(each): each for _, stack in stacks for each in stack.values()}
     support = _support(lock)
     own = [base, *_interpreter(lock), support, *_copies(lock)]
-    components = [*own, *debs, *stack.values()]
+    components = [*own, *debs, *packages.values()]
     document = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -110,9 +112,29 @@ def sbom(lock: Lock, digest: str, known: KnownLicences) -> bytes:
             "component": root,
         },
         "components": sorted(components, key=lambda each: str(each["bom-ref"])),
-        "dependencies": _dependencies(lock, _ref(root), [_ref(each) for each in own], map(_ref, debs), stack),
+        "dependencies": _dependencies(stacks, _ref(root), [_ref(each) for each in own], map(_ref, debs)),
     }
     return (json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def _stacks(lock: Lock, known: KnownLicences) -> Iterator[tuple[Lock, dict[str, Component]]]:
+    """Yield the lock of each environment with its distributions, by name.
+
+    Where there are several environments, one that some of them share is one component, which names them. Two with one
+    package URL and other bytes, as a patched wheel and its original, have references of their own.
+    """
+    found: dict[str, Component] = {}
+    for each in environments(lock):
+        stack = {package.name: _package(each.lock, package, known) for package in each.lock.packages}
+        for name, component in stack.items():
+            if each.name:
+                there = found.get(_ref(component), component)
+                if there.get("hashes") != component.get("hashes"):
+                    there = component | {"bom-ref": f"{_ref(component)}#{each.name}"}
+                property_ = {"name": f"{_OWN}environment", "value": each.name}
+                stack[name] = there | {"properties": [*there.get("properties", ()), property_]}
+                found[_ref(stack[name])] = stack[name]
+        yield each.lock, stack
 
 
 def _ref(component: Component) -> str:
@@ -130,6 +152,11 @@ def _image(lock: Lock, digest: str) -> Component:
         properties={
             "cell": lock.cell,
             "inputs": inputs_hash(lock),
+            **{
+                f"environment:{each.name}": f"{each.lock.cell} at {each.prefix}"
+                for each in environments(lock)
+                if each.name
+            },
             **{f"axis:{name}": value for name, value in lock.axes.items()},
             **{f"override:{each.package}": f"{each}: {each.reason}" for each in lock.overrides},
             **{f"ldconfig:{each.path}": each.because for each in lock.ldconfig},
@@ -377,13 +404,13 @@ def _licences(terms: Terms) -> list[Component]:
 
 
 def _dependencies(
-    lock: Lock, root: str, own: Sequence[str], debs: Iterable[str], stack: Mapping[str, Component]
+    stacks: Sequence[tuple[Lock, Mapping[str, Component]]], root: str, own: Sequence[str], debs: Iterable[str]
 ) -> list[Component]:
-    """Return which component needs which: the image its `own`, base first, and the stack; the base its `debs`."""
-    requested: dict[str, list[str]] = {_ref(each): [] for each in stack.values()}
+    """Return which component needs which: the image its `own`, base first, and the stacks; the base its `debs`."""
+    requested: dict[str, list[str]] = {_ref(each): [] for _, stack in stacks for each in stack.values()}
     requested |= {root: list(own), **{ref: [] for ref in own}, own[0]: sorted(debs)}
     requested |= {ref: [] for ref in requested[own[0]]}
-    for package in lock.packages:
+    for package, stack in ((package, stack) for lock, stack in stacks for package in lock.packages):
         askers = [_ref(stack[name]) for name in package.via if name in stack]
         if package.because or not askers:
             askers.append(root)
