@@ -159,18 +159,9 @@ def _smoke_test(
     from imagegen.supply.publish.attachments import SmokeRequirement, passed_report, save_passed_report
 
     if isinstance(lock, CombinedLock):
-        found = [
-            smoke.run_in_environment(
-                engine,
-                digest,
-                environment,
-                each.cell.declarations,
-                require_gpu=options.require_gpu,
-                progress=session.progress,
-            )
-            for each, environment in zip(cell.environments, lock.environments, strict=True)
-        ]
-        joined = smoke.joined(digest, cell.id, found)
+        joined = smoke.run_environments(
+            engine, digest, lock, cell, require_gpu=options.require_gpu, progress=session.progress
+        )
         joined.require_passed(fix=f"the image is kept as {local_tags(lock)[1]}")
         return joined
     report = smoke.run(

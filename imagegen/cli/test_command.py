@@ -15,6 +15,7 @@ from imagegen.core.text import shown
 from imagegen.image import layers
 from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import local_tags
+from imagegen.plan.lock.environments import CombinedLock
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import numerics, smoke
@@ -46,8 +47,10 @@ def command(
 
     With --numerics, measure instead how far its numerical operations, and its trainer and rollout engine, are from a
     float64 reference and from each other; `imagegen diff` compares the results of two images.
+
+    Of an image with several environments, the checks of each run in it; --numerics and --results take none.
     """
-    chosen = app.matrix.select_one(cell)
+    chosen = app.matrix.select_one(cell, combined=not (measure or results))
     lock = app.fresh_lock(chosen)
     names = numerics.CHECKS if measure else ()
     if not applicable(parts(lock), names):
@@ -80,6 +83,10 @@ def _run(
         image = engine.image_digest(tag)
         if image is None:
             raise EngineError(f"{tag} is not in Docker", code="engine-no-image", fix=f"`imagegen build {cell.id}`")
+        if isinstance(lock, CombinedLock):
+            return image, smoke.run_environments(
+                engine, tag, lock, cell, require_gpu=require_gpu, progress=app.progress
+            )
         return image, smoke.run(
             engine, tag, lock, cell.declarations, require_gpu=require_gpu, progress=app.progress, only=names
         )

@@ -18,9 +18,9 @@ from imagegen.core.progress import Progress
 from imagegen.image.layers.wheel import PREFIX
 from imagegen.incontainer import SMOKE
 from imagegen.incontainer.smoke.table import Check, applicable
-from imagegen.plan.lock.environments import LockedEnvironment, environments
+from imagegen.plan.lock.environments import CombinedLock, LockedEnvironment, environments
 from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Declarations
+from imagegen.plan.matrix.model import Cell, Declarations
 
 STATUSES = ("pass", "skip", "fail", "crash")
 
@@ -222,6 +222,17 @@ def run_in_environment(
     report = _run(engine, ref, environment, declared, activated, require_gpu=require_gpu, progress=progress)
     named = [replace(each, check=f"{environment.name}: {each.check}") for each in report.results]
     return replace(report, results=tuple(named))
+
+
+def run_environments(
+    engine: SmokeEngine, ref: str, lock: CombinedLock, cell: Cell, *, require_gpu: bool, progress: Progress
+) -> SmokeReport:
+    """Run the checks of each environment of the image `ref`, as `run_in_environment`; return one report of all."""
+    reports = [
+        run_in_environment(engine, ref, environment, each.cell.declarations, require_gpu=require_gpu, progress=progress)
+        for each, environment in zip(cell.environments, lock.environments, strict=True)
+    ]
+    return joined(ref, lock.cell, reports)
 
 
 def joined(image: str, cell: str, reports: Sequence[SmokeReport]) -> SmokeReport:

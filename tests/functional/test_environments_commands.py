@@ -133,7 +133,7 @@ def test_locks_that_pin_other_debian_packages_are_refused(project: Project) -> N
         ("publish", "engines", "--to", "registry.invalid/x"),
         ("render", "engines", "-o", "out"),
         ("export", "engines", "-o", "out"),
-        ("test", "engines"),
+        ("test", "engines", "--numerics"),
         ("mirror", "engines", "--to", "./mirror"),
         ("nightly", "engines", "--propose-only"),
         ("diff", "engines", "hopper-vllm"),

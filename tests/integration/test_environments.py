@@ -74,6 +74,14 @@ def test_the_checks_of_each_environment_passed(built: dict[str, object]) -> None
     } <= passed
 
 
+def test_the_checks_run_again(built: dict[str, object], project: Place) -> None:
+    again = json.loads(project.run("test", "several", "--json").stdout)
+    report = built["report"]
+    assert isinstance(report, dict)
+    assert [each["check"] for each in again["checks"]] == [each["check"] for each in report["checks"]]
+    assert (again["passed"], again["image"]) == (True, f"{TAG}-{again['image'].rpartition('-')[2]}")
+
+
 @pytest.mark.usefixtures("built")
 def test_each_environment_has_its_version_and_settings(engine: Engine) -> None:
     script = f"{PRINT}; . /opt/venvs/new/bin/activate; {PRINT}; echo $MODE; . /opt/venv/bin/activate; {PRINT}"

@@ -117,7 +117,7 @@ def require_one_environment(cell: Cell) -> None:
         raise UsageError(
             f"not for an image of several environments: {cell.id}",
             code="usage-several-environments",
-            why="`list`, `matrix`, `lock`, `show`, `audit`, `build` and `sbom` know such images, this command does not",
+            why="only `list`, `matrix`, `lock`, `show`, `audit`, `build`, `test` and `sbom` know such images",
             fix=f"name one of its cells: {', '.join(each.cell.id for each in cell.environments)}",
         )
 
