@@ -108,6 +108,15 @@ def test_a_shared_file_is_one_file_and_names_itself_where_it_is_imported(engine:
     assert found[3:] == ["#!/opt/venvs/new/bin/python"]
 
 
+@pytest.mark.usefixtures("built")
+def test_a_change_below_one_prefix_does_not_reach_the_other(engine: Engine) -> None:
+    path = f"{SITE}/pip/__init__.py"
+    found = shell(
+        engine, f"echo X >> /opt/venv/{path}; tail -1 /opt/venv/{path}; grep -c ^X /opt/venvs/new/{path}; true"
+    )
+    assert found == ["X", "0"]
+
+
 def test_a_second_store_gives_the_recorded_digest(built: dict[str, object], project: Place, tmp_path: Path) -> None:
     other = Place(tmp_path / "another" / "directory", None, 0o077, "Pacific/Auckland")
     for name in ("matrices", "locks"):
