@@ -102,7 +102,7 @@ class Session:
             return ResultCache(None)
 
     @cached_property
-    def _sources(self) -> str | None:
+    def sources(self) -> str | None:
         """The digest of all files of matrices and recipes."""
         return compiled.digest_of_trees(self.matrix_directories)
 
@@ -112,7 +112,7 @@ class Session:
         All projects without matrices and recipes of their own share one result.
         """
         owner = os.path.abspath(self.project) if len(self.matrix_directories) > len(_SHIPPED) else ""
-        return self.compiled.of(kind, f"{owner}\n{subject}", (self._sources, *inputs), compute)
+        return self.compiled.of(kind, f"{owner}\n{subject}", (self.sources, *inputs), compute)
 
     @cached_property
     def matrix(self) -> Matrix:
@@ -237,7 +237,7 @@ class Session:
         as of a lock that was made and not read.
         """
         read, digest = self._read.get(cell.id, (None, None))
-        known = [compiled.digest_of_code(), self._sources, digest if read is found else None]
+        known = [compiled.digest_of_code(), self.sources, digest if read is found else None]
         return compiled.digest_of(*filter(None, known)) if all(known) else None
 
     def check_lock(self, found: Lock, cell: Cell) -> LockCheck:

@@ -60,6 +60,12 @@ class History:
     older: bool = False
 
 
+def history_inputs(path: Path, now: Lock, sections: Sequence[ChangelogSection], env: Mapping[str, str]) -> str:
+    """Return what decides the result of `history_of`, but for the facts. Raises FetchError where git cannot run."""
+    commits = local.commits(path.parent, path.name, LONGEST + 2, env)
+    return repr((commits, local.shallow(path.parent, env), lock.dumps(now), sections))
+
+
 def history_of(
     path: Path, now: Lock, known: ComparisonFacts, sections: Sequence[ChangelogSection], env: Mapping[str, str]
 ) -> History:

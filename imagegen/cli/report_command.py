@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import click
@@ -171,7 +172,10 @@ def _history(app: App, cell: Cell, locked: Lock) -> site.History:
     try:
         # Without the builds that this machine has or lacks: the page is the same on every machine.
         known = ComparisonFacts(requires=comparison_facts(app).requires)
-        return site.history_of(path, locked, known, _sections(app, cell), app.env)
+        sections = _sections(app, cell)
+        inputs = (app.sources, site.history_inputs(path, locked, sections, app.env))
+        history = partial(site.history_of, path, locked, known, sections, app.env)
+        return app.compiled.of("history", str(path), inputs, history)
     except FetchError as error:
         app.progress.say(f"the history of {cell.id} is left out: {error}")
         return site.History()
