@@ -151,7 +151,8 @@ class Dynamic:
             left -= end - at
             if end < 0 or left < 0:
                 raise Unreadable(_OVERLAPPING if left < 0 else "a symbol's name ends beyond its string table")
-            (exported if section else undefined).append(text[at:end])
+            if end > at:
+                (exported if section else undefined).append(text[at:end])
         self._names.left = left
         return _named(undefined, plain=text.isascii()), _named(exported, plain=text.isascii())
 
@@ -246,8 +247,7 @@ class Dynamic:
 
 
 def _named(names: list[str], *, plain: bool) -> frozenset[str]:
-    found = frozenset(names if plain else map(_proper, names))
-    return found - {""}
+    return frozenset(names if plain else map(_proper, names))
 
 
 def _proper(name: str) -> str:

@@ -31,12 +31,41 @@ from imagegen.audit.model import (
 FACTS_FORMAT = 8
 _LEVEL = 6
 _NUL = "\0"
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def packed(known: Package | SystemLibraries) -> bytes:
     """Return the facts as bytes, equal for equal facts in any order."""
-    value = _from_package(known) if isinstance(known, Package) else _from_system(known)
-    text = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    if isinstance(known, Package):
+        return packed_package(known, {path: file_text(file) for path, file in known.files.items()})
+    return _compressed(_text(_from_system(known)))
+
+
+def packed_package(known: Package, files: dict[str, bytes]) -> bytes:
+    """Return the facts of the package with the files of `files`, path -> what `file_text` made of the file, in place of
+    its own.
+
+    Empties `files`, since the names in large libraries take tens of MB.
+    """
+    value = _from_package(known)
+    text = bytearray(_text({name: part for name, part in value.items() if name < "files"})[:-1])
+    text += b',"files":{'
+    for number, path in enumerate(sorted(files)):
+        text += b"%s%s:%s" % (b"," if number else b"", _text(path), files.pop(path))
+    text += b"}," + _text({name: part for name, part in value.items() if name > "files"})[1:]
+    return _compressed(text)
+
+
+def file_text(file: File) -> bytes:
+    """Return the facts of a file as they stand in those of its package."""
+    return _text(_from_file(file))
+
+
+def _text(value: Any) -> bytes:
+    return _JSON.encode(value).encode()
+
+
+def _compressed(text: bytes | bytearray) -> bytes:
     return zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(text)
 
 
@@ -74,10 +103,10 @@ def _value(data: bytes) -> dict[str, Any]:
 
 
 def _from_package(known: Package) -> dict[str, Any]:
+    """The package as plain data, without its files."""
     return {
         "name": known.name,
         "version": known.version,
-        "files": {path: _from_file(file) for path, file in known.files.items()},
         "requires": known.requires,
         "tags": known.tags,
         "imports": known.imports,

@@ -25,7 +25,7 @@ COMMANDS = [
 HEAVY = {"docker", "installer", "jinja2", "requests", "urllib3", "zstandard"}
 # Commands that read results of earlier runs alone; they need nothing either of what parses, solves or fetches.
 READING = ["--version", "--help", "list", "show cpu-grpo", "lock cpu-grpo --check"]
-UNREAD = {"yaml", "uv", "ssl", "http.client", "imagegen.plan.rules.solve", "imagegen.plan.lock.builds"}
+UNREAD = {"filelock", "yaml", "uv", "ssl", "http.client", "imagegen.plan.rules.solve", "imagegen.plan.lock.builds"}
 
 # Runs imagegen and prints, for each of the packages that was imported, the modules of imagegen that led to it, the
 # importing one first. A finder that finds nothing sees each first import while its importers are on the stack.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -201,3 +203,38 @@ def test_a_wheel_of_100_000_files(store: Store, tmp_path: Path, settings: Settin
     (layer,) = [each for each in built.layers if each.name == "many"]
     assert layer.unpacked is not None
     assert layer.unpacked > 100_000 * 1024
+
+
+# Starts threads that allocate at the same time, and prints how many arenas glibc has then (malloc_info(3)).
+ARENAS = """
+import ctypes, sys, threading
+from imagegen.image.layers.assemble import limit_heap
+
+limit_heap()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
+libc.malloc_info.argtypes, libc.fclose.argtypes = (ctypes.c_int, ctypes.c_void_p), (ctypes.c_void_p,)
+together = threading.Barrier(4)
+
+def allocate():
+    together.wait()
+    for _ in range(1000):
+        libc.malloc(1 << 10)
+    together.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+file = libc.fopen(sys.argv[1].encode(), b"w")
+libc.malloc_info(0, file)
+libc.fclose(file)
+print(open(sys.argv[1]).read().count("<heap nr="))
+"""
+
+
+@pytest.mark.parametrize(("program", "arenas"), [(ARENAS, 1), (ARENAS.replace("\nlimit_heap()\n", "\n"), 5)])
+def test_threads_that_convert_share_one_heap(program: str, arenas: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-c", program, str(tmp_path / "heaps.xml")]
+    assert int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) == arenas

@@ -8,14 +8,16 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from imagegen.image.layers import layer
-from imagegen.image.layers.layer import Compiler
+from imagegen.image.layers.layer import Compiler, Source
 from tests.support.errors import raises
 
 # Names of the worker that its interpreter does not have of itself, as they were when the locks were recorded.
@@ -141,3 +143,30 @@ def test_the_worker_adds_no_names_to_the_interpreter() -> None:
     fresh += f"print(sorted({names!r} - known))"
     out = subprocess.run([sys.executable, "-I", "-S", "-B", "-c", fresh], capture_output=True, text=True, check=True)
     assert set(ast.literal_eval(out.stdout)) <= OWN, "raise LAYER_FORMAT, and record the locks again, if it must be"
+
+
+class CountingCompiler(Compiler):
+    """A compiler without sandboxes that counts the requests that run at the same time."""
+
+    running = most = 0
+
+    def _answer(self, sources: Sequence[Source]) -> list[bytes]:
+        with self._counting:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        time.sleep(0.1)
+        with self._counting:
+            self.running -= 1
+        return [b"" for _ in sources]
+
+    _counting = threading.Lock()
+
+
+@pytest.mark.parametrize(("size", "most"), [(1 << 10, 4), (1 << 18, 2)])
+def test_half_of_the_workers_compile_large_sources(size: int, most: int) -> None:
+    compiler = CountingCompiler(Future(), "python", 4)
+    with compiler:
+        requests = [compiler.submit([GOOD, ("/opt/venv/long.py", b"#" * size)]) for _ in range(8)]
+        for request in requests:
+            request.result()
+        assert compiler.most == most

@@ -99,6 +99,14 @@ def test_equal_facts_are_equal_bytes(files: dict[str, File]) -> None:
     assert facts.packed(one) == facts.packed(other)
 
 
+@given(TABLES)
+def test_a_package_is_packed_of_the_texts_of_its_files(files: dict[str, File]) -> None:
+    texts = {path: facts.file_text(file) for path, file in files.items()}
+    package = Package("demo", "1.0", files, tags=("py3-none-any",))
+    assert facts.packed_package(replace(package, files={}), texts) == facts.packed(package)
+    assert texts == {}
+
+
 SAMPLES = {
     "library.so": make_elf(
         ["libc.so.6"], ["_ZN2at4noneEv"], ["PyInit_it"], "$ORIGIN", "$ORIGIN/../lib", {"libc.so.6": ["GLIBC_2.34"]},

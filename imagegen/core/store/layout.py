@@ -22,8 +22,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from filelock import FileLock, Timeout
-
 from imagegen.core.errors import StoreError
 from imagegen.core.oci import BLOBS, INDEX_FILE, LAYOUT_FILE, LAYOUT_VERSION, blob_name, is_digest
 from imagegen.core.store import disk
@@ -201,6 +199,8 @@ class Store:
 
         `waiting` is called first if another build holds it.
         """
+        from filelock import FileLock, Timeout  # late: commands that only read take no lock
+
         lock = FileLock(self.root / "locks" / re.sub(r"[^A-Za-z0-9._-]", "_", name))
         with self.explained():
             try:

@@ -135,6 +135,7 @@ _READ = 1 << 18
 # Part of the layer format: a request is compiled in one fresh process, so its files decide the bytes together.
 FILES_PER_REQUEST = 64
 REQUESTS_AHEAD = 4  # also part of it
+_LARGE = 1 << 18  # bytes of a source: compiling takes 50 times as much memory
 
 Source = tuple[str, bytes]  # the file's absolute path in the image, its contents
 
@@ -216,6 +217,7 @@ class Compiler:
         self._rootfs = rootfs
         self._argv = [interpreter, "-I", "-S", "-B", "-c", Path(__file__).with_name("compile_worker.py").read_text()]
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="compile")
+        self._large = threading.Semaphore(max(1, workers // 2))  # requests with a large source at one time
         self._local = threading.local()
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -233,6 +235,12 @@ class Compiler:
         return self._pool.submit(self._compile, sources)
 
     def _compile(self, sources: Sequence[Source]) -> list[bytes]:
+        if max(len(source) for _, source in sources) < _LARGE:
+            return self._answer(sources)
+        with self._large:
+            return self._answer(sources)
+
+    def _answer(self, sources: Sequence[Source]) -> list[bytes]:
         process = self._worker()
         assert process.stdin and process.stdout  # noqa: S101 - Popen with pipes always has them
         parts = [struct.pack(">I", len(sources))]
@@ -241,7 +249,7 @@ class Compiler:
             parts += [struct.pack(">I", len(name)), name, struct.pack(">I", len(source)), source]
         pycs: list[bytes] = []
         try:
-            process.stdin.write(b"".join(parts))
+            process.stdin.writelines(parts)
             process.stdin.flush()
             pycs.extend(self._block(process) for _ in sources)
         except (BrokenPipeError, EOFError) as error:

@@ -7,7 +7,6 @@ wheels of the stack: file-conflict overrides of the matrix, for one, are applied
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -43,7 +42,7 @@ class WheelScanner:
     def __init__(self, store: Store, locked: LockedWheel, wheel: Wheel, python: str) -> None:
         self._store, self._locked, self._wheel, self._python = store, locked, wheel, python
         self._files: list[InstalledFile] = []
-        self._found: dict[str, File] = {}
+        self._found: dict[str, bytes] = {}  # path relative to site-packages -> what `facts.file_text` makes of its file
         self._modules = imports.optional_modules(wheel.requires)
         self._imports: dict[str, list[OptionalImport]] = {}  # by path
         self._api = ApiScanner(locked.name)
@@ -52,29 +51,33 @@ class WheelScanner:
     def over(self, files: Iterable[InstalledFile]) -> list[InstalledFile]:
         """Return the same files, wrapped so that the bytes read by their consumer are scanned too."""
         self._files += files
-        return [replace(file, chunks=partial(self._seen, file)) for file in self._files]
+        return [
+            InstalledFile(file.path, file.size, file.executable, file.sha256, partial(self._seen, file))
+            for file in self._files
+        ]
 
-    def finish(self) -> Package:
-        """Read the files that were not read to their end, then record and return the scan."""
+    def finish(self) -> bytes:
+        """Read the files that were not read to their end, then record and return the scan, as `facts.packed` does."""
         for file in self._files:
-            if file.path not in self._found:
-                self._found[file.path] = scan_file(file, self._store.scratch)
+            path = relative(file.path, self._site)
+            if path not in self._found:
+                self._found[path] = facts.file_text(scan_file(file, self._store.scratch))
                 if self._is_read(file):
                     self._scan(file, b"".join(file.chunks()))
-        files = {relative(path, self._site): file for path, file in self._found.items()}
         package = Package(
             self._locked.name,
             self._locked.version,
-            files,
+            {},
             requires=self._wheel.requires,
             tags=self._wheel.tags,
             licence=self._wheel.licence,
             optional_imports=tuple(each for path in sorted(self._imports) for each in self._imports[path]),
-            exports=self._api.exports(list(files)),
+            exports=self._api.exports(list(self._found)),
             required_names=self._api.required_names(),
         )
-        SCANS.write(self._store, scan_key(self._locked, self._python), facts.packed(package))
-        return package
+        packed = facts.packed_package(package, self._found)
+        SCANS.write(self._store, scan_key(self._locked, self._python), packed)
+        return packed
 
     def _seen(self, file: InstalledFile) -> Iterator[bytes]:
         source: list[bytes] | None = [] if self._is_read(file) else None
@@ -89,7 +92,7 @@ class WheelScanner:
             self._scan(file, b"".join(source))
         if found.unreadable and collector.partial:
             found = scan_file(file, self._store.scratch, whole=True)
-        self._found[file.path] = found
+        self._found[relative(file.path, self._site)] = facts.file_text(found)
 
     def _is_read(self, file: InstalledFile) -> bool:
         """Return whether the file is a Python source in which imports or names are looked for."""
@@ -114,7 +117,7 @@ def scan_wheel(store: Store, locked: LockedWheel, python: str) -> Package:
     with store.explained(), open_locked(store, locked) as wheel:
         watch = WheelScanner(store, locked, wheel, python)
         watch.over(installation(wheel, python))
-        return watch.finish()
+        return facts.package(watch.finish())
 
 
 def recorded_scan(store: Store, locked: LockedWheel, python: str) -> Package | None:

@@ -16,6 +16,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from installer.records import InvalidRecordEntry, parse_record_file
@@ -36,7 +37,7 @@ _UNSIGNED = ("RECORD", "RECORD.jws", "RECORD.p7s")  # files of .dist-info that R
 _HASHES = ("sha256", "sha384", "sha512")  # "sha256 or better"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """One file of the wheel. `size` is bytes unpacked, `sha256` what RECORD promises (hex), None for RECORD itself."""
 
@@ -265,7 +266,7 @@ _DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 _TARGET = re.compile(rf"(?P<module>{_DOTTED})\s*:\s*(?P<attribute>{_DOTTED})\s*(?:\[.*\])?", re.ASCII)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class InstalledFile:
     """One file to be. `path` is absolute, `size` bytes, `sha256` hex or None where a wheel gives none (RECORD.jws)."""
 
@@ -407,12 +408,7 @@ def _members(wheel: Wheel, site: str, python: str, prefix: str) -> Iterator[Inst
             if scheme == "scripts":
                 yield _script(wheel, member, target, prefix)
                 continue
-        chunks = _reader(wheel, member.name)
-        yield InstalledFile(target, member.size, member.executable, member.sha256, chunks)
-
-
-def _reader(wheel: Wheel, name: str) -> Callable[[], Iterable[bytes]]:
-    return lambda: wheel.chunks(name)
+        yield InstalledFile(target, member.size, member.executable, member.sha256, partial(wheel.chunks, member.name))
 
 
 def _script(wheel: Wheel, member: Member, target: str, prefix: str) -> InstalledFile:
@@ -422,7 +418,7 @@ def _script(wheel: Wheel, member: Member, target: str, prefix: str) -> Installed
     head = next(wheel.chunks(member.name), b"")
     if not head.startswith(b"#!python"):
         return InstalledFile(
-            target, member.size, executable=True, sha256=member.sha256, chunks=_reader(wheel, member.name)
+            target, member.size, executable=True, sha256=member.sha256, chunks=partial(wheel.chunks, member.name)
         )
     old = b"#!pythonw" if head.startswith(b"#!pythonw") else b"#!python"
     new = f"#!{prefix}/bin/python".encode()
