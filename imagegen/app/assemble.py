@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from imagegen.app.audit import audit_before_image
 from imagegen.app.check_locks import require_unchanged_copies
 from imagegen.app.finished import FinishedBuild, keep_finished
@@ -16,9 +18,11 @@ from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.environments import parts, with_locks
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.run.engine import Engine
-from imagegen.run.engine.load import Loading
 from imagegen.wheels.builds import compile as source_builds
+
+if TYPE_CHECKING:
+    from imagegen.run.engine import Engine
+    from imagegen.run.engine.load import Loading
 
 
 def ensure_wheels(

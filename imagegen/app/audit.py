@@ -52,7 +52,6 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix import api
 from imagegen.plan.matrix.api import PackageNames
 from imagegen.plan.matrix.model import Cell
-from imagegen.run.engine.client import exported
 
 
 @dataclass(frozen=True)
@@ -227,6 +226,8 @@ def read_image(reference: str, scratch: Path, settings: Settings, progress: Prog
     here = Platform("linux", PLATFORMS.get(machine, machine).rpartition("/")[2])
     if reference.startswith(LAYOUT):
         return _of_layout(reference.removeprefix(LAYOUT), here, scratch)
+    from imagegen.run.engine.client import exported  # late: a build into a layout needs no engine
+
     name = registry.parse(reference)
     with exported(reference, settings) as found:
         if found is not None:

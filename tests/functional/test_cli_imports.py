@@ -97,6 +97,12 @@ def test_a_build_begins_without_what_builds() -> None:
     assert done.stdout == "set()\n"
 
 
+def test_what_makes_a_layout_needs_no_engine() -> None:
+    program = "import sys, imagegen.app.assemble; print({'docker', 'requests'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
 def test_the_chain_of_an_import_is_named(shared: Path) -> None:
     chains, code = imported("show cpu-grpo --size", shared / "cache")
     assert code == 0

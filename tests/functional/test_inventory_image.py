@@ -30,6 +30,7 @@ from imagegen.image.inventory import archive as stream
 from imagegen.image.inventory.archive import ChunkReader, layer, piped
 from imagegen.image.inventory.layers import read_layer
 from imagegen.image.inventory.tree import Regular, walk
+from imagegen.run.engine import client
 from imagegen.run.engine.client import Export
 from tests.support.elf_files import make_elf
 from tests.support.errors import raises
@@ -240,7 +241,7 @@ def test_a_variable_without_a_value_is_none(tmp_path: Path, monkeypatch: pytest.
     """Engines write them so: `docker run -e NAME`, committed."""
     saved = as_tar(classic_of([BASE, STACK], Env=["NAME", *ENV]))
     export = Export([saved], "amd64")
-    monkeypatch.setattr(image, "exported", lambda *_: nullcontext(export))
+    monkeypatch.setattr(client, "exported", lambda *_: nullcontext(export))
     subject = audited("demo:1", tmp_path)
     assert subject.system
     assert subject.system.preloaded == ("/opt/lib",)
@@ -256,7 +257,7 @@ def test_a_large_library_of_another_layout_is_a_warning(tmp_path: Path, monkeypa
     monkeypatch.setattr(collect, "IN_MEMORY", 0)
     monkeypatch.setattr(collect, "left_out", lambda _, size: parts if size == len(large) else [])
     saved = as_tar(classic_of([BASE, stack], Env=ENV))
-    monkeypatch.setattr(image, "exported", lambda *_: nullcontext(Export([saved], "amd64")))
+    monkeypatch.setattr(client, "exported", lambda *_: nullcontext(Export([saved], "amd64")))
     (finding,) = (each for each in check.audit(audited("demo:1", tmp_path)).findings if each.package == "demo 1.0")
     assert (finding.severity, finding.id, finding.path) == (Severity.WARNING, "unreadable", "demo/liblarge.so")
     assert "lies in a part that was not kept" in finding.evidence

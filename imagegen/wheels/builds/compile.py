@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from imagegen.core.context import Context
 from imagegen.core.errors import BuildError
@@ -24,13 +24,15 @@ from imagegen.plan.lock import builds
 from imagegen.plan.lock.builds import BuiltWheel, fetch_sources
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.model import Cell
-from imagegen.run.engine import Engine
 from imagegen.wheels import throttle, wheelhouse
 from imagegen.wheels.builds import environment
 from imagegen.wheels.builds.environment import BuildEnvironment
 from imagegen.wheels.builds.run import Stage, built_wheel, check_wheel, require_sources, run, stage
 from imagegen.wheels.throttle import BuildJob, JobPlan, Machine, duration
 from imagegen.wheels.wheelhouse import local_wheels, missing_builds
+
+if TYPE_CHECKING:
+    from imagegen.run.engine import Engine
 
 _CHUNK = 1 << 20  # bytes
 
@@ -342,6 +344,8 @@ def compile_builds(
     """Compile the `missing` builds of the lock into the wheelhouse; without any, nothing is connected to."""
     if not missing:
         return
+    from imagegen.run.engine import Engine  # late: few images have wheels to compile
+
     with nullcontext(engine) if engine else Engine.connect(context.settings, context.progress) as found:
         compile_all(lock, missing, cell, gpus, BuildEnvironment(found, builder, context))
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
@@ -23,9 +23,11 @@ from imagegen.image.layers.plan import digest_of_json
 from imagegen.incontainer import WORKER
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix.recipe import Cost, Recipe
-from imagegen.run.engine import Engine
 from imagegen.wheels import throttle
 from imagegen.wheels.throttle import BuildJob, Machine, learned
+
+if TYPE_CHECKING:
+    from imagegen.run.engine import Engine
 
 
 @dataclass(frozen=True)
