@@ -14,7 +14,6 @@ from imagegen.core.errors import PackagesGoneError
 from imagegen.core.oci import MANIFEST_TYPE, Descriptor, write_image_index
 from imagegen.core.store import images
 from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.environments import CombinedLock
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 
@@ -151,19 +150,10 @@ def _unchanged(session: Session, cell: Cell, lock: Lock, options: BuildOptions) 
 def _smoke_test(
     session: Session, cell: Cell, lock: Lock, engine: Engine, digest: str, options: BuildOptions
 ) -> SmokeReport:
-    """Run the smoke checks and keep the report, so that publishing need not run them again. Raises SmokeFailed.
-
-    The report of an image with several environments is not kept.
-    """
+    """Run the smoke checks and keep the report, so that publishing need not run them again. Raises SmokeFailed."""
     from imagegen.run import smoke  # late, here and below: an unchanged build without checks needs neither
     from imagegen.supply.publish.attachments import SmokeRequirement, passed_report, save_passed_report
 
-    if isinstance(lock, CombinedLock):
-        joined = smoke.run_environments(
-            engine, digest, lock, cell, require_gpu=options.require_gpu, progress=session.progress
-        )
-        joined.require_passed(fix=f"the image is kept as {local_tags(lock)[1]}")
-        return joined
     report = smoke.run(
         engine, digest, lock, cell.declarations, require_gpu=options.require_gpu, progress=session.progress
     )

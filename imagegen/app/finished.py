@@ -10,6 +10,7 @@ from imagegen.app.session import Session
 from imagegen.core.compiled import digest_of
 from imagegen.core.store.cache import Cache
 from imagegen.core.types import Digest
+from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 
@@ -43,7 +44,8 @@ def keep_finished(session: Session, cell: Cell, lock: Lock, finished: FinishedBu
 
 def _key(session: Session, cell: Cell, lock: Lock) -> str | None:
     """Return the digest of all that decides image and audit; None where it is not known, or more than that decides."""
-    inputs = None if lock.builds else session.digest_of_inputs(lock, cell)
+    compiles = any(each.lock.builds for each in environments(lock))
+    inputs = None if compiles else session.digest_of_inputs(lock, cell)
     return f"sha256:{digest_of(inputs, cell.id, _codec())}" if inputs else None
 
 

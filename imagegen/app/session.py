@@ -212,10 +212,11 @@ class Session:
         if not self.has_lock(cell):
             return None
         text = lock.read_text(path, data.project_directory(path.parent))
-        if cell.environments:
-            return self._join_locks(cell, text, path)
         digest = compiled.digest_of(text)
-        found = self.compiled.of("lock", os.path.abspath(path), [digest], lambda: lock.loads(text, path))
+        if cell.environments:
+            found = self._join_locks(cell, text, path)
+        else:
+            found = self.compiled.of("lock", os.path.abspath(path), [digest], lambda: lock.loads(text, path))
         self._read[cell.id] = found, digest
         return found
 
@@ -236,8 +237,11 @@ class Session:
         """Return the digest of a lock's file, of all matrices and recipes and of the code; None where one is not known,
         as of a lock that was made and not read.
         """
+        from imagegen.plan.lock.environments import parts  # late, as below
+
         read, digest = self._read.get(cell.id, (None, None))
         known = [compiled.digest_of_code(), self.sources, digest if read is found else None]
+        known += [self.digest_of_inputs(each, part) for part, each in parts(cell, found) if each is not found]
         return compiled.digest_of(*filter(None, known)) if all(known) else None
 
     def check_lock(self, found: Lock, cell: Cell) -> LockCheck:

@@ -16,6 +16,7 @@ from imagegen.core.store import Store
 from imagegen.core.store.cache import digest_of_results, has_results
 from imagegen.core.text import counted
 from imagegen.plan.lock import indexes
+from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.foundation import MIRROR, InterpreterArchive, LockedInterpreter, lock_interpreter
 from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import LOCAL, URL, Lock, LockedBuild, LockedSdist, LockedWheel
@@ -82,7 +83,8 @@ def missing_of_lock(lock: Lock, store: Store, settings: Settings) -> tuple[str, 
     """Return the addresses of all that a build of `lock` lacks here, each once, in the order of the build."""
     if settings.mirror:  # which has all that locks name
         return ()
-    return tuple(dict.fromkeys(_Here(store, settings).of_lock(lock)))
+    here = _Here(store, settings)
+    return tuple(dict.fromkeys(found for each in environments(lock) for found in here.of_lock(each.lock)))
 
 
 def missing_of_cell(cell: Cell, store: Store, settings: Settings, wheels: Catalogue) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ import click
 
 from imagegen.app.publish import known_digest
 from imagegen.cli.app import App, complete_cells, pass_app, write_document
-from imagegen.plan.lock.environments import environments, with_locks
 from imagegen.supply.trust.licences import read_known_licences
 from imagegen.supply.trust.sbom import sbom
 from imagegen.wheels.wheelhouse import with_local_wheels
@@ -27,7 +26,6 @@ def command(app: App, *, cell: str, output: Path | None) -> None:
     wheels that were never read here are read from the index; nothing is built or published.
     """
     chosen = app.matrix.select_one(cell, combined=True)
-    found = app.fresh_lock(chosen)
-    lock = with_locks(found, [with_local_wheels(each.lock, app.store)[0] for each in environments(found)])
+    lock, _ = with_local_wheels(app.fresh_lock(chosen), app.store)
     document = sbom(lock, known_digest(app, chosen, lock), read_known_licences(lock, app.context_for(chosen)))
     write_document(output, document)

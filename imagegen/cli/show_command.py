@@ -16,7 +16,7 @@ from imagegen.core.errors import LockError
 from imagegen.core.progress import human
 from imagegen.core.text import counted
 from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.environments import CombinedLock, environments, shared_wheels, with_locks
+from imagegen.plan.lock.environments import CombinedLock, shared_wheels
 from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedCopy, LockedGit, LockedWheel, reason
 from imagegen.plan.matrix.model import Cell
 
@@ -199,8 +199,7 @@ def _weight(app: App, lock: Lock) -> Weight:
         except LockError:
             continue  # `imagegen list` tells of broken locks
         others += [found] if found else []
-    local = [with_local_wheels(each.lock, app.store) for each in environments(lock)]
-    known, lacking = with_locks(lock, [each for each, _ in local]), [build for _, some in local for build in some]
+    known, lacking = with_local_wheels(lock, app.store)
     packages = package_sizes(known, app.store) + tuple(Size(build.name, None, None) for build in lacking)
     return Weight(lock.cell, layer_sizes(known, app.store, whole=not lacking), packages, shared(lock, others))
 

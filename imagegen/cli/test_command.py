@@ -15,7 +15,6 @@ from imagegen.core.text import shown
 from imagegen.image import layers
 from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.environments import CombinedLock
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import numerics, smoke
@@ -83,10 +82,6 @@ def _run(
         image = engine.image_digest(tag)
         if image is None:
             raise EngineError(f"{tag} is not in Docker", code="engine-no-image", fix=f"`imagegen build {cell.id}`")
-        if isinstance(lock, CombinedLock):
-            return image, smoke.run_environments(
-                engine, tag, lock, cell, require_gpu=require_gpu, progress=app.progress
-            )
         return image, smoke.run(
             engine, tag, lock, cell.declarations, require_gpu=require_gpu, progress=app.progress, only=names
         )

@@ -20,7 +20,7 @@ from imagegen.incontainer import SMOKE
 from imagegen.incontainer.smoke.table import Check, applicable
 from imagegen.plan.lock.environments import CombinedLock, LockedEnvironment, environments
 from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell, Declarations
+from imagegen.plan.matrix.model import Declarations
 
 STATUSES = ("pass", "skip", "fail", "crash")
 
@@ -186,7 +186,8 @@ def run(
     progress: Progress,
     only: Collection[str] = (),
 ) -> SmokeReport:
-    """Run every check that applies to the lock in one container of the image `ref`.
+    """Run every check that applies to the lock in one container of the image `ref`; of one with several environments,
+    those of each, as `run_in_environment`, and return one report of all.
 
     Args:
         engine: where the image is.
@@ -200,8 +201,16 @@ def run(
     A failure inside the container is a result. Raises EngineError when no container can be started or the engine fails,
     which says nothing about the image.
     """
-    found = environments(lock)[0]
-    return _run(engine, ref, found, declared, (), require_gpu=require_gpu, progress=progress, only=only)
+    if not isinstance(lock, CombinedLock):
+        (found,) = environments(lock)
+        return _run(engine, ref, found, declared, (), require_gpu=require_gpu, progress=progress, only=only)
+    reports = [
+        run_in_environment(
+            engine, ref, each, declared.environments[each.name], require_gpu=require_gpu, progress=progress, only=only
+        )
+        for each in lock.environments
+    ]
+    return joined(ref, lock.cell, reports)
 
 
 def run_in_environment(
@@ -212,6 +221,7 @@ def run_in_environment(
     *,
     require_gpu: bool,
     progress: Progress,
+    only: Collection[str] = (),
 ) -> SmokeReport:
     """Run every check that applies to one of several environments, as `run`, and as programs that activated it.
 
@@ -219,20 +229,14 @@ def run_in_environment(
     """
     progress.say(f"environment {environment.name}:")
     activated = ("sh", "-c", f'. {environment.prefix}/bin/activate && exec "$@"', "sh")
-    report = _run(engine, ref, environment, declared, activated, require_gpu=require_gpu, progress=progress)
-    named = [replace(each, check=f"{environment.name}: {each.check}") for each in report.results]
+    report = _run(engine, ref, environment, declared, activated, require_gpu=require_gpu, progress=progress, only=only)
+    named = [replace(each, check=check_name(environment, each.check)) for each in report.results]
     return replace(report, results=tuple(named))
 
 
-def run_environments(
-    engine: SmokeEngine, ref: str, lock: CombinedLock, cell: Cell, *, require_gpu: bool, progress: Progress
-) -> SmokeReport:
-    """Run the checks of each environment of the image `ref`, as `run_in_environment`; return one report of all."""
-    reports = [
-        run_in_environment(engine, ref, environment, each.cell.declarations, require_gpu=require_gpu, progress=progress)
-        for each, environment in zip(cell.environments, lock.environments, strict=True)
-    ]
-    return joined(ref, lock.cell, reports)
+def check_name(environment: LockedEnvironment, check: str) -> str:
+    """Return the name of an environment's check in the report of its image; of the only environment, the check's."""
+    return f"{environment.name}: {check}" if environment.name else check
 
 
 def joined(image: str, cell: str, reports: Sequence[SmokeReport]) -> SmokeReport:
@@ -262,7 +266,7 @@ def _run(
 ) -> SmokeReport:
     """Run the checks of an environment in a container; `activated` is the program that runs each in it."""
     lock, results = environment.lock, []
-    programs = files(spec(lock, declared) | {"prefix": environment.prefix})
+    programs = files_for(environment, declared)
     with ExitStack() as stack:
         container = _started(stack, engine, ref, programs, gpus=lock.axes.get("cuda") != "cpu")
         for check in applicable(parts(lock), only):
@@ -309,6 +313,11 @@ def spec(lock: Lock, declared: Declarations) -> dict[str, object]:
 def _architectures(lock: Lock) -> list[str]:
     """The GPUs that the lock is for, as compilers name them."""
     return [f"sm_{capability.replace('.', '')}" for capability in (lock.gpu.capabilities if lock.gpu else ())]
+
+
+def files_for(environment: LockedEnvironment, declared: Declarations) -> dict[str, bytes]:
+    """Return the files that the checks of an environment put into a container."""
+    return files(spec(environment.lock, declared) | {"prefix": environment.prefix})
 
 
 def files(spec: Mapping[str, object]) -> dict[str, bytes]:

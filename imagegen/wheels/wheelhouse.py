@@ -33,6 +33,7 @@ from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.plan.lock import builds
 from imagegen.plan.lock.builds import BuiltWheel
+from imagegen.plan.lock.environments import environments, with_locks
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.wheels import naming
 
@@ -98,9 +99,16 @@ def missing_builds(lock: Lock, store: Store) -> list[LockedBuild]:
 
 
 def with_local_wheels(lock: Lock, store: Store) -> tuple[Lock, list[LockedBuild]]:
-    """Return (lock with built wheels, []) if the wheelhouse has them all, else (lock unchanged, missing builds)."""
-    missing = missing_builds(lock, store)
-    return (lock if missing else builds.with_built_wheels(lock, local_wheels(lock, store))), missing
+    """Return (lock with built wheels, []) if the wheelhouse has them all, else (lock unchanged, missing builds).
+
+    Of several environments, each lock of one is changed by itself.
+    """
+    locks, missing = [], []
+    for each in environments(lock):
+        lacking = missing_builds(each.lock, store)
+        locks.append(each.lock if lacking else builds.with_built_wheels(each.lock, local_wheels(each.lock, store)))
+        missing += lacking
+    return with_locks(lock, locks), missing
 
 
 def keep(store: Store, wheel: BuiltWheel) -> None:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable
 from subprocess import CompletedProcess
 
 import pytest
 
+from imagegen.app.session import Session
 from imagegen.core.data import shipped
+from imagegen.core.progress import Quiet
+from imagegen.image.layers.layer import CODEC
+from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan.lock import dumps, read
+from imagegen.plan.lock.model import Record
+from imagegen.run.smoke import CheckResult, SmokeReport
+from imagegen.supply.publish.attachments import SmokeRequirement, passed_report, save_passed_report
 from tests.support.project import Project
+
+assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
 
 MATRIX = """\
 images:
@@ -60,6 +70,43 @@ def test_list_and_matrix_have_its_state(project: Project) -> None:
     assert (listed["cell"], listed["state"], listed["environments"]) == (CELL, "locked", ["vllm", "sglang"])
     (row,) = rows(project, "matrix", "engines")
     assert (row["rules"], row["lock"]) == ("compatible", "yes")
+
+
+def session_of(project: Project) -> Session:
+    return Session(project.env, project.root, Quiet())
+
+
+def test_a_smoke_report_of_its_image_makes_it_tested(project: Project) -> None:
+    session = session_of(project)
+    cell = session.matrix.select_one("engines", combined=True)
+    lock = session.fresh_lock(cell)
+    key, image = assembling._memory_key(lock), "sha256:" + "1" * 64
+    assembling._IMAGES.put(session.store, key, Record(LAYER_FORMAT, CODEC, image, ()))
+    required = SmokeRequirement.of(image, lock, cell.declarations, require_gpu=False)
+    report = SmokeReport(image, cell.id, (CheckResult("vllm: imports", "pass", 0.1),))
+    save_passed_report(session.store, passed_report(report, required, lock))
+    (listed,) = rows(project, "list", "engines")
+    assert listed["state"] == "tested"
+    assembling._IMAGES.forget(session.store, key)
+    (listed,) = rows(project, "list", "engines")
+    assert listed["state"] == "locked"
+
+
+def test_the_locks_of_its_cells_decide_what_a_build_gives(project: Project) -> None:
+    def inputs() -> str | None:
+        session = session_of(project)
+        cell = session.matrix.select_one("engines", combined=True)
+        return session.digest_of_inputs(session.fresh_lock(cell), cell)
+
+    before = inputs()
+    assert before
+    part = project.root / "locks" / f"{PARTS[1]}.toml"
+    part.write_text((shipped("locks") / f"{PARTS[1]}.toml").read_text() + "# another file\n")
+    try:
+        assert inputs() not in (None, before)
+    finally:
+        part.unlink()
+    assert inputs() == before
 
 
 def test_show_has_the_environments_and_the_bytes_that_they_share(project: Project) -> None:

@@ -29,6 +29,7 @@ from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedGpus, L
 from imagegen.plan.matrix.model import Declarations, EnvVar
 from imagegen.run import smoke
 from imagegen.run.smoke import EMULATED, GRACE, ROOT, CheckResult, SmokeReport, files, judged, parse, spec
+from tests.support.environment_samples import combined
 from tests.support.interpreters import LOCKED
 
 FILE = LockedFile("x.whl", 1, "0" * 64, "pypi")
@@ -152,6 +153,16 @@ def test_checks_of_one_environment_of_several_run_as_programs_that_activated_it(
     assert "/opt/venvs/beside/bin/activate" in program[2]
     assert program[4:8] == ["env", "-C", ROOT, "python"]
     assert json.loads((tmp_path / ROOT.lstrip("/") / "spec.json").read_text())["prefix"] == "/opt/venvs/beside"
+
+
+def test_the_checks_of_all_environments_are_one_report(tmp_path: Path) -> None:
+    lock = combined({"main": lock_of({"pip": "26.0"}), "beside": lock_of({"torch": "2.11.0"})})
+    declared = Declarations(environments={"main": Declarations(), "beside": Declarations({"torch": ("torch",)})})
+    engine, only = FakeEngine(tmp_path, Ended(1)), ["gloo", "imports"]
+    report = smoke.run(engine, "t", lock, declared, require_gpu=False, progress=Quiet(), only=only)
+    assert [result.check for result in report.results] == ["main: imports", "beside: imports", "beside: gloo"]
+    fields = json.loads((tmp_path / ROOT.lstrip("/") / "spec.json").read_text())
+    assert (fields["prefix"], fields["imports"]) == ("/opt/venvs/beside", {"torch": ["torch"]})
 
 
 def test_an_image_passes_if_each_of_its_environments_does() -> None:

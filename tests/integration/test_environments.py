@@ -74,6 +74,13 @@ def test_the_checks_of_each_environment_passed(built: dict[str, object]) -> None
     } <= passed
 
 
+def test_the_report_is_kept(built: dict[str, object], project: Place) -> None:
+    (listed,) = json.loads(project.run("list", "several", "--json").stdout)
+    assert listed["state"] == "tested"
+    again = project.run("build", "several", "--no-test")
+    assert digest_of(again) == built["digest"]
+
+
 def test_the_checks_run_again(built: dict[str, object], project: Place) -> None:
     again = json.loads(project.run("test", "several", "--json").stdout)
     report = built["report"]

@@ -24,6 +24,7 @@ from imagegen.supply.publish.attachments import (
     smoke_document,
 )
 from imagegen.supply.trust.documents import AUDIT, SMOKE, Attached, Document
+from tests.support.environment_samples import combined
 
 LOCKS = Path(__file__).parents[2] / "locks"
 GPU, CPU = read(LOCKS / "blackwell-vllm-cu130-py311.toml"), read(LOCKS / "cpu-grpo-cpu-py311.toml")
@@ -70,6 +71,27 @@ def test_the_inputs_of_the_checks_are_in_their_digest(tmp_path: Path, monkeypatc
     )
     monkeypatch.setattr(attachments, "files", lambda _: {"suite/x.py": b"changed"})
     assert find_saved(store, required()) is None
+
+
+SEVERAL = combined({"gpu": GPU, "cpu": CPU})
+
+
+def declared(**changed: Declarations) -> Declarations:
+    return Declarations(environments={"gpu": Declarations(), "cpu": Declarations()} | changed)
+
+
+def test_a_report_of_several_environments_is_of_the_checks_of_each(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    required = SmokeRequirement.of(IMAGE, SEVERAL, declared(), require_gpu=True)
+    assert required.gpu
+    own = tuple(replace(each, check=f"gpu: {each.check}") for each in report(gpu=True).results)
+    save_passed_report(store, passed_report(SmokeReport(IMAGE, SEVERAL.cell, own), required, SEVERAL))
+    assert find_saved(store, required)
+    without = tuple(replace(each, status="skip") for each in own)
+    assert not passed_report(SmokeReport(IMAGE, SEVERAL.cell, without), required, SEVERAL).gpu
+    for name in ("gpu", "cpu"):
+        other = declared(**{name: Declarations({"torch": ("torch",)})})
+        assert find_saved(store, SmokeRequirement.of(IMAGE, SEVERAL, other, require_gpu=False)) is None, name
 
 
 def test_who_is_trusted_to_have_run_them() -> None:

@@ -131,6 +131,8 @@ def with_locks(lock: Lock, locks: Sequence[Lock]) -> Lock:
     """Return the lock with other locks of its environments, in their order; the only one where it is of one."""
     if not isinstance(lock, CombinedLock):
         return locks[0]
+    if all(each.lock is other for each, other in zip(lock.environments, locks, strict=True)):
+        return lock
     found = [replace(each, lock=other) for each, other in zip(lock.environments, locks, strict=True)]
     return combine(lock.cell, lock.image, found, lock.record, lock.moved)
 

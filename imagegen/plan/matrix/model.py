@@ -447,6 +447,7 @@ class Declarations:
     omits: Mapping[str, str] = field(default_factory=dict)  # that an extra names and the image lacks -> why
     overrides: Mapping[str, str | None] = field(default_factory=dict)  # -> specifier; None: the image lacks it
     undeclared: tuple[str, ...] = ()  # of no component; their modules are read off the installed files
+    environments: Mapping[str, Declarations] = field(default_factory=dict)  # by name, of an image with several
 
 
 @dataclass(frozen=True)
@@ -511,6 +512,7 @@ class Cell:
             self.omits,
             {each.package: each.specifier for each in self.overrides},
             tuple(each.package for each in components if not each.declared),
+            {each.name: each.cell.declarations for each in self.environments},
         )
 
     @property

@@ -16,9 +16,10 @@ from imagegen.image.layers.image import description
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import dumps
+from imagegen.plan.lock.environments import CombinedLock, environments
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Declarations
-from imagegen.run.smoke import SmokeReport, files, parts, spec
+from imagegen.run.smoke import SmokeReport, check_name, files, files_for, parts, spec
 from imagegen.supply.trust import provenance, sbom
 from imagegen.supply.trust.documents import (
     AUDIT,
@@ -135,8 +136,18 @@ class PassedSmokeReport:
 
 
 def programs_digest(lock: Lock, declared: Declarations) -> str:
-    """Return the digest of all files that the checks put into a container: the smoke programs and their inputs."""
-    return digest_of_json({name: digest_of(data) for name, data in files(spec(lock, declared)).items()})
+    """Return the digest of all files that the checks put into a container: the smoke programs and their inputs.
+
+    Of an image with several environments, the digest of those of each.
+    """
+    if isinstance(lock, CombinedLock):
+        found = {each.name: files_for(each, declared.environments[each.name]) for each in lock.environments}
+        return digest_of_json({name: _digests(programs) for name, programs in found.items()})
+    return digest_of_json(_digests(files(spec(lock, declared))))
+
+
+def _digests(programs: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: digest_of(data) for name, data in programs.items()}
 
 
 def passed_report(report: SmokeReport, required: SmokeRequirement, lock: Lock) -> PassedSmokeReport:
@@ -208,8 +219,12 @@ def _read(content: bytes) -> PassedSmokeReport | None:
 
 def _gpu_checks(lock: Lock) -> frozenset[str]:
     """Return the checks that must run on a GPU; checks for several GPUs are skipped on many hosts."""
-    checks = applicable(parts(lock)) if lock.gpu else ()
-    return frozenset(check.name for check in checks if check.device == "cuda" and check.gpus == 1)
+    return frozenset(
+        check_name(each, check.name)
+        for each in environments(lock)
+        for check in (applicable(parts(each.lock)) if each.lock.gpu else ())
+        if check.device == "cuda" and check.gpus == 1
+    )
 
 
 def _key(image: str, suite_digest: str, gpu: bool) -> str:
