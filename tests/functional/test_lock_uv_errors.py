@@ -67,7 +67,8 @@ def test_what_upload_times_exclude_is_read_from_uvs_hints(
     assert set(packages_without_upload_time(text)) == {name for name, _, late in hints if not late}
 
 
-@given(st.text())
+# Hypothesis also draws the constants of the code under test, among them the words that are searched for.
+@given(st.text().filter(lambda text: "exclude newer time" not in " ".join(text.split())))
 def test_any_text_can_be_searched_for_exclusions(text: str) -> None:
     assert not is_limited_by_cutoff(text)
     assert packages_without_upload_time(text) == []
