@@ -20,6 +20,7 @@ from imagegen.audit.check import audit
 from imagegen.audit.facts import FACTS_FORMAT
 from imagegen.audit.imports import RefusedKeyword
 from imagegen.audit.model import Finding, Severity, Subject
+from imagegen.audit.report import joined_reports
 from imagegen.core import data, registry
 from imagegen.core.config import Settings
 from imagegen.core.errors import AuditError, FetchError, UsageError
@@ -48,6 +49,7 @@ from imagegen.image.inventory.tree import (
 from imagegen.image.layers.image import LABEL
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.plan.lock import contents_hash
+from imagegen.plan.lock.environments import CombinedLock, parts
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix import api
 from imagegen.plan.matrix.api import PackageNames
@@ -127,9 +129,17 @@ def _public(version: str) -> str | None:
 
 
 def audit_report(lock: Lock, cell: Cell, store: Store) -> dict[str, Any] | None:
-    """Return the audit's result as `AuditReport.as_dict` returns it; None where the lock was not audited."""
-    found = _AUDITS.get(store, _audit_key(lock, cell))
-    return found.report if found else None
+    """Return the audit's result as `AuditReport.as_dict` returns it, of several environments as `joined_reports` does;
+    None where the lock was not audited.
+    """
+    audited = [_AUDITS.get(store, _audit_key(each, part)) for part, each in parts(cell, lock)]
+    reports = [each.report for each in audited if each]
+    if len(reports) < len(audited):
+        return None
+    if not isinstance(lock, CombinedLock):
+        return reports[0]
+    named = zip(lock.environments, reports, strict=True)
+    return joined_reports(lock.cell, {each.name: report for each, report in named})
 
 
 def _audit_key(lock: Lock, cell: Cell) -> str:

@@ -16,7 +16,6 @@ from imagegen.core.progress import Progress
 from imagegen.core.registry import Repository
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.plan.matrix import metadata
-from imagegen.plan.matrix.cells import require_one_environment
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import numerics
 from imagegen.run.numerics import Fingerprint
@@ -76,7 +75,7 @@ def side_sources(session: Session, client: Client) -> SideSources:
         return found[0].id if found else None
 
     def locked(name: str) -> tuple[Lock | None, Path]:
-        (found,) = session.matrix.select(name)
+        found = session.matrix.select_one(name, combined=True)
         return session.find_lock(found), session.lock_path(found)
 
     def documents(source: ImageLocation, digest: str, kind: Kind) -> list[bytes]:
@@ -103,7 +102,7 @@ def side_sources(session: Session, client: Client) -> SideSources:
 
 def known_names(session: Session) -> list[str]:
     """Return the names of images and cells."""
-    return [*session.matrix.defaults, *(cell.id for cell in session.matrix.cells())]
+    return [*session.matrix.defaults, *(cell.id for cell in session.matrix.all_cells)]
 
 
 def verify_image(
@@ -165,5 +164,4 @@ def _selected(session: Session, word: str) -> Sequence[Cell]:
         found = session.matrix.select(word, combined=True)
     except UsageError:
         return ()
-    require_one_environment(found[0])
     return found

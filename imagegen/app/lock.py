@@ -69,7 +69,7 @@ def _lock_environments(session: Session, cell: Cell, options: LockOptions, *, re
         locks.append(found)
     _require_equal_foundations(session, cell, locks)
     previous = session.find_lock(cell)
-    locked: Lock = combine(cell.id, cell.image, locked_environments(cell, locks), None)
+    locked: Lock = combine(cell.id, cell.image, locked_environments(cell.environments, locks), None)
     if previous:
         locked = layers.keep_record(locked, previous)
     if record:

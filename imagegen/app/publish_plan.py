@@ -14,6 +14,7 @@ from imagegen.core.text import counted
 from imagegen.image.layers.layer import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.image.layers.sources import plan_layers, previously_built_layers
+from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.publish.attachments import SmokeRequirement, find_saved
@@ -109,8 +110,8 @@ def _tested(job: PublishJob, store: Store) -> str:
 
 
 def _unknown(job: PublishJob) -> Iterator[str]:
-    lock = job.lock
-    made = {wheel.name for wheel in lock.wheels}
-    compiled = [build.name for build in lock.builds if build.name not in made]
-    if compiled and not lock.record:
+    locks = [each.lock for each in environments(job.lock)]
+    made = {wheel.build for lock in locks for wheel in lock.wheels if wheel.build}
+    compiled = sorted({build.name for lock in locks for build in lock.builds if build.key not in made})
+    if compiled and not job.lock.record:
         yield f"the layers of {', '.join(compiled)}: {counted(len(compiled), 'wheel')} must be compiled first"

@@ -22,6 +22,7 @@ from imagegen.image.inventory.subjects import scan_system
 from imagegen.image.layers import Layer, Origin, RemoteLayers, ensure_layers, resolve_layers
 from imagegen.image.layers.plan import LayerPlan
 from imagegen.image.layers.sources import LayerSource, from_image, plan_base
+from imagegen.plan.lock.environments import CombinedLock
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.publish import prebuilt
@@ -47,10 +48,12 @@ def share_layers(
 ) -> RemoteLayers:
     """Make the layers that the cell shares with other cells; return `remote` with those that other workers made.
 
+    An image with several environments shares none: what they have in common is in layers of its own.
+
     Raises as `ensure_layers`, and PublishError, FetchError, TrustError.
     """
     absent = _absent(session, lock, remote)
-    if not absent:
+    if not absent or isinstance(lock, CombinedLock):
         return remote
     overridden = {name for conflict in lock.file_conflicts for name in conflict.over}  # checked with all wheels at once
     apart = [part for part in absent if part.wheels and not overridden & {wheel.name for wheel in part.wheels}]

@@ -71,6 +71,29 @@ class AuditReport:
         }
 
 
+def joined_reports(subject: str, reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one report of `AuditReport.as_dict` of the reports of environments, by their names.
+
+    Its findings and verdicts name their `environment`; packages and files of several environments count in each.
+    """
+    found = list(reports.values())
+    rows = {
+        key: [row | {"environment": name} for name, each in reports.items() for row in each[key]]
+        for key in ("verdicts", "findings")
+    }
+    gpus = {gpu for each in found for gpu in each["gpus"]}
+    return {
+        "audit": AUDIT_FORMAT,
+        "subject": subject,
+        "passed": all(each["passed"] for each in found),
+        "counts": {severity.value: sum(each["counts"][severity.value] for each in found) for severity in Severity},
+        "packages": sum(each["packages"] for each in found),
+        "elf_files": sum(each["elf_files"] for each in found),
+        "gpus": {gpu: all(each["gpus"].get(gpu, True) for each in found) for gpu in sorted(gpus)},
+        **rows,
+    }
+
+
 def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return each finding once: errors, warnings, then notes, and each group by package."""
     return tuple(sorted(set(findings), key=_place))

@@ -95,6 +95,7 @@ def _lines(found: Difference) -> Iterator[str | Table]:
     for title, changes in (
         ("components", found.components),
         ("packages", found.packages),
+        ("environments", found.environments),
         ("Debian packages", found.debs),
         ("axes", found.axes),
         ("environment", found.env),

@@ -90,7 +90,8 @@ def command(
         key=key,
     )
     publisher = Publisher(app, to, options)
-    chosen = [[(each, app.fresh_lock(each)) for each in group] for group in cells_by_index(app, cell, platform)]
+    groups = cells_by_index(app, cell, platform, combined=True)
+    chosen = [[(each, app.fresh_lock(each)) for each in group] for group in groups]
     results: list[dict[str, Any]] = []
     for group in chosen:
         if dry_run:

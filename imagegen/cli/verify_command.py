@@ -20,6 +20,7 @@ from imagegen.core.net import Client
 from imagegen.core.registry.layout import LayoutRepository
 from imagegen.core.text import shown
 from imagegen.image.inventory.archive import piped
+from imagegen.plan.lock.environments import environments
 from imagegen.supply.compare import operands, rebuild
 from imagegen.supply.compare.contents import ImageVerdict, StepResult, StepStatus
 from imagegen.supply.compare.verify import VerificationOptions, Verified
@@ -30,6 +31,7 @@ from imagegen.supply.trust.project import Key, Project
 if TYPE_CHECKING:
     from imagegen.image.inventory.layers import Stream
     from imagegen.plan.lock.model import Lock
+    from imagegen.plan.matrix.model import Cell
 
 
 @click.command("verify")
@@ -121,17 +123,20 @@ def _contradiction(app: App, reference: str, locks: Sequence[Lock]) -> str | Non
         return f"publishing puts it into a repository that is called {lock.image}, not {name.repository} ({fix})"
     if name.tag is None or name.digest or lock.image not in app.matrix.defaults:
         return None
-    (default,) = app.matrix.select(lock.image)
-    return contradiction(name.tag, locks, [each for each in app.matrix.cells() if each.image == lock.image], default)
+    (default,) = app.matrix.select(lock.image, combined=True)
+    return contradiction(name.tag, locks, [each for each in app.matrix.all_cells if each.image == lock.image], default)
 
 
 def _again(app: App, verified: Verified, source: operands.ImageLocation, client: Client) -> StepResult:
     if verified.found is None or verified.lock is None:
         return StepResult("rebuild", StepStatus.UNCHECKED, "there is no lock to build again")
     lock = verified.lock
+    cell: Cell | None
     try:
-        (cell,) = app.matrix.select(lock.cell)
+        cell = app.matrix.select_one(lock.cell, combined=True)
         settings = app.settings_for(cell)
+        if [each.name for each in cell.environments] != [each.name for each in environments(lock) if each.name]:
+            cell = None  # the matrix names other environments now, whose recipes are not those of the lock
     except UsageError:  # it is not of this project: its indexes have to be those of the environment
         cell, settings = None, app.settings
     gpus = tuple(app.matrix.gpus.values())

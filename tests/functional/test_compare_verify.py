@@ -40,6 +40,7 @@ from imagegen.supply.trust.documents import (
 )
 from imagegen.supply.trust.licences import KnownLicences
 from imagegen.supply.trust.sbom import sbom
+from tests.support.environment_samples import combined
 from tests.support.errors import raises
 from tests.support.published_image import Published, lock_document, made
 from tests.support.registry_server import StandIn, send
@@ -64,6 +65,22 @@ def world(once: World) -> Iterator[World]:
     documents, attached = dict(published.registry.documents), dict(published.attached)
     yield once
     published.registry.documents, published.attached, once.published = documents, attached, published
+
+
+SEVERAL = combined({"main": replace(TINY, wheels=TINY.wheels[1:]), "beside": TINY})
+
+
+def test_an_image_with_several_environments_is_what_their_locks_say(tmp_path: Path) -> None:
+    with closing(StandIn()) as registry:
+        world = publish(registry, SEVERAL, tmp_path)
+        assert world.verify().good
+        unlike = combined({"main": TINY, "beside": replace(TINY, wheels=TINY.wheels[1:])})
+        for kind in (LOCK, SBOM):
+            before = dict(registry.documents)
+            content = documents(replace(unlike, record=world.published.lock.record), world.published.image.digest)[kind]
+            world.attach(kind, content, by=world.signer)
+            assert NAMES[kind] in world.wrong(), kind
+            registry.documents = before
 
 
 def test_an_image_that_is_what_its_lock_says(world: World) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
@@ -109,6 +112,46 @@ def test_the_locks_of_its_cells_decide_what_a_build_gives(project: Project) -> N
     assert inputs() == before
 
 
+def test_a_dry_run_of_a_publish_has_its_tags_and_layers(project: Project) -> None:
+    (planned,) = rows(project, "publish", "engines", "--to", "127.0.0.1:1/x", "--dry-run")
+    assert planned["repository"] == "127.0.0.1:1/x/engines"
+    tags = planned["tags"]
+    assert isinstance(tags, dict)
+    assert tags["moving"] == ["latest", "cu130", "cu130-py311"]
+    assert "NVIDIA" in str(planned["steps"])
+
+
+def test_diff_compares_the_default_environments_and_those_of_one_name(project: Project) -> None:
+    found = difference(project, "hopper-vllm", "engines")
+    assert (found["components"], found["packages"], found["same"]) == ([], [], False)
+    assert [(each["name"], each["before"]) for each in found["environments"]] == [("sglang", None), ("vllm", None)]
+    assert difference(project, "engines", "engines")["same"]
+    assert difference(project, "unlocked", "engines", code=67) == {}
+
+
+def test_diff_reads_the_lock_of_a_file_and_of_a_commit(project: Project) -> None:
+    part, other = project.root / "locks" / f"{PARTS[1]}.toml", read(shipped("locks") / f"{PARTS[1]}.toml")
+    part.write_text(dumps(replace(other, record=None)))
+    file = project.root / "locks" / f"{CELL}.toml"
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+    for words in (["init", "-q"], ["add", "locks"], [*identity, "commit", "-qm", "x"]):
+        subprocess.run(["git", *words], cwd=project.root, check=True)
+    try:
+        assert difference(project, f"HEAD:{CELL}", "engines")["same"]
+        assert difference(project, str(file), "engines")["same"]
+        part.write_text(dumps(replace(other, as_of="2026-11-25T11:11:11Z", record=None)))
+        assert difference(project, f"HEAD:{CELL}", str(file), code=67) == {}
+    finally:
+        part.unlink()
+
+
+def difference(project: Project, before: str, after: str, code: int = 0) -> dict[str, Any]:
+    done = project.call("diff", before, after, "--json")
+    assert done.returncode == code, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout or "{}")
+    return result
+
+
 def test_show_has_the_environments_and_the_bytes_that_they_share(project: Project) -> None:
     (shown,) = rows(project, "show", "engines")
     environments = shown["environments"]
@@ -177,13 +220,11 @@ def test_locks_that_pin_other_debian_packages_are_refused(project: Project) -> N
 @pytest.mark.parametrize(
     "words",
     [
-        ("publish", "engines", "--to", "registry.invalid/x"),
         ("render", "engines", "-o", "out"),
         ("export", "engines", "-o", "out"),
         ("test", "engines", "--numerics"),
         ("mirror", "engines", "--to", "./mirror"),
         ("nightly", "engines", "--propose-only"),
-        ("diff", "engines", "hopper-vllm"),
         ("why", "engines"),
         ("wheels", "build", "--cell", "engines"),
         ("launch", "engines", "--for", "docker"),

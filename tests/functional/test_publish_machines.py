@@ -23,6 +23,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from imagegen.app.comparison import verify_image
 from imagegen.app.publish import PublishedImage, Publisher, PublishOptions, publish_images
 from imagegen.cli.app import App
 from imagegen.core.context import Context
@@ -35,13 +36,16 @@ from imagegen.core.types import Compression
 from imagegen.image.inventory import subjects as cell
 from imagegen.image.layers import layer, plan, scan
 from imagegen.image.layers.sources import previously_built_layers
+from imagegen.plan.lock.environments import CombinedLock
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
-from imagegen.plan.matrix.model import Cell
+from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run import smoke
+from imagegen.supply.compare import operands
 from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.keys import Trust
-from imagegen.supply.trust.project import FILE
+from imagegen.supply.trust.project import FILE, load
 from tests.support.environment import environment
+from tests.support.environment_samples import combined
 from tests.support.errors import raises
 from tests.support.interpreters import LOCKED
 from tests.support.layer_inputs import HostSandbox
@@ -88,7 +92,11 @@ def team(registry: Writable, engines: Engines, tmp_path: Path, monkeypatch: pyte
 
 def cell_of(lock: Lock) -> Cell:
     """The cell of a lock: as CELL but for its name and platform."""
-    more = {"id": lock.cell, "axes": lock.axes, "image": lock.image}
+    more: dict[str, object] = {"id": lock.cell, "axes": lock.axes, "image": lock.image}
+    if isinstance(lock, CombinedLock):
+        found = [(each.name, cell_of(each.lock)) for each in lock.environments]
+        more["environments"] = [SimpleNamespace(name=name, cell=cell) for name, cell in found]
+        more["declarations"] = Declarations(environments={name: cell.declarations for name, cell in found})
     return cast("Cell", SimpleNamespace(**{**vars(CELL), **more}))
 
 
@@ -176,7 +184,7 @@ class Machine:
             env=env, project=team.root, settings=real.settings, store=real.store, progress=progress,
             digest_of_inputs=lambda *_: None,  # nothing is kept of finished builds
             matrix=SimpleNamespace(
-                defaults=images, gpus={}, select=lambda name: (images[name],),
+                defaults=images, gpus={}, select=lambda name, **_: (images[name],),
                 cells=lambda: [cell_of(lock) for lock in team.committed.values()],
             ),
             is_locked_here=lambda cell: True,
@@ -236,6 +244,24 @@ def test_all_that_is_said_of_an_image_is_signed(team: Team, engines: Engines) ->
     machine.publish(lock)
     written = [path for method, path in team.registry.requested if method in ("PUT", "PATCH")]
     assert [path.rpartition("/")[2] for path in written] == [published.digest], "the manifest alone, once more"
+
+
+def test_an_image_with_several_environments_is_published_as_any_other(team: Team, engines: Engines) -> None:
+    one, two = team.lock(b"x = 1\n", b"y = 1\n"), team.lock(b"x = 2\n", b"y = 1\n")
+    lock = replace(combined({"one": one, "two": two}), image="demo")
+    machine = team.machine("one", one, two)
+    published = machine.publish(lock)
+    assert machine.kinds(published.digest) == dict.fromkeys(SIGNED, "release")
+    empty = team.machine("two")
+    again = empty.publish(lock)
+    assert (again.digest, again.pushed.sent.blobs, again.smoke_source) == (published.digest, 0, "release")
+    assert len(engines.got) == 1, "no check runs twice"
+    name, settings = f"{team.registry.host}/acme/rl/demo:latest", empty.app.settings
+    with Client(settings) as client:
+        source, tag = operands.located(name, empty.store, client, settings)
+        verified = verify_image("demo", source, tag, client, Quiet(), load(team.root))
+    assert verified.verdict.good, verified.verdict.sentence
+    assert verified.lock == replace(lock, record=published.record)
 
 
 def test_an_empty_store_makes_nothing_of_what_the_registry_has(team: Team, engines: Engines) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from imagegen.run.engine import Engine
 from tests.support.machines import Place, digest_of
+from tests.support.registry_server_writes import Writable
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -79,6 +81,26 @@ def test_the_report_is_kept(built: dict[str, object], project: Place) -> None:
     assert listed["state"] == "tested"
     again = project.run("build", "several", "--no-test")
     assert digest_of(again) == built["digest"]
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[Writable]:
+    registry = Writable()
+    registry.referrers = True
+    yield registry
+    registry.close()
+
+
+def test_it_is_published_and_verified(built: dict[str, object], project: Place, registry: Writable) -> None:
+    (published,) = json.loads(project.run("publish", "several", "--to", f"{registry.host}/rl", "--json").stdout)
+    assert (published["digest"], published["proof"]["from"]) == (built["digest"], "this store")
+    name = f"{registry.host}/rl/several:latest"
+    for options in ((), ("--rebuild",)):
+        verdict = json.loads(project.run("verify", name, "--json", *options).stdout)
+        steps = {step["name"]: step["outcome"] for step in verdict["steps"]}
+        assert verdict["good"], verdict
+        assert steps["SBOM"] == steps["provenance"] == steps["audit"] == steps["smoke report"] == "pass"
+    assert steps["rebuild"] == "pass"
 
 
 def test_the_checks_run_again(built: dict[str, object], project: Place) -> None:

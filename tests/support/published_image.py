@@ -19,7 +19,7 @@ from imagegen.image import base, layers
 from imagegen.image.layers.layer import LayerSink
 from imagegen.image.layers.plan import plan
 from imagegen.image.layers.tar import TarWriter
-from imagegen.plan.lock import dumps
+from imagegen.plan.lock import dumps_attached
 from imagegen.plan.lock.model import Lock
 from tests.support.registry_server import StandIn, digest_of
 
@@ -141,4 +141,4 @@ class Published:
 
 
 def lock_document(lock: Lock) -> bytes:
-    return dumps(lock).encode()
+    return dumps_attached(lock).encode()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from imagegen.audit import catalogue
 from imagegen.audit.model import Finding, Severity
-from imagegen.audit.report import LockLocation, by_package, document, ordered
+from imagegen.audit.report import LockLocation, by_package, document, joined_reports, ordered
 from imagegen.cli.audit_command import table
 from imagegen.core.text import unprintable
 from tests.support.audit_reports import ENTRIES, FINDINGS, REPORT
@@ -28,6 +28,16 @@ LOCK = LockLocation("locks/hopper-vllm-cu130-py311.toml", {"vllm 0.11.0": 722, "
 @pytest.fixture(autouse=True)
 def _catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "catalogue", lambda: ENTRIES)
+
+
+def test_the_reports_of_environments_are_one() -> None:
+    own, clean = REPORT.as_dict(), replace(REPORT, findings=(), gpus={"sm_90": False}).as_dict()
+    found = joined_reports("several", {"one": own, "two": clean})
+    assert found.keys() == own.keys()
+    assert (found["subject"], found["passed"], found["counts"]) == ("several", False, own["counts"])
+    assert (found["packages"], found["gpus"]["sm_90"]) == (2 * REPORT.packages, False)
+    assert found["findings"] == [each | {"environment": "one"} for each in own["findings"]]
+    assert joined_reports("several", {"one": clean, "two": clean})["passed"]
 
 
 def test_findings_have_one_order_and_come_once() -> None:

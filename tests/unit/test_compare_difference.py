@@ -34,6 +34,7 @@ from imagegen.supply.compare import wording
 from imagegen.supply.compare.difference import ComparisonFacts, Difference, difference, goes_back
 from imagegen.supply.compare.operands import ComparedLayer, DiffOperand, of_image, of_lock
 from imagegen.wheels.throttle import BuildJob
+from tests.support.environment_samples import combined
 from tests.support.source_builds import BUILD, WITH_BUILD
 from tests.support.tiny_lock import LOCK, wheel
 
@@ -112,6 +113,25 @@ def test_the_sentence_of_a_changelog() -> None:
         "vllm 0.31.0 -> 0.32.0 brings torch 2.14.0; flash-attn must be rebuilt, about 17 min on 16 cores; "
         "640 MB to pull"
     )
+
+
+def test_environments_of_one_name_are_compared() -> None:
+    alone = replace(BEFORE, env=(EnvVar("MODE", "a", "Tests."),))
+    before = combined({"main": BEFORE, "beside": alone, "old": BEFORE})
+    after = combined({"main": BEFORE, "beside": replace(AFTER, env=()), "new": BEFORE})
+    found = difference(side(before), side(after), WORKS)
+    single = difference(side(BEFORE), side(AFTER), WORKS)
+    for name in ("components", "packages"):
+        changes, own = getattr(found, name), getattr(single, name)
+        assert [each.name for each in changes] == [f"beside: {each.name}" for each in own]
+        assert [each.by for each in changes] == [tuple(f"beside: {by}" for by in each.by) for each in own]
+    assert [each.name for each in found.rebuilds] == [f"beside: {each.name}" for each in single.rebuilds]
+    assert [(each.name, each.before, each.after) for each in found.env] == [("beside: MODE", "a", None)]
+    assert [(each.name, each.before, each.after) for each in found.environments] == [
+        ("new", None, "new-cpu-py311"),
+        ("old", "old-cpu-py311", None),
+    ]
+    assert difference(side(before), side(before), WORKS).empty
 
 
 def test_locks_of_two_platforms_share_debian_packages() -> None:

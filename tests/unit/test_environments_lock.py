@@ -15,12 +15,13 @@ from imagegen.image.layers import image
 from imagegen.image.layers.image import labels
 from imagegen.image.layers.plan import HEAVY, environment_variables, plan, support_files, support_links
 from imagegen.image.layers.sources import plan_layers
-from imagegen.plan.lock import dumps, inputs_hash, loads_combined
-from imagegen.plan.lock.environments import environments, shared_wheels
+from imagegen.plan.lock import dumps, dumps_attached, inputs_hash, loads_attached, loads_combined
+from imagegen.plan.lock.environments import environments, shared_wheels, with_locks
 from imagegen.plan.lock.file import LockErrors
 from imagegen.plan.lock.model import LOCAL, FileConflict, Lock, LockedGpus, LockedWheel
 from imagegen.plan.matrix.model import EnvVar
 from tests.support.environment_samples import combined
+from tests.support.errors import raises
 from tests.support.lock_samples import LOCK, wheel
 from tests.support.shipped_locks import NAMES, shipped_lock
 
@@ -40,6 +41,31 @@ TORCH, OLD, NEW = sized("torch", "2.0", HEAVY), sized("big", "1.0", HEAVY), size
 LIGHT, ONE, TWO = sized("light", "1.0", 10), sized("small", "1.0", 20), sized("small", "2.0", 30)
 SEVERAL = combined({"main": lock_of(TORCH, OLD, LIGHT, ONE), "other": lock_of(TORCH, NEW, LIGHT, TWO)})
 BOTH = ("/opt/venv", "/opt/venvs/other")
+
+
+def test_the_attached_lock_is_whole() -> None:
+    found = loads_attached(dumps_attached(SEVERAL))
+    assert found == with_locks(SEVERAL, [replace(each.lock, record=None) for each in SEVERAL.environments])
+    assert inputs_hash(found) == inputs_hash(SEVERAL)
+    alone = SEVERAL.environments[0].lock
+    assert dumps_attached(alone) == dumps(alone)
+    assert loads_attached(dumps(alone)) == alone
+
+
+def test_an_attached_lock_that_contradicts_itself_is_refused() -> None:
+    text = dumps_attached(SEVERAL)
+    own, other = (inputs_hash(each.lock) for each in SEVERAL.environments)
+    without, _, _ = text.partition("\n[[locked]]")
+    for code, changed in (
+        ("lock-edited", text.replace(TWO.file.sha256, "0" * 64)),
+        ("lock-edited", text.replace(other, own)),
+        ("lock-malformed", f"locked = []\n{without}"),
+        ("lock-malformed", text.replace('name = "other"', 'name = "main"', 1)),
+    ):
+        with raises(code):
+            loads_attached(changed)
+    with pytest.raises(LockErrors):
+        loads_attached(dumps(SEVERAL))
 
 
 def test_a_wheel_of_all_environments_is_one_layer_and_another_version_a_layer_of_its_own() -> None:

@@ -22,7 +22,7 @@ def test_the_example_is_an_image_that_shares_its_wheels(tmp_path: Path) -> None:
     assert cell.id.removeprefix("rl-stack-") in PAGE
     locks = [read(shipped("locks") / f"{each.cell.id}.toml") for each in cell.environments]
     assert all(one.foundation == locks[0].foundation for one in locks)
-    lock = combine(cell.id, cell.image, locked_environments(cell, locks), None)
+    lock = combine(cell.id, cell.image, locked_environments(cell.environments, locks), None)
     assert 1 < shared_wheels(lock).ratio < 1.2
     assert len(plan(lock)) < _OVERLAY / 2
     for each in lock.environments:

@@ -37,6 +37,7 @@ from imagegen.image.layers.loader import LoaderLibrary
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.image.layers.scan import scan_file
 from imagegen.image.layers.wheel import Wheel, absolute, installation, relative, site_packages
+from imagegen.plan.lock.environments import distinct_wheels
 from imagegen.plan.lock.model import Lock, LockedWheel
 from imagegen.plan.matrix.model import Cell
 
@@ -67,7 +68,7 @@ def import_scans(locked: Lock, store: Store, named: Container[str], bring: Calla
 
 def _keys(locked: Lock) -> Iterator[tuple[BlobCache, str]]:
     """Yield cache and key of every record that an audit of the cell reads."""
-    for wheel in locked.wheels:
+    for wheel in distinct_wheels(locked):
         yield scan.SCANS, scan.scan_key(wheel, locked.python)
     yield SYSTEMS, system_key(locked)
 

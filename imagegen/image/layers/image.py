@@ -34,7 +34,7 @@ from imagegen.image.layers.chunked import CHUNKED, ChunkedBlob, ChunkedLayer
 from imagegen.image.layers.layer import CODEC, GZIP, Layer, PrintableName
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR
 from imagegen.image.layers.wheel import PREFIX
-from imagegen.plan.lock import dumps, inputs_hash
+from imagegen.plan.lock import dumps_attached, inputs_hash
 from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock, main_versions, title
 
@@ -65,7 +65,7 @@ class LayersDocument:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
     inputs: Digest  # inputs hash of the lock
-    lock: Digest  # digest of the lock as `lock.dumps` writes it: of the LOCK document
+    lock: Digest  # digest of the lock as `lock.dumps_attached` writes it: of the LOCK document
     image: Digest  # digest of the image's manifest
     codec: PrintableName  # of the layers that imagegen made
     base: Digest  # key of the base
@@ -101,7 +101,7 @@ def description(lock: Lock, built: Image, facts: Mapping[str, str], other: Image
     return dump(
         LayersDocument(
             inputs_hash(lock),
-            digest_of(dumps(lock).encode()),
+            digest_of(dumps_attached(lock).encode()),
             built.digest,
             CODEC,
             base.key(lock.base),

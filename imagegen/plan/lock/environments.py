@@ -14,7 +14,7 @@ from imagegen.core.deferred import dataclass
 from imagegen.core.progress import human
 from imagegen.plan.lock.model import Lock, LockedCopy, LockedGpus, Record
 from imagegen.plan.lock.tables import LockedWheel, LockTable
-from imagegen.plan.matrix.model import Cell
+from imagegen.plan.matrix.model import Cell, CellEnvironment
 from imagegen.plan.matrix.prefix import PREFIX, VENVS
 
 _NAMED = 3  # wheels in a sentence
@@ -62,6 +62,13 @@ class CombinedFile(LockTable):
     record: Record | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttachedFile(CombinedFile):
+    """A lock of an image with several environments as it is attached to the image: with the locks of their cells."""
+
+    locks: Annotated[tuple[Lock, ...], Field(alias="locked")]  # without records, in the order of `environments`
+
+
 def environments(lock: Lock) -> tuple[LockedEnvironment, ...]:
     """Return the environments of the lock's image, the default one first."""
     if isinstance(lock, CombinedLock):
@@ -79,12 +86,14 @@ def environment_at(lock: Lock, prefix: str) -> LockedEnvironment:
     return next(each for each in environments(lock) if each.prefix == prefix)
 
 
-def locked_environments(cell: Cell, locks: Sequence[Lock]) -> tuple[LockedEnvironment, ...]:
-    """Return the environments of a cell with several; `locks` are those of their cells, in their order."""
-    prefixes = [PREFIX, *(f"{VENVS}/{each.name}" for each in cell.environments[1:])]
+def locked_environments(
+    named: Sequence[CellEnvironment | EnvironmentRow], locks: Sequence[Lock]
+) -> tuple[LockedEnvironment, ...]:
+    """Return the environments of a cell or file with several; `locks` are those of their cells, in their order."""
+    prefixes = [PREFIX, *(f"{VENVS}/{each.name}" for each in named[1:])]
     return tuple(
         LockedEnvironment(each.name, each.because, prefix, lock)
-        for each, prefix, lock in zip(cell.environments, prefixes, locks, strict=True)
+        for each, prefix, lock in zip(named, prefixes, locks, strict=True)
     )
 
 
@@ -102,7 +111,7 @@ def join(cell: Cell, file: CombinedFile, locks: Sequence[Lock]) -> CombinedLock:
     """
     from imagegen.plan.lock.file import row_of  # late: it writes what is defined here
 
-    found = locked_environments(cell, locks)
+    found = locked_environments(cell.environments, locks)
     rows = {row.name: row for row in file.environments}
     moved = [each.name for each in found if rows.pop(each.name, None) != row_of(each)]
     if not moved and [each.name for each in found] != [row.name for row in file.environments]:

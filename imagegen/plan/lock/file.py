@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,11 +22,14 @@ from imagegen.core.errors import MOST, ErrorGroup, ErrorList, Location, LockErro
 from imagegen.core.oci import canonical_json, digest_of
 from imagegen.core.types import explain_mismatch
 from imagegen.plan.lock.environments import (
+    AttachedFile,
     CombinedFile,
     CombinedLock,
     EnvironmentRow,
     LockedEnvironment,
+    combine,
     environments,
+    locked_environments,
 )
 from imagegen.plan.lock.model import LOCK_VERSION, Lock
 from imagegen.plan.lock.tables import to_table
@@ -105,7 +108,53 @@ def _validated(adapter: TypeAdapter[T], table: dict[str, Any], text: str, path: 
 
 def loads(text: str, path: Path | str = "<lock>") -> Lock:
     """The lock in `text`; `path` is named in errors."""
-    lock = _validated(_adapter(), _parsed(text, path), text, path)
+    return _require_keys(_validated(_adapter(), _parsed(text, path), text, path), text, path)
+
+
+def loads_attached(text: str, path: Path | str = "<lock>") -> Lock:
+    """The lock in a LOCK document, as `dumps_attached` writes it; `path` is named in errors. Raises LockError."""
+    table = _parsed(text, path)
+    if "environment" not in table:
+        return loads(text, path)
+    file = _validated(_attached_adapter(), table, text, path)
+    return _joined(file, [_require_keys(each, text, path) for each in file.locks], path)
+
+
+def named_cells(text: str) -> tuple[str, ...]:
+    """Return the cells whose locks the lock file of an image with several environments names; else none."""
+    return tuple(row.cell for row in loads_combined(text).environments) if "\n[[environment]]\n" in text else ()
+
+
+def loads_with(text: str, locks: Sequence[Lock], path: Path | str = "<lock>") -> Lock:
+    """The lock in `text`; `locks` are those of `named_cells`. Raises LockError where one is not the named one."""
+    return _joined(loads_combined(text, path), locks, path) if locks else loads(text, path)
+
+
+def _joined(file: CombinedFile, locks: Sequence[Lock], path: Path | str) -> CombinedLock:
+    """Join locks as the file names them. Raises LockError where one is another."""
+    names = [row.name for row in file.environments]
+    if not locks or len(locks) != len(names) or len(set(names)) != len(names):
+        raise LockError(
+            "the lock contradicts itself",
+            code="lock-malformed",
+            where=Location(path),
+            why=f"it names {len(names)} environments and has {len(locks)} locks",
+            fix=_RELOCK,
+        )
+    found = locked_environments(file.environments, locks)
+    if other := [row.name for row, each in zip(file.environments, found, strict=True) if row != row_of(each)]:
+        raise LockError(
+            f"the lock of environment {other[0]} is not the one that the file names",
+            code="lock-edited",
+            where=Location(path),
+            why="one of the two was made anew or edited, and the other was not",
+            fix=f"`imagegen lock {file.cell}` joins the locks again",
+        )
+    return combine(file.cell, file.image, found, file.record)
+
+
+def _require_keys(lock: Lock, text: str, path: Path | str) -> Lock:
+    """Return the lock. Raises LockError where the key of a source build is not that of its inputs."""
     from imagegen.plan.lock import builds  # late: a lock that an earlier run has parsed is not parsed again
 
     if wrong := builds.misbuilt(lock):
@@ -142,6 +191,21 @@ def dumps(lock: Lock) -> str:
     return text
 
 
+def dumps_attached(lock: Lock) -> str:
+    """The text of a LOCK document: the lock file's; of several environments, with the locks of their cells.
+
+    Raises LockErrors for a lock that could not be read back.
+    """
+    if not isinstance(lock, CombinedLock):
+        return dumps(lock)
+    locked = [lock_table(replace(each.lock, record=None)) for each in lock.environments]
+    for table in locked:
+        del table["version"]
+    text = "\n".join(_render(lock_table(lock) | {"locked": locked}, ())) + "\n"
+    loads_attached(text, f"lock of {lock.cell}")
+    return text
+
+
 def lock_table(lock: Lock) -> dict[str, Any]:
     """Return the file's tables, without wheels that a source build made: the build stands for each."""
     if isinstance(lock, CombinedLock):
@@ -166,6 +230,11 @@ def _adapter() -> TypeAdapter[Lock]:
 @cache
 def _combined_adapter() -> TypeAdapter[CombinedFile]:
     return TypeAdapter(CombinedFile)
+
+
+@cache
+def _attached_adapter() -> TypeAdapter[AttachedFile]:
+    return TypeAdapter(AttachedFile)
 
 
 def inputs_hash(lock: Lock) -> str:

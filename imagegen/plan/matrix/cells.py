@@ -117,7 +117,7 @@ def require_one_environment(cell: Cell) -> None:
         raise UsageError(
             f"not for an image of several environments: {cell.id}",
             code="usage-several-environments",
-            why="only `list`, `matrix`, `lock`, `show`, `audit`, `build`, `test` and `sbom` know such images",
+            why="the command, or an option of it, takes cells with one environment",
             fix=f"name one of its cells: {', '.join(each.cell.id for each in cell.environments)}",
         )
 

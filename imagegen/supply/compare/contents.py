@@ -36,7 +36,7 @@ from imagegen.image.inventory.archive import Hashed, Plain, piped
 from imagegen.image.inventory.layers import Stream
 from imagegen.image.layers.image import LABEL
 from imagegen.plan.lock import inputs_hash
-from imagegen.plan.lock.file import loads
+from imagegen.plan.lock.file import loads_attached
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare.operands import ImageLocation, platform_of
 
@@ -389,7 +389,7 @@ def _wrong(layer: LayerDescriptor, source: ImageLocation, client: Client) -> str
 def read_lock(found: ReadImage, attached: bytes) -> tuple[Lock | None, StepResult]:
     """The attached lock, and whether it is the one whose inputs the image's label names."""
     try:
-        lock = loads(attached.decode(), "the attached lock")
+        lock = loads_attached(attached.decode(), "the attached lock")
     except (ImagegenError, UnicodeDecodeError) as error:
         return None, failed("lock", str(error).splitlines()[0])
     label, own = found.config.labels.get(f"{LABEL}inputs"), inputs_hash(lock)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -15,6 +15,7 @@ from packaging.version import Version
 from imagegen.core.oci import MACHINES
 from imagegen.core.types import parse_requirement
 from imagegen.plan.distributions import version_key
+from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import MAIN, Lock, LockedBuild, LockedWheel
 from imagegen.plan.matrix import metadata
 from imagegen.supply.compare.operands import ComparedLayer, DiffOperand
@@ -87,6 +88,7 @@ class Difference:
     packages: tuple[Change, ...]  # the rest, by name
     debs: tuple[Change, ...]
     rebuilds: tuple[Rebuild, ...]
+    environments: tuple[Change, ...]  # of an image with several: the cell of each
     axes: tuple[Change, ...]
     base: Change | None
     interpreter: Change | None
@@ -102,13 +104,17 @@ class Difference:
     def empty(self) -> bool:
         """True if nothing differs, as far as both operands are known."""
         several = (self.components, self.packages, self.debs, self.rebuilds, self.axes, self.env)
-        more = (self.config, self.files, self.overrides)
+        more = (self.environments, self.config, self.files, self.overrides)
         single = (self.base, self.interpreter, self.capabilities, self.driver)
         return not any((*several, *more)) and not any(single) and not (self.pull and (self.pull.new or self.pull.gone))
 
 
 def difference(before: DiffOperand, after: DiffOperand, known: ComparisonFacts = ComparisonFacts()) -> Difference:
-    """Return the difference of `after` from `before`."""
+    """Return the difference of `after` from `before`.
+
+    Of images with several environments, the default ones are compared, and those of one name; the names of what
+    differs in the latter begin with the environment's.
+    """
     components, packages = _packages(before, after, known.requires)
     had, has = before.lock, after.lock
     return Difference(
@@ -118,17 +124,51 @@ def difference(before: DiffOperand, after: DiffOperand, known: ComparisonFacts =
         packages=packages,
         debs=_debs(had, has) if had and has else (),
         rebuilds=_rebuilds(had, has, known) if had and has else (),
+        environments=tuple(_changed(_cells(had), _cells(has))) if had and has else (),
         axes=tuple(_changed(had.axes, has.axes)) if had and has else (),
         base=_single("base", _base(had), _base(has)) if had and has else None,
         interpreter=_single("interpreter", str(had.interpreter), str(has.interpreter)) if had and has else None,
-        env=tuple(_changed(before.env, after.env)),
+        env=(*_changed(before.env, after.env), *(_each(_variables, had, has, beside=True) if had and has else ())),
         config=tuple(_changed(_config(had), _config(has))) if had and has else (),
         files=tuple(_changed(_files(had), _files(has))) if had and has else (),
-        overrides=tuple(_changed(_overrides(had), _overrides(has))) if had and has else (),
+        overrides=_each(_overrides, had, has) if had and has else (),
         capabilities=_single("GPUs", before.capabilities, after.capabilities),
         driver=_single("driver", before.driver, after.driver, goes_back),
         pull=_pull(before.parts, after.parts, _keys(had) & _keys(has)),
     )
+
+
+def _pairs(before: Lock, after: Lock) -> list[tuple[str, Lock, Lock]]:
+    """Return the locks of the environments that are compared: the default ones, then those of one name.
+
+    Each pair has the beginning of the names of what differs.
+    """
+    (one, *ones), (other, *others) = environments(before), environments(after)
+    had = {each.name: each.lock for each in ones}
+    named = [(f"{each.name}: ", had[each.name], each.lock) for each in others if each.name in had]
+    return [("", one.lock, other.lock), *named]
+
+
+def _prefixed(prefix: str, change: Change) -> Change:
+    return replace(change, name=f"{prefix}{change.name}", by=tuple(f"{prefix}{name}" for name in change.by))
+
+
+def _each(
+    values: Callable[[Lock], Mapping[str, str]], before: Lock, after: Lock, *, beside: bool = False
+) -> tuple[Change, ...]:
+    """Return the changes of values of each environment; with `beside` not of the default one."""
+    pairs = _pairs(before, after)[beside:]
+    return tuple(
+        _prefixed(prefix, change) for prefix, had, has in pairs for change in _changed(values(had), values(has))
+    )
+
+
+def _cells(lock: Lock) -> dict[str, str]:
+    return {each.name: each.lock.cell for each in environments(lock) if each.name}
+
+
+def _variables(lock: Lock) -> dict[str, str]:
+    return {variable.name: variable.value for variable in lock.env}
 
 
 def goes_back(before: str, after: str) -> bool:
@@ -188,7 +228,11 @@ def _packages(
 ) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
     """Changes of components, the main ones first, and of all other packages."""
     if before.lock and after.lock:
-        changes = _of_locks(before.lock, after.lock, requires)
+        changes = [
+            _prefixed(prefix, change)
+            for prefix, old, new in _pairs(before.lock, after.lock)
+            for change in _of_locks(old, new, requires)
+        ]
     else:  # labels tell the main ones alone
         had, has = before.versions, after.versions
         changes = [
@@ -293,15 +337,17 @@ def _deb_versions(lock: Lock) -> dict[tuple[str, str], str]:
 
 
 def _rebuilds(before: Lock, after: Lock, known: ComparisonFacts) -> tuple[Rebuild, ...]:
-    keys = {build.key for build in before.builds}
+    keys = _keys(before)
     found = []
-    for build in after.builds:
-        if build.key not in keys:
-            work = known.work(build)
-            seconds = estimate(work) if work else None
-            again = build.name in {each.name for each in before.builds}
-            moved = _moved(build, before, after)
-            found.append(Rebuild(build.name, build.release, moved, seconds, known.kept(build), again))
+    for prefix, old, new in _pairs(before, after):
+        for build in new.builds:
+            if build.key not in keys:
+                keys.add(build.key)
+                work = known.work(build)
+                seconds = estimate(work) if work else None
+                again = build.name in {each.name for each in old.builds}
+                moved = _moved(build, old, new)
+                found.append(Rebuild(f"{prefix}{build.name}", build.release, moved, seconds, known.kept(build), again))
     return tuple(found)
 
 
@@ -339,7 +385,7 @@ def _moved(build: LockedBuild, before: Lock, after: Lock) -> tuple[str, ...]:
 
 
 def _keys(lock: Lock | None) -> set[str]:
-    return {build.key for build in lock.builds} if lock else set()
+    return {build.key for each in environments(lock) for build in each.lock.builds} if lock else set()
 
 
 def _pull(

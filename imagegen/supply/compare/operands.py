@@ -25,7 +25,8 @@ from imagegen.image.layers import environment, layer_sizes, sources
 from imagegen.image.layers.image import LABEL
 from imagegen.image.layers.plan import plan
 from imagegen.plan import lock as locks
-from imagegen.plan.lock.file import loads
+from imagegen.plan.lock.environments import distinct_wheels, environments
+from imagegen.plan.lock.file import loads, loads_attached, loads_with, named_cells
 from imagegen.plan.lock.model import Lock, main_versions
 from imagegen.run.numerics import Fingerprint
 
@@ -129,8 +130,9 @@ def _of_lock(lock: Lock) -> tuple[ComparedLayer, ...]:
         ComparedLayer(each.name, each.key, None, sum(wheel.file.estimate for wheel in each.wheels))
         for each in plan(lock)
     ]
-    compiled = {wheel.name for wheel in lock.wheels if wheel.build}
-    lacking = [ComparedLayer(build.name, build.key, None, None) for build in lock.builds if build.name not in compiled]
+    compiled = {wheel.build for wheel in distinct_wheels(lock)}
+    builds = {build.key: build for each in environments(lock) for build in each.lock.builds}
+    lacking = [ComparedLayer(each.name, key, None, None) for key, each in builds.items() if key not in compiled]
     return (*bottom, *stack, *lacking)
 
 
@@ -192,7 +194,10 @@ def _read(text: str, places: SideSources, platform: Platform | None) -> DiffOper
     if text.startswith(PREFIX) or is_digest(text):
         return _image(text, *located(text, places.store, places.client, places.settings), places, platform)
     if text.endswith(".toml") and Path(text).exists():
-        return _lock(text, f"the lock in {text}", locks.read(Path(text)), places.store)
+        whole = locks.read_text(Path(text))
+        beside = [Path(text).with_name(f"{cell}.toml") for cell in named_cells(whole)]
+        others = {path.stem: locks.read_text(path) for path in beside if path.exists()}
+        return _lock(text, f"the lock in {text}", _joined(whole, text, others, places), places.store)
     if cell := places.cell(text):
         found, path = places.locked(cell)
         if found is None:
@@ -275,7 +280,7 @@ def image_of(source: ImageLocation, requested: str, where: str, platform: Platfo
 
 def lock_of(attached: bytes, image: RemoteImage, where: str) -> Lock:
     """The lock that is attached to an image. Raises LockError, TrustError where it is another image's."""
-    found = loads(attached.decode(errors="replace"), f"lock attached to {where}")
+    found = loads_attached(attached.decode(errors="replace"), f"lock attached to {where}")
     label = image.config.labels.get(f"{LABEL}inputs")
     if label != locks.inputs_hash(found):
         raise TrustError(
@@ -345,12 +350,32 @@ def _of_commit(text: str, places: SideSources) -> DiffOperand | None:
             where=f"{commit[:12]}:{path}",
             fix="name a later revision",
         )
-    return _lock(text, f"{Path(path).name} at {commit[:12]}", loads(found, f"{name}:{path}"), places.store)
+    beside = {each: str(Path(path).with_name(f"{each}.toml")) for each in named_cells(found)}
+    read = {each: local.file_at(places.project, commit, file, places.settings.env) for each, file in beside.items()}
+    others = {each: content for each, content in read.items() if content is not None}
+    return _lock(
+        text, f"{Path(path).name} at {commit[:12]}", _joined(found, f"{name}:{path}", others, places), places.store
+    )
+
+
+def _joined(text: str, where: str, others: Mapping[str, str], places: SideSources) -> Lock:
+    """Return the lock in a file's text; of several environments, with those of their cells.
+
+    `others` are the texts of lock files beside it, by cell; of other cells, the locks are the project's or the shipped
+    ones. Raises LockError where a cell has none, or another one than the file names.
+    """
+    found = []
+    for cell in named_cells(text):
+        own = loads(others[cell], f"{where}: {cell}") if cell in others else places.locked(cell)[0]
+        if own is None:
+            raise LockError(f"{cell} has no lock", code="lock-missing", where=where, fix=f"`imagegen lock {cell}`")
+        found.append(own)
+    return loads_with(text, found, where)
 
 
 def _unpacked(lock: Lock, store: Store) -> int | None:
     """Bytes on a disk, where this store has made all its layers."""
-    if lock.builds:
+    if any(each.lock.builds for each in environments(lock)):
         return None
     sizes = [size.unpacked for size in layer_sizes(lock, store)]
     return None if None in sizes else sum(size or 0 for size in sizes)

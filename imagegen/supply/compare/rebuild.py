@@ -24,6 +24,7 @@ from imagegen.image.inventory.archive import Plain
 from imagegen.image.inventory.layers import Stream
 from imagegen.image.layers.layer import CODEC
 from imagegen.image.layers.plan import plan
+from imagegen.plan.lock.environments import environments, parts, with_locks
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.compare.contents import FileEntry, Pair, ReadImage, entries, first_difference
@@ -74,7 +75,11 @@ def rebuild_image(
         store = Store(work_dir / "store")
         _copy_project_files(lock, near, store)
         context = Context(store, replace(settings, store=store.root), progress)
-        whole = ensure_wheels(lock, cell, gpus, context) if cell else require_wheels(lock, context)
+        if cell:
+            locks = [ensure_wheels(each, part, gpus, context) for part, each in parts(cell, lock)]
+        else:
+            locks = [require_wheels(each.lock, context) for each in environments(lock)]
+        whole = with_locks(lock, locks)
         yield whole, layers.assemble(whole, context), store
 
 

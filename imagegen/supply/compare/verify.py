@@ -18,6 +18,7 @@ from imagegen.core.registry import Referrer
 from imagegen.core.text import counted
 from imagegen.image.layers.image import read_description
 from imagegen.plan.lock import inputs_hash
+from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock
 from imagegen.run import numerics
 from imagegen.supply.compare import contents
@@ -83,7 +84,7 @@ def _layers(
 def _sbom(title: str, predicate: dict[str, Any], found: ReadImage, lock: Lock | None, _: Sequence[str]) -> StepResult:
     if lock is None:
         return StepResult(title, StepStatus.UNCHECKED, "there is no lock to hold it to")
-    compiled = {build.name for build in lock.builds}
+    compiled = {build.name for each in environments(lock) for build in each.lock.builds}
     required = json.loads(sbom(lock, found.digest, KnownLicences()))
     whole = lock.base.content is None  # else the Debian packages of a registry's image are not the lock's to say
     one, other = (_comparable(each, compiled, whole=whole) for each in (required, predicate))

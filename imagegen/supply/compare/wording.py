@@ -165,6 +165,7 @@ def sentences(difference: Difference) -> list[str]:
     changes = [
         *_packages(difference),
         *(_rebuild(each) for each in difference.rebuilds),
+        *_rest("environment", [replace(each, name=f"environment {each.name}") for each in difference.environments]),
         *_rest("Debian package", difference.debs),
         *_rest("override", [replace(each, name=f"the override of {each.name}") for each in difference.overrides]),
         *_surroundings(difference),

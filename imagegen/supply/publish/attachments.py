@@ -15,7 +15,7 @@ from imagegen.image.layers import Image
 from imagegen.image.layers.image import description
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.incontainer.smoke.table import applicable
-from imagegen.plan.lock import dumps
+from imagegen.plan.lock import dumps_attached
 from imagegen.plan.lock.environments import CombinedLock, environments
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Declarations
@@ -57,7 +57,7 @@ def documents(
     `numerics` is the document of `run.numerics`. `scans` are those of the lock's wheels and base, by their keys.
     """
     recorded = replace(lock, record=layers.record_of(canonical))
-    text = dumps(recorded).encode()
+    text = dumps_attached(recorded).encode()
     named = {key: digest_of(data) for key, data in scans.items()}
     other = image if image.digest != canonical.digest else None
     found = {

@@ -35,7 +35,7 @@ from imagegen.image.inventory.subjects import known_system
 from imagegen.image.layers import scan
 from imagegen.plan.harvest import wheel_metadata
 from imagegen.plan.lock import indexes
-from imagegen.plan.lock.environments import distinct_wheels
+from imagegen.plan.lock.environments import distinct_wheels, environments
 from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedWheel
 
 
@@ -205,7 +205,8 @@ def restricted(lock: Lock, known: KnownLicences) -> tuple[Restriction, ...]:
     """Return the packages under terms that restrict redistribution; empty where none is known."""
     found = []
     for entry in data("restricted")["licences"]:
-        covers = [f"{each.name} {each.version}" for each in lock.packages if _covers(entry, each)]
+        packages = (package for each in environments(lock) for package in each.lock.packages)
+        covers = list(dict.fromkeys(f"{each.name} {each.version}" for each in packages if _covers(entry, each)))
         if _image(lock) in entry.get("images", ()):
             covers.insert(0, f"base image {lock.base.image}")
         if covers:
@@ -229,7 +230,7 @@ def _unread(lock: Lock, stated: Mapping[str, Licence]) -> Iterator[Restriction]:
     terms.
     """
     entries = [*data("restricted")["licences"], *data("restricted")["open"]]
-    for wheel in lock.wheels:
+    for wheel in distinct_wheels(lock):
         words = list(_words(stated.get(wheel.file.sha256, Licence())))
         if any(map(_PROPRIETARY.search, words)) and not any(_covers(entry, wheel) for entry in entries):
             asks = ("imagegen's data does not cover its terms: read them before others can pull the image",)

@@ -17,6 +17,7 @@ from imagegen.core import registry
 from imagegen.core.oci import digest_of
 from imagegen.core.text import redact
 from imagegen.plan.lock import contents_hash, inputs_hash
+from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedGit, LockedWheel
 from imagegen.supply.trust import sbom
 from imagegen.supply.trust.documents import SourceCommit
@@ -90,7 +91,10 @@ def _dependencies(lock: Lock, source: SourceCommit | None) -> Iterator[dict[str,
     for deb in lock.debs:
         yield {"uri": sbom.deb(deb, base.suite), "digest": {"sha256": deb.sha256}}
     seen = set()
-    for found in (*_of_wheels(lock.wheels), *(each for build in lock.builds for each in _of_build(build))):
+    locks = [each.lock for each in environments(lock)]
+    wheels = (found for each in locks for found in _of_wheels(each.wheels))
+    compiled = (found for each in locks for build in each.builds for found in _of_build(build))
+    for found in (*wheels, *compiled):
         if (key := json.dumps(found, sort_keys=True)) not in seen:
             seen.add(key)
             yield found
