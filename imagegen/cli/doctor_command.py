@@ -11,6 +11,7 @@ from imagegen.core.errors import EngineError, OptionConflictError
 from imagegen.core.oci import MACHINES
 from imagegen.incontainer.preflight.model import Image
 from imagegen.plan.lock import local_tags
+from imagegen.plan.lock.environments import parts
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix import model_types
 from imagegen.plan.matrix.model import Cell
@@ -47,7 +48,7 @@ def command(
     if log:
         if fabric or container is not None:
             raise OptionConflictError("--log explains a file alone", fix="leave out the other options")
-        machine = MACHINES[app.matrix.select_one(cell).platform] if cell else None
+        machine = MACHINES[app.matrix.select_one(cell, combined=True).platform] if cell else None
         models = model_types.load(app.matrix_directories)
         diagnoses = [doctor.examine_log(log.name, log.read(LONGEST_LOG), models, machine)]
     else:
@@ -68,12 +69,12 @@ def _examine(app: App, cell: str | None, container: str | None, *, fabric: bool)
     if fabric and container is not None:
         raise OptionConflictError("--fabric examines this host", fix="leave out --container")
     if fabric:
-        return [_fabric(app, chosen) for chosen in (app.matrix.select(cell) if cell else [None])]
+        return [_fabric(app, chosen) for chosen in (app.matrix.select(cell, combined=True) if cell else [None])]
     if container is not None:
         with Engine.connect(app.settings, app.progress) as engine:
             return [doctor.examine_container(engine, container, model_types.load(app.matrix_directories))]
     if cell:
-        locks = [(chosen, app.find_lock(chosen)) for chosen in app.matrix.select(cell)]
+        locks = [(chosen, app.find_lock(chosen)) for chosen in app.matrix.select(cell, combined=True)]
         return [
             doctor.examine_host(app.settings, doctor.facts_of(chosen, lock, app.matrix.rules), lock)
             for chosen, lock in locks
@@ -102,6 +103,7 @@ def _measured(app: App, cell: Cell, lock: Lock | None) -> doctor.Measured:
     if lock is None:
         return doctor.Measured(reason=f"{cell.id} has no lock: nothing was measured (`imagegen lock {cell.id}`)")
     tag = local_tags(lock)[1]
+    default, locked = parts(cell, lock)[0]
     try:
         with Engine.connect(app.settings, app.progress) as engine:
             if engine.image_digest(tag) is None:
@@ -111,8 +113,8 @@ def _measured(app: App, cell: Cell, lock: Lock | None) -> doctor.Measured:
             report = smoke.run(
                 engine,
                 tag,
-                lock,
-                cell.declarations,
+                locked,
+                default.declarations,
                 require_gpu=False,
                 progress=app.progress,
                 only=["fabric-cuda"],

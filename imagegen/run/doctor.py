@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from imagegen.core.config import Settings
 from imagegen.core.errors import ContainerError, EngineError
 from imagegen.core.progress import human
@@ -26,6 +28,7 @@ from imagegen.incontainer.preflight.model import SEVERITIES, Finding, Image, Mac
 from imagegen.incontainer.preflight.probe import probe
 from imagegen.incontainer.preflight.program import answer, start
 from imagegen.incontainer.preflight.table import CHECKS, Check, Row, always, examine, rows
+from imagegen.plan.lock.environments import distinct_wheels, parts
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell, Rule
 from imagegen.plan.matrix.model_types import Models
@@ -81,9 +84,16 @@ _HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-runtime", "nvidia-c
 
 
 def facts_of(cell: Cell, lock: Lock | None, rules: Iterable[Rule]) -> Image:
-    """Return the requirements of the cell's image, also where its lock is stale or missing."""
-    facts = facts_of_lock(lock, cell.base.glibc) if lock else facts_of_cell(cell)
-    driver = minimum_version(rules, facts, "driver", cell.gpus) if cell.cuda_version else None
+    """Return the requirements of the cell's image, also where its lock is stale or missing.
+
+    The driver is one that all environments work with, the packages are those of the default one.
+    """
+    if lock:
+        found = [(part, facts_of_lock(each, part.base.glibc)) for part, each in parts(cell, lock)]
+    else:
+        found = [(part, facts_of_cell(part)) for part in [each.cell for each in cell.environments] or [cell]]
+    drivers = [minimum_version(rules, facts, "driver", part.gpus) for part, facts in found if part.cuda_version]
+    driver = max(filter(None, drivers), key=Version, default=None)
     packages = {each.name: each.version for each in lock.packages} if lock else {}
     return Image(cell.id, cell.cuda_version, tuple(gpu.capability for gpu in cell.gpus), driver, packages)
 
@@ -94,7 +104,7 @@ def examine_host(settings: Settings, image: Image, lock: Lock | None = None) -> 
     if machine.driver or machine.gpus:
         machine = machine._replace(probe=probe(os.environ))
     info, refusal = _engine(settings)
-    wheels = sum(wheel.file.estimate for wheel in lock.wheels) if lock else 0
+    wheels = sum(wheel.file.estimate for wheel in distinct_wheels(lock)) if lock else 0
     checks = (
         Check("engine", lambda *_: refusal, "a Docker engine responds and is suitable", always, _HOST),
         Check(

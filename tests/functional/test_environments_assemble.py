@@ -19,6 +19,8 @@ from imagegen.image.layers.assemble import compare_with_record, record_contradic
 from imagegen.image.layers.scan import OwnershipErrors
 from imagegen.plan.lock.environments import CombinedLock
 from imagegen.plan.lock.model import Lock
+from imagegen.supply.export import read_tree
+from imagegen.supply.export.squashfs import write_tar
 from tests.support.environment_samples import combined
 from tests.support.layer_inputs import assembling, lock_of, locked
 
@@ -108,6 +110,18 @@ def test_a_shared_file_is_there_once(store: Store, tmp_path: Path, settings: Set
     own = {path for path in found if path.startswith("/opt/venvs/beside/") and found[path].isreg()}
     assert {f"/opt/venvs/beside/bin/{name}" for name in ("shared", "tool")} <= own
     assert f"/opt/venvs/beside/{site}/shared-1.0.dist-info/RECORD" in own
+
+
+def test_an_exported_tree_has_a_shared_file_once(store: Store, tmp_path: Path, settings: Settings) -> None:
+    built, stream = assembled(environments_of(store, tmp_path), store, settings), io.BytesIO()
+    image = replace(built, layers=tuple(each for each in built.layers if each.name != "support"))  # it needs a base
+    write_tar(image, read_tree(image, store), {}, store, stream)
+    with tarfile.open(fileobj=io.BytesIO(stream.getvalue())) as tar:
+        found = [each for each in tar if each.name.endswith("site-packages/shared/data.bin")]
+    assert [(each.name.split("/lib/")[0], each.size, each.islnk()) for each in found] == [
+        ("opt/venv", 5000, False),
+        ("opt/venvs/beside", 0, True),
+    ]
 
 
 def test_a_record_names_the_files_of_its_environment(store: Store, tmp_path: Path, settings: Settings) -> None:

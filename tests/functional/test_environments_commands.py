@@ -11,6 +11,7 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from imagegen.app.session import Session
 from imagegen.core.data import shipped
@@ -18,7 +19,9 @@ from imagegen.core.progress import Quiet
 from imagegen.image.layers.layer import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan.lock import dumps, read
+from imagegen.plan.lock.environments import parts
 from imagegen.plan.lock.model import Record
+from imagegen.run.doctor import facts_of
 from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.supply.publish.attachments import SmokeRequirement, passed_report, save_passed_report
 from tests.support.project import Project
@@ -152,6 +155,31 @@ def difference(project: Project, before: str, after: str, code: int = 0) -> dict
     return result
 
 
+def test_launch_names_the_image_and_what_all_environments_work_with(project: Project) -> None:
+    session = session_of(project)
+    cell = session.matrix.select_one("engines", combined=True)
+    lock = session.fresh_lock(cell)
+    assert lock.gpu
+    assert {gpu.capability for gpu in cell.gpus} == set(lock.gpu.capabilities)
+    key, image = assembling._memory_key(lock), "sha256:" + "1" * 64
+    assembling._IMAGES.put(session.store, key, Record(LAYER_FORMAT, CODEC, image, ()))
+    done = project.call("launch", "engines", "--for", "docker", "-o", "launch.sh")
+    assembling._IMAGES.forget(session.store, key)
+    assert done.returncode == 0, done.stderr
+    assert f"imagegen/engines@{image}" in (project.root / "launch.sh").read_text()
+
+
+def test_doctor_demands_a_driver_that_all_environments_work_with(project: Project) -> None:
+    session = session_of(project)
+    cell = session.matrix.select_one("engines", combined=True)
+    lock = session.fresh_lock(cell)
+    required = [facts_of(part, each, session.matrix.rules).driver for part, each in parts(cell, lock)]
+    for found in (facts_of(cell, lock, session.matrix.rules), facts_of(cell, None, session.matrix.rules)):
+        assert (found.cell, found.driver) == (CELL, max(filter(None, required), key=Version))
+    (diagnosis,) = json.loads(project.call("doctor", "engines", "--json").stdout)
+    assert diagnosis["cell"] == CELL
+
+
 def test_show_has_the_environments_and_the_bytes_that_they_share(project: Project) -> None:
     (shown,) = rows(project, "show", "engines")
     environments = shown["environments"]
@@ -227,8 +255,6 @@ def test_locks_that_pin_other_debian_packages_are_refused(project: Project) -> N
         ("nightly", "engines", "--propose-only"),
         ("why", "engines"),
         ("wheels", "build", "--cell", "engines"),
-        ("launch", "engines", "--for", "docker"),
-        ("doctor", "engines"),
         ("report", "engines", "-o", "out"),
         ("lock", "engines", "--name", "mine", "--add", "rich"),
     ],

@@ -101,6 +101,16 @@ def test_it_is_published_and_verified(built: dict[str, object], project: Place, 
         assert verdict["good"], verdict
         assert steps["SBOM"] == steps["provenance"] == steps["audit"] == steps["smoke report"] == "pass"
     assert steps["rebuild"] == "pass"
+    compared = json.loads(project.run("diff", "several", name, "--json").stdout)
+    assert (compared["same"], compared["after"]["cell"]) == (True, "several-cpu-py311")
+
+
+def test_its_squashfs_holds_each_environment(built: dict[str, object], project: Place, tmp_path: Path) -> None:
+    file = tmp_path / "several.sqsh"
+    assert digest_of(project.run("export", "several", "--squashfs", str(file))) == built["digest"]
+    listed = subprocess.run(["unsquashfs", "-l", str(file)], capture_output=True, text=True, check=True).stdout
+    for prefix in ("opt/venv", "opt/venvs/new"):
+        assert f"squashfs-root/{prefix}/{SITE}/packaging/__init__.py" in listed
 
 
 def test_the_checks_run_again(built: dict[str, object], project: Place) -> None:

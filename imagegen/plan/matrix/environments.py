@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from imagegen.core.errors import Location, MatrixError
 from imagegen.core.text import did_you_mean
+from imagegen.core.types import Gpu
 from imagegen.plan.matrix.cells import cell_id
 from imagegen.plan.matrix.model import Cell, CellEnvironment
 from imagegen.plan.matrix.prefix import VENVS
@@ -47,12 +48,20 @@ def combined_cell(
         description=entry.description,
         purpose=entry.purpose,
         indexes=dict(sorted(indexes.items())),
+        gpus=_common_gpus(environments),
         inputs={},
         extends=None,
         stack=None,
         environments=tuple(environments),
     )
     return cell, []
+
+
+def _common_gpus(environments: Sequence[CellEnvironment]) -> tuple[Gpu, ...]:
+    """Return the GPUs of the default environment that all others with GPUs have."""
+    default, *others = environments
+    named = [{gpu.name for gpu in each.cell.gpus} for each in others if each.cell.gpus]
+    return tuple(gpu for gpu in default.cell.gpus if all(gpu.name in names for names in named))
 
 
 def _differences(environments: Sequence[CellEnvironment]) -> Iterator[MatrixError]:
