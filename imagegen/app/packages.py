@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
 from imagegen.app.session import Session
 from imagegen.audit.model import Licence
 from imagegen.plan.lock import indexes
-from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedFile, LockedWheel
+from imagegen.plan.lock.environments import environments
+from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedFile, LockedWheel, reason
 from imagegen.plan.lock.resolve import UPLOADS
+from imagegen.supply.compare.difference import rank
 from imagegen.supply.trust.licences import of_wheel, recorded_licence
 
 _PYPI = "https://pypi.org/project"
@@ -32,6 +34,15 @@ class LockedPackage:
     cells: tuple[str, ...]  # in the order of the locks
 
 
+@dataclass(frozen=True)
+class Pin:
+    """A package on the page of a locked cell."""
+
+    name: str
+    version: str
+    why: str
+
+
 def packages_of(session: Session, locks: Iterable[Lock]) -> tuple[LockedPackage, ...]:
     """Return the packages of the locks, by name and the newest version first.
 
@@ -39,7 +50,8 @@ def packages_of(session: Session, locks: Iterable[Lock]) -> tuple[LockedPackage,
     nothing is fetched. The locks may have the wheels of the wheelhouse in place of builds.
     """
     found: dict[tuple[str, str, str], list[tuple[Lock, LockedWheel | LockedBuild]]] = {}
-    for lock in locks:
+    pinned = (replace(part.lock, cell=whole.cell) for whole in locks for part in environments(whole))
+    for lock in pinned:
         for each in lock.packages:
             key = each.name, each.version, source_of(each)[0]
             found.setdefault(key, []).append((lock, each))
@@ -60,7 +72,7 @@ def _row(session: Session, source: str, pins: list[tuple[Lock, LockedWheel | Loc
         _days(uploaded, newest.as_of[:10]) if uploaded else None,
         source,
         source_of(package)[1],
-        tuple(lock.cell for lock, _ in pins),
+        tuple(dict.fromkeys(lock.cell for lock, _ in pins)),
     )
 
 
@@ -108,3 +120,20 @@ def source_of(package: LockedWheel | LockedBuild) -> tuple[str, str | None]:
 def _page(url: str) -> str | None:
     """Return an address that a browser opens."""
     return url if url.startswith(("https://", "http://")) else None
+
+
+def pins_of(lock: Lock) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
+    """Return the packages that the matrix chooses, and those that these need.
+
+    Of several environments, those of the default one, then those that another has alone or in another version, whose
+    names begin with the environment's.
+    """
+    default, *others = environments(lock)
+    versions = {each.name: each.release for each in default.lock.packages}
+    found = [("", each) for each in default.lock.packages]
+    for other in others:
+        differing = (each for each in other.lock.packages if versions.get(each.name) != each.release)
+        found += [(f"{other.name}: ", each) for each in differing]
+    pins = [(each, Pin(f"{prefix}{each.name}", each.release, reason(each))) for prefix, each in found]
+    chosen = sorted((pin for each, pin in pins if each.because), key=lambda pin: rank(pin.name))
+    return tuple(chosen), tuple(pin for each, pin in pins if not each.because)

@@ -213,6 +213,9 @@ class Session:
             return None
         text = lock.read_text(path, data.project_directory(path.parent))
         digest = compiled.digest_of(text)
+        read, known = self._read.get(cell.id, (None, None))
+        if read and known == digest and not cell.environments:
+            return read
         if cell.environments:
             found = self._join_locks(cell, text, path)
         else:

@@ -18,7 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from imagegen.app import chooser, launch, unlocked
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
-from imagegen.app.packages import LockedPackage
+from imagegen.app.packages import LockedPackage, Pin, pins_of
 from imagegen.app.states import MEANINGS, CellState, StateName
 from imagegen.app.unlocked import UnlockedCell
 from imagegen.core.data import shipped
@@ -28,8 +28,9 @@ from imagegen.core.progress import human
 from imagegen.core.text import counted, shown
 from imagegen.image.layers import Size, shared
 from imagegen.plan import lock
+from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.file import loads
-from imagegen.plan.lock.model import MAIN, Lock, main_versions, reason
+from imagegen.plan.lock.model import Lock, main_versions
 from imagegen.plan.matrix.model import Cell, Rule
 from imagegen.supply.compare import wording
 from imagegen.supply.compare.difference import ComparisonFacts, difference
@@ -197,9 +198,13 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Pin:
+class EnvironmentView:
+    """An environment of an image with several; `href` is the page of its cell, where the report has one."""
+
     name: str
-    version: str
+    prefix: str
+    cell: str
+    href: str | None
     why: str
 
 
@@ -240,6 +245,7 @@ class CellPage:
     choice: chooser.ChooserValues
     commands: tuple[tuple[str, str], ...]  # what it does, and the shell text
     specifications: tuple[tuple[str, str], ...]  # what starts the image or builds on it, and the text by digest
+    environments: tuple[EnvironmentView, ...]  # of an image with several
     chosen: tuple[Pin, ...]
     needed: tuple[Pin, ...]
     layers: tuple[LayerView, ...]
@@ -376,7 +382,10 @@ def _unlocked_pages(report: SiteReport) -> Iterable[UnlockedPage]:
             declarations=tuple(unlocked.declarations(each.cell)),
             missing=each.missing,
             locked=tuple((name, f"{name}.html" if name in pages else None) for name in each.locked),
-            commands=(*(make if report.states[each.cell.id].name != "conflict" else ()), why),
+            commands=(
+                *(make if report.states[each.cell.id].name != "conflict" else ()),
+                *(() if each.cell.environments else (why,)),
+            ),
         )
 
 
@@ -385,8 +394,8 @@ def _sheets(report: SiteReport) -> Iterable[CellPage]:
     pages = {sheet.cell.id for sheet in report.sheets}
     for sheet in report.sheets:
         others = [each for each in locks if each.cell != sheet.lock.cell]
-        pins = {each.name: Pin(each.name, each.release, reason(each)) for each in sheet.lock.packages}
-        chosen = sorted((each.name for each in sheet.lock.packages if each.because), key=_rank)
+        chosen, needed = pins_of(sheet.lock)
+        parts = environments(sheet.lock)
         yield CellPage(
             cell=sheet.cell,
             lock=sheet.lock,
@@ -395,11 +404,17 @@ def _sheets(report: SiteReport) -> Iterable[CellPage]:
             stale=sheet.stale,
             families=tuple(dict.fromkeys(gpu.family.capitalize() for gpu in sheet.cell.gpus)),
             main=dict(list(main_versions(sheet.lock).items())[:_ON_CARDS]),
-            choice=chooser.values_of(sheet.cell, {package.name for package in sheet.lock.packages}),
+            choice=chooser.values_of(sheet.cell, {package.name for each in parts for package in each.lock.packages}),
             commands=_commands(sheet),
             specifications=_specifications(sheet),
-            chosen=tuple(pins.pop(name) for name in chosen),
-            needed=tuple(pins.values()),
+            environments=tuple(
+                EnvironmentView(each.name, each.prefix, cell, f"{cell}.html" if cell in pages else None, each.because)
+                for each in parts
+                if each.name
+                for cell in [each.lock.cell]
+            ),
+            chosen=chosen,
+            needed=needed,
             layers=_layers(sheet, others),
             packed=_total(size.packed for size in sheet.layers),
             unpacked=_total(size.unpacked for size in sheet.layers),
@@ -411,11 +426,6 @@ def _sheets(report: SiteReport) -> Iterable[CellPage]:
             history=sheet.history.steps,
             older=sheet.history.older,
         )
-
-
-def _rank(name: str) -> tuple[int, str]:
-    """The components by which users choose an image come first."""
-    return (MAIN.index(name), "") if name in MAIN else (len(MAIN), name)
 
 
 def _commands(sheet: CellReport) -> tuple[tuple[str, str], ...]:
@@ -479,7 +489,7 @@ def _audit(report: Audit) -> CheckSummary:
 
 
 def _finding(each: Mapping[str, Any]) -> Mapping[str, str]:
-    where = ": ".join(part for part in (each["package"], each["path"]) if part)
+    where = ": ".join(part for part in (each.get("environment"), each["package"], each["path"]) if part)
     return {"id": each["id"], "severity": each["severity"], "where": where, "what": each["evidence"]}
 
 
@@ -495,7 +505,7 @@ def _smoke(report: Smoke) -> CheckSummary:
 
 def _gpus(report: Smoke) -> str:
     """Return " on NVIDIA H200, driver 580.159.04" where the check of the GPU passed, else ""."""
-    details: Mapping[str, Any] = next((each["details"] for each in report["checks"] if each["check"] == "cuda"), {})
+    details: Mapping[str, Any] = next((each["details"] for each in report["checks"] if _name(each) == "cuda"), {})
     names = [str(device["name"]) for device in details.get("devices", ())]
     if not names:
         return ""
@@ -503,6 +513,11 @@ def _gpus(report: Smoke) -> str:
         f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)
     )
     return f" on {named}, driver {details['driver']}" if details.get("driver") else f" on {named}"
+
+
+def _name(check: Mapping[str, Any]) -> str:
+    """Return the name of a check without that of its environment."""
+    return str(check["check"]).rpartition(": ")[2]
 
 
 def _note(check: Mapping[str, Any]) -> str:

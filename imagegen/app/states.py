@@ -92,7 +92,8 @@ def missing_of_cell(cell: Cell, store: Store, settings: Settings, wheels: Catalo
 
     `wheels` is the catalogue of compiled wheels, for components that nothing in the cell can compile.
     """
-    return tuple(dict.fromkeys(_Here(store, settings).of_cell(cell, wheels)))
+    here, cells = _Here(store, settings), [each.cell for each in cell.environments] or [cell]
+    return tuple(dict.fromkeys(found for each in cells for found in here.of_cell(each, wheels)))
 
 
 class _Here:

@@ -49,6 +49,8 @@ def _allowed(each: Requirement) -> str:
 
 def declarations(cell: Cell) -> Iterator[tuple[str, str]]:
     """Yield the other declarations of the cell that decide its packages, each with the reason."""
+    for each in cell.environments:
+        yield f"environment {each.name}: {each.cell.id}", each.because
     if cell.stack:
         yield f"the packages of {cell.stack.path}", "Its versions and files are taken as they stand."
     elif owner := cell.from_uv_lock:

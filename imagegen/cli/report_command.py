@@ -92,8 +92,8 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     first page.
     """
     site_folder.require_own(output)
-    cells = app.matrix.select(pattern)
-    read = {cell.id: states.read_lock(app, cell) for cell in app.matrix.cells()}
+    cells = app.matrix.select(pattern, combined=True)
+    read = {cell.id: states.read_lock(app, cell) for cell in app.matrix.all_cells}
     locks = {name: each for name, each in read.items() if isinstance(each, Lock)}
     chosen = [cell for cell in cells if cell.id in locks]
     answers = app.cell_answers(cells)
@@ -155,7 +155,7 @@ def _remote(app: App, cell: Cell, locked: Lock) -> tuple[str, ...]:
     repository = published_repository(app, cell)
     if repository is None:
         return ()
-    (default,) = app.matrix.select(cell.image)
+    (default,) = app.matrix.select(cell.image, combined=True)
     try:
         named = tags(TagInput.of(locked, default.axes))
     except PublishError as error:
@@ -165,9 +165,12 @@ def _remote(app: App, cell: Cell, locked: Lock) -> tuple[str, ...]:
 
 
 def _history(app: App, cell: Cell, locked: Lock) -> site.History:
-    """Return the history of a project's lock; shipped locks have theirs in imagegen's own repository."""
+    """Return the history of a project's lock; shipped locks have theirs in imagegen's own repository.
+
+    An image with several environments has none: its changes are those of the locks of its cells.
+    """
     path = app.lock_path(cell)
-    if path.parent.resolve() != (app.project / "locks").resolve():
+    if cell.environments or path.parent.resolve() != (app.project / "locks").resolve():
         return site.History()
     try:
         # Without the builds that this machine has or lacks: the page is the same on every machine.

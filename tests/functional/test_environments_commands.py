@@ -180,6 +180,25 @@ def test_doctor_demands_a_driver_that_all_environments_work_with(project: Projec
     assert diagnosis["cell"] == CELL
 
 
+def test_the_report_has_a_page_of_it(project: Project) -> None:
+    site = project.root / "site"
+    several = "[ehu][non][gpl]*-cu130-py311"  # both images, and the cells of their environments
+    done = project.call("report", several, "-o", str(site))
+    assert done.returncode == 0, done.stderr
+    page = (site / "cells" / f"{CELL}.html").read_text()
+    locks = [read(shipped("locks") / f"{name}.toml") for name in PARTS]
+    own, other = ({each.name: each.release for each in lock.packages} for lock in locks)
+    changed = min(name for name in own.keys() & other.keys() if own[name] != other[name])
+    for name, prefix in zip(PARTS, ("/opt/venv", "/opt/venvs/sglang"), strict=True):
+        assert f'<td class="version">{prefix}</td><td class="why"><a href="{name}.html">{name}</a>: ' in page
+    shown = {"torch": own["torch"], changed: own[changed], f"sglang: {changed}": other[changed]}
+    for name, version in (shown | {"sglang: sglang": other["sglang"]}).items():
+        assert f'<th scope="row">{name}</th><td class="version">{version}</td>' in page, name
+    assert own["torch"] == other["torch"]
+    assert "sglang: torch<" not in page
+    assert "environment one: hopper-vllm-cu130-py311" in (site / "cells/unlocked-cu130-py311.html").read_text()
+
+
 def test_show_has_the_environments_and_the_bytes_that_they_share(project: Project) -> None:
     (shown,) = rows(project, "show", "engines")
     environments = shown["environments"]
@@ -255,7 +274,6 @@ def test_locks_that_pin_other_debian_packages_are_refused(project: Project) -> N
         ("nightly", "engines", "--propose-only"),
         ("why", "engines"),
         ("wheels", "build", "--cell", "engines"),
-        ("report", "engines", "-o", "out"),
         ("lock", "engines", "--name", "mine", "--add", "rich"),
     ],
     ids=lambda words: words[0],
