@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,6 +109,27 @@ def test_what_programs_start_with_finds_its_libraries_by_itself(
         check(site)
     else:
         assert set(wrong(site)) == {"hook_mode_preload_cu99.abi3.so"}
+
+
+def test_what_programs_start_with_finds_a_driver_too(site: Path) -> None:
+    """In a process of its own: the stand-in for the driver's library that one test loads answers in all later ones."""
+    (site / "driver").mkdir()
+    stub.write(site / "driver", ["cuMemMap"])
+    runtime = library(site / "nvidia" / "libcudart.so.99")
+    code = "int cuMemMap(void); int use(void) { return cuMemMap(); }"
+    library(site / "hook_mode_preload_cu99.abi3.so", code, runtime, site / "driver" / stub.LIBRARY)
+    shutil.rmtree(site / "driver")
+    program = "import sys; from smoke.checks import loading; from smoke.program import Spec; "
+    program += "loading.check(Spec('cpu', '', sys.argv[1], {}, {}, {}))"
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(Path(imagegen.incontainer.__file__).parent),
+        "LD_LIBRARY_PATH": str(runtime.parent),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(site)], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_death_while_loading_has_a_name_and_last_words_and_does_not_hide_the_rest(site: Path) -> None:

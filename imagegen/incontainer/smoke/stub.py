@@ -8,6 +8,7 @@ is a file of a few kilobytes, written here byte by byte, since an image need not
 from __future__ import annotations
 
 import ctypes
+import functools
 import platform
 import struct
 from collections.abc import Iterable
@@ -31,8 +32,9 @@ MACHINES = {
 }
 
 
+@functools.cache
 def driver_here() -> bool:
-    """Return whether this machine's loader finds a libcuda of its own."""
+    """Return whether this machine's loader finds a libcuda of its own; once, since it finds a stub that was loaded."""
     try:
         ctypes.CDLL(LIBRARY)
     except OSError:
