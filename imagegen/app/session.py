@@ -249,10 +249,11 @@ class Session:
 
     def check_lock(self, found: Lock, cell: Cell) -> LockCheck:
         """Return what is wrong with a lock. Raises LockError for a platform that wheels do not know."""
-        if cell.environments:
-            return self._check_environments(found, cell)
-        read, digest = self._read.get(cell.id, (None, None))
         path = os.path.abspath(self.lock_path(cell))
+        if cell.environments:
+            inputs = self.digest_of_inputs(found, cell)
+            return self._compiled("lock-check", path, lambda: self._check_environments(found, cell), inputs)
+        read, digest = self._read.get(cell.id, (None, None))
         return self._compiled(
             "lock-check", path, lambda: self._check_lock(found, cell), digest if read is found else None
         )

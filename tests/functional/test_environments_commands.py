@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from subprocess import CompletedProcess
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from packaging.version import Version
 
-from imagegen.app.session import Session
+from imagegen.app.session import LockCheck, Session
 from imagegen.core.data import shipped
 from imagegen.core.progress import Quiet
 from imagegen.image.layers.layer import CODEC
@@ -96,6 +97,17 @@ def test_a_smoke_report_of_its_image_makes_it_tested(project: Project) -> None:
     assembling._IMAGES.forget(session.store, key)
     (listed,) = rows(project, "list", "engines")
     assert listed["state"] == "locked"
+
+
+def test_the_check_of_its_lock_is_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def checked() -> LockCheck:
+        session = session_of(project)
+        cell = session.matrix.select_one("engines", combined=True)
+        return session.check_lock(session.fresh_lock(cell), cell)
+
+    before = checked()
+    monkeypatch.setattr(Session, "_check_environments", Mock(side_effect=NotImplementedError))
+    assert checked() == before
 
 
 def test_the_locks_of_its_cells_decide_what_a_build_gives(project: Project) -> None:
