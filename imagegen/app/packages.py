@@ -17,7 +17,7 @@ from imagegen.plan.lock.resolve import UPLOADS
 from imagegen.supply.compare.difference import rank
 from imagegen.supply.trust.licences import of_wheel, recorded_licence
 
-_PYPI = "https://pypi.org/project"
+_PAGES = "https://deps.dev/pypi"  # of releases on PyPI: licences, advisories, dependencies, and a link to the index
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def source_of(package: LockedWheel | LockedBuild) -> tuple[str, str | None]:
     if file.index == LOCAL:
         return "the project", None
     if file.index == indexes.DEFAULT:
-        return "PyPI", f"{_PYPI}/{package.name}/{package.version}/"
+        return "PyPI", f"{_PAGES}/{package.name}/{package.version}"
     return f"index {file.index}", None
 
 

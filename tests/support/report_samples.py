@@ -117,7 +117,7 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
                 "2026-07-03",
                 140,
                 "PyPI",
-                "https://pypi.org/project/torch/2.13.0/",
+                "https://deps.dev/pypi/torch/2.13.0",
                 ("tiny-gpu", "tiny-cpu-py311") * 2,
             ),
         ),

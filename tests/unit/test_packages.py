@@ -44,7 +44,7 @@ def test_packages_of_several_locks(session: Session) -> None:
         ("torch", "2.13.0+cpu"),
     ]  # fmt: skip
     assert rows[1] == LockedPackage(
-        "hydra-core", "1.3.2", "MIT", "2026-11-19", 5, "PyPI", "https://pypi.org/project/hydra-core/1.3.2/",
+        "hydra-core", "1.3.2", "MIT", "2026-11-19", 5, "PyPI", "https://deps.dev/pypi/hydra-core/1.3.2",
         (LOCK.cell, "later"),
     )  # fmt: skip
     assert [(row.uploaded, row.age) for row in rows[2:]] == [(None, None), ("2026-11-10", 10), (None, None)]

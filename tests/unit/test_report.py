@@ -176,7 +176,7 @@ def test_packages_are_listed_with_what_is_known_of_them(files: dict[str, bytes])
     ]  # fmt: skip
     assert [text(each) for each in torch][:4] == ["torch", "2.13.0", "BSD-3-Clause", "140 days, uploaded 2026-07-03"]
     assert [each.get("href") for each in torch.iter("a")][:2] == [
-        "https://pypi.org/project/torch/2.13.0/", "cells/tiny-gpu.html",
+        "https://deps.dev/pypi/torch/2.13.0", "cells/tiny-gpu.html",
     ]  # fmt: skip
     assert "packages.html" in [each.get("href") for each in parsed(files["index.html"]).iter("a")]
 
