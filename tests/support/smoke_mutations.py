@@ -3,8 +3,8 @@
 In an image, beside the package `smoke`:   python -m smoke_mutations grpo checkpoint
 While developing, in a venv with torch:    PYTHONPATH=imagegen/incontainer:tests/support python -m smoke_mutations grpo
 
-Prints one JSON line per mutation: its check and name, the findings that must be among those found, and those found.
-"error" stands for an exception that the check itself did not expect. The mutation "none" must find nothing.
+Prints one JSON line per mutation: its check and name, the findings that must be among those found, and those found. "error"
+stands for an exception that the check itself did not expect. The mutation "none" must find nothing.
 """
 
 from __future__ import annotations
@@ -517,8 +517,8 @@ def main(name: str, mutations_of: Mapping[str, Callable[[], tuple[ModuleType, li
                 patch.set(check, "all_reduce", lambda _: None)  # its processes take longer than all the rest
             status, reason, details = answer(check.check, SPEC)
         found = sorted(details.get("wrong", ["error"] if status == "fail" else []))
-        line = {"check": name, "mutation": mutation.name, "expected": mutation.expected, "found": found}
-        print(json.dumps({**line, "reason": reason}), flush=True)  # noqa: T201  # its output is its result
+        line = {"check": name, "mutation": mutation.name, "expected": mutation.expected, "found": found, "reason": reason}
+        print(json.dumps(line), flush=True)  # noqa: T201  # its output is its result
 
 
 if __name__ == "__main__":
