@@ -1,9 +1,9 @@
 """Break the smoke checks' subjects one by one and see that each break is found; runs where the suite runs.
 
-In an image, beside the package `smoke`:   python -m smoke_mutations grpo checkpoint
+In an image, beside the package `smoke`:   python -m smoke_mutations grpo
 While developing, in a venv with torch:    PYTHONPATH=imagegen/incontainer:tests/support python -m smoke_mutations grpo
 
-Prints one JSON line per mutation: its check and name, the findings that must be among those found, and those found. "error"
+Prints one JSON line per mutation: its name, the findings that must be among those found, and those found. "error"
 stands for an exception that the check itself did not expect. The mutation "none" must find nothing.
 """
 
@@ -517,10 +517,9 @@ def main(name: str, mutations_of: Mapping[str, Callable[[], tuple[ModuleType, li
                 patch.set(check, "all_reduce", lambda _: None)  # its processes take longer than all the rest
             status, reason, details = answer(check.check, SPEC)
         found = sorted(details.get("wrong", ["error"] if status == "fail" else []))
-        line = {"check": name, "mutation": mutation.name, "expected": mutation.expected, "found": found, "reason": reason}
+        line = {"mutation": mutation.name, "expected": mutation.expected, "found": found, "reason": reason}
         print(json.dumps(line), flush=True)  # noqa: T201  # its output is its result
 
 
 if __name__ == "__main__":
-    for argument in sys.argv[1:]:
-        main(argument, MUTATIONS)
+    main(sys.argv[1], MUTATIONS)
