@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from packaging.version import Version
@@ -15,7 +15,7 @@ from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedFile, LockedWheel, reason
 from imagegen.plan.lock.resolve import UPLOADS
 from imagegen.supply.compare.difference import rank
-from imagegen.supply.trust.licences import of_wheel, recorded_licence
+from imagegen.supply.trust.licences import of_wheel
 
 _PAGES = "https://deps.dev/pypi"  # of releases on PyPI: licences, advisories, dependencies, and a link to the index
 
@@ -43,11 +43,11 @@ class Pin:
     why: str
 
 
-def packages_of(session: Session, locks: Iterable[Lock]) -> tuple[LockedPackage, ...]:
+def packages_of(session: Session, locks: Iterable[Lock], licences: Mapping[str, Licence]) -> tuple[LockedPackage, ...]:
     """Return the packages of the locks, by name and the newest version first.
 
-    Licences come from scans and earlier lookups in the store, days of upload from those and the harvested metadata:
-    nothing is fetched. The locks may have the wheels of the wheelhouse in place of builds.
+    `licences` are those that are known, by the sha256 of a wheel. Days of upload come from the store and the harvested
+    metadata: nothing is fetched. The locks may have the wheels of the wheelhouse in place of builds.
     """
     found: dict[tuple[str, str, str], list[tuple[Lock, LockedWheel | LockedBuild]]] = {}
     pinned = (replace(part.lock, cell=whole.cell) for whole in locks for part in environments(whole))
@@ -55,14 +55,19 @@ def packages_of(session: Session, locks: Iterable[Lock]) -> tuple[LockedPackage,
         for each in lock.packages:
             key = each.name, each.version, source_of(each)[0]
             found.setdefault(key, []).append((lock, each))
-    rows = [_row(session, source, pins) for (_, _, source), pins in found.items()]
+    rows = [_row(session, source, pins, licences) for (_, _, source), pins in found.items()]
     return tuple(sorted(sorted(rows, key=lambda row: Version(row.version), reverse=True), key=lambda row: row.name))
 
 
-def _row(session: Session, source: str, pins: list[tuple[Lock, LockedWheel | LockedBuild]]) -> LockedPackage:
+def _row(
+    session: Session,
+    source: str,
+    pins: list[tuple[Lock, LockedWheel | LockedBuild]],
+    licences: Mapping[str, Licence],
+) -> LockedPackage:
     newest, package = max(pins, key=lambda pin: pin[0].as_of)
     uploaded = next(filter(None, (_uploaded(session, each) for _, each in pins)), None)
-    licence = next(filter(None, (_licence(session, lock, each) for lock, each in pins)), None)
+    licence = next(filter(None, (_licence(licences, lock, each) for lock, each in pins)), None)
     terms = of_wheel(licence) if licence else None
     return LockedPackage(
         package.name,
@@ -80,9 +85,9 @@ def _days(first: str, last: str) -> int:
     return (dt.date.fromisoformat(last) - dt.date.fromisoformat(first)).days
 
 
-def _licence(session: Session, lock: Lock, package: LockedWheel | LockedBuild) -> Licence | None:
+def _licence(licences: Mapping[str, Licence], lock: Lock, package: LockedWheel | LockedBuild) -> Licence | None:
     wheel = next((each for each in lock.wheels if each.name == package.name), None)  # of a build, what it gave here
-    return recorded_licence(wheel, lock.python, session.store) if wheel else None
+    return licences.get(wheel.file.sha256) if wheel else None
 
 
 def _file(package: LockedWheel | LockedBuild) -> LockedFile:

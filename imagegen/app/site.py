@@ -151,6 +151,7 @@ class CellReport:
     audit: Audit | None
     tag: str  # what a build here calls it
     remote: tuple[str, ...] = ()  # where it is published: by the first tag that moves, and by the one that never does
+    downloads: Mapping[str, tuple[str, bytes]] = field(default_factory=dict)  # what it is -> file name, content
 
 
 @dataclass(frozen=True)
@@ -258,6 +259,7 @@ class CellPage:
     smoke: CheckSummary | None
     history: tuple[LockChange, ...]
     older: bool
+    downloads: tuple[tuple[str, str], ...]  # what it is, and its file name beside the page
 
 
 @dataclass(frozen=True)
@@ -425,6 +427,7 @@ def _sheets(report: SiteReport) -> Iterable[CellPage]:
             smoke=None if sheet.smoke is None else _smoke(sheet.smoke),
             history=sheet.history.steps,
             older=sheet.history.older,
+            downloads=tuple((title, name) for title, (name, _) in sheet.downloads.items()),
         )
 
 
@@ -554,8 +557,9 @@ def render(report: SiteReport) -> dict[str, bytes]:
     template = environment.get_template("unlocked.html.j2")
     for page in whole.unlocked:
         pages[page.href] = template.render(page=page, meaning=MEANINGS[page.state.name], top="../")
-    assets = {name: (shipped("pages") / name).read_bytes() for name in _ASSETS}
-    return {path: text.encode() for path, text in pages.items()} | assets
+    files = {name: (shipped("pages") / name).read_bytes() for name in _ASSETS}
+    files |= {f"cells/{name}": content for each in report.sheets for name, content in each.downloads.values()}
+    return {path: text.encode() for path, text in pages.items()} | files
 
 
 @functools.cache

@@ -17,12 +17,14 @@ from imagegen.app.comparison import comparison_facts
 from imagegen.app.launch import published_repository
 from imagegen.app.nightly import changes
 from imagegen.app.packages import packages_of
+from imagegen.app.publish import expected_digest
 from imagegen.app.unlocked import UnlockedCell
+from imagegen.audit.model import Licence
 from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
 from imagegen.core import data
 from imagegen.core.errors import FetchError, LockError, PublishError, UsageError
 from imagegen.core.text import counted, shown
-from imagegen.image import layers
+from imagegen.image import dockerfile, layers
 from imagegen.plan import lock
 from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock
@@ -31,6 +33,8 @@ from imagegen.plan.rules import unconfirmed
 from imagegen.run.smoke import SmokeReport
 from imagegen.supply.compare.difference import ComparisonFacts
 from imagegen.supply.publish.tags import TagInput, tags
+from imagegen.supply.trust.licences import stored_licences, with_system
+from imagegen.supply.trust.sbom import sbom
 from imagegen.wheels.wheelhouse import with_local_wheels
 
 _COLOUR = {"pass": "green", "skip": "yellow", "fail": "red", "crash": "red"}
@@ -88,8 +92,8 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     The first page proposes an image by GPU, engine, CUDA and Python, with what runs it by digest, and shows why each
     cell has its state. Pages of locked cells show requirements, sizes, results of audit and smoke checks, and the
     history in git; pages of other cells what the matrix requires, and how to lock them; one lists the packages of all
-    locked cells. Pages need no server and no JavaScript, and load nothing from the network. Prints the path of the
-    first page.
+    locked cells. A page of a locked cell has its lock, SBOM and Dockerfile as files beside it. Pages need no server and
+    no JavaScript, and load nothing from the network. Prints the path of the first page.
     """
     site_folder.require_own(output)
     cells = app.matrix.select(pattern, combined=True)
@@ -98,10 +102,12 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     chosen = [cell for cell in cells if cell.id in locks]
     answers = app.cell_answers(cells)
     found = {cell.id: states.state(app, cell, answers[cell.id], read[cell.id]) for cell in cells}
+    whole = [with_local_wheels(locks[cell.id], app.store)[0] for cell in chosen]
+    licences = stored_licences(whole, app.store)
     report = site.SiteReport(
         cells=tuple(cells),
         states=found,
-        sheets=tuple(_sheet(app, cell, locks[cell.id]) for cell in chosen),
+        sheets=tuple(_sheet(app, cell, locks[cell.id], licences) for cell in chosen),
         unlocked=tuple(
             UnlockedCell(
                 cell,
@@ -112,7 +118,7 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
             if cell.id not in locks
         ),
         others=tuple(each for name, each in locks.items() if name not in {cell.id for cell in chosen}),
-        packages=packages_of(app, [with_local_wheels(locks[cell.id], app.store)[0] for cell in chosen]),
+        packages=packages_of(app, whole, licences),
         descriptions=_descriptions(app),
         unconfirmed=unconfirmed(app.matrix.rules, dt.datetime.now(dt.UTC).date()),
     )
@@ -135,7 +141,7 @@ def _descriptions(app: App) -> Mapping[str, str]:
     return {image: app.matrix.select(image, combined=True)[0].description for image in app.matrix.defaults}
 
 
-def _sheet(app: App, cell: Cell, locked: Lock) -> site.CellReport:
+def _sheet(app: App, cell: Cell, locked: Lock, licences: Mapping[str, Licence]) -> site.CellReport:
     whole, lacking = with_local_wheels(locked, app.store)
     tested = states.passed_smoke_report(app, cell, whole)
     return site.CellReport(
@@ -148,7 +154,20 @@ def _sheet(app: App, cell: Cell, locked: Lock) -> site.CellReport:
         audit=audit_report(whole, cell, app.store),
         tag=local_tags(locked)[0],
         remote=_remote(app, cell, locked),
+        downloads=_downloads(app, cell, whole, licences),
     )
+
+
+def _downloads(app: App, cell: Cell, locked: Lock, licences: Mapping[str, Licence]) -> dict[str, tuple[str, bytes]]:
+    """Return what the page of a cell lets readers save: title -> file name, content. Nothing is fetched for it."""
+    found = {"lock": (f"{cell.id}.toml", lock.read_text(app.lock_path(cell)).encode())}
+    if digest := expected_digest(locked, app.store, "zstd"):
+        document = sbom(locked, digest, with_system(locked, licences, app.store))
+        found["SBOM (CycloneDX)"] = (f"{cell.id}.cdx.json", document)
+    if not cell.environments:
+        text = dockerfile.render(locked, local_tags(locked)[0]).dockerfile
+        found["Dockerfile"] = (f"{cell.id}.Dockerfile", text.encode())
+    return found
 
 
 def _remote(app: App, cell: Cell, locked: Lock) -> tuple[str, ...]:

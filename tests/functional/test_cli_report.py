@@ -85,9 +85,16 @@ def test_a_lock_that_cannot_be_read_hides_no_other_cell(run: Run, tmp_path: Path
     index = (tmp_path / "site" / "index.html").read_text()
     assert 'data-state="no known conflict"' in index
     assert "its lock cannot be read" in index
-    pages = {path.stem for path in (tmp_path / "site" / "cells").iterdir()}
-    assert pages == {"cpu-grpo-cpu-py311", "cpu-grpo-cpu-py313", CELL}
+    cells, sound = tmp_path / "site" / "cells", "cpu-grpo-cpu-py311"
+    assert {path.stem for path in cells.glob("*.html")} == {sound, "cpu-grpo-cpu-py313", CELL}
     assert f"imagegen lock {CELL}" in (tmp_path / "site" / site.href(CELL)).read_text()
+    assert (cells / f"{sound}.toml").read_bytes() == (shipped("locks") / f"{sound}.toml").read_bytes()
+    recorded = lock.read(shipped("locks") / f"{sound}.toml").record
+    assert recorded
+    assert recorded.digest in (cells / f"{sound}.cdx.json").read_text()
+    assert "FROM base" in (cells / f"{sound}.Dockerfile").read_text()
+    page = (cells / f"{sound}.html").read_text()
+    assert all(f'<a href="{sound}.{kind}" download>' in page for kind in ("toml", "cdx.json", "Dockerfile"))
 
 
 def test_history_has_the_sentences_of_a_difference(run: Run, tmp_path: Path) -> None:

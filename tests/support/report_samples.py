@@ -83,6 +83,7 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
         audit=AUDIT.as_dict(),
         tag="imagegen/tiny:gpu",
         remote=("ghcr.io/acme/rl/tiny:latest", "ghcr.io/acme/rl/tiny:2026.11.20-torch2.13.0-cu130-py311-1a2b3c4d"),
+        downloads={"lock": ("tiny-gpu.toml", b"version = 1\n"), "SBOM": ("tiny-gpu.cdx.json", b"{}")},
     )
     alone = site.CellReport(
         cell=cpu,

@@ -17,7 +17,6 @@ from imagegen.plan.lock.model import LOCAL, URL, LockedFile, LockedGit, LockedSd
 from imagegen.plan.lock.resolve import UPLOADS
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata
 from imagegen.plan.rules import MetadataCache
-from imagegen.supply.trust import licences
 from tests.support.tiny_lock import LOCK, wheel
 
 
@@ -35,10 +34,9 @@ def test_packages_of_several_locks(session: Session) -> None:
     hydra = wheel("hydra-core", "1.3.2", "f" * 64)
     first = replace(LOCK, wheels=(antlr, hydra, *others))
     UPLOADS.put(session.store, hydra.file.digest, "2026-11-19")
-    licences._LICENCES.put(session.store, hydra.file.digest, Licence(text="MIT"))
     later = replace(LOCK, cell="later", as_of="2026-11-24T00:00:00Z", wheels=(hydra,))
     newer = replace(LOCK, cell="newer", wheels=(wheel("numpy", "2.10.0", "e" * 64),))
-    rows = packages_of(session, [first, later, newer])
+    rows = packages_of(session, [first, later, newer], {hydra.file.sha256: Licence(text="MIT")})
     assert [(row.name, row.version) for row in rows] == [
         ("antlr4-python3-runtime", "4.9.3"), ("hydra-core", "1.3.2"), ("numpy", "2.10.0"), ("numpy", "2.4.6"),
         ("torch", "2.13.0+cpu"),

@@ -67,7 +67,8 @@ def test_the_pages(files: dict[str, bytes], golden: Callable[[str, str], None]) 
     golden("report-unlocked.html", files["cells/tiny-gpu-py312.html"].decode())
     cells = {f"cells/{name}.html" for name in ("tiny-gpu", "tiny-cpu-py311", "tiny-gpu-py312", "worse-cpu")}
     scripts = {"choose.js", "copy.js", "filter.js", "packages.js"}
-    assert set(files) == {"index.html", "packages.html", *cells, "style.css", *scripts}
+    saved = {"cells/tiny-gpu.toml", "cells/tiny-gpu.cdx.json"}
+    assert set(files) == {"index.html", "packages.html", *cells, *saved, "style.css", *scripts}
 
 
 def test_an_image_is_started_by_digest_where_it_is_published(report: site.SiteReport) -> None:

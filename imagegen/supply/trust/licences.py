@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -253,19 +253,31 @@ _THREADS = 8
 
 def read_known_licences(lock: Lock, context: Context) -> KnownLicences:
     """Return the licences that the store and the indexes know; unknown ones are missing. No wheel is fetched."""
-    wheels = distinct_wheels(lock)
-    recorded = {wheel: recorded_licence(wheel, lock.python, context.store) for wheel in wheels}
-    found = {wheel.file.sha256: licence for wheel, licence in recorded.items() if licence}
-    missing = [wheel for wheel in wheels if wheel.file.sha256 not in found and _is_served(wheel)]
-    if missing:
-        with timed(context.progress, f"asking indexes for the licences of {counted(len(missing), 'wheel')}"):
-            found |= _asked(missing, context.store, context.settings)
-    system = known_system(lock, context.store)
-    return KnownLicences(found, system.debs, system.release) if system else KnownLicences(found)
+    known = with_system(lock, stored_licences([lock], context.store), context.store)
+    missing = [wheel for wheel in distinct_wheels(lock) if wheel.file.sha256 not in known.wheels and _is_served(wheel)]
+    if not missing:
+        return known
+    with timed(context.progress, f"asking indexes for the licences of {counted(len(missing), 'wheel')}"):
+        return replace(known, wheels={**known.wheels, **_asked(missing, context.store, context.settings)})
 
 
-def recorded_licence(wheel: LockedWheel, python: str, store: Store) -> Licence | None:
-    """Return what the store knows of the licence, from a scan of the wheel for that Python or from an index."""
+def stored_licences(locks: Iterable[Lock], store: Store) -> dict[str, Licence]:
+    """Return the licences of wheels that the store knows, from scans or from an index, by the wheel's sha256."""
+    wheels = {(wheel.file.sha256, lock.python): wheel for lock in locks for wheel in distinct_wheels(lock)}
+    found: dict[str, Licence] = {}
+    for (sha256, python), wheel in wheels.items():  # scanned perhaps for one of several Pythons alone
+        if sha256 not in found and (licence := _recorded(wheel, python, store)):
+            found[sha256] = licence
+    return found
+
+
+def with_system(lock: Lock, wheels: Mapping[str, Licence], store: Store) -> KnownLicences:
+    """Return the licences of wheels, with those of the lock's base that the store knows."""
+    system = known_system(lock, store)
+    return KnownLicences(wheels, system.debs, system.release) if system else KnownLicences(wheels)
+
+
+def _recorded(wheel: LockedWheel, python: str, store: Store) -> Licence | None:
     if package := scan.recorded_scan(store, wheel, python):
         return package.licence
     return _LICENCES.get(store, wheel.file.digest)
