@@ -151,7 +151,7 @@ def test_bad_input_of_the_command(run: Run) -> None:
         (["cpu-grpo", "--for", "docker", "--gpus", "1"], "usage-no-gpus"),
         (["cpu-grpo", "--for", "kuberay"], "usage-no-ray"),
         (["hopper-*", "--for", "docker"], "usage-several-cells"),
-        (["hopper-vllm-cu128-py311", "--for", "docker"], "lock-no-record"),
+        (["hopper-vllm-cu130-py311-flash-attn", "--for", "docker"], "lock-no-record"),
     ):
         ended = run("launch", *arguments)
         assert ended.code not in (0, None)
