@@ -1,18 +1,30 @@
-"""Files of matrices/ that a command writes: one image each, tried before it is written, and never another one's."""
+"""Entries that a command writes below matrices/: one image each, tried before it is written, and never another one's.
+
+`lock_changed` writes an image with changes as an entry that extends it, together with its first lock.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import yaml
+from packaging.utils import canonicalize_name
 from pydantic import TypeAdapter, ValidationError
 
+from imagegen.app.check_locks import LockedImage
+from imagegen.app.lock import lock_image
 from imagegen.app.session import Session
 from imagegen.core import data
 from imagegen.core import types as t
-from imagegen.core.errors import UsageError
+from imagegen.core.errors import MatrixErrors, UsageError
+from imagegen.core.types import parse_requirement
+from imagegen.plan.matrix.model import Cell
+from imagegen.wheels.resolve.options import LockOptions
 
 
 def entry_path(session: Session, name: str, mark: str) -> Path:
@@ -51,3 +63,98 @@ def write_entry(path: Path, text: str) -> None:
         data.write(path, text.encode())
     except OSError as error:
         raise UsageError(f"{path} cannot be written", code="usage-unwritable", why=error.strerror) from error
+
+
+_MARK = "# Written by `imagegen lock --name`, which replaces this file; remove this line to keep it as your own.\n"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes of an image, as the options of `imagegen lock` give them: PEP 508 requirements, and names."""
+
+    pins: tuple[str, ...] = ()  # with a version
+    additions: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()  # of Debian
+    removals: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.pins or self.additions or self.packages or self.removals)
+
+
+def lock_changed(
+    session: Session, parent: Cell, name: str, changes: Changes, options: LockOptions, *, record: bool
+) -> LockedImage:
+    """Lock the image `name`, which is `parent` with the changes, and write its entry to matrices/<name>.yaml.
+
+    The entry is written after the lock, so that a lock that fails leaves nothing. Raises UsageError for changes that do
+    not fit the parent, and for a name that is taken; and as `lock_image`.
+    """
+    path = entry_path(session, name, _MARK)
+    entry = _entry(session, parent, changes)
+    text = _text(name, {"override": True, **entry} if path.exists() else entry)
+    with trial(session, path, text) as derived:
+        try:
+            cell = derived.matrix.select_one(name)
+        except MatrixErrors as error:
+            raise UsageError(
+                f"the changes do not fit {parent.image}",
+                code="usage-changes-invalid",
+                why="; ".join(each.what for each in error.errors),
+                fix=error.errors[0].fix,
+            ) from error
+        lock_path = session.lock_path(cell)
+        before = lock_path.read_bytes() if lock_path.exists() else None
+        locked = lock_image(derived, cell, options, record=record)
+    try:
+        write_entry(path, _MARK + _text(name, entry))
+    except UsageError:
+        if before is None:
+            lock_path.unlink()
+        else:
+            data.write(lock_path, before)
+        raise
+    session.progress.say(f"{path}: {cell.description}")
+    return locked
+
+
+def _text(name: str, entry: dict[str, Any]) -> str:
+    return yaml.safe_dump({"images": {name: entry}}, sort_keys=False, allow_unicode=True, width=110)
+
+
+def _entry(session: Session, parent: Cell, changes: Changes) -> dict[str, Any]:
+    """The entry of the changed image. A parent that is not the default cell of its image gives its axes."""
+    default = session.matrix.select_one(parent.image)
+    axes = {axis: [value] for axis, value in parent.axes.items() if value != default.axes[axis]}
+    components = dict(_components(session, parent, changes))
+    reason = f"Added to {parent.image} with `imagegen lock --package`."
+    parts = {
+        "axes": axes,
+        "components": components,
+        "packages": dict.fromkeys(changes.packages, reason),
+        "without": list(changes.removals),
+    }
+    return {"extends": parent.image, **{key: value for key, value in parts.items() if value}}
+
+
+def _components(session: Session, parent: Cell, changes: Changes) -> Iterator[tuple[str, dict[str, Any]]]:
+    names = {each.package: name for name, each in session.matrix.components.items()}
+    before = {each.component.package: each for each in parent.requirements}
+    for option, text in (*(("--set", each) for each in changes.pins), *(("--add", each) for each in changes.additions)):
+        try:
+            required = parse_requirement(text)
+        except ValueError as error:
+            raise UsageError(f"{option}: {error}", code="usage-changes-invalid") from error
+        if required.url or required.marker or (option == "--set" and not required.specifier):
+            fix = "as in vllm==0.26.0; a package without a version is added with --add"
+            what = f"{option} takes a name and a version, not {text!r}"
+            raise UsageError(what, code="usage-changes-invalid", fix=fix)
+        package = canonicalize_name(required.name)
+        old = before.get(package)
+        use: dict[str, Any] = {"version": str(required.specifier)} if required.specifier else {}
+        if extras := sorted({*required.extras, *(old.extras if old else ())}):
+            use["extras"] = extras
+        if old and old.from_source:
+            use["from_source"] = True
+        if package in names:
+            use["because"] = f"Changed in {parent.image} with `imagegen lock {option}`."
+        yield names.get(package, package), use

@@ -26,7 +26,7 @@ from imagegen.image.inventory.layers import LayeredTree
 from imagegen.image.inventory.tree import FileTree
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR
 from imagegen.plan.matrix.model import Base, ConfigName
-from imagegen.plan.projects import choices
+from imagegen.plan.projects import entry
 from imagegen.plan.projects.model import COMMIT, OWN_PACKAGE, Omission, PackagePin, Recovered
 from imagegen.plan.projects.names import describes_base
 
@@ -71,7 +71,7 @@ def import_image(session: Session, reference: str, name: str | None) -> Imported
     asked = [(f"=={main.python}.*", source)] if main.python else []
     python = choose_python(session, asked, place)
     found = _recovered(contents, distributions(tree, main), variables, place)
-    base = choices.platform(found, python, known_facts(session)).base
+    base = entry.platform(found, python, known_facts(session)).base
     found = _with_system(
         found, tree, next(each.base for each in session.matrix.all_cells if each.base.name == base), place
     )

@@ -26,8 +26,8 @@ from imagegen.core.types import parse_requirement
 from imagegen.image.layers.plan import ROOT
 from imagegen.image.layers.wheel import PREFIX
 from imagegen.plan.matrix.model import NO_CUDA, Cell, StackFile, cuda_version
-from imagegen.plan.projects import choices, conda, dockerfile, entry, locks, requirements
-from imagegen.plan.projects.choices import TORCH, ImagePlatform, Known
+from imagegen.plan.projects import conda, dockerfile, entry, locks, requirements
+from imagegen.plan.projects.entry import TORCH, ImagePlatform, Known
 from imagegen.plan.projects.model import (
     OWN_PACKAGE,
     DeclaringFile,
@@ -111,7 +111,7 @@ def write_imported(
     session: Session,
     image: str,
     found: Recovered,
-    python: choices.Choice,
+    python: entry.Choice,
     name: str,
     source: Location,
     stack: StackFile | None = None,
@@ -123,7 +123,7 @@ def write_imported(
     """
     path = entry_path(session, image, entry.MARK)
     found = found.as_stack() if stack else found
-    platform = choices.platform(found, python, known_facts(session), is_locked=bool(stack))
+    platform = entry.platform(found, python, known_facts(session), is_locked=bool(stack))
     omissions = (*found.omissions, *_of_platform(session, found, platform))
     if not (found.pins or found.debian):
         raise _empty(source, omissions, found.other_stages)
@@ -318,14 +318,14 @@ def _asked_python(source: Path, file: DeclaringFile) -> list[tuple[str, str]]:
     return asked
 
 
-def choose_python(session: Session, asked: Sequence[tuple[str, str]], where: Location) -> choices.Choice:
+def choose_python(session: Session, asked: Sequence[tuple[str, str]], where: Location) -> entry.Choice:
     """Return the value of the axis python that all specifiers of `asked` admit, each with its source in words.
 
     Raises ProjectFileError where there is none.
     """
     made = {each.python for each in session.matrix.interpreters.values()}
     values = [each for each in session.matrix.axes["python"] if each in made]
-    return choices.choose_python(asked, values, _versions(session), _own_python(session), where)
+    return entry.choose_python(asked, values, _versions(session), _own_python(session), where)
 
 
 def known_facts(session: Session) -> Known:
@@ -339,7 +339,7 @@ def known_facts(session: Session) -> Known:
 
 def _torch_cuda(session: Session, pin: PackagePin) -> str | None:
     """Return the CUDA release of PyPI's build of the torch that an exact pin is, or requires exactly."""
-    version = choices.exact_version(pin.specifier)
+    version = entry.exact_version(pin.specifier)
     known = session.metadata.of(pin.package)
     release = known.package.releases.get(version.public) if known and version else None
     if release is None:
@@ -352,7 +352,7 @@ def _torch_cuda(session: Session, pin: PackagePin) -> str | None:
 
 def _required_torch(session: Session, pin: PackagePin) -> str | None:
     """Return the specifier of torch that the release of an exact pin requires; None where there is none, or several."""
-    version, known = choices.exact_version(pin.specifier), session.metadata.of(pin.package)
+    version, known = entry.exact_version(pin.specifier), session.metadata.of(pin.package)
     release = known.package.releases.get(version.public) if known and version else None
     texts = itertools.chain(release.requires or (), *release.extras.values()) if release else ()
     exact = {str(each.specifier) for each in map(parse_requirement, texts) if each.name == TORCH}
@@ -362,7 +362,7 @@ def _required_torch(session: Session, pin: PackagePin) -> str | None:
 def _without_replaced_torch(session: Session, found: Recovered) -> Recovered:
     """Return the packages without a base image's torch that another one excludes: pip replaces it and its CUDA."""
     torch = next((pin for pin in found.pins if pin.package == TORCH and pin.is_replaceable), None)
-    version = choices.exact_version(torch.specifier) if torch else None
+    version = entry.exact_version(torch.specifier) if torch else None
     required = [text for pin in found.pins if pin is not torch and (text := _required_torch(session, pin))]
     if torch is None or version is None or all(SpecifierSet(text).contains(version) for text in required):
         return found

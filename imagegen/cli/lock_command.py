@@ -69,7 +69,7 @@ def command(
         results = check_locks(app, cells)
     elif name is not None:
         # late, here and below: a check needs nothing of what resolves and builds
-        from imagegen.app.derive import Changes, lock_changed
+        from imagegen.app.entries import Changes, lock_changed
 
         changes = Changes(pins, additions, debs, removals)
         results = [lock_changed(app, app.matrix.select_one(cell), name, changes, options, record=record)]

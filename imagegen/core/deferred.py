@@ -1,15 +1,18 @@
-"""Frozen dataclasses that get their methods when one is first used: for modules of data that commands read ready-made.
+"""Work that waits for a first use: a command pays at its start for no more than it needs.
 
-`dataclasses.dataclass` compiles six methods of each class when its module is imported, half a millisecond. A command
-that reads a matrix and a lock from the cache of results (compiled.py) uses nearly none of them: it unpickles instances
-and reads their attributes. Here the standard library's decorator runs at the first call of a method, or at the first
-look at the fields.
+Frozen dataclasses get their methods then. `dataclasses.dataclass` compiles six methods of each class when its module is
+imported, half a millisecond. A command that reads a matrix and a lock from the cache of results (compiled.py) uses
+nearly none of them: it unpickles instances and reads their attributes. Here the standard library's decorator runs at
+the first call of a method, or at the first look at the fields.
+
+`lazy_names` imports the modules behind a package's names.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -85,3 +88,15 @@ else:
         if cls is None and frozen and not options:
             return _deferred
         return dataclasses.dataclass(cls, frozen=frozen, **options)
+
+
+def lazy_names(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
+    """Return the `__getattr__` (PEP 562) of a package: `modules` maps each of its modules to names of it."""
+    places = {name: module for module, names in modules.items() for name in names}
+
+    def load(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{places[name]}"), name)
+
+    return load

@@ -9,10 +9,10 @@ from pathlib import Path
 import imagegen.incontainer
 
 sys.path.insert(0, str(Path(imagegen.incontainer.__file__).parent))
-from smoke import prime_run
+from smoke.checks import prime_trainer
 
 
 def test_they_are_none_that_the_kernel_gives_to_clients() -> None:
-    ports = astuple(prime_run.free_ports())
+    ports = astuple(prime_trainer.free_ports())
     assert len({number for port in ports for number in (port, port + 1)}) == 2 * len(ports)
     assert all(1024 < port < 32767 for port in ports)

@@ -38,14 +38,14 @@ EXPECTED = {
 
 
 def main(name: str, variant: str = "grpo") -> None:
-    from smoke import prime_run  # of the image's checks
+    from smoke.checks import prime_trainer  # of the image's checks
     from trainer_mutations import report  # type: ignore[import-not-found]  # it lies beside this file there
 
     if name == "dead-reward":
-        prime_run.ENVIRONMENT = prime_run.ENVIRONMENT.partition("def score")[0] + (
+        prime_trainer.ENVIRONMENT = prime_trainer.ENVIRONMENT.partition("def score")[0] + (
             "def score(answer: str) -> float:\n    return 0.0\n"
         )
-    report(name, FAULTS, EXPECTED[name], lambda spec: prime_run.check_variant(spec, variant), variant)
+    report(name, FAULTS, EXPECTED[name], lambda spec: prime_trainer.check_variant(spec, variant), variant)
 
 
 if __name__ == "__main__":

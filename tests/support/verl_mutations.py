@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from smoke import verl_run
+from smoke.checks import verl_trainer
 from trainer_mutations import report
 
 FAULTS = {
@@ -48,12 +48,12 @@ EXPECTED = {
 
 def main(name: str, variant: str = "grpo") -> None:
     if name == "dead-reward":
-        verl_run.REWARD = (
+        verl_trainer.REWARD = (
             "def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_):\n    return 0.0\n"
         )
     if name == "no-generation-prompt":
-        verl_run.TEMPLATE = verl_run.TEMPLATE.partition("{% if")[0]
-    report(name, FAULTS, EXPECTED[name], lambda spec: verl_run.check_variant(spec, variant), variant)
+        verl_trainer.TEMPLATE = verl_trainer.TEMPLATE.partition("{% if")[0]
+    report(name, FAULTS, EXPECTED[name], lambda spec: verl_trainer.check_variant(spec, variant), variant)
 
 
 if __name__ == "__main__":

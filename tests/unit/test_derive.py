@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.app import derive
+from imagegen.app import entries
 from imagegen.app.check_locks import LockedImage
-from imagegen.app.derive import Changes, lock_changed
+from imagegen.app.entries import Changes, lock_changed
 from imagegen.app.session import Session
 from imagegen.core.errors import ImagegenError, LockError, UsageError
 from imagegen.core.progress import Quiet
@@ -32,7 +32,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path.write_text("\n".join([*pins, *cell.packages]))
         return LockedImage(cell, path, cast("Any", None), changed=not record)
 
-    monkeypatch.setattr(derive, "lock_image", lock_image)
+    monkeypatch.setattr(entries, "lock_image", lock_image)
     return tmp_path
 
 

@@ -14,7 +14,6 @@ PACKAGE = ROOT / "imagegen"
 # From the bottom up: a module may import only modules of its own entry and of those above it in this list.
 # The entry of a module is the longest one that is a prefix of its name.
 ORDER = [
-    "core.lazy",
     "core.deferred",
     "core.text",
     "core.types",

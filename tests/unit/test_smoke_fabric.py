@@ -17,8 +17,7 @@ import imagegen.incontainer
 sys.path.insert(0, str(Path(imagegen.incontainer.__file__).parent))  # as in a container, where the folder is copied to
 
 from smoke import fabric
-from smoke.fabric import Surroundings
-from smoke.nccl_log import PROBLEMS, Log, last_warning, parse
+from smoke.fabric import PROBLEMS, Log, Surroundings, last_warning, parse
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "nccl"
 NVLINK = ("NVLink 4 x 18", 450.0)

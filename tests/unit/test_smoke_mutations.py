@@ -10,12 +10,7 @@ from imagegen.incontainer.smoke.table import CHECKS
 
 TESTS = Path(__file__).parents[1]
 # Check -> the module below `smoke` with its judgements, where that is shared.
-JUDGED_BY = {
-    "prime_trainer": "prime_run",
-    "rollout_sglang": "rollout",
-    "rollout_vllm": "rollout",
-    "verl_trainer": "verl_run",
-}
+JUDGED_BY = {"rollout_engine": "rollout"}
 # Tests of their own show that these fail, or runs on a GPU (docs/internals/measurements.md).
 WITHOUT = {"conv1d", "cuda", "environment", "flash_attn", "imports", "pip", "verl_config", "versions"}
 BY_HAND = {"apex", "transformer_engine"}  # need a GPU: docs/internals/measurements.md has their runs

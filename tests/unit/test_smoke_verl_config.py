@@ -15,7 +15,7 @@ HOME = Path(imagegen.incontainer.__file__).parent
 sys.path.insert(0, str(HOME))  # as in a container, where the folder `suite` is copied to
 
 from smoke.checks import verl_config  # noqa: E402
-from smoke.lazy import Import, imports_of  # noqa: E402
+from smoke.checks.verl_config import Import, imports_of  # noqa: E402
 from smoke.program import Findings, Spec  # noqa: E402
 
 METADATA = """Metadata-Version: 2.1

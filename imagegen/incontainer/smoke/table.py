@@ -81,8 +81,8 @@ CHECKS = (
     Check(
         "trl-vllm-grpo", "trl_vllm", "TRL's GRPOTrainer learns with vLLM", 1800, _TRL_VLLM, "cuda", without=_OTHER_TRL
     ),
-    Check("rollout-vllm", "rollout_vllm", "GRPO learns with vLLM as its sampler", 1800, _VLLM, "cuda"),
-    Check("rollout-sglang", "rollout_sglang", "GRPO learns with SGLang as its sampler", 1800, _SGLANG, "cuda"),
+    Check("rollout-vllm", "rollout_engine", "GRPO learns with vLLM as its sampler", 1800, _VLLM, "cuda"),
+    Check("rollout-sglang", "rollout_engine", "GRPO learns with SGLang as its sampler", 1800, _SGLANG, "cuda"),
     Check("verl-grpo", "verl_trainer", "verl's trainer learns, with FSDP", 1800, _VERL_RUN, "cuda"),
     Check("verl-gspo", "verl_trainer", "the same with GSPO", 1800, _VERL_RUN, "cuda"),
     Check("verl-lora", "verl_trainer", "the same with a LoRA adapter", 1800, _VERL_LORA, "cuda"),

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from imagegen.core.lazy import lazy_names
+from imagegen.core.deferred import lazy_names
 
 if TYPE_CHECKING:
     from imagegen.plan.lock.builds import fetch_sources, require_unchanged, with_built_wheels

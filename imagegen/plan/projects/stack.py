@@ -27,8 +27,15 @@ from imagegen.plan.lock.recipes import no_wheel, pyproject
 from imagegen.plan.lock.resolution_inputs import Attempts
 from imagegen.plan.lock.resolve import Pinned, Remote
 from imagegen.plan.lock.sources import Finder, RequiredFile
-from imagegen.plan.lock.uv_lock import DistributionFile, GitCommit, Root, UvPackage
-from imagegen.plan.lock.uv_project import ProjectContents, commit_source, route
+from imagegen.plan.lock.uv_lock import (
+    DistributionFile,
+    GitCommit,
+    ProjectContents,
+    Root,
+    UvPackage,
+    commit_source,
+    route,
+)
 from imagegen.plan.matrix.model import Cell, Component, GitSource, Requirement, Sdist, StackFile
 from imagegen.plan.projects.locks import PylockFile, UvLockFile, read_pylock, read_uv_lock
 from imagegen.plan.projects.model import MarkerTarget, read_text

@@ -54,16 +54,15 @@ from imagegen.plan.lock.resolution_inputs import (
 )
 from imagegen.plan.lock.resolve import UPLOADS, Pinned, Remote, ResolveRequest, resolve
 from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel
-from imagegen.plan.lock.uv_project import ProjectContents, UvProject
+from imagegen.plan.lock.uv_lock import ProjectContents, UvProject
 from imagegen.plan.matrix.model import Cell, GitSource, Requirement, Rule, Sdist
 from imagegen.plan.projects.stack import ProjectStack, with_needed_recipes
 from imagegen.plan.rules import Facts, facts_of_lock, minimum_version, rule_constraints
 from imagegen.wheels.find import WheelRequirement
 from imagegen.wheels.resolve import copies, patches
-from imagegen.wheels.resolve.addresses import wheels_by_address
 from imagegen.wheels.resolve.candidates import COMPILED, WheelSelector, wheel_of
 from imagegen.wheels.resolve.options import LockOptions
-from imagegen.wheels.resolve.own import OwnPackageBuilder, with_own_wheels
+from imagegen.wheels.resolve.own import OwnPackageBuilder, wheels_by_address, with_own_wheels
 from imagegen.wheels.resolve.previous import (
     added_packages,
     base_of,

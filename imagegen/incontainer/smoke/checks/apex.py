@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 from smoke.checks.attention import TOLERANCE
-from smoke.kernels import Kernel, compare, judge
+from smoke.measure import Kernel, compare, judge
 from smoke.program import Details, Findings, Spec, step
 from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm

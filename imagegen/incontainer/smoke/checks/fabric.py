@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 from smoke import fabric
-from smoke.nccl_log import Log, last_warning, parse
+from smoke.fabric import Log, last_warning, parse
 from smoke.program import Details, Failed, Findings, Spec, step
 from torch import distributed as dist
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, spawn

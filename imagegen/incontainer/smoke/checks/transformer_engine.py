@@ -6,7 +6,7 @@ import math
 
 import torch
 from smoke.checks import attention
-from smoke.kernels import Kernel, compare
+from smoke.measure import Kernel, compare
 from smoke.program import Details, Findings, Spec
 from torch import Tensor
 from torch.nn.functional import rms_norm, silu

@@ -17,13 +17,14 @@ import imagegen.incontainer
 
 sys.path.insert(0, str(Path(imagegen.incontainer.__file__).parent))  # as in a container, where `smoke` is copied to
 
-from smoke import prime_run, program
+from smoke import program
+from smoke.checks import prime_trainer
 from smoke.table import CHECKS
 
 from tests.support.prime_mutations import EXPECTED, FAULTS
 
-PORTS = prime_run.Ports(engine=4000, environment=4010, transport=4020, broadcast=4030)
-STEPS = prime_run.STEPS
+PORTS = prime_trainer.Ports(engine=4000, environment=4010, transport=4020, broadcast=4030)
+STEPS = prime_trainer.STEPS
 
 
 def metrics(number: int, **changed: float) -> dict[str, float]:
@@ -43,8 +44,8 @@ def metrics(number: int, **changed: float) -> dict[str, float]:
 
 
 def sound() -> Any:
-    answers = [prime_run.Answer("3", "ab\x01d", 0.75)]
-    return prime_run.Run(0, [metrics(number) for number in range(1, STEPS + 1)], answers, 0.2, "the log")
+    answers = [prime_trainer.Answer("3", "ab\x01d", 0.75)]
+    return prime_trainer.Run(0, [metrics(number) for number in range(1, STEPS + 1)], answers, 0.2, "the log")
 
 
 def all_steps(**changed: float) -> Callable[[Any], Any]:
@@ -92,11 +93,11 @@ FINDINGS: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
 
 def test_each_variant_is_a_check() -> None:
     rows = {check.name: check.gpus for check in CHECKS if check.module == "prime_trainer"}
-    assert rows == {f"prime-rl-{name}": variant.gpus for name, variant in prime_run.VARIANTS.items()}
+    assert rows == {f"prime-rl-{name}": variant.gpus for name, variant in prime_trainer.VARIANTS.items()}
 
 
 def test_a_sound_run_passes() -> None:
-    details = prime_run.judge(sound())
+    details = prime_trainer.judge(sound())
     assert details["reward"][0] == 0.42
     assert len(details["mismatch_kl"]) == STEPS
 
@@ -105,15 +106,15 @@ def test_a_sound_run_passes() -> None:
 def test_a_fault_is_found(fault: str) -> None:
     change, expected = FINDINGS[fault]
     with pytest.raises(program.Failed) as caught:
-        prime_run.judge(change(sound()))
+        prime_trainer.judge(change(sound()))
     assert set(caught.value.details["wrong"]) == expected
     assert caught.value.details["log"] == "the log"
 
 
-@pytest.mark.parametrize("name", prime_run.VARIANTS)
+@pytest.mark.parametrize("name", prime_trainer.VARIANTS)
 def test_the_configuration_is_toml(name: str) -> None:
-    variant = prime_run.VARIANTS[name]
-    found = tomllib.loads(prime_run.configuration(Path("/r"), variant, PORTS))
+    variant = prime_trainer.VARIANTS[name]
+    found = tomllib.loads(prime_trainer.configuration(Path("/r"), variant, PORTS))
     assert found["max_steps"] == STEPS
     assert found["model"]["name"] == "/r/model"
     assert found["weight_broadcast"]["type"] == variant.broadcast
@@ -122,18 +123,18 @@ def test_the_configuration_is_toml(name: str) -> None:
     assert found["orchestrator"]["model"]["client"]["base_url"] == f"http://127.0.0.1:{PORTS.engine}/v1"
     assert found["orchestrator"]["batch_size"] % found["orchestrator"]["group_size"] == 0
     [source] = found["orchestrator"]["train"]["source"]
-    assert source["env"]["taskset"]["id"] == prime_run.TASKSET
+    assert source["env"]["taskset"]["id"] == prime_trainer.TASKSET
 
 
 def test_the_environment_is_python() -> None:
-    classes = [node.name for node in ast.parse(prime_run.ENVIRONMENT).body if isinstance(node, ast.ClassDef)]
+    classes = [node.name for node in ast.parse(prime_trainer.ENVIRONMENT).body if isinstance(node, ast.ClassDef)]
     assert classes == ["DigitTask", "DigitTaskset", "DigitHarness"]
 
 
 def test_lines_of_both_processes_are_one_step() -> None:
     rows = [{"step": 2, "loss/mean": 0.5}, {"step": 1, "loss/mean": 1.0}, {"step": 2, "off_policy/max": 1.0}]
     text = "".join(json.dumps(row) + "\n" for row in rows)
-    assert prime_run.read_metrics(text) == [
+    assert prime_trainer.read_metrics(text) == [
         {"step": 1, "loss/mean": 1.0},
         {"step": 2, "loss/mean": 0.5, "off_policy/max": 1.0},
     ]
@@ -146,7 +147,7 @@ def test_answers_of_traces(tmp_path: Path) -> None:
     }
     path = tmp_path / "traces.jsonl"
     path.write_text(json.dumps({"traces": [trace]}) + "\n", encoding="utf-8")
-    assert list(prime_run.answers(path)) == [prime_run.Answer("7", "", 0.25)]
+    assert list(prime_trainer.answers(path)) == [prime_trainer.Answer("7", "", 0.25)]
 
 
 def test_logs_without_colours(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_logs_without_colours(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    assert list(prime_run.log_tails(tmp_path)) == ["b.log:", "1", "envs/train/a.log:", "2"]
+    assert list(prime_trainer.log_tails(tmp_path)) == ["b.log:", "1", "envs/train/a.log:", "2"]
 
 
 def test_each_mutation_expects_what_a_run_can_show() -> None:
@@ -173,4 +174,4 @@ def test_an_answer_without_text_has_no_content() -> None:
     question, empty = {"role": "user", "content": "4"}, {"role": "assistant"}  # as verifiers 0.3.1 writes it
     nodes = [{"message": question}, {"message": empty}]
     trace = {"nodes": nodes, "rewards": {"printable": {"score": 0.0, "weight": 1.0}}}
-    assert prime_run.answer_of(trace) == prime_run.Answer("4", "", 0.0)
+    assert prime_trainer.answer_of(trace) == prime_trainer.Answer("4", "", 0.0)

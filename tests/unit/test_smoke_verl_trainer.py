@@ -14,10 +14,11 @@ import imagegen.incontainer
 
 sys.path.insert(0, str(Path(imagegen.incontainer.__file__).parent))  # as in a container, where `suite` is copied to
 
-from smoke import program, verl_run
+from smoke import program
+from smoke.checks import verl_trainer
 from smoke.table import CHECKS
 
-VARIANT = verl_run.Variant(steps=4, rise=0.09)
+VARIANT = verl_trainer.Variant(steps=4, rise=0.09)
 
 
 def metrics(number: int, **changed: float | None) -> dict[str, float | None]:
@@ -34,8 +35,8 @@ def metrics(number: int, **changed: float | None) -> dict[str, float | None]:
 
 
 def sound() -> Any:
-    answers = [{"input": verl_run.expected_text("3"), "output": "ab\x01d", "score": 0.75}]
-    return verl_run.Run(0, [metrics(number) for number in range(4)], answers, 0.2, "the log")
+    answers = [{"input": verl_trainer.expected_text("3"), "output": "ab\x01d", "score": 0.75}]
+    return verl_trainer.Run(0, [metrics(number) for number in range(4)], answers, 0.2, "the log")
 
 
 def all_steps(**changed: float) -> Callable[[Any], Any]:
@@ -93,11 +94,11 @@ FAULTS: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
 
 def test_each_variant_is_a_check() -> None:
     rows = {check.name: check.gpus for check in CHECKS if check.module == "verl_trainer"}
-    assert rows == {f"verl-{name}": variant.gpus for name, variant in verl_run.VARIANTS.items()}
+    assert rows == {f"verl-{name}": variant.gpus for name, variant in verl_trainer.VARIANTS.items()}
 
 
 def test_a_sound_run_passes() -> None:
-    details = verl_run.judge(sound(), VARIANT)
+    details = verl_trainer.judge(sound(), VARIANT)
     assert details["score"] == [0.4, 0.45, 0.5, 0.55]
     assert details["correlation"] == 0.99997
 
@@ -106,16 +107,16 @@ def test_a_sound_run_passes() -> None:
 def test_a_fault_is_found(fault: str) -> None:
     change, expected = FAULTS[fault]
     with pytest.raises(program.Failed) as caught:
-        verl_run.judge(change(sound()), VARIANT)
+        verl_trainer.judge(change(sound()), VARIANT)
     assert set(caught.value.details["wrong"]) == expected
     assert caught.value.details["log"] == "the log"
 
 
 def test_an_adapter_must_have_left_zero() -> None:
     adapter = replace(VARIANT, rise=0.0, adapter=True)
-    verl_run.judge(replace(sound(), learned=1e-4), adapter)
+    verl_trainer.judge(replace(sound(), learned=1e-4), adapter)
     with pytest.raises(program.Failed) as caught:
-        verl_run.judge(replace(sound(), learned=0.0), adapter)
+        verl_trainer.judge(replace(sound(), learned=0.0), adapter)
     assert set(caught.value.details["wrong"]) == {"checkpoint"}
 
 
@@ -124,19 +125,19 @@ def test_a_name_with_a_repeated_prefix_is_the_same_metric() -> None:
     doubled = [
         {f"actor/{key}" if key == "actor/pg_loss" else key: v for key, v in each.items()} for each in run.metrics
     ]
-    verl_run.judge(replace(run, metrics=doubled), VARIANT)
+    verl_trainer.judge(replace(run, metrics=doubled), VARIANT)
 
 
 def test_lines_end_at_line_feeds_alone(tmp_path: Path) -> None:
     path = tmp_path / "1.jsonl"
     path.write_text('{"output": "a\x85b\u2028c"}\n{"output": "d"}\n', encoding="utf-8")
-    assert [line["output"] for line in verl_run._lines(path)] == ["a\x85b\u2028c", "d"]
+    assert [line["output"] for line in verl_trainer._lines(path)] == ["a\x85b\u2028c", "d"]
 
 
 def test_ray_has_the_cpus_that_verl_reserves() -> None:
     """Too few and verl waits for ever: 3 for each GPU, one each for TransferQueue's controller and storage units."""
-    for variant in verl_run.VARIANTS.values():
-        given = [each.split("=", 1) for each in verl_run.arguments(Path("/tmp"), variant, "vllm")]
+    for variant in verl_trainer.VARIANTS.values():
+        given = [each.split("=", 1) for each in verl_trainer.arguments(Path("/tmp"), variant, "vllm")]
         values = {key.lstrip("+"): value for key, value in given}
         units = int(values["transfer_queue.backend.SimpleStorage.num_data_storage_units"])
         assert int(values["ray_kwargs.ray_init.num_cpus"]) >= 3 * variant.gpus + 1 + units
