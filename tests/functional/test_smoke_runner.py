@@ -191,9 +191,9 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 sys.modules["smoke.engines"] = SimpleNamespace(ALONE={})  # the module itself needs torch
-from smoke import verl_run
-verl_run.RAY_LOGS = Path("ray")
-found = verl_run.run(Path.cwd(), [], verl_run.VARIANTS["grpo"])
+from smoke.checks import verl_trainer
+verl_trainer.RAY_LOGS = Path("ray")
+found = verl_trainer.run(Path.cwd(), [], verl_trainer.VARIANTS["grpo"])
 assert found.exit_code is None and found.metrics == [], found
 sys.stdout.write(found.log)
 """
