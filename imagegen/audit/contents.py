@@ -126,7 +126,7 @@ def _imports(subject: Subject) -> Iterator[Finding]:
     required = {name.replace(".", "/") for names in promised.values() for name in names}
     if not required:
         return
-    there = set(_modules(subject.packages, {path.partition("/")[0] for path in required}))
+    there = _modules(subject.packages, {path.partition("/")[0] for path in required})
     for package in subject.packages:
         missing = [name for name in promised[package.name] if name.replace(".", "/") not in there]
         if missing and package.files:
@@ -134,18 +134,20 @@ def _imports(subject: Subject) -> Iterator[Finding]:
             yield Finding(Severity.ERROR, "import-missing", str(package), None, evidence)
 
 
-def _modules(packages: Iterable[Package], tops: set[str]) -> Iterator[str]:
+def _modules(packages: Iterable[Package], tops: set[str]) -> set[str]:
     """Modules and packages, with slashes for dots, that lie under the top-level names; folders count as packages."""
+    found: set[str] = set()
     for package in packages:
         for path in package.files:
             if path.partition("/")[0].partition(".")[0] not in tops:
                 continue
             folder, _, _ = path.rpartition("/")
             if path.endswith(".py") or _is_library(path):
-                yield f"{folder}/{_stem(path)}" if folder else _stem(path)
-            while folder:
-                yield folder
+                found.add(f"{folder}/{_stem(path)}" if folder else _stem(path))
+            while folder and folder not in found:  # the folders above one that was found are found too
+                found.add(folder)
                 folder, _, _ = folder.rpartition("/")
+    return found
 
 
 def _is_native(file: File) -> bool:

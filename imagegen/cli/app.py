@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,6 +19,10 @@ from imagegen.app.session import Session
 from imagegen.core import data
 from imagegen.core.errors import ImagegenError, UsageError
 from imagegen.core.progress import Terminal
+from imagegen.core.text import shown
+
+if TYPE_CHECKING:
+    from imagegen.run.smoke import SmokeReport
 
 _UNCUT = 10_000  # columns: more than any row of a table has
 
@@ -129,6 +133,40 @@ def _joined(row: Sequence[Text], widths: Sequence[int], console: Console) -> Ite
             line += part + Text(" " * (width - part.cell_len) + _GAP)
         line.rstrip()
         yield line
+
+
+# Results of commands: lines and tables, the checks of an image, files of reports.
+
+_COLOUR = {"pass": "green", "skip": "yellow", "fail": "red", "crash": "red"}
+
+
+def print_report(console: Console, report: SmokeReport) -> None:
+    """Print one row per check, and the count of skipped ones."""
+    table = Table("check", "result", "time", "", wraps=("",))
+    for result in report.results:
+        status = Text(result.status, style=_COLOUR[result.status])
+        table.add_row(result.check, status, f"{result.seconds:.1f} s", shown(result.explanation))
+    table.print(console)
+    console.print(", ".join(f"{count} {status}" for status, count in report.counts.items() if count))
+
+
+def print_lines(console: Console, lines: Iterable[str | Table]) -> None:
+    """Print lines and tables, one after the other."""
+    for line in lines:
+        if isinstance(line, Table):
+            line.print(console)
+        else:
+            console.print(line, soft_wrap=True)
+
+
+def check_writable(file: Path) -> None:
+    """Raise UsageError if the file cannot be written, before the checks, which take minutes."""
+    try:
+        file.open("a").close()
+    except OSError as error:
+        raise UsageError(
+            "the report cannot be written", code="usage-output-unwritable", where=str(file), why=error.strerror
+        ) from error
 
 
 def complete_cells(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001 - click's signature

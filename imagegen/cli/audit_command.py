@@ -20,14 +20,12 @@ from imagegen.audit.check import audit
 from imagegen.audit.model import Finding, Severity, Subject
 from imagegen.audit.report import AuditReport, LockLocation, PackageVerdict, Runs, by_package, document
 from imagegen.audit.torch_rule import Fit
-from imagegen.cli.app import App, json_option, pass_app
-from imagegen.cli.report_command import check_writable
+from imagegen.cli.app import App, check_writable, json_option, pass_app
 from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.core.text import shown
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix import model_types
 from imagegen.plan.rules import Vocabulary
-from imagegen.run import doctor
 
 Audited = tuple[Subject, LockLocation | None]  # with the file of the repository that decides what is in it
 
@@ -359,6 +357,8 @@ def _explain_text(
     if error is None:
         _explain(app, name or "", as_json=as_json)
         return
+    from imagegen.run import doctor  # late: an audit needs no engine
+
     diagnosis = doctor.examine_log("the message", error, model_types.load(app.matrix_directories))
     if as_json:
         app.json(diagnosis.as_dict())

@@ -20,7 +20,7 @@ import click
 from rich.text import Text
 
 from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layout
-from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
+from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app, print_report
 from imagegen.core.errors import IncompatibleError, LockError, OptionConflictError, SmokeError, UsageError
 from imagegen.core.text import counted
 from imagegen.plan.lock.environments import parts
@@ -170,15 +170,12 @@ def build_into_engine(app: App, cell: Cell, lock: Lock, options: BuildOptions) -
         try:
             built = build_image(app, cell, lock, engine, options)
         except SmokeError as error:
-            from imagegen.cli.report_command import print_report  # late, here and below: few builds have a report
-            from imagegen.run.smoke import SmokeFailed
+            from imagegen.run.smoke import SmokeFailed  # late: few builds fail so
 
             if isinstance(error, SmokeFailed):
                 print_report(app.console, error.report)
             raise
         if built.report:
-            from imagegen.cli.report_command import print_report
-
             print_report(app.console, built.report)
         else:
             app.progress.say("note: tagged without smoke checks (--no-test)")

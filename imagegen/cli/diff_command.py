@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from imagegen.app.comparison import comparison_facts, side_sources
-from imagegen.cli.app import App, Table, json_option, pass_app
-from imagegen.cli.report_command import print_lines
+from imagegen.cli.app import App, Table, json_option, pass_app, print_lines
 from imagegen.cli.test_command import changed_numerics
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client

@@ -14,10 +14,9 @@ from imagegen.app.nightly import changes
 from imagegen.app.nightly.propose import Proposal
 from imagegen.app.nightly.run import CellOutcome, update_locks
 from imagegen.app.publish import Publisher, PublishOptions
-from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
+from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app, print_report
 from imagegen.cli.build_command import builder_option, cells_by_index, platform_option
 from imagegen.cli.publish_command import key_option
-from imagegen.cli.report_command import print_report
 from imagegen.core.errors import LockError, OptionConflictError
 from imagegen.core.text import shown
 from imagegen.plan.matrix.model import Cell

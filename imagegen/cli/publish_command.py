@@ -10,9 +10,8 @@ import click
 
 from imagegen.app.publish import KEY_VARIABLE, PublishedImage, Publisher, PublishOptions, publish_images
 from imagegen.app.publish_plan import plan_publish
-from imagegen.cli.app import App, complete_cells, json_option, pass_app
+from imagegen.cli.app import App, complete_cells, json_option, pass_app, print_report
 from imagegen.cli.build_command import builder_option, cells_by_index, platform_option
-from imagegen.cli.report_command import print_report
 from imagegen.core.errors import OptionConflictError
 from imagegen.core.types import Compression
 from imagegen.plan.lock.model import Lock

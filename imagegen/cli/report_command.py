@@ -1,15 +1,13 @@
-"""imagegen report; and the table of checks that ends a build, with its report files."""
+"""imagegen report: the matrix and its locked images as static pages."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from imagegen.app import site, site_folder, states, unlocked
 from imagegen.app.audit import audit_report
@@ -20,56 +18,21 @@ from imagegen.app.packages import packages_of
 from imagegen.app.publish import expected_digest
 from imagegen.app.unlocked import UnlockedCell
 from imagegen.audit.model import Licence
-from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
+from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core import data
-from imagegen.core.errors import FetchError, LockError, PublishError, UsageError
-from imagegen.core.text import counted, shown
+from imagegen.core.errors import FetchError, LockError, PublishError
+from imagegen.core.text import counted
 from imagegen.image import dockerfile, layers
 from imagegen.plan import lock
 from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules import unconfirmed
-from imagegen.run.smoke import SmokeReport
 from imagegen.supply.compare.difference import ComparisonFacts
 from imagegen.supply.publish.tags import TagInput, tags
 from imagegen.supply.trust.licences import stored_licences, with_system
 from imagegen.supply.trust.sbom import sbom
 from imagegen.wheels.wheelhouse import with_local_wheels
-
-_COLOUR = {"pass": "green", "skip": "yellow", "fail": "red", "crash": "red"}
-
-
-def print_report(console: Console, report: SmokeReport) -> None:
-    """Print one row per check, and the count of skipped ones."""
-    table = Table("check", "result", "time", "", wraps=("",))
-    for result in report.results:
-        status = Text(result.status, style=_COLOUR[result.status])
-        table.add_row(result.check, status, f"{result.seconds:.1f} s", shown(result.explanation))
-    table.print(console)
-    console.print(", ".join(f"{count} {status}" for status, count in report.counts.items() if count))
-
-
-def print_lines(console: Console, lines: Iterable[str | Table]) -> None:
-    """Print lines and tables, one after the other."""
-    for line in lines:
-        if isinstance(line, Table):
-            line.print(console)
-        else:
-            console.print(line, soft_wrap=True)
-
-
-def check_writable(file: Path) -> None:
-    """Raise UsageError if the file cannot be written, before the checks, which take minutes."""
-    try:
-        file.open("a").close()
-    except OSError as error:
-        raise UsageError(
-            "the report cannot be written", code="usage-output-unwritable", where=str(file), why=error.strerror
-        ) from error
-
-
-# imagegen report: the matrix and its locked images as static pages.
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 

@@ -8,8 +8,16 @@ from typing import Any
 
 import click
 
-from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
-from imagegen.cli.report_command import check_writable, print_lines, print_report
+from imagegen.cli.app import (
+    App,
+    Table,
+    check_writable,
+    complete_cells,
+    json_option,
+    pass_app,
+    print_lines,
+    print_report,
+)
 from imagegen.core.errors import EngineError, SmokeError, UsageError
 from imagegen.core.text import shown
 from imagegen.image import layers

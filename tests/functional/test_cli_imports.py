@@ -97,6 +97,16 @@ def test_a_build_begins_without_what_builds() -> None:
     assert done.stdout == "set()\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "packages"), [("audit", "docker,imagegen.app.site"), ("diff", "imagegen.app.site")]
+)
+def test_no_command_loads_what_others_do(command: str, packages: str) -> None:
+    program = f"import sys, imagegen.cli.{command}_command; print({packages.split(',')} & sys.modules.keys())"
+    program = program.replace("[", "{").replace("]", "}")
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
 def test_what_makes_a_layout_needs_no_engine() -> None:
     program = "import sys, imagegen.app.assemble; print({'docker', 'requests'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
