@@ -1,8 +1,8 @@
 """A user's directory as a source archive, of the same form as a commit's; and the repository around a directory.
 
-What counts is the working tree as git sees it (ls-files: tracked and new files, not the ignored ones; submodules that
-are checked out along with it); without git all but version control and caches, which say so themselves. What Python
-leaves behind when sources are imported or installed counts only where git tracks it.
+The archive holds the working tree as git sees it (ls-files: tracked and new files, not the ignored ones; submodules
+that are checked out along with it); without git all but version control and caches, which say so themselves. What
+Python leaves behind when sources are imported or installed counts only where git tracks it.
 Sources: git-ls-files(1), git 2.39; the Cache Directory Tagging Specification 0.6.
 """
 

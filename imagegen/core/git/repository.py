@@ -1,4 +1,4 @@
-"""The addresses of a repository: its own, or the mirrors that the user configures.
+"""Commits of a git repository, fetched from its own address or from the mirrors that the user configures.
 
 A mirror may be outdated or hostile: commit and tree decide what is built, whatever their source. So a mirror may be a
 directory or use plain http, which an address of the matrix may not.

@@ -1,4 +1,6 @@
-"""Validation of a git tree. It may be hostile: names that leave it, links out of it, bombs.
+"""The tree of a commit: listed, validated and packed as an archive.
+
+It may be hostile: names that leave it, links out of it, bombs.
 
 Source of the formats: git-ls-tree(1) with -l -z; gitformat-index(5) for modes.
 """

@@ -1,7 +1,8 @@
-"""An end to exchanges that hang: the timeout of a single read never comes where an answer drips, byte by byte.
+"""HTTP requests and their answers: redirects, credentials, retries, and an end to exchanges that hang.
 
-The stall watchdog holds a second handle to the connection's socket, and shuts the connection down when nothing has come
-of it in time, in whichever phase that is: a proxy's answer, the TLS handshake, headers, or the body.
+The timeout of a single read never comes where an answer drips, byte by byte. The stall watchdog holds a second handle
+to the connection's socket, and shuts the connection down when nothing has come of it in time, in whichever phase that
+is: a proxy's answer, the TLS handshake, headers, or the body.
 """
 
 from __future__ import annotations

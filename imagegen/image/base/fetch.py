@@ -1,6 +1,7 @@
-"""Mirrors of Debian's archives: from the settings, else from the host's own apt.
+"""Debian's archives on this machine: the mirrors that serve them, and their files by hash.
 
-A lock names archives by their official addresses, or by a name that stands for these; never this machine's mirrors.
+Mirrors come from the settings, else from the host's own apt. A lock names archives by their official addresses, or by a
+name that stands for these; never this machine's mirrors.
 """
 
 from __future__ import annotations

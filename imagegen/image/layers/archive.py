@@ -1,4 +1,4 @@
-"""Read a ZIP file if every reader would read it in the same way; raise an error otherwise.
+"""ZIP files that every reader reads in the same way; any other is an error.
 
 ZIP stores most values twice, and readers differ in which one they use; attacks exploit the difference. Here each byte
 of the file must have one meaning: members lie side by side from the first byte to the directory, each member's own

@@ -1,6 +1,7 @@
-"""Package indexes and the machine that an image is made for.
+"""Package indexes, and the machine that an image is made for.
 
-Where an alias is served from on this machine, what an index or a find-links place holds, and which wheels fit.
+An alias stands for an index in a lock; settings say from where this machine gets it. Lists the files of an index or a
+find-links place, and selects the wheels that fit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Files of a commit's archive, and the check of a matrix's metadata of a commit against its pyproject.toml."""
+"""The compiled components of a cell before anything is compiled: their releases, and whether they can be built there.
+
+Also files of a commit's archive, and the check of a matrix's metadata of a commit against its pyproject.toml.
+"""
 
 from __future__ import annotations
 

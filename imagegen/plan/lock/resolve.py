@@ -1,4 +1,4 @@
-"""Parse uv's error text for upload times; the rest of the text is passed on as it is."""
+"""Resolve requirements with uv, and explain its errors: files by version, address and hash for one machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The subjects and conditions of rules: surroundings, components and variables, and the values that they may have."""
+"""The matrix as data: rules and their conditions, components, requirements, bases, interpreters, variables, cells.
+
+Frozen. The loader makes it of validated entries, with every name resolved; nothing here reads a file.
+"""
 
 from __future__ import annotations
 

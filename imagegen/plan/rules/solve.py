@@ -1,4 +1,6 @@
-"""Rules as clauses: each clause is a set of literals of which at least one must hold.
+"""Rules as clauses, and the solver that decides whether they can hold together.
+
+A clause is a set of literals of which at least one must hold.
 
 `when A and B then C and D` is (not A or not B or C) and (not A or not B or D); `when A conflict C and D` is (not A or
 not C or not D); each gets the literals of `unless` too. A literal about a package also holds where the package is not

@@ -1,4 +1,6 @@
-"""Export an engine's image as an archive, for read-only use: any engine that answers is supported.
+"""A Docker engine, the user's or a private one: `Engine` is what builds and smoke tests use of it.
+
+`exported` reads one of its images as an archive; any engine that answers is supported there.
 
 Source: Docker Engine API v1.44 (/images/{name}/json and /images/{name}/get).
 """

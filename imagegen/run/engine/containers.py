@@ -1,4 +1,6 @@
-"""Inspect a container that imagegen did not start: run one program in it, and leave everything else as it is.
+"""Containers of an engine: those that imagegen starts and removes, and a look into one that it did not start.
+
+Of the latter, `inspect_container` reads the state and `exec_in` runs one program; everything else stays as it is.
 
 Source: Docker Engine API v1.44 (containers, logs, exec).
 """

@@ -1,4 +1,7 @@
-"""Package URLs: one name for a package of whatever kind. Source: ECMA-427, Package-URL, and its registered types."""
+"""The bill of materials of an image, as CycloneDX, and the package URLs in it.
+
+Sources: ECMA-424, CycloneDX 1.6; ECMA-427, Package-URL, and its registered types.
+"""
 
 from __future__ import annotations
 
