@@ -36,7 +36,7 @@ def check_locks(session: Session, cells: Sequence[Cell]) -> list[LockedImage]:
     errors: ErrorList[LockError | IncompatibleError] = ErrorList()
     for cell in locked or cells[:1]:
         try:
-            fresh.append(_checked(session, cell))
+            fresh.append(LockedImage(cell, session.lock_path(cell), current_lock(session, cell), changed=False))
             session.progress.say(f"{cell.id}: fresh")
         except (LockError, IncompatibleError) as error:
             errors.append(error)
@@ -49,11 +49,11 @@ def check_locks(session: Session, cells: Sequence[Cell]) -> list[LockedImage]:
     return fresh
 
 
-def _checked(session: Session, cell: Cell) -> LockedImage:
+def current_lock(session: Session, cell: Cell) -> Lock:
     """Return the cell's lock. Raises LockError or IncompatibleError where it is missing, stale or edited."""
     found = session.fresh_lock(cell)
     require_unchanged_sources(session, found, cell)
-    return LockedImage(cell, session.lock_path(cell), found, changed=False)
+    return found
 
 
 def require_unchanged_sources(session: Session, locked: Lock, cell: Cell) -> None:

@@ -13,10 +13,10 @@ from imagegen.app.session import Session
 from imagegen.core.errors import AuditError, IncompatibleError, LockError
 from imagegen.core.git import PackedTree
 from imagegen.core.text import counted, did_you_mean
-from imagegen.image import layers
+from imagegen.image import base, layers
 from imagegen.plan import lock
 from imagegen.plan.lock.environments import CombinedLock, combine, locked_environments, parts, shared_wheels
-from imagegen.plan.lock.model import Lock
+from imagegen.plan.lock.model import Foundation, Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.projects.stack import read_stack
 from imagegen.plan.rules import facts_of_cell, facts_of_lock
@@ -25,7 +25,6 @@ from imagegen.wheels.resolve.lock import lock_cell
 from imagegen.wheels.resolve.options import LockOptions
 
 _RECORD_REMOVED = "the lock changed, so its record was removed; `imagegen lock --record` makes a new one"
-_FOUNDATION = {"base": "another base", "interpreter": "another interpreter", "added": "other Debian packages above it"}
 
 
 def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bool) -> LockedImage:
@@ -67,9 +66,7 @@ def _lock_environments(session: Session, cell: Cell, options: LockOptions, *, re
         if found is None or options != LockOptions() or not _is_current(session, found, each.cell):
             found = lock_image(session, each.cell, options, record=False).lock
         locks.append(found)
-    _require_equal_foundations(session, cell, locks)
-    previous = session.find_lock(cell)
-    locked: Lock = combine(cell.id, cell.image, locked_environments(cell.environments, locks), None)
+    previous, locked = session.find_lock(cell), join_locks(session, cell, locks)
     if previous:
         locked = layers.keep_record(locked, previous)
     if record:
@@ -88,21 +85,42 @@ def _lock_environments(session: Session, cell: Cell, options: LockOptions, *, re
     return LockedImage(cell, path, locked, changed)
 
 
+def join_locks(session: Session, cell: Cell, locks: Sequence[Lock]) -> Lock:
+    """Return the lock of an image with several environments, without a record, from the locks of their cells.
+
+    `locks` are in the order of `cell.environments`. Raises LockError where they differ in what lies below all of them.
+    """
+    _require_equal_foundations(session, cell, locks)
+    return combine(cell.id, cell.image, locked_environments(cell.environments, locks), None)
+
+
 def _require_equal_foundations(session: Session, cell: Cell, locks: Sequence[Lock]) -> None:
-    """Raise LockError where the lock of an environment pins another base or interpreter, or other Debian packages."""
+    """Raise LockError where the lock of an environment gives another base or interpreter, or other Debian packages.
+
+    The dates of archives, which reach no layer, may differ: a nightly update leaves a base that has the same packages.
+    """
     default, *others = cell.environments
-    for each, found in zip(others, locks[1:], strict=True):
-        one, other = locks[0].foundation, found.foundation
-        fields = ("base", "interpreter", "added")
-        if differing := [name for name in fields if getattr(one, name) != getattr(other, name)]:
+    below = [_foundation_keys(each.foundation) for each in locks]
+    for each, found in zip(others, below[1:], strict=True):
+        if differing := [name for name, value in found.items() if below[0][name] != value]:
             ids = f"{default.cell.id} and {each.cell.id}"
             raise LockError(
                 f'the locks of environments "{default.name}" and "{each.name}" pin other files below them',
                 code="lock-environments-differ",
                 where=each.where,
-                why=f"{session.lock_path(each.cell)} has {' and '.join(_FOUNDATION[name] for name in differing)}",
+                why=f"{session.lock_path(each.cell)} has {' and '.join(differing)}",
                 fix=f"lock {ids} at one time: `imagegen lock {cell.id} --upgrade-base`",
             )
+
+
+def _foundation_keys(found: Foundation) -> dict[str, object]:
+    """Return what decides the bytes below the packages, each by the words for another one."""
+    key = base.key(found.base)
+    return {
+        "another base": key,
+        "another interpreter": found.interpreter,
+        "other Debian packages above it": base.packages_key(found.added, key) if found.added else None,
+    }
 
 
 def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: LockOptions) -> Lock:
@@ -193,10 +211,10 @@ def _report(session: Session, path: Path, locked: Lock, previous: Lock | None) -
     if locked.record is None and previous is not None and previous.record is not None:
         say(_RECORD_REMOVED)
     content, debs = locked.base.content, locked.base.debs
-    base = f"{len(content.layers)} layers of {locked.base.image}" if content else f"{len(debs)} Debian packages"
+    below = f"{len(content.layers)} layers of {locked.base.image}" if content else f"{len(debs)} Debian packages"
     names = ", ".join(f"{build.name} {build.version}" for build in locked.builds)
     compiled = f", {len(locked.builds)} of them to be compiled ({names})" if locked.builds else ""
-    say(f"{path}: {len(locked.packages)} packages{compiled}, {base}")
+    say(f"{path}: {len(locked.packages)} packages{compiled}, {below}")
     if locked.builds and locked.record is None:
         say(
             f"`imagegen wheels build --cell {locked.cell}` compiles now what this machine lacks of that; "

@@ -56,6 +56,7 @@ def command(
 
     Of the locked cells that match GLOB, otherwise of all locked cells. A cell that fails keeps its lock and its tags;
     the others continue, and the exit code is 1. A cell without changes whose image is published is not built.
+    An image with several environments is joined from the locks of its cells, after those of them that match.
 
     With --platform, the images of several platforms are updated together and get one image index; if one of them
     fails, none is published.
@@ -86,7 +87,7 @@ def _locked(app: App, pattern: str | None, platform: str | None) -> list[tuple[C
 
     Raises LockError where none has a lock, or only some of an index have.
     """
-    chosen = cells_by_index(app, pattern or "*", platform)
+    chosen = cells_by_index(app, pattern or "*", platform, combined=True)
     absent = {cell.id: cell for group in chosen for cell in group if not app.lock_path(cell).exists()}
     groups = [group for group in chosen if any(cell.id not in absent for cell in group)]
     lacking = [cell for group in groups or chosen for cell in group if cell.id in absent]
@@ -131,7 +132,7 @@ def _remark(outcome: CellOutcome) -> str:
 
 
 def _moved(app: App, proposal: Proposal) -> list[str]:
-    return changes.sentences(proposal.before, proposal.after, comparison_facts(app)) if proposal.changed else []
+    return changes.sentences(proposal, comparison_facts(app))
 
 
 def _as_dict(app: App, outcome: CellOutcome) -> dict[str, Any]:

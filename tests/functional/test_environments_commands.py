@@ -283,7 +283,6 @@ def test_locks_that_pin_other_debian_packages_are_refused(project: Project) -> N
         ("export", "engines", "-o", "out"),
         ("test", "engines", "--numerics"),
         ("mirror", "engines", "--to", "./mirror"),
-        ("nightly", "engines", "--propose-only"),
         ("why", "engines"),
         ("wheels", "build", "--cell", "engines"),
         ("lock", "engines", "--name", "mine", "--add", "rich"),

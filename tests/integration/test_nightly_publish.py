@@ -43,6 +43,18 @@ images:
     components:
       heavy: {because: It is what the others stand beside.}
       engine: {because: It is what fails.}
+  week-other:
+    extends: week
+    description: The same, and its own release of a component.
+    components:
+      engine: {version: "<0.2", because: Its releases exclude those of the other image.}
+  week-both:
+    description: Both side by side.
+    purpose: Tests.
+    environments:
+      week: {cell: week-cpu-py311, because: Tests.}
+      other: {cell: week-other-cpu-py311, because: Tests.}
+    default: week
 components:
   heavy: {description: Made here.}
   engine: {description: Made here.}
@@ -96,19 +108,21 @@ class Weekdays:
         }  # fmt: skip
         return App(env, self.project)
 
-    def lock(self, number: int) -> None:
+    def lock(self, number: int, image: str = "week") -> None:
         """`imagegen lock` on this day of the week."""
-        ended = CliRunner().invoke(lock_command.command, ["week", "--as-of", day(number)], obj=self.app("one"))
+        ended = CliRunner().invoke(lock_command.command, [image, "--as-of", day(number)], obj=self.app("one"))
         assert ended.exit_code == 0, (ended.stderr, ended.exception)
 
     def nightly(self, number: int, machine: str = "one", code: int = 0) -> dict[str, Any]:
         """`imagegen nightly` on this day of the week; what it tells of the cell."""
+        return self.nightly_of("week", number, machine, code)[CELL]
+
+    def nightly_of(self, pattern: str, number: int, machine: str = "one", code: int = 0) -> dict[str, dict[str, Any]]:
         self.way.requested.clear()
-        line = ["week", "--to", f"{self.way.host}/acme", "--as-of", day(number), "--key", str(self.key), "--json"]
+        line = [pattern, "--to", f"{self.way.host}/acme", "--as-of", day(number), "--key", str(self.key), "--json"]
         ended = CliRunner().invoke(nightly_command.command, line, obj=self.app(machine))
         assert ended.exit_code == code, (ended.stderr, ended.exception)
-        (lines,) = json.loads(ended.stdout)
-        return dict(lines)
+        return {each["cell"]: each for each in json.loads(ended.stdout)}
 
     @property
     def written(self) -> list[str]:
@@ -119,8 +133,8 @@ class Weekdays:
         made = lock.read(self.project / "locks" / f"{CELL}.toml")
         return {each.name: each.version for each in made.wheels}
 
-    def stands(self, tag: str = "nightly") -> str | None:
-        url = f"http://{self.way.host}/v2/acme/week/manifests/{tag}"
+    def stands(self, tag: str = "nightly", image: str = "week") -> str | None:
+        url = f"http://{self.way.host}/v2/acme/{image}/manifests/{tag}"
         answer = requests.head(url, auth=(USER, PASSWORD), headers={"Accept": MANIFEST}, timeout=60)
         return answer.headers["Docker-Content-Digest"] if answer.ok else None
 
@@ -187,3 +201,33 @@ def test_each_day_what_came_is_published_and_the_same_day_again_sends_nothing(we
     assert week.locked() == {"heavy": "1.0", "engine": "0.3", "extra": "1.0", "light": "1.1"}
     made = lock.read(week.project / "locks" / f"{CELL}.toml")
     assert made.record and made.record.digest == last["digest"]
+
+
+@pytest.mark.slow
+def test_an_image_with_several_environments_is_published_after_its_cells(week: Weekdays) -> None:
+    week.wheel("heavy", "1.0", weight=2_000_000)
+    week.wheel("engine", "0.1")
+    week.wheel("engine", "0.2", on=day(2, 9))
+    week.wheel("light", "1.0")
+    week.lock(1, "week-both")
+    both, other = "week-both-cpu-py311", "week-other-cpu-py311"
+    first = week.nightly_of("week-*", 1)
+    assert [(name, each["result"]) for name, each in first.items()] == [
+        (CELL, "published"),
+        (other, "published"),
+        (both, "published"),
+    ]
+    assert week.stands(image="week-both") == first[both]["digest"]
+
+    second = week.nightly_of("week-*", 2)
+    assert {name: each["result"] for name, each in second.items()} == {
+        CELL: "published",
+        other: "unchanged",
+        both: "published",
+    }
+    assert (second[both]["proposal"]["moved"][0], week.stands(image="week-both")) == (
+        "engine 0.1 -> 0.2",
+        second[both]["digest"],
+    )
+    again = week.nightly_of("week-both", 2)
+    assert (again[both]["result"], again[both]["digest"], week.written) == ("unchanged", second[both]["digest"], [])

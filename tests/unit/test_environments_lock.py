@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import Location
-from imagegen.image.layers import image
+from imagegen.image.layers import image, keep_record, record_of, recorded_image
 from imagegen.image.layers.image import labels
 from imagegen.image.layers.plan import HEAVY, environment_variables, plan, support_files, support_links
 from imagegen.image.layers.sources import plan_layers
@@ -229,3 +229,14 @@ def test_bytes_are_compared_with_the_largest_environment() -> None:
         ("small", "2.0"),
         ("small", "1.0"),
     ]
+
+
+def test_no_record_of_other_layers_is_kept_where_wheels_are_not_compiled() -> None:
+    """The keys of their layers are not known, so that nothing compares the recorded layers with the lock."""
+    locks = {"main": shipped_lock("hopper-vllm-cu130-py311-flash-attn"), "other": lock_of(TORCH, ONE)}
+    lock = combined(locks)
+    assert lock.builds
+    recorded = replace(lock, record=record_of(recorded_image(lock)))
+    assert keep_record(lock, recorded).record == recorded.record
+    moved = combined(locks | {"other": lock_of(TORCH, TWO)})
+    assert keep_record(moved, replace(moved, record=recorded.record, moved=("other",))).record is None

@@ -7,8 +7,8 @@ day can distinguish the same step from a further one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from imagegen.core import data
 from imagegen.core.errors import Location, LockError
 from imagegen.core.text import counted, shown
 from imagegen.plan.lock import inputs_hash
+from imagegen.plan.lock.environments import CombinedFile, CombinedLock
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare import wording
-from imagegen.supply.compare.difference import ComparisonFacts, difference
+from imagegen.supply.compare.difference import ComparisonFacts, difference, pairs
 from imagegen.supply.compare.operands import of_lock
 
 FILE = "CHANGES.md"
@@ -53,10 +54,11 @@ class ChangelogSection:
 
 def section(proposal: Proposal, moved: Sequence[str]) -> ChangelogSection:
     """Return the changelog section of a proposal; `moved` are sentences about the difference between the two locks."""
-    start = _name(proposal.before) if proposal.before else "nothing"
+    before = proposal.file or proposal.before
+    start = _name(inputs_hash(before)) if before else "nothing"
     lines = [*moved, *(rejection(rejected) for rejected in proposal.rejected)]
     escaped = tuple(_MARKUP.sub(r"\\\1", shown(" ".join(line.split()))) for line in lines)
-    return ChangelogSection(proposal.as_of[:10], proposal.cell.id, start, _name(proposal.after), escaped)
+    return ChangelogSection(proposal.as_of[:10], proposal.cell.id, start, _name(inputs_hash(proposal.after)), escaped)
 
 
 def plain(line: str) -> str:
@@ -141,8 +143,8 @@ def read(text: str, path: Path | str = FILE) -> tuple[ChangelogSection, ...]:
     return tuple(found)
 
 
-def _name(lock: Lock) -> str:
-    return inputs_hash(lock).removeprefix("sha256:")[:8]
+def _name(inputs: str) -> str:
+    return inputs.removeprefix("sha256:")[:8]
 
 
 # Sentences about what an update changed in a lock.
@@ -150,12 +152,42 @@ def _name(lock: Lock) -> str:
 _NOTHING = ComparisonFacts()
 
 
-def sentences(before: Lock | None, after: Lock, known: ComparisonFacts = _NOTHING) -> list[str]:
-    """Return sentences about the differences of two locks, Debian security updates, and changes of the matrix."""
+def sentences(proposal: Proposal, known: ComparisonFacts = _NOTHING) -> list[str]:
+    """Return sentences about what a proposal changes: versions, Debian security updates, and changes of the matrix.
+
+    Those about an environment that is not the default one begin with its name.
+    """
+    before, after = proposal.before, proposal.after
+    if not proposal.changed:
+        return []
     if before is None:
         return [f"locked for the first time: {counted(len(after.packages), 'package')}"]
-    found = difference(of_lock("before", "lock", before), of_lock("after", "lock", after), known)
-    return [*([] if found.empty else wording.sentences(found)), *_security(before, after), *_matrix(before, after)]
+    earlier = [*_moved_before(proposal.file, before)]
+    had = replace(before, record=None) if earlier else before  # it is of other locks, and so are its layers
+    found = difference(of_lock("before", "lock", had), of_lock("after", "lock", after), known)
+    return [
+        *earlier,
+        *([] if found.empty else wording.sentences(found)),
+        *_security(before, after),
+        *dict.fromkeys(f"{prefix}{each}" for prefix, had, has in pairs(before, after) for each in _matrix(had, has)),
+    ]
+
+
+def _moved_before(file: CombinedFile | None, before: Lock) -> Iterator[str]:
+    """Yield sentences about environments that `file` did not describe when the update began.
+
+    The lock that it names is not in the project then, so that nothing can be compared with it.
+    """
+    if not (file and isinstance(before, CombinedLock)):
+        return
+    rows = {row.name: row for row in file.environments}
+    there = {each.name: each.lock for each in before.environments}
+    for name in before.moved:
+        if name in rows and name in there and (inputs := inputs_hash(there[name])) != rows[name].lock:
+            step = f"{_name(rows[name].lock)} to {_name(inputs)}"
+            yield f"{name}: {there[name].cell} was locked again before this update ({step})"
+        else:
+            yield f"the matrix says otherwise about environment {name}"
 
 
 def _security(before: Lock, after: Lock) -> list[str]:

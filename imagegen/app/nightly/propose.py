@@ -23,6 +23,7 @@ from imagegen.core.progress import Progress
 from imagegen.core.text import cut
 from imagegen.plan import lock
 from imagegen.plan.lock import indexes
+from imagegen.plan.lock.environments import CombinedFile
 from imagegen.plan.lock.foundation import LockedBase
 from imagegen.plan.lock.indexes import IndexLink, WheelTarget
 from imagegen.plan.lock.model import Lock
@@ -284,13 +285,18 @@ class RejectedUpdate:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A proposed update. `after` is `before` where nothing moves: a later as-of time alone makes no new image."""
+    """A proposed update. `after` is `before` where nothing moves: a later as-of time alone makes no new image.
+
+    `file` is the lock file of an image with several environments, which names the locks of their cells; `before` has
+    these as they were when the update began.
+    """
 
     cell: Cell
     as_of: str
     before: Lock | None
     after: Lock
     rejected: tuple[RejectedUpdate, ...] = ()
+    file: CombinedFile | None = None
 
     @property
     def changed(self) -> bool:

@@ -15,18 +15,20 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NoReturn, Protocol
 
+from imagegen.app.check_locks import current_lock
 from imagegen.app.comparison import comparison_facts
-from imagegen.app.lock import own_packages, wheel_selector
+from imagegen.app.lock import join_locks, own_packages, wheel_selector
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.propose import Proposal, ReleaseIndex, propose
 from imagegen.app.publish import Publisher, expected_tagged, publish_images
 from imagegen.app.session import Session
 from imagegen.core.context import Context
-from imagegen.core.errors import ImagegenError
+from imagegen.core.errors import ImagegenError, LockError
 from imagegen.core.net import Client
 from imagegen.image import base
 from imagegen.image.base import LockedBase
 from imagegen.plan import lock
+from imagegen.plan.lock.environments import CombinedLock
 from imagegen.plan.lock.model import Lock, Record
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.projects.stack import read_stack
@@ -85,8 +87,8 @@ class LockRepository:
     def save(self, proposal: Proposal) -> None:
         """Write the lock and its changelog entry to the project, and remove the candidate."""
         if proposal.changed:
-            moved = changes.sentences(proposal.before, proposal.after, self.known)
-            changes.add(self.locks / changes.FILE, changes.section(proposal, moved))
+            section = changes.section(proposal, changes.sentences(proposal, self.known))
+            changes.add(self.locks / changes.FILE, section)
         lock.write(proposal.after, self.locks / f"{proposal.cell.id}.toml")
         self.candidate(proposal.cell.id).unlink(missing_ok=True)
 
@@ -201,8 +203,9 @@ def update_locks(
 ) -> tuple[CellOutcome, ...]:
     """Update each cell to the newest accepted versions as of the time; the failure of a group does not stop the others.
 
-    A group is one cell, or those whose images are published as one index. Without a publisher, write locks and
-    changelog entries only. Raises TrustError for an unusable signer.
+    A group is one cell, or those whose images are published as one index. Images with several environments come last,
+    so that they are joined from the updated locks of their cells. Without a publisher, write locks and changelog
+    entries only. Raises TrustError for an unusable signer.
     """
     if publisher:
         publisher.require_signer()
@@ -211,11 +214,41 @@ def update_locks(
         _candidates_directory(session),
         comparison_facts(session),
     )
-    propose_update = partial(propose_cell, session, as_of, {})
+    ordered = sorted(groups, key=lambda cells: bool(cells[0].environments))
+    before = {cell.id: _lock_before(session, cell) for cells in ordered for cell in cells if cell.environments}
+    bases: Bases = {}
+
+    def propose_update(cell: Cell) -> Proposal:
+        if cell.environments:
+            return propose_joined(session, as_of, before[cell.id], cell)
+        return propose_cell(session, as_of, bases, cell)
+
     steps = Steps(propose_update)
     if publisher:
         steps = Steps(propose_update, partial(is_published, publisher), partial(publish_images, publisher))
-    return run(groups, steps, files, propose_only=publisher is None)
+    return run(ordered, steps, files, propose_only=publisher is None)
+
+
+def _lock_before(session: Session, cell: Cell) -> Lock | None:
+    """Return the lock of a cell with several environments; None where it cannot be read, which proposing reports."""
+    try:
+        return session.find_lock(cell)
+    except LockError:
+        return None
+
+
+def propose_joined(session: Session, as_of: str, before: Lock | None, cell: Cell) -> Proposal:
+    """Propose to join the locks of the cells of an image with several environments, as they are now.
+
+    `before` is its lock as it was before cells were updated. Raises LockError or IncompatibleError where a lock is
+    missing, stale or edited, and where the locks differ in what lies below the environments.
+    """
+    locks = [current_lock(session, each.cell) for each in cell.environments]
+    found = session.find_lock(cell)
+    if isinstance(found, CombinedLock) and not found.moved:
+        return Proposal(cell, as_of, found, found)
+    file = lock.loads_combined(lock.read_text(session.lock_path(cell)), session.lock_path(cell)) if found else None
+    return Proposal(cell, as_of, before or found, join_locks(session, cell, locks), file=file)
 
 
 Bases = dict[tuple[str, str], LockedBase]  # today's, by name and platform: each is resolved once in a run

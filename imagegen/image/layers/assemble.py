@@ -52,7 +52,7 @@ from imagegen.image.layers.sources import (
     resolve_layers,
 )
 from imagegen.plan.lock import contents_hash
-from imagegen.plan.lock.environments import CombinedLock, distinct_wheels, environment_at
+from imagegen.plan.lock.environments import CombinedLock, distinct_wheels, environment_at, environments
 from imagegen.plan.lock.model import Lock, LockedWheel, Record, RecordedLayer
 
 _IMAGES = Cache("image", Record)
@@ -310,13 +310,20 @@ def keep_record(made: Lock, previous: Lock) -> Lock:
     """Return `made` with the layers that `previous` records, where the keys of all layers are the same.
 
     Then only the image's configuration changes (its labels name the lock), and the digest follows from that. `made`
-    itself is returned where a layer or a compiled wheel would be another.
+    itself is returned where a layer or a compiled wheel would be another. Of several environments with wheels that are
+    not compiled yet, keys are not known: there the record is kept only where the locks of their cells are the same.
     """
+    if isinstance(previous, CombinedLock) and previous.moved and _is_uncompiled(made):
+        return made
     if previous.record is None or previous.record.layer_format != LAYER_FORMAT or made.builds != previous.builds:
         return made
     digest = recorded_image(replace(made, record=previous.record)).digest
     kept = replace(made, record=replace(previous.record, digest=digest))
     return made if record_contradictions(kept) else kept
+
+
+def _is_uncompiled(lock: Lock) -> bool:
+    return any(has_uncompiled(each.lock) for each in environments(lock))
 
 
 def record_contradictions(lock: Lock) -> tuple[str, ...]:
@@ -329,7 +336,7 @@ def record_contradictions(lock: Lock) -> tuple[str, ...]:
     record = lock.record
     if record is None or record.layer_format != LAYER_FORMAT:
         return ()
-    if isinstance(lock, CombinedLock) and any(has_uncompiled(each.lock) for each in lock.environments):
+    if isinstance(lock, CombinedLock) and _is_uncompiled(lock):
         return () if recorded_image(lock).digest == record.digest else ("record.digest",)
     uncompiled = {build.name for build in lock.builds} - {wheel.name for wheel in lock.wheels}
     unknown = uncompiled | {group_of(name) for name in uncompiled} | ({LOADER} if uncompiled else set())

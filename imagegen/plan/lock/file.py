@@ -206,12 +206,13 @@ def dumps_attached(lock: Lock) -> str:
     return text
 
 
-def lock_table(lock: Lock) -> dict[str, Any]:
+def lock_table(lock: Lock | CombinedFile) -> dict[str, Any]:
     """Return the file's tables, without wheels that a source build made: the build stands for each."""
+    if isinstance(lock, CombinedFile):
+        return {"version": LOCK_VERSION, **to_table(lock)}
     if isinstance(lock, CombinedLock):
         rows = tuple(map(row_of, lock.environments))
-        file = CombinedFile(cell=lock.cell, image=lock.image, environments=rows, record=lock.record)
-        return {"version": LOCK_VERSION, **to_table(file)}
+        return lock_table(CombinedFile(cell=lock.cell, image=lock.image, environments=rows, record=lock.record))
     wheels = tuple(wheel for wheel in lock.wheels if wheel.build is None)
     return {"version": LOCK_VERSION, **to_table(replace(lock, wheels=wheels))}
 
@@ -237,7 +238,7 @@ def _attached_adapter() -> TypeAdapter[AttachedFile]:
     return TypeAdapter(AttachedFile)
 
 
-def inputs_hash(lock: Lock) -> str:
+def inputs_hash(lock: Lock | CombinedFile) -> str:
     """The digest of the lock without its record: what labels and tags carry."""
     return digest_of(canonical_json(lock_table(replace(lock, record=None))))
 

@@ -138,7 +138,7 @@ def difference(before: DiffOperand, after: DiffOperand, known: ComparisonFacts =
     )
 
 
-def _pairs(before: Lock, after: Lock) -> list[tuple[str, Lock, Lock]]:
+def pairs(before: Lock, after: Lock) -> list[tuple[str, Lock, Lock]]:
     """Return the locks of the environments that are compared: the default ones, then those of one name.
 
     Each pair has the beginning of the names of what differs.
@@ -157,9 +157,9 @@ def _each(
     values: Callable[[Lock], Mapping[str, str]], before: Lock, after: Lock, *, beside: bool = False
 ) -> tuple[Change, ...]:
     """Return the changes of values of each environment; with `beside` not of the default one."""
-    pairs = _pairs(before, after)[beside:]
+    compared = pairs(before, after)[beside:]
     return tuple(
-        _prefixed(prefix, change) for prefix, had, has in pairs for change in _changed(values(had), values(has))
+        _prefixed(prefix, change) for prefix, had, has in compared for change in _changed(values(had), values(has))
     )
 
 
@@ -230,7 +230,7 @@ def _packages(
     if before.lock and after.lock:
         changes = [
             _prefixed(prefix, change)
-            for prefix, old, new in _pairs(before.lock, after.lock)
+            for prefix, old, new in pairs(before.lock, after.lock)
             for change in _of_locks(old, new, requires)
         ]
     else:  # labels tell the main ones alone
@@ -339,7 +339,7 @@ def _deb_versions(lock: Lock) -> dict[tuple[str, str], str]:
 def _rebuilds(before: Lock, after: Lock, known: ComparisonFacts) -> tuple[Rebuild, ...]:
     keys = _keys(before)
     found = []
-    for prefix, old, new in _pairs(before, after):
+    for prefix, old, new in pairs(before, after):
         for build in new.builds:
             if build.key not in keys:
                 keys.add(build.key)
