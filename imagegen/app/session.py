@@ -179,7 +179,7 @@ class Session:
             facts = facts_of_stack(cell, self.project)
         except (LockError, ProjectFileError) as error:
             return compatibility.CellAnswer("unknown", error.summary)
-        verdict = compatibility.evaluate_cell(self.rules_about(facts), cell, facts)
+        verdict = self.judge(facts, cell)
         refused = verdict.answer == "incompatible"
         worst = [each for each in verdict.conflicts if each.severity == ("error" if refused else "suspicion")]
         reason = " ".join(rule.because for each in worst for rule in each.rules)
@@ -265,8 +265,11 @@ class Session:
             return LockCheck(contradictions=contradictions)
         if edited := self._edited(found, cell):
             return LockCheck(edited=edited)
-        facts = compatibility.facts_of_lock(found, cell.base.glibc)
-        return LockCheck(verdict=compatibility.evaluate_cell(self.rules_about(facts), cell, facts))
+        return LockCheck(verdict=self.judge(compatibility.facts_of_lock(found, cell.base.glibc), cell))
+
+    def judge(self, facts: Facts, cell: Cell) -> Verdict:
+        """Return the verdict of the rules on facts of a lock of the cell, of today or of an earlier one."""
+        return compatibility.evaluate_cell(self.rules_about(facts), cell, facts)
 
     def _check_environments(self, found: Lock, cell: Cell) -> LockCheck:
         """Return what is wrong with the lock of an image with several environments, or with those of their cells."""
@@ -380,7 +383,7 @@ class Session:
 
     def require_compatible(self, cell: Cell, facts: Facts) -> None:
         """Raise IncompatibleError when a rule rejects the cell; keep warnings for `print_warnings`."""
-        self._require_compatible(cell, compatibility.evaluate_cell(self.rules_about(facts), cell, facts))
+        self._require_compatible(cell, self.judge(facts, cell))
 
     def _require_compatible(self, cell: Cell, verdict: Verdict) -> None:
         self._warnings[cell.id] = verdict.conflicts

@@ -1,4 +1,4 @@
-"""The report: the matrix and its images as static pages, from the history of locks to the files."""
+"""The report: the matrix and its images as static pages."""
 
 from __future__ import annotations
 
@@ -8,126 +8,25 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from jinja2 import StrictUndefined
 from jinja2.loaders import FileSystemLoader
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from imagegen.app import chooser, launch, unlocked
-from imagegen.app.nightly import changes
-from imagegen.app.nightly.changes import ChangelogSection
+from imagegen.app import chooser, differences, launch, unlocked
+from imagegen.app.differences import CellHistory, Chart
+from imagegen.app.lock_history import History, LockChange
 from imagegen.app.packages import LockedPackage, Pin, pins_of
 from imagegen.app.states import MEANINGS, CellState, StateName
 from imagegen.app.unlocked import UnlockedCell
 from imagegen.core.data import shipped
-from imagegen.core.errors import LockError
-from imagegen.core.git import local
 from imagegen.core.progress import human
 from imagegen.core.text import counted, shown
 from imagegen.image.layers import Size, shared
-from imagegen.plan import lock
 from imagegen.plan.lock.environments import environments
-from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Lock, main_versions
 from imagegen.plan.matrix.model import Cell, Rule
-from imagegen.supply.compare import wording
-from imagegen.supply.compare.difference import ComparisonFacts, difference
-from imagegen.supply.compare.operands import of_lock
-
-LONGEST = 12  # steps on a page: three months of weekly locks
-_UNREAD = "no lock, or one of a form that this imagegen does not read"
-
-
-@dataclass(frozen=True)
-class LockChange:
-    """One change of a lock.
-
-    `commit` is None outside a repository; `pending` means that the change is not committed yet.
-    """
-
-    date: str  # "2026-11-20"
-    commit: str | None
-    lines: tuple[str, ...]
-    pending: bool = False
-
-
-@dataclass(frozen=True)
-class History:
-    """The changes of a lock, newest first; empty where they are not known. `older`: further changes are left out."""
-
-    steps: tuple[LockChange, ...] = ()
-    older: bool = False
-
-
-def history_inputs(path: Path, now: Lock, sections: Sequence[ChangelogSection], env: Mapping[str, str]) -> str:
-    """Return what decides the result of `history_of`, but for the facts. Raises FetchError where git cannot run."""
-    commits = local.commits(path.parent, path.name, LONGEST + 2, env)
-    return repr((commits, local.shallow(path.parent, env), lock.dumps(now), sections))
-
-
-def history_of(
-    path: Path, now: Lock, known: ComparisonFacts, sections: Sequence[ChangelogSection], env: Mapping[str, str]
-) -> History:
-    """Return the history of the lock file at `path`, whose content is `now`.
-
-    `known` has facts for the comparison of its versions. `sections` are those of locks/CHANGES.md about it; each
-    describes the lock that it leads to, and without a repository they are the whole history. Raises FetchError where
-    git cannot run.
-    """
-    commits = local.commits(path.parent, path.name, LONGEST + 2, env)
-    if not commits:
-        steps = [LockChange(each.date, None, _said(each)) for each in sections]
-    else:
-        versions = [_Version.of(path, commit, date, env) for commit, date in commits]
-        if versions[0].lock != now:
-            versions.insert(0, _Version(None, now.as_of[:10], now))
-        notes = {each.end: _said(each) for each in reversed(sections)}
-        cut = local.shallow(path.parent, env)
-        pairs = zip(versions, [*versions[1:], None], strict=True)
-        steps = [new.step(tuple(_lines(old, new.lock, known, notes, cut=cut))) for new, old in pairs]
-    return History(tuple(steps[:LONGEST]), older=len(steps) > LONGEST)
-
-
-def _said(section: ChangelogSection) -> tuple[str, ...]:
-    return tuple(map(changes.plain, section.lines))
-
-
-@dataclass(frozen=True)
-class _Version:
-    """The lock at one commit; None where it was removed or has a format that is no longer read."""
-
-    commit: str | None
-    date: str
-    lock: Lock | None
-
-    @classmethod
-    def of(cls, path: Path, commit: str, date: str, env: Mapping[str, str]) -> _Version:
-        text = local.file_at(path.parent, commit, path.name, env)
-        try:
-            return cls(commit, date, loads(text, path) if text is not None else None)
-        except LockError:
-            return cls(commit, date, None)
-
-    def step(self, lines: tuple[str, ...]) -> LockChange:
-        return LockChange(self.date, self.commit, lines, pending=self.commit is None)
-
-
-def _lines(
-    old: _Version | None, new: Lock | None, known: ComparisonFacts, notes: Mapping[str, Sequence[str]], *, cut: bool
-) -> Sequence[str]:
-    if new is None:
-        return [_UNREAD]
-    if said := notes.get(lock.inputs_hash(new).removeprefix("sha256:")[:8]):
-        return said
-    if old is None:
-        return ["what it was before is not in this shallow clone" if cut else "locked for the first time"]
-    if old.lock is None:
-        return [f"locked anew; before there was {_UNREAD}"]
-    before, after = (of_lock(each.cell, each.as_of, each) for each in (old.lock, new))
-    return wording.sentences(difference(before, after, known))
-
 
 # The data of a report, before it becomes pages. Nothing here reads a file.
 
@@ -257,8 +156,10 @@ class CellPage:
     common: tuple[SharedLayers, ...]
     audit: CheckSummary | None
     smoke: CheckSummary | None
-    history: tuple[LockChange, ...]
+    history: tuple[tuple[LockChange, str | None], ...]  # each with its page, relative to the index
     older: bool
+    missing: str  # what git could not give of the history
+    chart: Chart | None
     downloads: tuple[tuple[str, str], ...]  # what it is, and its file name beside the page
 
 
@@ -425,10 +326,17 @@ def _sheets(report: SiteReport) -> Iterable[CellPage]:
             common=_common(sheet.lock, others, pages),
             audit=None if sheet.audit is None else _audit(sheet.audit),
             smoke=None if sheet.smoke is None else _smoke(sheet.smoke),
-            history=sheet.history.steps,
+            history=tuple((step, differences.href(sheet.cell.id, step)) for step in sheet.history.steps),
             older=sheet.history.older,
-            downloads=tuple((title, name) for title, (name, _) in sheet.downloads.items()),
+            missing=sheet.history.missing,
+            chart=differences.chart(sheet.cell.id, sheet.history),
+            downloads=_named(sheet),
         )
+
+
+def _named(sheet: CellReport) -> tuple[tuple[str, str], ...]:
+    """Return what each download of a cell is, and its file name."""
+    return tuple((title, name) for title, (name, _) in sheet.downloads.items())
 
 
 def _commands(sheet: CellReport) -> tuple[tuple[str, str], ...]:
@@ -557,6 +465,8 @@ def render(report: SiteReport) -> dict[str, bytes]:
     template = environment.get_template("unlocked.html.j2")
     for page in whole.unlocked:
         pages[page.href] = template.render(page=page, meaning=MEANINGS[page.state.name], top="../")
+    histories = [CellHistory(each.cell.id, each.history, _named(each)) for each in report.sheets]
+    pages |= differences.render(histories, environment)
     files = {name: (shipped("pages") / name).read_bytes() for name in _ASSETS}
     files |= {f"cells/{name}": content for each in report.sheets for name, content in each.downloads.values()}
     return {path: text.encode() for path, text in pages.items()} | files
@@ -575,6 +485,8 @@ def _environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["human"] = human
     environment.filters["counted"] = counted
+    environment.filters["signed"] = differences.signed
+    environment.filters["size_in_words"] = differences.size_in_words
     return environment
 
 

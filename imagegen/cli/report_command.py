@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 import click
 
-from imagegen.app import site, site_folder, states, unlocked
+from imagegen.app import lock_history, site, site_folder, states, unlocked
 from imagegen.app.audit import audit_report
-from imagegen.app.comparison import comparison_facts
 from imagegen.app.launch import published_repository
-from imagegen.app.nightly import changes
 from imagegen.app.packages import packages_of
 from imagegen.app.publish import expected_digest
 from imagegen.app.unlocked import UnlockedCell
 from imagegen.audit.model import Licence
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
-from imagegen.core import data
-from imagegen.core.errors import FetchError, LockError, PublishError
+from imagegen.core.errors import PublishError
 from imagegen.core.text import counted
 from imagegen.image import dockerfile, layers
 from imagegen.plan import lock
@@ -28,7 +24,6 @@ from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules import unconfirmed
-from imagegen.supply.compare.difference import ComparisonFacts
 from imagegen.supply.publish.tags import TagInput, tags
 from imagegen.supply.trust.licences import stored_licences, with_system
 from imagegen.supply.trust.sbom import sbom
@@ -54,9 +49,10 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
 
     The first page proposes an image by GPU, engine, CUDA and Python, with what runs it by digest, and shows why each
     cell has its state. Pages of locked cells show requirements, sizes, results of audit and smoke checks, and the
-    history in git; pages of other cells what the matrix requires, and how to lock them; one lists the packages of all
-    locked cells. A page of a locked cell has its lock, SBOM and Dockerfile as files beside it. Pages need no server and
-    no JavaScript, and load nothing from the network. Prints the path of the first page.
+    history in git with sizes and today's verdicts; pages of other cells what the matrix requires, and how to lock them;
+    one lists the packages of all locked cells. Each change of a lock has a page of its own. A page of a locked cell has
+    its lock, SBOM and Dockerfile as files beside it. Pages need no server and no JavaScript, and load nothing from the
+    network. Prints the path of the first page.
     """
     site_folder.require_own(output)
     cells = app.matrix.select(pattern, combined=True)
@@ -112,7 +108,7 @@ def _sheet(app: App, cell: Cell, locked: Lock, licences: Mapping[str, Licence]) 
         lock=locked,
         stale=tuple(lock.stale(locked, cell)),
         layers=layers.layer_sizes(whole, app.store, whole=not lacking),
-        history=_history(app, cell, locked),
+        history=lock_history.history(app, cell, locked),
         smoke=tested.report if tested else None,
         audit=audit_report(whole, cell, app.store),
         tag=local_tags(locked)[0],
@@ -144,35 +140,3 @@ def _remote(app: App, cell: Cell, locked: Lock) -> tuple[str, ...]:
         app.progress.say(str(error))
         return ()
     return f"{repository}:{named.mutable[0]}", f"{repository}:{named.immutable}"
-
-
-def _history(app: App, cell: Cell, locked: Lock) -> site.History:
-    """Return the history of a project's lock; shipped locks have theirs in imagegen's own repository.
-
-    An image with several environments has none: its changes are those of the locks of its cells.
-    """
-    path = app.lock_path(cell)
-    if cell.environments or path.parent.resolve() != (app.project / "locks").resolve():
-        return site.History()
-    try:
-        # Without the builds that this machine has or lacks: the page is the same on every machine.
-        known = ComparisonFacts(requires=comparison_facts(app).requires)
-        sections = _sections(app, cell)
-        inputs = (app.sources, site.history_inputs(path, locked, sections, app.env))
-        history = partial(site.history_of, path, locked, known, sections, app.env)
-        return app.compiled.of("history", str(path), inputs, history)
-    except FetchError as error:
-        app.progress.say(f"the history of {cell.id} is left out: {error}")
-        return site.History()
-
-
-def _sections(app: App, cell: Cell) -> list[changes.ChangelogSection]:
-    """Return the entries of the update changelog about the cell, newest first."""
-    path = app.project / "locks" / changes.FILE
-    try:
-        return [each for each in changes.read(data.read(path, app.project).decode(), path) if each.cell == cell.id]
-    except FileNotFoundError:
-        return []
-    except (OSError, UnicodeDecodeError, LockError) as error:
-        app.progress.say(f"{path} is left out: {error}")
-        return []

@@ -13,9 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.app import site, site_folder
+from imagegen.app import lock_history, site_folder
+from imagegen.app.lock_history import History, LockSummary, LockVerdict
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
+from imagegen.app.nightly.propose import RejectedUpdate
+from imagegen.core.git import local
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare.difference import ComparisonFacts
@@ -116,8 +119,17 @@ def path(root: Path) -> Path:
     return root / "locks" / "tiny-cpu-py311.toml"
 
 
+def history(root: Path, now: Lock, *sections: ChangelogSection) -> History:
+    folder = root / "locks"
+    commits = local.commits(folder, path(root).name, 100, os.environ)
+    versions = lock_history.read_versions(path(root), now, commits, os.environ)
+    verdicts = [LockVerdict(refused=False) if each.lock else None for each in versions]
+    cut = local.shallow(folder, os.environ)
+    return lock_history.history_of(versions, verdicts, sections, ComparisonFacts(), cut=cut)
+
+
 def steps(root: Path, now: Lock, *sections: ChangelogSection) -> list[tuple[str, bool, tuple[str, ...]]]:
-    found = site.history_of(path(root), now, ComparisonFacts(), sections, os.environ)
+    found = history(root, now, *sections)
     return [(step.date, step.commit is not None, step.lines) for step in found.steps]
 
 
@@ -143,10 +155,10 @@ def test_a_lock_of_another_form_is_said_to_be_one(committed: Commit, tmp_path: P
 
 
 def test_the_page_shows_the_newest_steps(committed: Commit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site, "LONGEST", 1)
+    monkeypatch.setattr(lock_history, "LONGEST", 1)
     committed(LOCK, "2026-11-21")
     committed(NEXT, "2026-11-28")
-    found = site.history_of(path(tmp_path), NEXT, ComparisonFacts(), (), os.environ)
+    found = history(tmp_path, NEXT)
     assert [step.date for step in found.steps] == ["2026-11-28"]
     assert found.older
 
@@ -157,6 +169,9 @@ def test_a_shallow_clone_does_not_know_what_was_first(committed: Commit, tmp_pat
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{tmp_path}", str(clone)], check=True)
     assert steps(clone, NEXT) == [("2026-11-28", True, ("what it was before is not in this shallow clone",))]
+    found = history(clone, NEXT)
+    assert found.missing
+    assert [step.page for step in found.steps] == [""]
 
 
 def test_no_repository_has_no_history(tmp_path: Path) -> None:
@@ -164,6 +179,41 @@ def test_no_repository_has_no_history(tmp_path: Path) -> None:
     assert steps(tmp_path, LOCK) == []
     section = ChangelogSection("2026-11-27", "tiny-cpu-py311", "00000000", "11111111", ("torch is newer",))
     assert steps(tmp_path, LOCK, section) == [("2026-11-27", False, ("torch is newer",))]
+
+
+def test_a_change_has_a_page_of_its_day_and_a_number(committed: Commit, tmp_path: Path) -> None:
+    committed(LOCK, "2026-11-21")
+    committed(NEXT, "2026-11-21")
+    committed(LOCK, "2026-11-28")
+    again, gone, first = history(tmp_path, LOCK).steps
+    assert [each.page for each in (again, gone, first)] == ["2026-11-28", "2026-11-21-2", ""]
+    assert first.difference is None
+    assert gone.difference and gone.lock and first.commit
+    assert gone.difference.since == first.commit
+    (numpy,) = gone.difference.packages
+    assert (numpy.name, numpy.before, numpy.after, numpy.step, numpy.growth) == (
+        "numpy", "2.4.6", None, "removed", -1000,
+    )  # fmt: skip
+    assert gone.difference.before.size == (gone.lock.size or 0) + 1000
+    (pending, *_) = history(tmp_path, NEXT).steps
+    assert (pending.page, pending.pending) == ("uncommitted", True)
+
+
+def test_a_section_gives_a_page_where_git_gives_no_lock(committed: Commit, tmp_path: Path) -> None:
+    committed("version = 0\n\n[[wheel]]\nsize = 5\n\n[wheel.sdist]\nsize = 9\n", "2026-11-21")
+    committed(NEXT, "2026-11-28")
+    name = lock.inputs_hash(NEXT).removeprefix("sha256:")[:8]
+    section = ChangelogSection("2026-11-27", "tiny-cpu-py311", "0" * 8, name, ("numpy stays 2.4.6, not 3.0: trl \\<4",))
+    new, old = history(tmp_path, NEXT, section).steps
+    assert (new.page, new.difference, old.page) == ("2026-11-28", None, "")
+    assert new.rejected == (RejectedUpdate("numpy", "2.4.6", "3.0", "trl <4"),)
+    assert old.lock == LockSummary(5, 0, None)
+    (tmp_path / "elsewhere" / "locks").mkdir(parents=True)
+    (tmp_path / ".git").rename(tmp_path / "git")
+    found = history(tmp_path / "elsewhere", NEXT, section)
+    assert found.missing
+    (alone,) = found.steps
+    assert (alone.page, alone.lock, alone.rejected) == ("2026-11-27", None, new.rejected)
 
 
 def test_a_repository_runs_nothing(committed: Commit, tmp_path: Path) -> None:

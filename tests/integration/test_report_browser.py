@@ -24,7 +24,15 @@ OVERFLOWING = """[...document.querySelectorAll('body *')].filter(e => e.checkVis
     .filter(e => e.getBoundingClientRect().right > innerWidth + 1 || e.getBoundingClientRect().left < 0)
     .map(e => e.outerHTML.slice(0, 80))"""
 EVERY = ["tiny-gpu", "tiny-cpu-py311", "tiny-gpu-py312", "worse-cpu"]
-PAGES = ["index.html", "cells/tiny-gpu.html", "cells/tiny-cpu-py311.html", "cells/tiny-gpu-py312.html", "packages.html"]
+DIFFERENCES = ["differences.html", "differences/tiny-gpu-uncommitted.html"]
+PAGES = [
+    "index.html",
+    "cells/tiny-gpu.html",
+    "cells/tiny-cpu-py311.html",
+    "cells/tiny-gpu-py312.html",
+    "packages.html",
+    *DIFFERENCES,
+]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +68,9 @@ def test_a_page_fits_and_requests_nothing_else(
     assert browser.value("getComputedStyle(document.body).maxWidth") != "none"  # the style is in force
 
 
-@pytest.mark.parametrize("page", ["index.html", "cells/tiny-gpu.html", "cells/tiny-gpu-py312.html", "packages.html"])
+@pytest.mark.parametrize(
+    "page", ["index.html", "cells/tiny-gpu.html", "cells/tiny-gpu-py312.html", "packages.html", *DIFFERENCES]
+)
 def test_tables_stay_tables_for_screen_readers_on_a_phone(browser: Browser, pages: Path, page: str) -> None:
     roles_read = []
     for width in (390, 1280):
@@ -186,6 +196,50 @@ def test_the_heat_map_shows_a_reason_on_focus_without_scripts(browser: Browser, 
         assert browser.value(shown) == "visible"
         assert "worse-cpu" in browser.value("document.querySelector('.square.conflict .tip').innerText")
         assert browser.value(OVERFLOWING) == []
+
+
+MARK = "document.querySelector('.marks .conflict')"
+CENTRES = """['circle', '.marks a'].map(shape => [...document.querySelectorAll('.chart ' + shape)]
+    .map(e => e.getBoundingClientRect()).map(r => Math.round(r.left + r.width / 2)))"""
+
+
+def test_the_chart_shows_a_verdict_on_focus_without_scripts(browser: Browser, pages: Path) -> None:
+    shown = f"getComputedStyle({MARK}.querySelector('.tip')).visibility"
+    for width in (320, 390, 1280):
+        browser.look(width=width, scripts=False)
+        browser.open(pages / "cells/tiny-gpu.html")
+        assert browser.value(shown) == "hidden"
+        browser.value(f"{MARK}.focus()")
+        assert browser.value(shown) == "visible"
+        assert "torch-numpy" in browser.value(f"{MARK}.querySelector('.tip').innerText")
+        assert browser.value(OVERFLOWING) == []
+        circles, marks = browser.value(CENTRES)
+        assert len(circles) == 4
+        assert all(abs(one - other) <= 1 for one, other in zip(circles, marks, strict=True)), (circles, marks)
+        cells = browser.value("[...document.querySelectorAll('.locks td:last-child')].map(e => e.innerText)")
+        assert ["torch-numpy" in each for each in cells] == [False, True, True, False]
+
+
+def test_a_chart_is_printed_without_its_reasons(browser: Browser, pages: Path) -> None:
+    browser.look(width=1280)
+    browser.open(pages / "cells" / "tiny-gpu.html")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    assert browser.value("[...document.querySelectorAll('.chart circle, .locks td')].every(e => e.checkVisibility())")
+    assert not browser.value("[...document.querySelectorAll('.tip')].some(e => e.checkVisibility())")
+    browser.call("Emulation.setEmulatedMedia", media="")
+
+
+def test_a_difference_leads_to_the_one_before_and_to_its_cell(browser: Browser, pages: Path) -> None:
+    browser.look(width=390, scripts=False)
+    browser.open(pages / "differences.html")
+    leads = "[...document.querySelectorAll('a')].map(e => e.href.split('/').slice(-2).join('/'))"
+    assert "differences/tiny-gpu-uncommitted.html" in browser.value(leads)
+    browser.open(pages / "differences/tiny-gpu-uncommitted.html")
+    found = browser.value(leads)
+    for target in ("differences/tiny-gpu-2026-11-13-2.html", "cells/tiny-gpu.html", "cells/tiny-gpu.toml"):
+        assert target in found
+    browser.open(pages / "cells/tiny-gpu.html")
+    assert "differences/tiny-gpu-uncommitted.html" in browser.value(leads)
 
 
 def test_a_button_copies_a_command(browser: Browser, pages: Path) -> None:

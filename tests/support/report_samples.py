@@ -6,8 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 from imagegen.app import site
+from imagegen.app.lock_history import (
+    History,
+    LockChange,
+    LockDifference,
+    LockSummary,
+    LockVerdict,
+    OtherChange,
+    PackageChange,
+)
+from imagegen.app.nightly.propose import RejectedUpdate
 from imagegen.app.packages import LockedPackage
-from imagegen.app.site import History, LockChange
 from imagegen.app.states import CellState
 from imagegen.app.unlocked import UnlockedCell
 from imagegen.audit.model import Finding, Severity
@@ -51,6 +60,49 @@ SMOKE = SmokeReport(
 OLD = Rule("old-rule", {"torch": "<2"}, {}, {"numpy": ">=2"}, "b", "s", "2026-01-01", "error", "measured", "f")
 
 
+REFUSED = LockVerdict(refused=True, rules=("torch-numpy",), reason="torch 2.12 refuses <numpy> 2.")
+NOW = LockSummary(840_000_000, 1, LockVerdict(refused=False, rules=("old-gpu",), reason="It is slow there."))
+BEFORE = LockSummary(630_000_000, 0, REFUSED)
+HISTORY = History(
+    (
+        LockChange(
+            "2026-11-20",
+            None,
+            ("torch 2.12.0 -> 2.13.0 brings numpy 2.4.6", "210 MB to pull", "trl stays 1.0, not 2.0: numpy <2"),
+            pending=True,
+            page="uncommitted",
+            rejected=(RejectedUpdate("trl", "1.0", "2.0", "numpy <2"),),
+            lock=NOW,
+            difference=LockDifference(
+                "0123456789abcdef",
+                BEFORE,
+                (
+                    PackageChange("torch", "2.12.0", "2.13.0", "minor", 600_000_000, 800_000_000, "The framework."),
+                    PackageChange("numpy", None, "2.4.6", "added", None, 20_000_000, "with torch"),
+                    PackageChange("pandas", "3.0", None, "removed", 10_000_000, None),
+                    PackageChange("deep-ep", "1.0", "1.1", "minor", 1_000, None),
+                ),
+                (
+                    OtherChange("base", "base", "debian12", "debian13"),
+                    OtherChange("Debian package", "adduser", None, "3.134"),
+                ),
+            ),
+        ),
+        LockChange(
+            "2026-11-13",
+            "0123456789abcdef",
+            ("the same packages in other layers",),
+            page="2026-11-13-2",
+            lock=BEFORE,
+            difference=LockDifference("fedcba9876543210", BEFORE, (), ()),
+        ),
+        LockChange("2026-11-13", "fedcba9876543210", ("numpy is newer",), page="2026-11-13", lock=BEFORE),
+        LockChange("2026-11-06", "0011223344556677", ("no lock",), lock=LockSummary(600_000_000)),
+    ),
+    older=True,
+)
+
+
 def cell(folder: Any, **changes: Any) -> Cell:
     (first, *_) = load(folder, SMALL).select("small")
     return replace(first, **changes)
@@ -68,17 +120,13 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
     bad = replace(base, id="worse-cpu", image="worse", gpus=())
     locked = replace(LOCK, cell="tiny-gpu", record=RECORD, gpu=LockedGpus(("12.0",), "580.65.06"))
     shared = replace(LOCK, record=replace(RECORD, layers=_LAYERS[:1]))
-    steps = (
-        LockChange("2026-11-20", None, ("torch 2.12.0 -> 2.13.0 brings numpy 2.4.6", "210 MB to pull"), pending=True),
-        LockChange("2026-11-13", "0123456789abcdef", ("locked for the first time",)),
-    )
     sizes = tuple(Size(layer.name, layer.size, 2 * layer.size) for layer in _LAYERS)
     whole = site.CellReport(
         cell=gpu,
         lock=locked,
         stale=("component torch",),
         layers=sizes,
-        history=History(steps, older=True),
+        history=HISTORY,
         smoke=SMOKE.as_dict(),
         audit=AUDIT.as_dict(),
         tag="imagegen/tiny:gpu",
@@ -90,7 +138,7 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
         lock=shared,
         stale=(),
         layers=(Size("base", 44_000_000, None), Size("torch", None, None)),
-        history=History(),
+        history=History(missing="the lock is in no git repository"),
         smoke=None,
         audit=None,
         tag="imagegen/tiny:cpu-py311",

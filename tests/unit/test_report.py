@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from imagegen.app import chooser, site, unlocked
 from imagegen.app.chooser import ChooserValues
+from imagegen.app.lock_history import LockChange, LockVerdict
 from imagegen.core.data import shipped
 from imagegen.core.errors import Location
 from imagegen.plan.lock.model import WheelPatch
@@ -68,7 +69,19 @@ def test_the_pages(files: dict[str, bytes], golden: Callable[[str, str], None]) 
     cells = {f"cells/{name}.html" for name in ("tiny-gpu", "tiny-cpu-py311", "tiny-gpu-py312", "worse-cpu")}
     scripts = {"choose.js", "copy.js", "filter.js", "packages.js"}
     saved = {"cells/tiny-gpu.toml", "cells/tiny-gpu.cdx.json"}
-    assert set(files) == {"index.html", "packages.html", *cells, *saved, "style.css", *scripts}
+    days = {f"differences/tiny-gpu-{day}.html" for day in ("uncommitted", "2026-11-13-2", "2026-11-13")}
+    golden("report-difference.html", files["differences/tiny-gpu-uncommitted.html"].decode())
+    golden("report-differences.html", files["differences.html"].decode())
+    assert set(files) == {
+        "index.html",
+        "packages.html",
+        "differences.html",
+        *cells,
+        *saved,
+        *days,
+        "style.css",
+        *scripts,
+    }
 
 
 def test_an_image_is_started_by_digest_where_it_is_published(report: site.SiteReport) -> None:
@@ -129,7 +142,10 @@ def test_gpu_and_driver_of_a_test_are_shown(
 def test_what_is_not_known_is_said(files: dict[str, bytes]) -> None:
     said = text(parsed(files["cells/tiny-cpu-py311.html"]))
     assert said.count("Not run here.") == 2
-    assert "Not known here: the lock is in no git repository." in said
+    assert "Not all of it is known here: the lock is in no git repository." in said
+    index = text(parsed(files["differences.html"]))
+    assert "tiny-cpu-py311: the lock is in no git repository" in index
+    assert "the lock before" in text(parsed(files["differences/tiny-gpu-2026-11-13.html"]))
     assert "Compressednot known here" in said
     assert "imagegen build tiny-cpu-py311" in said
     assert "imagegen/tiny:cpu-py311 \\ bash" in said
@@ -243,7 +259,7 @@ def test_what_others_wrote_is_text_and_nothing_else(report: site.SiteReport, wor
 def _saying(words: str, report: site.SiteReport) -> site.SiteReport:
     """The report with these words wherever a matrix, a repository or a check has the word."""
     first = report.sheets[0]
-    steps = tuple(replace(step, lines=(words,)) for step in first.history.steps)
+    steps = tuple(_changed(step, words) for step in first.history.steps)
     sheet = replace(
         first,
         cell=replace(first.cell, purpose=words),
@@ -259,6 +275,19 @@ def _saying(words: str, report: site.SiteReport) -> site.SiteReport:
         packages=tuple(replace(each, licence=words or "-", source=words) for each in report.packages),
         descriptions={"tiny": words},
     )
+
+
+def _changed(step: LockChange, words: str) -> LockChange:
+    verdict = LockVerdict(refused=True, rules=(words,), reason=words)
+    summary = replace(step.lock, verdict=verdict) if step.lock else None
+    found = step.difference and replace(
+        step.difference,
+        before=replace(step.difference.before, verdict=verdict),
+        packages=tuple(replace(each, name=words, why=words, step=words) for each in step.difference.packages),
+        others=tuple(replace(each, name=words, kind=words, before=words) for each in step.difference.others),
+    )
+    rejected = tuple(replace(each, name=words, newer=words, reason=words) for each in step.rejected)
+    return replace(step, lines=(words,), rejected=rejected, lock=summary, difference=found)
 
 
 def _smoke(words: str) -> dict[str, Any]:
@@ -306,7 +335,11 @@ def _luminance(colour: str) -> float:
 def test_the_browsers_scripts_are_only_ours(files: dict[str, bytes]) -> None:
     for name, page in pages(files):
         scripts = [each.get("src") for each in page.iter("script")]
-        expected = {"index.html": ["copy.js", "choose.js", "filter.js"], "packages.html": ["packages.js"]}
+        expected = {
+            "index.html": ["copy.js", "choose.js", "filter.js"],
+            "packages.html": ["packages.js"],
+            "differences.html": [],
+        }
         assert scripts == expected.get(name, ["../copy.js"])
         policy = next(each.get("content") for each in page.iter("meta") if each.get("http-equiv"))
         assert policy is not None and "default-src 'none'" in policy and "unsafe" not in policy

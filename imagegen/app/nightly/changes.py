@@ -27,6 +27,7 @@ FILE = "CHANGES.md"
 _HEAD = "# What moved in the locks, and why\n\nWritten by `imagegen nightly`; the newest day comes first.\n"
 _TITLE = re.compile(r"## (\d{4}-\d\d-\d\d) (\S+)")
 _STEP = re.compile(r"<!-- (\S+) to (\S+) -->")
+_REJECTION = re.compile(r"(.+?) stays (.+?)(?:, not (.+?))?: (.*)", re.DOTALL)
 _MARKUP = re.compile(r"([\\`*<\[])")  # what Markdown would take for its own
 
 
@@ -70,6 +71,12 @@ def rejection(rejected: RejectedUpdate) -> str:
     """Return the sentence that explains why a release is not taken."""
     newer = f", not {rejected.newer}" if rejected.newer else ""
     return f"{rejected.name} stays {rejected.stays}{newer}: {rejected.reason}"
+
+
+def rejected_in(section: ChangelogSection) -> tuple[RejectedUpdate, ...]:
+    """Return the rejected updates that a section names: the sentences of `rejection`, read back."""
+    found = (_REJECTION.fullmatch(plain(line)) for line in section.lines)
+    return tuple(RejectedUpdate(each[1], each[2], each[3] or "", each[4]) for each in found if each)
 
 
 def as_dict(proposal: Proposal, moved: Sequence[str]) -> dict[str, Any]:

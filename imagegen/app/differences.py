@@ -1,0 +1,233 @@
+"""The pages of a report about changes of locks: one for each, and their index; and the chart of a cell. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from jinja2 import Environment
+
+from imagegen.app.lock_history import History, LockChange, LockSummary, OtherChange, PackageChange
+from imagegen.core.progress import human
+
+INDEX = "differences.html"
+_FOLDER = "differences"
+_COMMIT = 12  # hex digits of a commit in a command
+_TOP, _BOTTOM = 10.0, 90.0  # of the line in a chart, in pixels
+
+VerdictName = Literal["no known conflict", "conflict", "not judged"]
+
+
+@dataclass(frozen=True)
+class CellHistory:
+    """The history of a cell's lock. `downloads` are of its lock of today: what it is, and its file name."""
+
+    cell: str
+    history: History
+    downloads: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class VerdictView:
+    """The verdict of today's rules on a lock. `rules` refuse it or warn of it, `text` is the reason."""
+
+    name: VerdictName
+    rules: tuple[str, ...]
+    text: str
+
+    @property
+    def words(self) -> str:
+        """The verdict as one line."""
+        verb = "refused by" if self.name == "conflict" else "warnings of"
+        cause = f"{verb} {', '.join(self.rules)}" if self.rules else ""
+        return ": ".join(filter(None, (self.name, cause, self.text)))
+
+
+@dataclass(frozen=True)
+class PointView:
+    """A lock in a chart: `x` in percent of its width, `y` in pixels from its top, None without a size.
+
+    `growth` is in bytes, from the lock before. `href` leads to the page of its difference, beside those of cells.
+    """
+
+    x: float
+    y: float | None
+    change: LockChange
+    size: int | None
+    unsized: int
+    growth: int | None
+    verdict: VerdictView
+    href: str | None
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Wheel bytes of the versions of a lock, the oldest first. `lines` join points: x, y, x, y as in PointView."""
+
+    points: tuple[PointView, ...]
+    lines: tuple[tuple[float, float, float, float], ...]
+    low: int
+    high: int
+    height: int = 100  # pixels
+
+
+@dataclass(frozen=True)
+class DifferencePage:
+    """A change of a lock. `earlier` and `later` are the pages of its neighbours, by file name and title."""
+
+    cell: str
+    href: str
+    title: str
+    change: LockChange
+    before: VerdictView | None
+    after: VerdictView | None
+    growth: int | None
+    moved: tuple[PackageChange, ...]
+    added: tuple[PackageChange, ...]
+    removed: tuple[PackageChange, ...]
+    others: tuple[OtherChange, ...]
+    command: str
+    earlier: tuple[str, str] | None
+    later: tuple[str, str] | None
+    downloads: tuple[tuple[str, str], ...]
+    missing: str
+
+
+def href(cell: str, change: LockChange) -> str | None:
+    """Return the address of a difference's page, relative to the index; None where it has none."""
+    return f"{_FOLDER}/{cell}-{change.page}.html" if change.page else None
+
+
+def render(histories: Sequence[CellHistory], environment: Environment) -> dict[str, str]:
+    """Return the text of the pages by path: each difference, and the index of all."""
+    found = [page for each in histories for page in pages(each)]
+    template = environment.get_template("difference.html.j2")
+    texts = {page.href: template.render(page=page, top="../") for page in found}
+    newest = sorted(found, key=lambda page: page.change.date, reverse=True)
+    missing = {each.cell: each.history.missing for each in histories if each.history.missing}
+    index = environment.get_template("differences.html.j2")
+    return texts | {INDEX: index.render(pages=newest, missing=missing, top="")}
+
+
+def pages(of: CellHistory) -> list[DifferencePage]:
+    """Return the pages of a cell's differences, newest first."""
+    steps = [step for step in of.history.steps if step.page]
+    names = [(f"{of.cell}-{step.page}.html", _title(step)) for step in steps]
+    newest = of.history.steps[0] if steps else None
+    return [
+        _page(
+            of,
+            step,
+            earlier=names[number + 1] if number + 1 < len(names) else None,
+            later=names[number - 1] if number else None,
+            downloads=of.downloads if step is newest else (),
+        )
+        for number, step in enumerate(steps)
+    ]
+
+
+def _page(
+    of: CellHistory,
+    step: LockChange,
+    *,
+    earlier: tuple[str, str] | None,
+    later: tuple[str, str] | None,
+    downloads: tuple[tuple[str, str], ...],
+) -> DifferencePage:
+    found = step.difference
+    packages = found.packages if found else ()
+    return DifferencePage(
+        cell=of.cell,
+        href=f"{_FOLDER}/{of.cell}-{step.page}.html",
+        title=_title(step),
+        change=step,
+        before=verdict_of(found.before) if found else None,
+        after=verdict_of(step.lock) if step.lock else None,
+        growth=_growth(found.before if found else None, step.lock),
+        moved=tuple(each for each in packages if each.before is not None and each.after is not None),
+        added=tuple(each for each in packages if each.before is None),
+        removed=tuple(each for each in packages if each.after is None),
+        others=found.others if found else (),
+        command=_command(of.cell, found.since, step.commit) if found else "",
+        earlier=earlier,
+        later=later,
+        downloads=downloads,
+        missing="" if found else of.history.missing or "this imagegen does not read the format of the lock before",
+    )
+
+
+def _title(step: LockChange) -> str:
+    """Return the day of a change, with its number where it is not the first of the day."""
+    number = "not committed" if step.pending else step.page.removeprefix(step.date).removeprefix("-")
+    return f"{step.date} ({number})" if number else step.date
+
+
+def _command(cell: str, since: str, commit: str | None) -> str:
+    after = f"{commit[:_COMMIT]}:{cell}" if commit else cell
+    return shlex.join(["imagegen", "diff", f"{since[:_COMMIT]}:{cell}", after])
+
+
+def verdict_of(lock: LockSummary) -> VerdictView:
+    """Return the view of the verdict of today's rules on a lock."""
+    if lock.verdict is None:
+        return VerdictView("not judged", (), "this imagegen does not read the format of that lock")
+    name: VerdictName = "conflict" if lock.verdict.refused else "no known conflict"
+    return VerdictView(name, lock.verdict.rules, lock.verdict.reason)
+
+
+def _growth(before: LockSummary | None, after: LockSummary | None) -> int | None:
+    if before is None or after is None or before.size is None or after.size is None:
+        return None
+    return after.size - before.size
+
+
+def chart(cell: str, history: History) -> Chart | None:
+    """Return the chart of a cell's page; None where no version of the lock is known."""
+    steps = [step for step in reversed(history.steps) if step.lock]
+    if not steps:
+        return None
+    sizes = [step.lock.size for step in steps if step.lock and step.lock.size is not None]
+    low, high = min(sizes, default=0), max(sizes, default=0)
+    points = []
+    before = None
+    for number, step in enumerate(steps):
+        lock = step.lock or LockSummary()
+        address = href(cell, step)
+        points.append(
+            PointView(
+                x=100 * (number + 0.5) / len(steps),
+                y=None if lock.size is None else _height(lock.size, low, high),
+                change=step,
+                size=lock.size,
+                unsized=lock.unsized,
+                growth=_growth(before, lock),
+                verdict=verdict_of(lock),
+                href=f"../{address}" if address else None,
+            )
+        )
+        before = lock
+    drawn = [(point.x, point.y) for point in points if point.y is not None]
+    lines = tuple((*one, *other) for one, other in itertools.pairwise(drawn))
+    return Chart(tuple(points), lines, low, high)
+
+
+def _height(size: int, low: int, high: int) -> float:
+    if low == high:
+        return (_TOP + _BOTTOM) / 2
+    return _BOTTOM - (_BOTTOM - _TOP) * (size - low) / (high - low)
+
+
+def signed(growth: int | None) -> str:
+    """Return a difference of sizes in words: "+1,000,000 bytes"."""
+    if growth is None:
+        return "size not known"
+    return f"{growth:+,} bytes" if growth else "same size"
+
+
+def size_in_words(size: int | None, unsized: int = 0) -> str:
+    """Return a sum of wheels: "8.20 GB, and 2 of unknown size"."""
+    known = "not known" if size is None else human(size)
+    return f"{known}, and {unsized} of unknown size" if unsized else known
