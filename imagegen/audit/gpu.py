@@ -304,7 +304,7 @@ class _Judge:
         floor: Isa = (0, 0)
         for path, file in self.libraries.items():
             gpus = self._where(path, lambda use: use.refused > 0)
-            stops = [gpu for gpu in gpus if not self.uses[path][gpu.name].usable and self._is_loaded(path, file)]
+            stops = [gpu for gpu in gpus if self._is_loaded(path, file) and self._stops(path, gpu)]
             for notes, some in ((whole, stops), (part, [gpu for gpu in gpus if gpu not in stops])):
                 if some:
                     worst = max((self.uses[path][gpu.name] for gpu in some), key=lambda use: use.refused)
@@ -316,6 +316,11 @@ class _Judge:
             if notes.lines:
                 evidence = f"driver {self.driver} cannot compile its PTX for {notes}: that takes {_floor(floor)}"
                 yield notes.finding(severity, "ptx-too-new", self.package, evidence)
+
+    def _stops(self, path: str, gpu: Gpu) -> bool:
+        """Return whether nothing of a library runs on a GPU, nor of one that the package takes in its place there."""
+        others = [other for other in self.uses if _replaces(other, path)]
+        return not any(self.uses[each][gpu.name].usable for each in (path, *others))
 
     def _compiled(self) -> Iterator[Finding]:
         """Libraries that run by PTX alone. A few kB are compiled in no time."""
@@ -481,9 +486,19 @@ def _reasons(paths: Iterable[str]) -> list[str]:
 def _rule(kind: str, path: str) -> str | None:
     """Return why a library is of this kind, if the data have a rule: "gated" is for some GPUs alone."""
     for entry in data("gpu")[kind]:
-        if any(fnmatchcase(path, pattern) for pattern in entry["paths"]):
+        if _matches(path, entry["paths"]):
             return str(entry["because"])
     return None
+
+
+@cache
+def _replaces(other: str, path: str) -> bool:
+    """Return whether a library is taken in place of the one at `path`, wherever it runs, by the data."""
+    return any(_matches(path, entry["paths"]) and _matches(other, entry["by"]) for entry in data("gpu")["replaced"])
+
+
+def _matches(path: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(path, pattern) for pattern in patterns)
 
 
 def _ptx_size(file: File) -> int:

@@ -172,6 +172,15 @@ def test_ptx_too_new_in_some_containers_is_a_warning() -> None:
     assert found.details == ("ext/_C.so: sm_90: 2 of 7 containers have only PTX of up to 9.2",)
 
 
+def test_ptx_too_new_of_a_library_that_another_one_replaces_is_a_warning() -> None:
+    fa2 = {"vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so": library(code("sm_80 compute_80@8.8", 52, MUCH))}
+    fa3 = {"vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so": library(code("sm_80", 5), code("sm_90a", 40))}
+    assert ids(audit(fa2, "sm_90", driver="525")) == [("error", "ptx-too-new")]
+    assert ("warning", "ptx-too-new") in ids(audit(fa2 | fa3, "sm_90", driver="525"))
+    assert ("error", "ptx-too-new") not in ids(audit(fa2 | fa3, "sm_90", driver="525"))
+    assert ("error", "ptx-too-new") in ids(audit(fa2 | fa3, "sm_90", "sm_120", driver="525"))  # no FlashAttention 3
+
+
 def test_a_library_that_keeps_its_kernels_elsewhere_is_not_judged() -> None:
     assert not audit({"nvidia/cu13/lib/libcufft.so.12": library(code("sm_75"))}, "sm_90", name="nvidia-cufft")
 
@@ -256,7 +265,7 @@ def test_each_container_is_counted_once(groups: list[CodeGroup], name: str) -> N
 
 def test_every_rule_of_the_data_says_why_and_whence() -> None:
     facts = catalogue.data("gpu")
-    for entry in [facts["ptx"], facts["renamed"], *facts["gated"], *facts["hidden"]]:
+    for entry in [facts["ptx"], facts["renamed"], *facts["gated"], *facts["replaced"], *facts["hidden"]]:
         assert entry["because"] and entry["source"] and entry["date"], entry
     assert facts["first_builds_source"]
     assert {each for entry in facts["first_builds"] for each in entry["gpus"]} <= {"11.0"} | {
