@@ -13,6 +13,7 @@ from imagegen.core.context import Context
 from imagegen.core.progress import human
 from imagegen.core.registry.layout import place
 from imagegen.core.text import counted
+from imagegen.plan.lock.environments import parts
 from imagegen.supply import mirror
 
 
@@ -31,16 +32,17 @@ def command(app: App, *, cell: str, destination: str, as_json: bool) -> None:
     """Copy all files that the locks of the cells name: wheels, sources, the base's packages or layers.
 
     IMAGEGEN_MIRROR=DIR|REPOSITORY makes every build try it first; no other source is needed then. Files that the
-    mirror has are not copied again.
+    mirror has are not copied again. Of an image with several environments, those that the locks of its cells name.
     """
     at = place(destination, "--to")
-    listings: list[mirror.MirrorArtifact] = []
-    for chosen in app.matrix.select(cell):
+    listings: dict[str, mirror.MirrorArtifact] = {}
+    for chosen in app.matrix.select(cell, combined=True):
         locked = app.fresh_lock(chosen)
         require_unchanged_copies(app, chosen, locked)  # brings patches into the store
-        mirror.collect(locked, chosen.recipes, app.context_for(chosen))
-        listings += mirror.listings(locked, app.store)
-    filled = mirror.fill(at, listings, Context(app.store, app.settings, app.progress))
+        for part, each in parts(chosen, locked):
+            mirror.collect(each, part.recipes, app.context_for(part))
+            listings |= {listing.name: listing for listing in mirror.listings(each, app.store)}
+    filled = mirror.fill(at, [*listings.values()], Context(app.store, app.settings, app.progress))
     if as_json:
         app.json({**asdict(filled), "to": destination})
         return

@@ -46,6 +46,8 @@ _NAMES: dict[Answer, StateName] = {
     "unknown": "unknown",
 }
 
+_WORST_FIRST: tuple[Answer, ...] = ("incompatible", "unknown", "compatible")
+
 
 @dataclass(frozen=True)
 class _Way:
@@ -59,6 +61,20 @@ class _Way:
     def text(self) -> str:
         changes = ", ".join(f"{name}{specifier}" for name, specifier in sorted(self.changes.items()))
         return "\n".join([f"  {changes}: {self.command}", *(f"    {_compiling(each)}" for each in self.builds)])
+
+
+@dataclass(frozen=True)
+class _WhyAnswer:
+    question: Question  # with the model type
+    explanation: Explanation
+    state: CellState | None
+    ways: Sequence[_Way]
+
+    @property
+    def exit_code(self) -> int:
+        if self.explanation.answer == "incompatible" or (self.state and self.state.name == "conflict"):
+            return 1
+        return 2 if self.explanation.answer == "unknown" else 0
 
 
 @click.command("why")
@@ -77,6 +93,8 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     anything else is free. A version without a local label (2.11.0, not 2.11.0+cu128) is PyPI's build. Or name a
     cell. An unknown name makes the answer "unknown" unless the rest conflicts; the package index is asked for names
     and releases that are not known here, unless UV_OFFLINE is set.
+
+    Of an image with several environments, each is answered as its cell, with the same versions; the worst decides.
     """
     # A question's problems hold few cycles, and looking for some takes a tenth of its time (0.82 s of the processor's
     # with it, 0.72 s without: ten runs of one question, 2026-11-25).
@@ -88,6 +106,36 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     if model and not words:
         app.json({model: table.first.get(model)}) if as_json else click.echo(shown(about))
         return 0 if model in table.first else 2
+    asked = _environments(app, words)
+    answers = {name: _answer(app, table, model, named, sets) for name, named in asked.items()}
+    if as_json:
+        app.json(_as_dicts(answers))
+    else:
+        known = [about] if model in table.first else []
+        texts = [f"{f'{name}: ' if name else ''}{_as_text(each)}" for name, each in answers.items()]
+        click.echo(shown("\n\n".join([*texts, *known])))
+    codes = {each.exit_code for each in answers.values()}
+    return 1 if 1 in codes else max(codes)
+
+
+def _environments(app: App, words: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Return the words that ask about each environment of the image that they name, by its name.
+
+    Where they name no image with several environments, return them by the name "".
+    """
+    named = {app.matrix.defaults.get(word, word): word for word in words}
+    several = (each for each in app.matrix.all_cells if each.environments and each.id in named)
+    if (cell := next(several, None)) is None:
+        return {"": words}
+    return {
+        each.name: tuple(each.cell.id if word == named[cell.id] else word for word in words)
+        for each in cell.environments
+    }
+
+
+def _answer(
+    app: App, table: model_types.Models, model: str, words: tuple[str, ...], sets: tuple[str, ...]
+) -> _WhyAnswer:
     matrix = _with_locked_versions(app, words)
     question = _question(app, matrix, words, sets)
     shared = app.api_rules(question.facts.packages)
@@ -95,18 +143,11 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     explanation = explain(question, _with_builds(app, question, rules), app.metadata, app.matrix.pin_overrides)
     if model and model not in table.first:
         answer: Answer = "unknown" if explanation.answer == "compatible" else explanation.answer
+        about = model_type_summary(table, model)
         explanation = replace(explanation, answer=answer, unknown=(*explanation.unknown, about))
     state = _state(app, question, explanation)
     spoken = replace(question, requested={**question.requested, "model": f"=={model}"}) if model else question
-    ways = _ways(app, matrix, question, spoken, rules, explanation)
-    if as_json:
-        app.json(_as_dict(question, explanation, state, ways))
-    else:
-        known = [about] if model in table.first else []
-        click.echo(shown("\n\n".join([_as_text(spoken, explanation, state, ways), *known])))
-    if explanation.answer == "incompatible" or (state and state.name == "conflict"):
-        return 1
-    return 2 if explanation.answer == "unknown" else 0
+    return _WhyAnswer(spoken, explanation, state, _ways(app, matrix, question, spoken, rules, explanation))
 
 
 def _with_locked_versions(app: App, words: Sequence[str]) -> Matrix:
@@ -227,9 +268,20 @@ def _compiling(build: NeededBuild) -> str:
     return f"compiles {build.component} {build.version}: about {duration(build.work.seconds)} on one core{time}"
 
 
-def _as_dict(
-    question: Question, explanation: Explanation, state: CellState | None, ways: Sequence[_Way]
-) -> dict[str, Any]:
+def _as_dicts(answers: Mapping[str, _WhyAnswer]) -> dict[str, Any]:
+    """Return the answer as a dict for JSON; about several environments, that of each."""
+    if "" in answers:
+        return _as_dict(answers[""])
+    worst = min((each.explanation.answer for each in answers.values()), key=_WORST_FIRST.index)
+    rows = [
+        {"name": name, "cell": each.question.cell and each.question.cell.id, **_as_dict(each)}
+        for name, each in answers.items()
+    ]
+    return {"verdict": worst, "environments": rows}
+
+
+def _as_dict(found: _WhyAnswer) -> dict[str, Any]:
+    question, explanation, state, ways = found.question, found.explanation, found.state, found.ways
     return {
         "verdict": explanation.answer,
         "kind": explanation.kind,  # null where nothing speaks against the combination
@@ -275,9 +327,10 @@ def _as_dict(
     }
 
 
-def _as_text(question: Question, explanation: Explanation, state: CellState | None, ways: Sequence[_Way]) -> str:
+def _as_text(found: _WhyAnswer) -> str:
     """Return the verdict, then each reason as a block, then suggestions."""
-    blocks = [_verdict(question, explanation, state)]
+    question, explanation, ways = found.question, found.explanation, found.ways
+    blocks = [_verdict(question, explanation, found.state)]
     if question.assumed:
         blocks.append("\n".join(f"assumed: {sentence}" for sentence in question.assumed))
     for number, conflict in enumerate(explanation.conflicts, 1):

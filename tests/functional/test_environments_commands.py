@@ -20,10 +20,11 @@ from imagegen.core.progress import Quiet
 from imagegen.image.layers.layer import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan.lock import dumps, read
-from imagegen.plan.lock.environments import parts
+from imagegen.plan.lock.environments import distinct_wheels, parts
 from imagegen.plan.lock.model import Record
 from imagegen.run.doctor import facts_of
 from imagegen.run.smoke import CheckResult, SmokeReport
+from imagegen.supply import mirror
 from imagegen.supply.publish.attachments import SmokeRequirement, passed_report, save_passed_report
 from tests.support.project import Project
 
@@ -276,14 +277,64 @@ def test_locks_that_pin_other_debian_packages_are_refused(project: Project) -> N
         part.unlink()
 
 
+def test_why_answers_for_each_environment(project: Project) -> None:
+    done = project.call("why", "engines", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["verdict"] == "compatible"
+    assert [(each["name"], each["cell"], each["state"]["state"]) for each in found["environments"]] == [
+        ("vllm", PARTS[0], "locked"),
+        ("sglang", PARTS[1], "locked"),
+    ]
+    alone = json.loads(project.call("why", PARTS[1], "--json").stdout)
+    assert found["environments"][1] == {"name": "sglang", "cell": PARTS[1], **alone}
+    text = project.call("why", CELL).stdout
+    for name, cell in zip(("vllm", "sglang"), PARTS, strict=True):
+        assert f"{name}: {project.call('why', cell).stdout}" in f"{text}\n"
+
+
+def test_why_takes_changes_of_each_environment_and_the_worst_answer_decides(project: Project) -> None:
+    changed = ("--set", "vllm=0.11.0", "--json")
+    done = project.call("why", "engines", *changed)
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["verdict"]) == (1, "incompatible")
+    for each, cell in zip(found["environments"], PARTS, strict=True):
+        assert each["conflicts"] == json.loads(project.call("why", cell, *changed).stdout)["conflicts"]
+    assert project.call("why", "engines", "unlocked").returncode == 64
+
+
+def test_a_mirror_lists_the_files_of_all_environments_each_once(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected: list[str] = []
+    filled: list[mirror.MirrorArtifact] = []
+
+    def fill(_: object, listings: list[mirror.MirrorArtifact], __: object) -> mirror.Filled:
+        filled.extend(listings)
+        return mirror.Filled(0, 0, 0, tuple(each.name for each in listings))
+
+    monkeypatch.setattr(mirror, "collect", lambda locked, *_: collected.append(locked.cell))
+    monkeypatch.setattr(mirror, "fill", fill)
+    monkeypatch.setattr(mirror, "_size", lambda *_: 1)
+    done = project.call("mirror", "engines", "--to", "./mirror")
+    assert done.returncode == 0, done.stderr
+    assert collected == [*PARTS]
+    names = [each.name for each in filled]
+    assert [name.rpartition("-")[0] for name in names if name.startswith("hopper-")] == [*PARTS]
+    assert len(names) == len(set(names)) < 2 * len(PARTS), "both have one list of Debian packages"
+    session = session_of(project)
+    lock = session.fresh_lock(session.matrix.select_one("engines", combined=True))
+    held = {blob.digest for each in filled for _, blob in each.files}
+    fetched = {wheel.file.digest for wheel in distinct_wheels(lock) if not wheel.sdist}
+    assert fetched | {deb.digest for deb in lock.debs} <= held
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ("render", "engines", "-o", "out"),
         ("export", "engines", "-o", "out"),
         ("test", "engines", "--numerics"),
-        ("mirror", "engines", "--to", "./mirror"),
-        ("why", "engines"),
         ("wheels", "build", "--cell", "engines"),
         ("lock", "engines", "--name", "mine", "--add", "rich"),
     ],

@@ -69,7 +69,7 @@ class Matrix:
         ]
         cells = tuple(cell for cell in matching if combined or not cell.environments)
         if matching and not cells:
-            require_one_environment(matching[0])
+            _require_one_environment(matching[0])
         if not cells:
             names = [*self.defaults, *(cell.id for cell in self.all_cells)]
             raise UsageError(
@@ -111,7 +111,7 @@ class Matrix:
         return tuple(found[each] for each in platforms if each in named)
 
 
-def require_one_environment(cell: Cell) -> None:
+def _require_one_environment(cell: Cell) -> None:
     """Raise UsageError for a cell of several environments."""
     if cell.environments:
         raise UsageError(

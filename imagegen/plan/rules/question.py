@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name, is_normalized_name
 
 from imagegen.core.errors import UsageError
 from imagegen.core.types import Gpu, parse_specifier
-from imagegen.plan.matrix.cells import Matrix, require_one_environment
+from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import ENV, NO_CUDA, NO_GLIBC, Cell, NgcImage, is_surrounding
 from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell
 from imagegen.plan.rules.statements import MetadataCache
@@ -120,8 +120,6 @@ def _cell(words: Sequence[str], matrix: Matrix) -> tuple[Cell | None, list[str]]
         raise UsageError(
             f"{' and '.join(found)} are several cells", code="usage-several-cells", fix="ask about one at a time"
         )
-    if found:
-        require_one_environment(named[found[0]])
     return (named[found[0]] if found else None), [word for word in words if word not in named]
 
 
