@@ -17,9 +17,12 @@ from imagegen.app.nightly import changes
 from imagegen.cli.app import App
 from imagegen.cli.commands import cli
 from imagegen.core.data import shipped
+from imagegen.core.errors import FetchError
+from imagegen.core.git import local
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.plan import lock
+from imagegen.plan.lock.model import Lock
 from imagegen.supply.publish.attachments import PassedSmokeReport, SmokeRequirement, save_passed_report
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.report_samples import AUDIT, SMOKE
@@ -97,6 +100,45 @@ def test_a_lock_that_cannot_be_read_hides_no_other_cell(run: Run, tmp_path: Path
     assert all(f'<a href="{sound}.{kind}" download>' in page for kind in ("toml", "cdx.json", "Dockerfile"))
 
 
+def committed(project: Path, *locks: Lock) -> None:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    for each in locks:
+        lock.write(each, project / "locks" / f"{CELL}.toml")
+        for arguments in (["add", "."], [*identity, "commit", "-qm", "x"]):
+            subprocess.run(["git", *arguments], cwd=project, check=True)
+
+
+def test_locks_are_judged_by_the_rules_of_today(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, folder = tmp_path / "project", tmp_path / "site"
+    (project / "locks").mkdir(parents=True)
+    now = lock.read(shipped("locks") / f"{CELL}.toml")
+    torch = next(each for each in now.wheels if each.name == "torch")
+    file = replace(torch.file, filename=torch.file.filename.replace("2.13.0", "2.2.0"), path=None, sha256="0" * 64)
+    older = replace(torch, version="2.2.0+cpu", file=file)
+    refused = replace(now, record=None, wheels=tuple(older if each is torch else each for each in now.wheels))
+    committed(project, refused, now)
+    assert run("-o", str(folder), CELL).exit_code == 0
+    (difference,) = (folder / "differences").glob(f"{CELL}-*.html")
+    for page in (folder / site.href(CELL), difference):
+        text = page.read_text()
+        assert text.count('<span class="state conflict">') == 1
+        assert "<code>torch-numpy2</code>" in text
+    assert f'href="differences/{difference.name}"' in (folder / "differences.html").read_text()
+    assert f'href="../differences/{difference.name}"' in (folder / site.href(CELL)).read_text()
+
+    def fail(*_: object) -> None:
+        raise FetchError("git is not there", code="fetch-git-failed")
+
+    monkeypatch.setattr(local, "commits", fail)
+    made = run("-o", str(folder), CELL)
+    assert made.exit_code == 0
+    assert "git is not there" in made.stderr
+    assert not (folder / "differences").exists()
+    for name in (site.href(CELL), "differences.html"):
+        assert "git cannot read the repository of the lock" in (folder / name).read_text()
+
+
 def test_history_has_the_sentences_of_a_difference(run: Run, tmp_path: Path) -> None:
     project = tmp_path / "project"
     (project / "locks").mkdir(parents=True)
@@ -105,12 +147,7 @@ def test_history_has_the_sentences_of_a_difference(run: Run, tmp_path: Path) -> 
     file = replace(numpy.file, filename=numpy.file.filename.replace(numpy.version, "2.4.5"), path=None, sha256="0" * 64)
     older = replace(numpy, version="2.4.5", file=file)
     before = replace(now, record=None, wheels=tuple(older if each is numpy else each for each in now.wheels))
-    identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
-    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
-    for each in (before, now):
-        lock.write(each, project / "locks" / f"{CELL}.toml")
-        for arguments in (["add", "."], [*identity, "commit", "-qm", "x"]):
-            subprocess.run(["git", *arguments], cwd=project, check=True)
+    committed(project, before, now)
     assert run("-o", str(tmp_path / "site"), CELL).exit_code == 0
     page = (tmp_path / "site" / site.href(CELL)).read_text()
     assert f"<li>numpy 2.4.5 -&gt; {numpy.version}</li>" in page
