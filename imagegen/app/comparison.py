@@ -75,7 +75,7 @@ def side_sources(session: Session, client: Client) -> SideSources:
         return found[0].id if found else None
 
     def locked(name: str) -> tuple[Lock | None, Path]:
-        found = session.matrix.select_one(name, combined=True)
+        found = session.matrix.select_one(name)
         return session.find_lock(found), session.lock_path(found)
 
     def documents(source: ImageLocation, digest: str, kind: Kind) -> list[bytes]:
@@ -161,7 +161,7 @@ def _selected(session: Session, word: str) -> Sequence[Cell]:
     if set(word) & set(":/@") or not word:
         return ()
     try:
-        found = session.matrix.select(word, combined=True)
+        found = session.matrix.select(word)
     except UsageError:
         return ()
     return found

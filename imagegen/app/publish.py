@@ -194,7 +194,7 @@ class Publisher:
 
     def tags(self, cells: Sequence[tuple[Cell, Lock]]) -> Tags:
         """Return the tags of an image, or of the index of images that differ in the platform alone."""
-        (default,) = self.session.matrix.select(cells[0][0].image, combined=True)
+        (default,) = self.session.matrix.select(cells[0][0].image)
         locks, options = [lock for _, lock in cells], self.options
         if len(locks) == 1:
             return tags(TagInput.of(locks[0], default.axes, options.channel, options.compression))

@@ -285,10 +285,7 @@ def _unlocked_pages(report: SiteReport) -> Iterable[UnlockedPage]:
             declarations=tuple(unlocked.declarations(each.cell)),
             missing=each.missing,
             locked=tuple((name, f"{name}.html" if name in pages else None) for name in each.locked),
-            commands=(
-                *(make if report.states[each.cell.id].name != "conflict" else ()),
-                *(() if each.cell.environments else (why,)),
-            ),
+            commands=(*(make if report.states[each.cell.id].name != "conflict" else ()), why),
         )
 
 

@@ -178,7 +178,7 @@ def complete_cells(ctx: click.Context, param: click.Parameter, incomplete: str) 
         matrix = App(os.environ, Path(ctx.find_root().params.get("project") or ".")).matrix
     except ImagegenError:
         return []
-    images = [CompletionItem(name, help=matrix.select(name, combined=True)[0].description) for name in matrix.defaults]
+    images = [CompletionItem(name, help=matrix.select(name)[0].description) for name in matrix.defaults]
     cells = [CompletionItem(cell.id, help=cell.purpose) for cell in matrix.all_cells]
     found = [each for each in images if each.value.startswith(incomplete)]
     whole = any(incomplete.startswith(each.value) for each in images)

@@ -106,7 +106,7 @@ def _cells(app: App, required: AuditArguments) -> Iterator[Audited]:
             fix='name one, or a glob that matches them: "hopper-*"',
         )
     try:
-        chosen = app.matrix.select(pattern, combined=True)
+        chosen = app.matrix.select(pattern)
     except UsageError as error:
         if not re.search("[:/]", pattern):
             raise

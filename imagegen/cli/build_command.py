@@ -40,12 +40,12 @@ platform_option = click.option(
 )
 
 
-def cells_by_index(app: App, pattern: str, platforms: str | None, *, combined: bool = False) -> list[tuple[Cell, ...]]:
+def cells_by_index(app: App, pattern: str, platforms: str | None) -> list[tuple[Cell, ...]]:
     """Return the selected cells, each alone, or with `platforms` those that are one index; see Matrix.select.
 
     Raises UsageError.
     """
-    chosen = app.matrix.select(pattern, combined=combined)
+    chosen = app.matrix.select(pattern)
     if platforms is None:
         return [(each,) for each in chosen]
     groups = [app.matrix.on_platforms(each, platforms) for each in chosen]
@@ -101,7 +101,7 @@ def command(
             "--require-gpu is about the checks that --no-test leaves out", fix="leave out one of the two"
         )
     options = BuildOptions(not no_test, not no_audit, require_gpu, scratch_base, builder)
-    groups = cells_by_index(app, cell, platform, combined=True)
+    groups = cells_by_index(app, cell, platform)
     if output is not None:
         directory = _directory(output, cell, groups)
         return build_into_layout(app, groups[0], directory, options, as_json=as_json)

@@ -48,7 +48,7 @@ def command(
     if log:
         if fabric or container is not None:
             raise OptionConflictError("--log explains a file alone", fix="leave out the other options")
-        machine = MACHINES[app.matrix.select_one(cell, combined=True).platform] if cell else None
+        machine = MACHINES[app.matrix.select_one(cell).platform] if cell else None
         models = model_types.load(app.matrix_directories)
         diagnoses = [doctor.examine_log(log.name, log.read(LONGEST_LOG), models, machine)]
     else:
@@ -69,12 +69,12 @@ def _examine(app: App, cell: str | None, container: str | None, *, fabric: bool)
     if fabric and container is not None:
         raise OptionConflictError("--fabric examines this host", fix="leave out --container")
     if fabric:
-        return [_fabric(app, chosen) for chosen in (app.matrix.select(cell, combined=True) if cell else [None])]
+        return [_fabric(app, chosen) for chosen in (app.matrix.select(cell) if cell else [None])]
     if container is not None:
         with Engine.connect(app.settings, app.progress) as engine:
             return [doctor.examine_container(engine, container, model_types.load(app.matrix_directories))]
     if cell:
-        locks = [(chosen, app.find_lock(chosen)) for chosen in app.matrix.select(cell, combined=True)]
+        locks = [(chosen, app.find_lock(chosen)) for chosen in app.matrix.select(cell)]
         return [
             doctor.examine_host(app.settings, doctor.facts_of(chosen, lock, app.matrix.rules), lock)
             for chosen, lock in locks

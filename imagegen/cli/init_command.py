@@ -38,6 +38,6 @@ def command(app: App, *, name: str | None, build: bool, as_json: bool) -> None:
 
 
 def _build(app: App, cell_id: str) -> None:
-    cell = app.matrix.select_one(cell_id)
+    cell = app.matrix.select_one(cell_id, single=True)
     locked = lock_image(app, cell, LockOptions(), record=False)
     click.echo(build_into_engine(app, cell, locked.lock, BuildOptions()).digest)

@@ -23,7 +23,7 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
     """
     built = images.images(app.store)
     patterns = [pattern] if pattern else [*app.matrix.defaults]
-    cells = tuple(cell for each in patterns for cell in app.matrix.select(each, combined=True))
+    cells = tuple(cell for each in patterns for cell in app.matrix.select(each))
     locks = {cell.id: states.read_lock(app, cell) for cell in cells}
     answers = app.cell_answers(cells)
     found = {cell.id: states.state(app, cell, answers[cell.id], locks[cell.id]) for cell in cells}

@@ -64,7 +64,7 @@ def command(
         raise OptionConflictError(
             "--check changes nothing, so it takes no other option", fix="leave out --check or the others"
         )
-    cells = app.matrix.select(cell, combined=True)
+    cells = app.matrix.select(cell)
     if check:
         results = check_locks(app, cells)
     elif name is not None:
@@ -72,7 +72,7 @@ def command(
         from imagegen.app.entries import Changes, lock_changed
 
         changes = Changes(pins, additions, debs, removals)
-        results = [lock_changed(app, app.matrix.select_one(cell), name, changes, options, record=record)]
+        results = [lock_changed(app, app.matrix.select_one(cell, single=True), name, changes, options, record=record)]
     else:
         from imagegen.app.lock import lock_image
 

@@ -43,9 +43,9 @@ def command(app: App, *, pattern: str, as_json: bool, github: bool) -> None:
                  mirror of it, a find-links directory has the file, or the store does.
     """
     if github:
-        _print_github(app, app.matrix.select(pattern))
+        _print_github(app, app.matrix.select(pattern, single=True))
         return
-    cells = app.matrix.select(pattern, combined=True)
+    cells = app.matrix.select(pattern)
     evaluated = app.cell_answers(cells)
     answers = [_answer(app, cell, evaluated[cell.id]) for cell in cells]
     if as_json:

@@ -36,7 +36,7 @@ def command(app: App, *, cell: str, destination: str, as_json: bool) -> None:
     """
     at = place(destination, "--to")
     listings: dict[str, mirror.MirrorArtifact] = {}
-    for chosen in app.matrix.select(cell, combined=True):
+    for chosen in app.matrix.select(cell):
         locked = app.fresh_lock(chosen)
         require_unchanged_copies(app, chosen, locked)  # brings patches into the store
         for part, each in parts(chosen, locked):

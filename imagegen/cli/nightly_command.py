@@ -87,7 +87,7 @@ def _locked(app: App, pattern: str | None, platform: str | None) -> list[tuple[C
 
     Raises LockError where none has a lock, or only some of an index have.
     """
-    chosen = cells_by_index(app, pattern or "*", platform, combined=True)
+    chosen = cells_by_index(app, pattern or "*", platform)
     absent = {cell.id: cell for group in chosen for cell in group if not app.lock_path(cell).exists()}
     groups = [group for group in chosen if any(cell.id not in absent for cell in group)]
     lacking = [cell for group in groups or chosen for cell in group if cell.id in absent]

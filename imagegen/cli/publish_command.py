@@ -89,7 +89,7 @@ def command(
         key=key,
     )
     publisher = Publisher(app, to, options)
-    groups = cells_by_index(app, cell, platform, combined=True)
+    groups = cells_by_index(app, cell, platform)
     chosen = [[(each, app.fresh_lock(each)) for each in group] for group in groups]
     results: list[dict[str, Any]] = []
     for group in chosen:

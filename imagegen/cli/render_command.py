@@ -45,7 +45,7 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
         raise OptionConflictError("--scratch-base is for the base that -o writes", fix="add -o DIR")
     results: list[dict[str, str]] = []
     targets: dict[str, recipe.Rendered] = {}
-    for chosen in app.matrix.select(cell):
+    for chosen in app.matrix.select(cell, single=True):
         lock = app.fresh_lock(chosen)
         if output is None:
             text = recipe.render(lock, local_tags(lock)[0]).dockerfile

@@ -55,7 +55,7 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     network. Prints the path of the first page.
     """
     site_folder.require_own(output)
-    cells = app.matrix.select(pattern, combined=True)
+    cells = app.matrix.select(pattern)
     read = {cell.id: states.read_lock(app, cell) for cell in app.matrix.all_cells}
     locks = {name: each for name, each in read.items() if isinstance(each, Lock)}
     chosen = [cell for cell in cells if cell.id in locks]
@@ -97,7 +97,7 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
 
 
 def _descriptions(app: App) -> Mapping[str, str]:
-    return {image: app.matrix.select(image, combined=True)[0].description for image in app.matrix.defaults}
+    return {image: app.matrix.select(image)[0].description for image in app.matrix.defaults}
 
 
 def _sheet(app: App, cell: Cell, locked: Lock, licences: Mapping[str, Licence]) -> site.CellReport:
@@ -133,7 +133,7 @@ def _remote(app: App, cell: Cell, locked: Lock) -> tuple[str, ...]:
     repository = published_repository(app, cell)
     if repository is None:
         return ()
-    (default,) = app.matrix.select(cell.image, combined=True)
+    (default,) = app.matrix.select(cell.image)
     try:
         named = tags(TagInput.of(locked, default.axes))
     except PublishError as error:

@@ -25,7 +25,7 @@ def command(app: App, *, cell: str, output: Path | None) -> None:
     The document names the image by its digest, which comes from the lock's record or from an earlier build. Licences of
     wheels that were never read here are read from the index; nothing is built or published.
     """
-    chosen = app.matrix.select_one(cell, combined=True)
+    chosen = app.matrix.select_one(cell)
     lock, _ = with_local_wheels(app.fresh_lock(chosen), app.store)
     document = sbom(lock, known_digest(app, chosen, lock), read_known_licences(lock, app.context_for(chosen)))
     write_document(output, document)

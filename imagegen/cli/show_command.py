@@ -37,7 +37,7 @@ def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
     Of several cells, the locked ones are shown and the others are listed. Where none is locked, the requirements of the
     first are shown, its state, and what a build lacks here; the exit code is 67.
     """
-    selected = app.matrix.select(cell, combined=True)
+    selected = app.matrix.select(cell)
     locked = [each for each in selected if app.has_lock(each)] or selected[:1]
     if not (size or as_json or app.has_lock(locked[0])):
         _show_unlocked(app, locked[0])

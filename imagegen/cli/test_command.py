@@ -57,7 +57,7 @@ def command(
 
     Of an image with several environments, the checks of each run in it; --numerics and --results take none.
     """
-    chosen = app.matrix.select_one(cell, combined=not (measure or results))
+    chosen = app.matrix.select_one(cell, single=measure or bool(results))
     lock = app.fresh_lock(chosen)
     names = numerics.CHECKS if measure else ()
     if not applicable(parts(lock), names):

@@ -123,7 +123,7 @@ def _contradiction(app: App, reference: str, locks: Sequence[Lock]) -> str | Non
         return f"publishing puts it into a repository that is called {lock.image}, not {name.repository} ({fix})"
     if name.tag is None or name.digest or lock.image not in app.matrix.defaults:
         return None
-    (default,) = app.matrix.select(lock.image, combined=True)
+    (default,) = app.matrix.select(lock.image)
     return contradiction(name.tag, locks, [each for each in app.matrix.all_cells if each.image == lock.image], default)
 
 
@@ -133,7 +133,7 @@ def _again(app: App, verified: Verified, source: operands.ImageLocation, client:
     lock = verified.lock
     cell: Cell | None
     try:
-        cell = app.matrix.select_one(lock.cell, combined=True)
+        cell = app.matrix.select_one(lock.cell)
         settings = app.settings_for(cell)
         if [each.name for each in cell.environments] != [each.name for each in environments(lock) if each.name]:
             cell = None  # the matrix names other environments now, whose recipes are not those of the lock

@@ -54,7 +54,7 @@ def find_wheels(app: App, *, component: str, pattern: str, as_json: bool) -> int
     a compatible name is fetched, hashed and audited, until one passes. Nothing is compiled, and no lock is changed.
     """
     name, version = _asked_about(component)
-    wanted, cell = _component(app, name), app.matrix.select_one(pattern)
+    wanted, cell = _component(app, name), app.matrix.select_one(pattern, single=True)
     known = app.wheel_catalogue
     need, note = _need(app, wanted, version, cell, known)
     if note:
@@ -300,7 +300,7 @@ def build_wheels(app: App, *, component: str | None, pattern: str, builder: str 
     from imagegen.wheels.builds import compile as source_builds  # late: it brings the engine
 
     wheels = []
-    for cell in app.matrix.select(pattern):
+    for cell in app.matrix.select(pattern, single=True):
         lock = app.fresh_lock(cell)
         names = _required(lock, component)
         settings, gpus = app.settings_for(cell), tuple(app.matrix.gpus.values())
@@ -454,7 +454,7 @@ def _of_keys(keys: tuple[str, ...]) -> Iterator[tuple[str, None]]:
 
 def _of_cells(app: App, cells: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, str]]]:
     for pattern in cells:
-        for cell in app.matrix.select(pattern):
+        for cell in app.matrix.select(pattern, single=True):
             for build in app.fresh_lock(cell).builds:
                 yield build.key, (build.name, build.version)
 

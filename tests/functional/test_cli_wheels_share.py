@@ -98,7 +98,7 @@ def test_pulled_by_key(here: Machine, there: Machine) -> None:
 def locked(machine: Machine, *builds: tuple[str, str, str]) -> App:
     """Return an app whose only cell has a lock with these builds: name, version, key."""
     app = machine.app
-    app.__dict__["matrix"] = SimpleNamespace(select=lambda pattern: [pattern])
+    app.__dict__["matrix"] = SimpleNamespace(select=lambda pattern, **_: [pattern])
     found = [SimpleNamespace(name=name, version=version, key=key) for name, version, key in builds]
     app.fresh_lock = lambda cell: SimpleNamespace(builds=found)  # type: ignore[method-assign, assignment, return-value]
     return app

@@ -86,7 +86,7 @@ def session_of(project: Project) -> Session:
 
 def test_a_smoke_report_of_its_image_makes_it_tested(project: Project) -> None:
     session = session_of(project)
-    cell = session.matrix.select_one("engines", combined=True)
+    cell = session.matrix.select_one("engines")
     lock = session.fresh_lock(cell)
     key, image = assembling._memory_key(lock), "sha256:" + "1" * 64
     assembling._IMAGES.put(session.store, key, Record(LAYER_FORMAT, CODEC, image, ()))
@@ -103,7 +103,7 @@ def test_a_smoke_report_of_its_image_makes_it_tested(project: Project) -> None:
 def test_the_check_of_its_lock_is_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     def checked() -> LockCheck:
         session = session_of(project)
-        cell = session.matrix.select_one("engines", combined=True)
+        cell = session.matrix.select_one("engines")
         return session.check_lock(session.fresh_lock(cell), cell)
 
     before = checked()
@@ -114,7 +114,7 @@ def test_the_check_of_its_lock_is_kept(project: Project, monkeypatch: pytest.Mon
 def test_the_locks_of_its_cells_decide_what_a_build_gives(project: Project) -> None:
     def inputs() -> str | None:
         session = session_of(project)
-        cell = session.matrix.select_one("engines", combined=True)
+        cell = session.matrix.select_one("engines")
         return session.digest_of_inputs(session.fresh_lock(cell), cell)
 
     before = inputs()
@@ -170,7 +170,7 @@ def difference(project: Project, before: str, after: str, code: int = 0) -> dict
 
 def test_launch_names_the_image_and_what_all_environments_work_with(project: Project) -> None:
     session = session_of(project)
-    cell = session.matrix.select_one("engines", combined=True)
+    cell = session.matrix.select_one("engines")
     lock = session.fresh_lock(cell)
     assert lock.gpu
     assert {gpu.capability for gpu in cell.gpus} == set(lock.gpu.capabilities)
@@ -184,7 +184,7 @@ def test_launch_names_the_image_and_what_all_environments_work_with(project: Pro
 
 def test_doctor_demands_a_driver_that_all_environments_work_with(project: Project) -> None:
     session = session_of(project)
-    cell = session.matrix.select_one("engines", combined=True)
+    cell = session.matrix.select_one("engines")
     lock = session.fresh_lock(cell)
     required = [facts_of(part, each, session.matrix.rules).driver for part, each in parts(cell, lock)]
     for found in (facts_of(cell, lock, session.matrix.rules), facts_of(cell, None, session.matrix.rules)):
@@ -323,7 +323,7 @@ def test_a_mirror_lists_the_files_of_all_environments_each_once(
     assert [name.rpartition("-")[0] for name in names if name.startswith("hopper-")] == [*PARTS]
     assert len(names) == len(set(names)) < 2 * len(PARTS), "both have one list of Debian packages"
     session = session_of(project)
-    lock = session.fresh_lock(session.matrix.select_one("engines", combined=True))
+    lock = session.fresh_lock(session.matrix.select_one("engines"))
     held = {blob.digest for each in filled for _, blob in each.files}
     fetched = {wheel.file.digest for wheel in distinct_wheels(lock) if not wheel.sdist}
     assert fetched | {deb.digest for deb in lock.debs} <= held

@@ -65,7 +65,7 @@ class Engines:
 
     def lock(self) -> None:
         session = self.session()
-        lock_image(session, session.matrix.select_one("engines", combined=True), LockOptions(), record=False)
+        lock_image(session, session.matrix.select_one("engines"), LockOptions(), record=False)
 
     def propose(self, session: Session, as_of: str, _: object, cell: Cell) -> Proposal:
         before = session.find_lock(cell)
@@ -82,7 +82,7 @@ class Engines:
 
     def nightly(self, *names: str, propose_only: bool = False) -> dict[str, CellOutcome]:
         session = self.session()
-        groups = [(session.matrix.select_one(name, combined=True),) for name in names]
+        groups = [(session.matrix.select_one(name),) for name in names]
         publisher = None if propose_only else Publisher(session, "127.0.0.1:1/x", PublishOptions())
         return {each.cell: each for each in run.update_locks(session, groups, AS_OF, publisher)}
 

@@ -18,7 +18,7 @@ _OVERLAY = 127  # layers that a mount can have; users add their own
 
 def test_the_example_is_an_image_that_shares_its_wheels(tmp_path: Path) -> None:
     (tmp_path / "rl-stack.yaml").write_text(EXAMPLE, encoding="utf-8")
-    (cell,) = matrix.load([shipped("matrices"), tmp_path]).select("rl-stack", combined=True)
+    (cell,) = matrix.load([shipped("matrices"), tmp_path]).select("rl-stack")
     assert cell.id.removeprefix("rl-stack-") in PAGE
     locks = [read(shipped("locks") / f"{each.cell.id}.toml") for each in cell.environments]
     assert all(one.foundation == locks[0].foundation for one in locks)

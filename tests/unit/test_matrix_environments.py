@@ -58,7 +58,7 @@ def line_of(text: str, part: str) -> int:
 
 def test_it_has_one_cell_with_the_default_environment_first(tmp_path: Path) -> None:
     matrix = loaded(tmp_path)
-    (cell,) = matrix.select("several", combined=True)
+    (cell,) = matrix.select("several")
     assert (cell.id, cell.image, cell.description, cell.purpose) == (
         "several-cpu-py311",
         "several",
@@ -77,16 +77,14 @@ def test_commands_for_one_environment_refuse_it_by_name_and_leave_it_out_of_a_gl
     matrix = loaded(tmp_path)
     for word in ("several", "several-cpu-py311", "sev*"):
         with raises("usage-several-environments") as error:
-            matrix.select(word)
+            matrix.select(word, single=True)
         assert error.value.fix
         assert "one-cpu-py311" in error.value.fix
     with pytest.raises(UsageError):
-        matrix.select_one("several")
-    assert "several-cpu-py311" not in {cell.id for cell in (*matrix.select("*"), *matrix.cells())}
-    assert "several-cpu-py311" in {cell.id for cell in matrix.select("*", combined=True)}
-    assert [cell.id for cell in matrix.on_platforms(matrix.select("several", combined=True)[0], "all")] == [
-        "several-cpu-py311"
-    ]
+        matrix.select_one("several", single=True)
+    assert "several-cpu-py311" not in {cell.id for cell in (*matrix.select("*", single=True), *matrix.cells())}
+    assert "several-cpu-py311" in {cell.id for cell in matrix.select("*")}
+    assert [cell.id for cell in matrix.on_platforms(matrix.select("several")[0], "all")] == ["several-cpu-py311"]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +137,7 @@ def test_environments_with_another_foundation_are_refused(part: str, tmp_path: P
 def test_environments_that_claim_one_path_are_refused(part: str, count: int, tmp_path: Path) -> None:
     parts = f"{PARTS}    {part}\n"
     if not count:
-        assert loaded(tmp_path, SEVERAL, parts).select("several", combined=True)
+        assert loaded(tmp_path, SEVERAL, parts).select("several")
         return
     assert errors(tmp_path, SEVERAL, parts) == [("matrix-environments-overlap", line_of(SEVERAL, "beside:"))] * count
 
@@ -148,7 +146,7 @@ def test_environments_may_differ_in_another_axis(tmp_path: Path) -> None:
     axis = "axes:\n  set: {description: s, values: [old, new], default: old}\n"
     text = SEVERAL.replace("two-cpu-py311", "two-cpu-py311-new")
     matrix = loaded(tmp_path, text, f"{axis}{PARTS}    axes: {{set: [old, new]}}\n")
-    assert [each.cell.axes["set"] for each in matrix.select("several", combined=True)[0].environments] == ["old", "new"]
+    assert [each.cell.axes["set"] for each in matrix.select("several")[0].environments] == ["old", "new"]
 
 
 def test_environments_for_no_common_gpu_are_refused(tmp_path: Path) -> None:
@@ -160,7 +158,7 @@ def test_environments_for_no_common_gpu_are_refused(tmp_path: Path) -> None:
         if found:
             assert errors(tmp_path, text, more) == found
         else:
-            assert loaded(tmp_path, text, more).select("several", combined=True)
+            assert loaded(tmp_path, text, more).select("several")
 
 
 def test_no_image_extends_one_with_several_environments(tmp_path: Path) -> None:

@@ -57,17 +57,17 @@ class Matrix:
         """Return the cells with one environment."""
         return tuple(cell for cell in self.all_cells if not cell.environments)
 
-    def select(self, pattern: str, *, combined: bool = False) -> tuple[Cell, ...]:
+    def select(self, pattern: str, *, single: bool = False) -> tuple[Cell, ...]:
         """An image's name chooses its default cell; anything else is a glob over cell ids, in their order.
 
-        Only with `combined` are cells with several environments among them. Raises UsageError when nothing matches, or
-        only such a cell.
+        With `single`, cells with several environments are not among them. Raises UsageError when nothing matches, or
+        only cells that are left out.
         """
         chosen = self.defaults.get(pattern)
         matching = [
             cell for cell in self.all_cells if (cell.id == chosen if chosen else fnmatch.fnmatchcase(cell.id, pattern))
         ]
-        cells = tuple(cell for cell in matching if combined or not cell.environments)
+        cells = tuple(cell for cell in matching if not (single and cell.environments))
         if matching and not cells:
             _require_one_environment(matching[0])
         if not cells:
@@ -79,9 +79,9 @@ class Matrix:
             )
         return cells
 
-    def select_one(self, pattern: str, *, combined: bool = False) -> Cell:
+    def select_one(self, pattern: str, *, single: bool = False) -> Cell:
         """Return the one cell that `select` returns. Raises UsageError when nothing matches, or several cells do."""
-        cell, *others = self.select(pattern, combined=combined)
+        cell, *others = self.select(pattern, single=single)
         if others:
             raise UsageError(
                 f'"{pattern}" matches {len(others) + 1} cells',
@@ -98,7 +98,7 @@ class Matrix:
         UsageError for a platform without such a cell.
         """
         found = {each.platform: each for each in self.all_cells if _platformless(each) == _platformless(cell)}
-        default = self.select(cell.image, combined=True)[0].platform
+        default = self.select(cell.image)[0].platform
         platforms = sorted(found, key=lambda each: (each != default, self.axes["platform"].index(each)))
         named = platforms if requested == "all" else requested.split(",")
         if unknown := [each for each in named if each not in found]:

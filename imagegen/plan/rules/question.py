@@ -114,7 +114,7 @@ def missing_metadata(question: Question, library: MetadataCache) -> dict[str, st
 
 def _cell(words: Sequence[str], matrix: Matrix) -> tuple[Cell | None, list[str]]:
     named = {cell.id: cell for cell in matrix.all_cells}
-    named |= {name: matrix.select(name, combined=True)[0] for name in matrix.defaults}
+    named |= {name: matrix.select(name)[0] for name in matrix.defaults}
     found = [word for word in words if word in named]
     if len(found) > 1:
         raise UsageError(
