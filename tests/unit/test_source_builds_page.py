@@ -27,8 +27,9 @@ def test_the_example_is_a_recipe(tmp_path: Path) -> None:
     assert cell.recipes["my-kernels"] == recipe
     native = loaded.select_one("my-scorer").recipes["scorer"]
     assert native.prefix and native.prefix.files == ("bin/scorer", "lib/libscorer.so.1")
-    measured = loaded.recipes["nccl-tests"].of("2.19.6")
-    assert [each.path.name for each in measured.patches] == ["imagegen-prefix-nccl-tests.patch"]
+    network = loaded.select_one("hopper-network")
+    assert {name: bool(each.prefix) for name, each in network.recipes.items()} == {"nccl-tests": True, "ucx": True}
+    assert {"autoconf", "libibverbs-dev", "make"} <= set(network.packages)
 
 
 def test_the_plan_that_both_pages_show_is_the_one_of_such_a_machine() -> None:
