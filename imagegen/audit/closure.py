@@ -21,6 +21,7 @@ from imagegen.audit.catalogue import cuda_major, is_driver, is_module
 from imagegen.audit.model import Elf, Subject, SystemLibraries
 from imagegen.audit.tags import MACHINES, for_another_python
 
+_SITE = re.compile(r"^\.\./\.\./\.\./lib/python3\.\d+/site-packages/")  # of a path that leads out and back: from bin/
 _ORIGIN, _LIB, _PLATFORM = (re.compile(rf"\$(?:{name}\b|\{{{name}\}})") for name in ("ORIGIN", "LIB", "PLATFORM"))
 _LIB_NAMES = (
     "lib/x86_64-linux-gnu",
@@ -340,5 +341,5 @@ def _expanded(library: Library, entries: tuple[str, ...]) -> tuple[str, ...]:
             continue
         path = _PLATFORM.sub(MACHINES.get(library.elf.machine, ""), path)
         names = _LIB_NAMES if _LIB.search(path) else ("",)
-        found += [posixpath.normpath(_LIB.sub(name, path)) for name in names]
+        found += [_SITE.sub("", posixpath.normpath(_LIB.sub(name, path))) for name in names]
     return tuple(dict.fromkeys(found))[:_MOST_DIRECTORIES]

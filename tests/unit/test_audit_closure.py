@@ -52,6 +52,17 @@ def test_ld_library_path_lies_between_the_two_paths(facts: dict[str, str], expec
     assert found(made, "pkg/it.so", "libfoo.so") == expected
 
 
+def test_a_programs_path_leads_back_into_site_packages() -> None:
+    made = subject(
+        package(
+            "nccl-tests", {"../../../bin/perf": elf("libfoo.so", runpath="$ORIGIN/../lib/python3.11/site-packages/pkg")}
+        ),
+        package("pkg", {"pkg/libfoo.so": FOO}),
+        base=system({}),
+    )
+    assert found(made, "../../../bin/perf", "libfoo.so") == (How.PATH, "pkg/libfoo.so")
+
+
 def test_an_rpath_is_inherited_and_a_runpath_is_not() -> None:
     for name, expected in (("rpath", How.PATH), ("runpath", How.MISSING)):
         top = module("libmiddle.so", **{name: "$ORIGIN/lib"})
