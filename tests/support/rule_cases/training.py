@@ -68,6 +68,17 @@ CASES = {
         stack(verl="0.9.1"),
         stack(verl="0.3.0.post1", megatron_core="0.12.2"),
     ),
+    # The trainer with an adapter ended so on an H100; the field's names read in sglang 0.5.14 to 0.5.20
+    "verl-0.9.1-sglang-lora": case(
+        stack(verl="0.9.1", sglang="0.5.14"),
+        stack(verl="0.9.1", sglang="0.5.17"),
+        stack(verl="0.9.0", sglang="0.5.14"),
+    ),
+    "verl-0.8-sglang-lora": case(
+        (stack(verl="0.8.0", sglang="0.5.17"), stack(verl="0.9.0", sglang="0.5.20")),
+        stack(verl="0.9.0", sglang="0.5.16"),
+        stack(verl="0.9.1", sglang="0.5.17"),
+    ),
     # verl#6927: any model on megatron-core 0.18 raises AttributeError in get_model; 0.9.1 has the fix, read
     "verl-megatron-core": case(
         stack(verl="0.8.0", megatron_core="0.18.0", transformer_engine="2.16.1"),
