@@ -10,6 +10,7 @@ from tests.support.matrix_samples import shipped_matrix
 from tests.support.rule_cases import stack
 
 RULES = shipped_matrix().rules
+NO_ADAPTERS = "verl-0.9.1-sglang-lora"  # of SGLang before 0.5.17
 NO_TE = "verl-megatron-transformer-engine"  # these sets train with FSDP, or list no TransformerEngine
 ARCHES = {"TORCH_CUDA_ARCH_LIST": "8.0 9.0 10.0 10.3 12.0 12.1"}
 
@@ -63,7 +64,7 @@ SETS: dict[str, tuple[Facts, tuple[str, ...]]] = {
             verl="0.9.1",
             transformers="5.6.0",
         ),
-        (),
+        (NO_ADAPTERS,),
     ),
     # on NGC pytorch 25.03, its torch removed
     "verl 0.6": (
@@ -159,7 +160,7 @@ SETS: dict[str, tuple[Facts, tuple[str, ...]]] = {
             flashinfer_python="0.6.12",
             flash_attn_4="4.0.0b15",
         ),
-        (NO_TE,),
+        (NO_ADAPTERS, NO_TE),
     ),
     "newest, Python 3.11": (
         stack(
