@@ -6,7 +6,7 @@ import json
 import os
 import tarfile
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from imagegen.supply.export import Entry, read_results, read_tree, run_image
 from imagegen.supply.publish.attachments import SmokeRequirement
 from tests.support.errors import raises
 from tests.support.image_layers import Files, files_layer, image, layer, member
+from tests.support.timing import within
 
 SMALL, LARGE = b"small", os.urandom(1 << 20) * 3
 
@@ -60,6 +61,14 @@ def test_hard_links_are_files_of_the_same_content(store: Store) -> None:
     one, two = (entry for entry in tree.entries if entry.kind == "file")
     assert one.sha256 == two.sha256
     assert tree.origins == {"a/one": (0, "a/one"), "a/two": (0, "a/one")}
+
+
+def test_hard_links_take_no_time_for_the_other_files(store: Store) -> None:
+    entry = Entry("a/one", "file", 0o644, 0, 0, 0)
+    tree = {f"a/{number}": entry for number in range(100_000)} | {"a": replace(entry, path="a", kind="directory")}
+    links = layer(store, *(member(f"a/link{number}", tarfile.LNKTYPE, f"a/{number}") for number in range(2000)))
+    with within(1):
+        assert len(export._apply(links, store, tree)) == 2000
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import tarfile
-from collections import deque
+from collections import ChainMap, deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -133,7 +133,8 @@ def _apply(layer: Layer, store: Store, tree: dict[str, Entry]) -> dict[str, str]
             if name.startswith(_WHITEOUT):
                 removed.append(path)
             elif path:
-                added[path] = _linked(path, member, tree | added) if member.islnk() else _entry(path, member, archive)
+                known = ChainMap(added, tree)
+                added[path] = _linked(path, member, known) if member.islnk() else _entry(path, member, archive)
                 if added[path].kind == "file":
                     targets[path] = _path(member.linkname) if member.islnk() else path
     for path in removed:
