@@ -63,7 +63,7 @@ def command(
         raise OptionConflictError("an image is exported with either -o or --squashfs", fix="give one of them")
     if file and (inventory or dry_run):
         raise OptionConflictError("--inventory and --dry-run are for -o", fix="leave them out")
-    chosen = app.matrix.select_one(cell, single=file is None)  # -o: checks of one environment
+    chosen = app.matrix.select_one(cell)
     if file:
         require_new_file(file)
         squashfs.require_program(app.settings.env)

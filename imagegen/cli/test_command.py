@@ -23,6 +23,7 @@ from imagegen.core.text import shown
 from imagegen.image import layers
 from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import local_tags
+from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import numerics, smoke
@@ -55,9 +56,9 @@ def command(
     With --numerics, measure instead how far its numerical operations, and its trainer and rollout engine, are from a
     float64 reference and from each other; `imagegen diff` compares the results of two images.
 
-    Of an image with several environments, the checks of each run in it; --numerics and --results take none.
+    Of an image with several environments, the checks of each run in it; --numerics takes none.
     """
-    chosen = app.matrix.select_one(cell, single=measure or bool(results))
+    chosen = app.matrix.select_one(cell, single=measure)
     lock = app.fresh_lock(chosen)
     names = numerics.CHECKS if measure else ()
     if not applicable(parts(lock), names):
@@ -106,7 +107,8 @@ def _read(
             f"{cell.id} was not built here", code="smoke-not-built", fix=f"`imagegen export {cell.id}`, which builds it"
         )
     required = SmokeRequirement.of(image, lock, cell.declarations, require_gpu=require_gpu)
-    report = read_results(path, required, applicable(parts(lock), names), cell.id)
+    checks = {each.name: applicable(parts(each.lock), names) for each in environments(lock)}
+    report = read_results(path, required, checks, cell.id)
     if report.passed and not names:
         save_passed_report(app.store, passed_report(report, required, lock))
     return image, report

@@ -203,7 +203,7 @@ def run(
     """
     if not isinstance(lock, CombinedLock):
         (found,) = environments(lock)
-        return _run(engine, ref, found, declared, (), require_gpu=require_gpu, progress=progress, only=only)
+        return _run(engine, ref, found, declared, require_gpu=require_gpu, progress=progress, only=only)
     reports = [
         run_in_environment(
             engine, ref, each, declared.environments[each.name], require_gpu=require_gpu, progress=progress, only=only
@@ -228,15 +228,19 @@ def run_in_environment(
     The names of checks in the report begin with the environment's.
     """
     progress.say(f"environment {environment.name}:")
-    activated = ("sh", "-c", f'. {environment.prefix}/bin/activate && exec "$@"', "sh")
-    report = _run(engine, ref, environment, declared, activated, require_gpu=require_gpu, progress=progress, only=only)
-    named = [replace(each, check=check_name(environment, each.check)) for each in report.results]
+    report = _run(engine, ref, environment, declared, require_gpu=require_gpu, progress=progress, only=only)
+    named = [replace(each, check=check_name(environment.name, each.check)) for each in report.results]
     return replace(report, results=tuple(named))
 
 
-def check_name(environment: LockedEnvironment, check: str) -> str:
-    """Return the name of an environment's check in the report of its image; of the only environment, the check's."""
-    return f"{environment.name}: {check}" if environment.name else check
+def activation(environment: LockedEnvironment) -> tuple[str, ...]:
+    """Return the words before a program's that run it in one of several environments; () for the only one."""
+    return ("sh", "-c", f'. {environment.prefix}/bin/activate && exec "$@"', "sh") if environment.name else ()
+
+
+def check_name(environment: str, check: str) -> str:
+    """Return the name of an environment's check in the report of its image; of the only one ("") the check's."""
+    return f"{environment}: {check}" if environment else check
 
 
 def joined(image: str, cell: str, reports: Sequence[SmokeReport]) -> SmokeReport:
@@ -258,19 +262,18 @@ def _run(
     ref: str,
     environment: LockedEnvironment,
     declared: Declarations,
-    activated: Sequence[str],
     *,
     require_gpu: bool,
     progress: Progress,
     only: Collection[str] = (),
 ) -> SmokeReport:
-    """Run the checks of an environment in a container; `activated` is the program that runs each in it."""
+    """Run the checks of an environment in a container."""
     lock, results = environment.lock, []
     programs = files_for(environment, declared)
     with ExitStack() as stack:
         container = _started(stack, engine, ref, programs, gpus=lock.axes.get("cuda") != "cpu")
         for check in applicable(parts(lock), only):
-            result = judged(_run_one(container, check, activated), check, require_gpu=require_gpu)
+            result = judged(_run_one(container, check, activation(environment)), check, require_gpu=require_gpu)
             note = f" ({result.explanation})" if result.explanation and not result.failed else ""
             progress.say(f"  {result.check}: {result.status}, {result.seconds:.1f} s{note}")
             results.append(result)

@@ -25,7 +25,13 @@ from imagegen.plan.lock.model import Record
 from imagegen.run.doctor import facts_of
 from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.supply import mirror
-from imagegen.supply.publish.attachments import SmokeRequirement, passed_report, save_passed_report
+from imagegen.supply.export import described_environments
+from imagegen.supply.publish.attachments import (
+    SmokeRequirement,
+    passed_report,
+    programs_digest,
+    save_passed_report,
+)
 from tests.support.project import Project
 
 assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
@@ -98,6 +104,34 @@ def test_a_smoke_report_of_its_image_makes_it_tested(project: Project) -> None:
     assembling._IMAGES.forget(session.store, key)
     (listed,) = rows(project, "list", "engines")
     assert listed["state"] == "locked"
+
+
+def test_results_of_another_host_are_its_smoke_report(project: Project) -> None:
+    session = session_of(project)
+    cell = session.matrix.select_one("engines")
+    lock = session.fresh_lock(cell)
+    key, image = assembling._memory_key(lock), "sha256:" + "2" * 64
+    assembling._IMAGES.put(session.store, key, Record(LAYER_FORMAT, CODEC, image, ()))
+    try:
+        passed = {"status": "pass", "seconds": 1.0, "reason": "", "details": {}}
+        results = [
+            {"check": f"{each['name']}: {check}", **passed}
+            for each in described_environments(lock, cell.declarations)
+            for check in each["checks"]
+        ]
+        suite = programs_digest(lock, cell.declarations)
+        file = project.root / "results.json"
+        file.write_text(json.dumps({"format": 1, "image": image, "suite": suite, "results": results}))
+        read = project.call("test", "engines", "--results", str(file), "--require-gpu", "--json")
+        report = json.loads(read.stdout)
+        assert (read.returncode, report["passed"], report["image"]) == (0, True, image)
+        names = [each["check"] for each in report["checks"]]
+        assert {"vllm: rollout-vllm", "sglang: rollout-sglang", "vllm: cuda", "sglang: cuda"} <= set(names)
+        assert {"vllm: rollout-sglang", "sglang: rollout-vllm"}.isdisjoint(names)
+        (listed,) = rows(project, "list", "engines")
+        assert listed["state"] == "tested"
+    finally:
+        assembling._IMAGES.forget(session.store, key)
 
 
 def test_the_check_of_its_lock_is_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +367,6 @@ def test_a_mirror_lists_the_files_of_all_environments_each_once(
     "words",
     [
         ("render", "engines", "-o", "out"),
-        ("export", "engines", "-o", "out"),
         ("test", "engines", "--numerics"),
         ("wheels", "build", "--cell", "engines"),
         ("lock", "engines", "--name", "mine", "--add", "rich"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,6 +112,23 @@ def test_its_squashfs_holds_each_environment(built: dict[str, object], project: 
     listed = subprocess.run(["unsquashfs", "-l", str(file)], capture_output=True, text=True, check=True).stdout
     for prefix in ("opt/venv", "opt/venvs/new"):
         assert f"squashfs-root/{prefix}/{SITE}/packaging/__init__.py" in listed
+
+
+def test_it_runs_without_an_engine(built: dict[str, object], project: Place, tmp_path: Path) -> None:
+    directory = tmp_path / "out"
+    assert digest_of(project.run("export", "several", "-o", str(directory), "--no-audit")) == built["digest"]
+    program = [sys.executable, str(directory / "run_image.py")]
+    script = f"{PRINT}; . /opt/venvs/new/bin/activate; {PRINT}"
+    shown = subprocess.run([*program, "exec", "sh", "-c", script], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip().splitlines()[-2:] == ["24.1 /opt/venv", "25.0 /opt/venvs/new"]
+    path = f"{SITE}/pip/__init__.py"
+    assert (directory / "root/opt/venv" / path).samefile(directory / "root/opt/venvs/new" / path)
+    subprocess.run([*program, "test"], check=True)
+    read = json.loads(project.run("test", "several", "--results", str(directory / "results.json"), "--json").stdout)
+    report = built["report"]
+    assert isinstance(report, dict)
+    assert read["passed"]
+    assert [each["check"] for each in read["checks"]] == [each["check"] for each in report["checks"]]
 
 
 def test_the_checks_run_again(built: dict[str, object], project: Place) -> None:

@@ -85,7 +85,9 @@ def test_a_check_that_is_not_done_in_time_has_failed(exported: Path) -> None:
     document = exported / "image.json.gz"
     before = document.read_bytes()
     image = json.loads(gzip.decompress(before))
-    image["programs"]["/imagegen-smoke/smoke/checks/imports.py"] = "def check(_):\n    __import__('time').sleep(60)\n"
+    image["environments"][0]["programs"]["/imagegen-smoke/smoke/checks/imports.py"] = (
+        "def check(_):\n    __import__('time').sleep(60)\n"
+    )
     document.write_bytes(gzip.compress(json.dumps(image).encode()))
     ended = run(exported, "test", "--limit", "1", "imports", "versions")
     document.write_bytes(before)

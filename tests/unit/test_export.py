@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import tarfile
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,13 +21,16 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import Image
 from imagegen.incontainer.smoke.table import CHECKS
-from imagegen.run.smoke import CheckResult
+from imagegen.plan.matrix.model import Declarations
+from imagegen.run.smoke import ROOT, CheckResult
 from imagegen.supply import export
 from imagegen.supply.export import Entry, read_results, read_tree, run_image
 from imagegen.supply.publish.attachments import SmokeRequirement
+from tests.support.environment_samples import combined
 from tests.support.errors import raises
 from tests.support.image_layers import Files, files_layer, image, layer, member
 from tests.support.timing import within
+from tests.support.tiny_lock import LOCK
 
 SMALL, LARGE = b"small", os.urandom(1 << 20) * 3
 
@@ -113,7 +118,7 @@ def exported(
     for name in ("ROOT", "CONTENTS", "UNPACKED"):
         monkeypatch.setattr(run_image, name, directory / name.lower())
     monkeypatch.setattr(run_image, "HERE", directory)
-    entries = [entry.as_dict() for entry in plan.entries]
+    entries = export.described_entries(plan)
     return {"image": "sha256:image", "entries": entries, "present": plan.present, "contents": order, "parts": parts}
 
 
@@ -142,6 +147,42 @@ def test_a_host_unpacks_the_image(
     assert (root / "a").stat().st_mtime == 1_700_000_000
     assert (tmp_path / "out" / "unpacked").read_text() == "sha256:image\n"
     assert not (tmp_path / "out" / "contents").exists()
+
+
+def test_hard_links_of_the_image_are_hard_links_on_the_host(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    low = files_layer(store, {"a/one": SMALL, "a/same": SMALL})
+    high = layer(store, member("b", tarfile.DIRTYPE), member("b/two", tarfile.LNKTYPE, "a/one"))
+    built = image(low, high)
+    assert export.plan(built, store, {}, Quiet()).size == 2 * len(SMALL)
+    run_image.unpack(exported(store, tmp_path / "out", built, {}, monkeypatch))
+    root = tmp_path / "out" / "root"
+    assert (root / "b/two").samefile(root / "a/one")
+    assert not (root / "a/same").samefile(root / "a/one")
+    assert (root / "b/two").read_bytes() == (root / "a/same").read_bytes() == SMALL
+
+
+def test_an_export_describes_the_checks_of_each_environment(store: Store, tmp_path: Path, built: Image) -> None:
+    lock = combined({"main": LOCK, "beside": LOCK})
+    declared = Declarations(environments={"main": Declarations(), "beside": Declarations({"torch": ("torch",)})})
+    directory = tmp_path / "out"
+    export.write(export.plan(built, store, {}, Quiet()), lock, declared, directory, store, Quiet())
+    described = json.loads(gzip.decompress((directory / "image.json.gz").read_bytes()))
+    main, beside = described["environments"]
+    assert (main["name"], beside["name"]) == ("main", "beside")
+    assert main["activate"][2].startswith(". /opt/venv/bin/activate ")
+    assert beside["activate"][2].startswith(". /opt/venvs/beside/bin/activate ")
+    assert set(main["checks"]) >= {"imports", "versions"}
+    specs = [json.loads(each["programs"][f"{ROOT}/spec.json"]) for each in (main, beside)]
+    assert [each["prefix"] for each in specs] == ["/opt/venv", "/opt/venvs/beside"]
+    assert [each["imports"] for each in specs] == [{}, {"torch": ["torch"]}]
+
+
+def test_an_export_of_one_environment_starts_its_checks_as_they_are() -> None:
+    (only,) = export.described_environments(LOCK, Declarations({"torch": ("torch",)}))
+    assert (only["name"], only["activate"]) == ("", ())
+    assert json.loads(only["programs"][f"{ROOT}/spec.json"])["imports"] == {"torch": ["torch"]}
 
 
 def test_files_of_the_host_are_taken_once_they_are_verified(
@@ -183,7 +224,7 @@ def test_a_damaged_part_is_no_image(
 
 
 REQUIRED = SmokeRequirement("sha256:image", "sha256:suite", gpu=True)
-ROWS = tuple(check for check in CHECKS if check.name in ("versions", "cuda"))
+ROWS = {"": tuple(check for check in CHECKS if check.name in ("versions", "cuda"))}
 
 
 def test_the_driver_s_libraries_are_mounted_and_linked_for_a_linker(
@@ -204,6 +245,69 @@ def test_the_driver_s_libraries_are_mounted_and_linked_for_a_linker(
     libraries = {Path(target).name for target in mounted if target.startswith(f"{root}/{run_image.LIBRARIES}")}
     assert libraries == {"libcuda.so.580.95.05", "libnvidia-ml.so.580.95.05"}
     assert (root / run_image.LIBRARIES / "libcuda.so").readlink() == Path("libcuda.so.1")
+
+
+ENVIRONMENTS = [
+    {"name": "one", "activate": ["env", "A=1"], "checks": ["versions", "cuda"], "programs": {"/a": "1"}},
+    {"name": "two", "activate": ["env", "A=2"], "checks": ["versions"], "programs": {"/a": "2"}},
+]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, ...]]:
+    """The programs that `run_image.test` starts, in the place of containers: each passes the first check alone."""
+    found: list[tuple[str, ...]] = []
+
+    def enter(image: dict[str, Any], programs: dict[str, str], argv: list[str], directory: str, stdout: int) -> int:
+        found.append((programs["/a"], *argv[:2], *argv[argv.index("--seconds") + 2 :]))
+        answer = {"check": argv[-1], "status": "pass", "seconds": 1.0, "reason": "", "details": {}}
+        os.write(stdout, f"{json.dumps(answer)}\n".encode())
+        return os.getpid()
+
+    monkeypatch.setattr(run_image, "enter", enter)
+    monkeypatch.setattr(os, "waitpid", lambda process, _: (process, 0))
+    monkeypatch.setattr(run_image, "RESULTS", tmp_path / "results.json")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ([], [("1", "env", "A=1", "versions", "cuda"), ("2", "env", "A=2", "versions")]),
+        (["cuda"], [("1", "env", "A=1", "cuda")]),
+        (["versions"], [("1", "env", "A=1", "versions"), ("2", "env", "A=2", "versions")]),
+        (["two: versions"], [("2", "env", "A=2", "versions")]),
+        (["two: numerics"], [("2", "env", "A=2", "numerics")]),
+    ],
+)
+def test_checks_run_in_the_environments_that_have_them(
+    started: list[tuple[str, ...]], tmp_path: Path, named: list[str], expected: list[tuple[str, ...]]
+) -> None:
+    described = {"image": "i", "cell": "c", "suite": "s", "environments": ENVIRONMENTS}
+    code = run_image.test(described, named, time.monotonic() + 60)
+    assert started == expected
+    found = {each["check"]: each["status"] for each in json.loads((tmp_path / "results.json").read_text())["results"]}
+    names = {"1": "one", "2": "two"}
+    assert found == {
+        f"{names[each[0]]}: {check}": "pass" if check == each[-1] else "fail" for each in expected for check in each[3:]
+    }
+    assert code == int("fail" in found.values())
+
+
+def test_results_of_the_only_environment_have_the_names_of_the_checks(
+    started: list[tuple[str, ...]], tmp_path: Path
+) -> None:
+    only = {**ENVIRONMENTS[1], "name": "", "activate": []}
+    described = {"image": "i", "cell": "c", "suite": "s", "environments": [only]}
+    assert run_image.test(described, ["numerics"], time.monotonic() + 60) == 0
+    (result,) = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert (result["check"], started) == ("numerics", [("2", "python", "-m", "numerics")])
+
+
+def test_a_check_that_no_environment_has_is_refused(started: list[tuple[str, ...]]) -> None:
+    with pytest.raises(SystemExit, match="three: cuda"):
+        run_image.test({"environments": ENVIRONMENTS}, ["cuda", "three: cuda"], time.monotonic() + 60)
+    assert not started
 
 
 def results(tmp_path: Path, *found: CheckResult, **other: str) -> Path:
@@ -228,6 +332,29 @@ def test_a_check_that_did_not_run_has_failed(tmp_path: Path) -> None:
 def test_a_skipped_check_fails_where_a_gpu_is_required(tmp_path: Path) -> None:
     path = results(tmp_path, CheckResult("cuda", "skip", 0.1, "no GPU"), CheckResult("versions", "pass", 1.0))
     assert [result.status for result in read_results(path, REQUIRED, ROWS, "cell").results] == ["pass", "fail"]
+
+
+def test_results_of_several_environments_become_one_report(tmp_path: Path) -> None:
+    one, two = CheckResult("one: cuda", "pass", 2.0), CheckResult("two: versions", "pass", 1.0)
+    checks = {"one": ROWS[""], "two": ROWS[""]}
+    report = read_results(results(tmp_path, two, one), REQUIRED, checks, "cell")
+    assert [(result.check, result.status) for result in report.results] == [
+        ("one: versions", "fail"),
+        ("one: cuda", "pass"),
+        ("two: versions", "pass"),
+        ("two: cuda", "fail"),
+    ]
+
+
+def test_an_environment_of_which_every_check_was_skipped_has_failed(tmp_path: Path) -> None:
+    skipped = CheckResult("two: cuda", "skip", 0.1, "no GPU")
+    path = results(tmp_path, CheckResult("one: versions", "pass", 1.0), skipped)
+    checks = {"one": ROWS[""][:1], "two": ROWS[""][1:]}
+    report = read_results(path, replace(REQUIRED, gpu=False), checks, "cell")
+    assert [(result.check, result.status) for result in report.results] == [
+        ("one: versions", "pass"),
+        ("two: checks", "fail"),
+    ]
 
 
 @pytest.mark.parametrize("other", [{"image": "sha256:other"}, {"suite": "sha256:other"}])

@@ -25,10 +25,11 @@ from imagegen.core.store import Store
 from imagegen.core.store.images import filling
 from imagegen.image.layers import Image, Layer
 from imagegen.incontainer.smoke.table import Check, applicable
+from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Declarations
 from imagegen.run import smoke
-from imagegen.run.smoke import files, judged, parts, read_result, spec
+from imagegen.run.smoke import activation, check_name, files_for, judged, parts, read_result
 from imagegen.supply.publish.attachments import SmokeRequirement, programs_digest
 
 # The file tree of an image: its layers applied, and the sha256 of each file.
@@ -201,13 +202,15 @@ def _path(name: str) -> str:
 _FIX = "export the image again, and run `python3 run_image.py test` of that export"
 
 
-def read_results(path: Path, required: SmokeRequirement, checks: tuple[Check, ...], cell: str) -> smoke.SmokeReport:
+def read_results(
+    path: Path, required: SmokeRequirement, checks: Mapping[str, tuple[Check, ...]], cell: str
+) -> smoke.SmokeReport:
     """Read the file that `run_image.py test` wrote.
 
     Args:
         path: the file.
         required: the image that the results must be of, the smoke checks, and whether a GPU is required.
-        checks: those of the image; one without a result has failed.
+        checks: those of each environment, by its name ("" for the only one); one without a result has failed.
         cell: the image's cell.
 
     Raises SmokeError for another file, and for results of another image or of other smoke checks.
@@ -224,16 +227,16 @@ def read_results(path: Path, required: SmokeRequirement, checks: tuple[Check, ..
                 fix=_FIX,
             )
     answers = {each["check"]: each for each in found["results"] if isinstance(each, dict) and "check" in each}
-    results = []
-    for check in checks:
-        result = read_result(check.name, answers.get(check.name)) or smoke.CheckResult(
-            check.name,
-            "fail",
-            0,
-            "the file has no result of it" if check.name not in answers else "its result is malformed",
-        )
-        results.append(judged(result, check, require_gpu=required.gpu))
-    return smoke.SmokeReport(required.image, cell, tuple(results))
+    reports = []
+    for environment, requested in checks.items():
+        results = []
+        for check in requested:
+            name = check_name(environment, check.name)
+            why = "its result is malformed" if name in answers else "the file has no result of it"
+            result = read_result(name, answers.get(name)) or smoke.CheckResult(name, "fail", 0, why)
+            results.append(judged(result, check, require_gpu=required.gpu))
+        reports.append(smoke.SmokeReport(required.image, environment or cell, tuple(results)))
+    return reports[0] if len(reports) == 1 else smoke.joined(required.image, cell, reports)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -263,7 +266,7 @@ def _read(path: Path) -> dict[str, Any]:
 PART_BYTES = 48 << 20  # of a compressed part, at most: channels that limit a transfer to 64 MB take it
 LEVEL = 6  # of zstd
 FRAME = 16 << 20  # bytes of contents in a zstd frame
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -274,11 +277,12 @@ class ExportPlan:
     entries: tuple[Entry, ...]
     present: Mapping[str, str]  # sha256 -> file of the host that has it
     missing: Mapping[str, tuple[int, str]]  # sha256 -> the layer's index and the path in it that has the content
+    links: Mapping[str, str]  # path of a hard link -> path of the first file in `entries` that is the same
 
     @property
     def size(self) -> int:
-        """Bytes of all files, uncompressed."""
-        return sum(entry.size for entry in self.entries)
+        """Bytes of all files, uncompressed; those of hard links once."""
+        return sum(entry.size for entry in self.entries if entry.path not in self.links)
 
     @property
     def missing_size(self) -> int:
@@ -314,7 +318,33 @@ def plan(image: Image, store: Store, inventory: Mapping[str, str], progress: Pro
     requested = {entry.sha256: tree.origins[entry.path] for entry in tree.entries if entry.kind == "file"}
     present = {digest: inventory[digest] for digest in requested if digest in inventory}
     missing = {digest: origin for digest, origin in requested.items() if digest not in present}
-    return ExportPlan(image, tree.entries, present, missing)
+    first: dict[tuple[int, str], str] = {}
+    links = {path: same for path, origin in tree.origins.items() if (same := first.setdefault(origin, path)) != path}
+    return ExportPlan(image, tree.entries, present, missing, links)
+
+
+def described_entries(plan: ExportPlan) -> list[dict[str, Any]]:
+    """Return the image's entries for JSON; a hard link has the path of the file before it, as `link`."""
+    return [
+        entry.as_dict() | ({"link": plan.links[entry.path]} if entry.path in plan.links else {})
+        for entry in plan.entries
+    ]
+
+
+def described_environments(lock: Lock, declared: Declarations) -> list[dict[str, Any]]:
+    """Return the environments for JSON: name, the words that run a program in it, its checks, and their files."""
+    found = []
+    for each in environments(lock):
+        programs = files_for(each, declared.environments[each.name] if each.name else declared)
+        found.append(
+            {
+                "name": each.name,
+                "activate": activation(each),
+                "checks": [check.name for check in applicable(parts(each.lock))],
+                "programs": {name: content.decode() for name, content in programs.items()},
+            }
+        )
+    return found
 
 
 def write(
@@ -327,22 +357,20 @@ def write(
     with filling(directory) as fresh, timed(progress, f"writing {directory}"):
         order, written = write_parts(plan, store, fresh)
         config = json.loads(plan.image.config)["config"]
-        programs = files(spec(lock, declared))
         described = {
             "format": _FORMAT,
             "image": plan.image.digest,
             "cell": lock.cell,
             "suite": programs_digest(lock, declared),
-            "checks": [check.name for check in applicable(parts(lock))],
             "env": config["Env"],
             "entrypoint": config["Entrypoint"],
             "command": config["Cmd"],
             "workdir": config["WorkingDir"],
-            "entries": [entry.as_dict() for entry in plan.entries],
+            "entries": described_entries(plan),
             "present": dict(plan.present),
             "contents": order,
             "parts": written,
-            "programs": {name: content.decode() for name, content in programs.items()},
+            "environments": described_environments(lock, declared),
         }
         (fresh / "image.json.gz").write_bytes(gzip.compress(json.dumps(described).encode(), mtime=0))
         program = fresh / "run_image.py"

@@ -8,6 +8,8 @@ standard library, and nothing of imagegen.
     run_image.py test [--limit SECONDS] [CHECK ...]   run smoke checks in the image; write results.json
     run_image.py exec COMMAND ...                 run a command in the image, through its entry point
 
+In an image with several environments a CHECK runs in each that has it, or in one: "NAME: CHECK".
+
 The image's file tree is the read-only lower layer of an overlay file system; what the container writes goes to a tmpfs
 and is lost at the end. The container has mount, PID, IPC, UTS and network namespaces of its own, with a loopback
 interface alone, as a smoke-test container of `imagegen test` has. The files of the NVIDIA driver are bind-mounted as
@@ -113,7 +115,8 @@ def main() -> None:
         sys.exit(test(image, given.checks, start + given.limit))
     if given.command == "exec":
         argv = [*image["entrypoint"], *(given.argv or image["command"])]
-        sys.exit(os.waitstatus_to_exitcode(os.waitpid(enter(image, argv, image["workdir"]), 0)[1]) % 256)
+        programs = image["environments"][0]["programs"]
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(enter(image, programs, argv, image["workdir"]), 0)[1]) % 256)
 
 
 def write_inventory(path: Path, directories: list[str]) -> None:
@@ -143,13 +146,15 @@ def unpack(image: Image) -> None:
     shutil.rmtree(ROOT, ignore_errors=True)
     ROOT.mkdir()
     offsets = unpack_parts(image)
-    files = []
+    files, links = [], []
     for entry in image["entries"]:  # parents come before what they hold
         path, kind = f"{ROOT}/{entry['path']}", entry["kind"]
         if kind == "directory":
             os.makedirs(path, exist_ok=True)
         elif kind == "symlink":
             os.symlink(entry["target"], path)
+        elif "link" in entry:
+            links.append((f"{ROOT}/{entry['link']}", path))
         else:
             files.append(entry)
     with CONTENTS.open("rb") as contents, ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -160,6 +165,8 @@ def unpack(image: Image) -> None:
         shown = "\n  ".join(wrong[:10])
         fix = "make a new inventory of this host, and export again"
         sys.exit(f"error: {len(wrong)} files are not the image's:\n  {shown}\nfix: {fix}")
+    for source, path in links:
+        os.link(source, path)
     for entry in reversed(image["entries"]):  # a directory's time changes with what it gets
         path = f"{ROOT}/{entry['path']}"
         os.chown(path, entry["uid"], entry["gid"], follow_symlinks=False)
@@ -169,7 +176,8 @@ def unpack(image: Image) -> None:
     CONTENTS.unlink()
     size = sum(entry["size"] for entry in files)
     UNPACKED.write_text(f"{image['image']}\n", encoding="utf-8")
-    print(f"{ROOT}: {len(files)} files, {size} bytes, all verified, in {time.monotonic() - start:.0f} s", flush=True)
+    count = f"{len(files)} files" + (f" and {len(links)} hard links" if links else "")
+    print(f"{ROOT}: {count}, {size} bytes, all verified, in {time.monotonic() - start:.0f} s", flush=True)
 
 
 def unpack_parts(image: Image) -> dict[str, int]:
@@ -232,7 +240,9 @@ def write_file(image: Image, entry: dict[str, Any], contents: int, offsets: dict
 
 def test(image: Image, checks: list[str], deadline: float) -> int:
     """Run the image's smoke checks, or those named; writes RESULTS after each. Returns the exit code."""
-    requested = checks or image["checks"]
+    unknown = [name for name in checks if not any(requested_checks(each, [name]) for each in image["environments"])]
+    if unknown:
+        sys.exit(f"error: no environment of the image has the check {', '.join(unknown)}")
     found = {
         "format": 1,
         "image": image["image"],
@@ -240,22 +250,49 @@ def test(image: Image, checks: list[str], deadline: float) -> int:
         "suite": image["suite"],
         "results": [],
     }
+    for environment in image["environments"]:
+        if requested := requested_checks(environment, checks):
+            run_checks(image, environment, requested, deadline, found)
+    write_results(found)
+    return int(any(result["status"] not in ("pass", "skip") for result in found["results"]))
+
+
+def requested_checks(environment: dict[str, Any], checks: list[str]) -> list[str]:
+    """Return the environment's checks, or those of `checks` that are its own; it may stand before a check's name."""
+    before = name_in_results(environment, "")
+    if not checks:
+        return list(environment["checks"])
+    named = [each for each in checks if each.startswith(before) or each in environment["checks"]]
+    return [each.removeprefix(before) for each in named]
+
+
+def name_in_results(environment: dict[str, Any], check: str) -> str:
+    return f"{environment['name']}: {check}" if environment["name"] else check
+
+
+def run_checks(
+    image: Image, environment: dict[str, Any], requested: list[str], deadline: float, found: dict[str, Any]
+) -> None:
+    """Run checks in an environment, in a container of its own, and add their results to those of `found`."""
     reader, writer = os.pipe()
     left = max(1, int(deadline - time.monotonic()))
-    argv = ["python", "-m", "smoke.runner", "spec.json", "--seconds", str(max(1, left - GRACE)), *requested]
-    child = enter(image, argv, f"/{SUITE}", writer)
+    runner = ["python", "-m", "smoke.runner", "spec.json", "--seconds", str(max(1, left - GRACE))]
+    argv = [*environment["activate"], *runner, *requested]
+    child = enter(image, environment["programs"], argv, f"/{SUITE}", writer)
     os.close(writer)
     signal.signal(signal.SIGALRM, lambda *_: os.kill(child, signal.SIGKILL))  # its PID namespace ends with it
     signal.alarm(left)
     with open(reader, encoding="utf-8", errors="replace") as lines:
         for line in lines:
             result = json.loads(line)
+            result["check"] = name_in_results(environment, result["check"])
             found["results"].append(result)
             write_results(found)
             print(f"{result['check']}: {result['status']}, {result['seconds']} s {result['reason'][:2000]}", flush=True)
     os.waitpid(child, 0)
+    signal.alarm(0)
     ran = {result["check"] for result in found["results"]}
-    for name in requested:
+    for name in (name_in_results(environment, each) for each in requested):
         if name not in ran:
             found["results"].append(
                 {
@@ -267,8 +304,6 @@ def test(image: Image, checks: list[str], deadline: float) -> int:
                 }
             )
             print(f"{name}: fail: it did not run, or not to its end", flush=True)
-    write_results(found)
-    return int(any(result["status"] not in ("pass", "skip") for result in found["results"]))
 
 
 def write_results(found: dict[str, Any]) -> None:
@@ -315,8 +350,11 @@ def bind(source: str, target: str, *, read_only: bool = False) -> None:
         mount(source, target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
 
 
-def enter(image: Image, argv: list[str], directory: str, stdout: int | None = None) -> int:
-    """Start `argv` in a new container of the image; returns the id of the process that ends with it."""
+def enter(image: Image, programs: dict[str, str], argv: list[str], directory: str, stdout: int | None = None) -> int:
+    """Start `argv` in a new container of the image, with `programs` (path -> text) in it.
+
+    Returns the id of the process that ends with it.
+    """
     sys.stdout.flush()
     child = os.fork()
     if child:
@@ -327,7 +365,7 @@ def enter(image: Image, argv: list[str], directory: str, stdout: int | None = No
         first = os.fork()  # the first process of the new PID namespace: when it ends, the kernel ends the others
         if first == 0:
             check_call(libc.prctl(1, signal.SIGKILL, 0, 0, 0), "prctl")  # PR_SET_PDEATHSIG
-            code = run_first(image, argv, directory, stdout)
+            code = run_first(image, programs, argv, directory, stdout)
         else:
             code = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) % 256
     except OSError as error:
@@ -336,9 +374,9 @@ def enter(image: Image, argv: list[str], directory: str, stdout: int | None = No
         os._exit(code)
 
 
-def run_first(image: Image, argv: list[str], directory: str, stdout: int | None) -> int:
+def run_first(image: Image, programs: dict[str, str], argv: list[str], directory: str, stdout: int | None) -> int:
     """Be the container's first process: make its file systems, start `argv`, reap what is left over."""
-    place = make_file_systems(image)
+    place = make_file_systems(programs)
     set_up_loopback()
     socket.sethostname("imagegen")
     os.chroot(place)
@@ -364,7 +402,7 @@ def run_first(image: Image, argv: list[str], directory: str, stdout: int | None)
             return os.waitstatus_to_exitcode(status) % 256
 
 
-def make_file_systems(image: Image) -> str:
+def make_file_systems(programs: dict[str, str]) -> str:
     """Mount the container's root with everything in it; returns its path."""
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
     scratch = str(HERE / "scratch")
@@ -374,7 +412,7 @@ def make_file_systems(image: Image) -> str:
     for each in (upper, work, root):
         os.mkdir(each)
     mount("overlay", root, "overlay", options=f"lowerdir={ROOT},upperdir={upper},workdir={work}")
-    for name, content in image["programs"].items():
+    for name, content in programs.items():
         path = Path(f"{root}{name}")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")

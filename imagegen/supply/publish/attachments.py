@@ -220,7 +220,7 @@ def _read(content: bytes) -> PassedSmokeReport | None:
 def _gpu_checks(lock: Lock) -> frozenset[str]:
     """Return the checks that must run on a GPU; checks for several GPUs are skipped on many hosts."""
     return frozenset(
-        check_name(each, check.name)
+        check_name(each.name, check.name)
         for each in environments(lock)
         for check in (applicable(parts(each.lock)) if each.lock.gpu else ())
         if check.device == "cuda" and check.gpus == 1
