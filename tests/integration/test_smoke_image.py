@@ -29,6 +29,8 @@ def report(cpu_grpo: Built, machine: Place, tmp_path_factory: pytest.TempPathFac
     done = machine.run("test", cpu_grpo.lock.cell, "--json", "--junit", str(junit), "--require-gpu", code=1)
     report = json.loads(done.stdout)
     assert report["passed"] is False
+    failed = [each for each in report["checks"] if each["status"] != "pass" and each["check"] not in GPU_CHECKS]
+    assert failed == []
     assert f'failures="{len(GPU_CHECKS)}"' in junit.read_text()
     return {each["check"]: each for each in report["checks"]}
 
