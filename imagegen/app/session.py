@@ -219,7 +219,7 @@ class Session:
         if cell.environments:
             found = self._join_locks(cell, text, path)
         else:
-            found = self.compiled.of("lock", os.path.abspath(path), [digest], lambda: lock.loads(text, path))
+            found = self.compiled.of("lock", os.path.abspath(path), [digest], lambda: _parse_lock(text, path))
         self._read[cell.id] = found, digest
         return found
 
@@ -227,7 +227,9 @@ class Session:
         """Return the lock of an image with several environments. Raises LockError where a cell of one has none."""
         from imagegen.plan.lock.environments import join
 
-        file = lock.loads_combined(text, path)
+        file = self.compiled.of(
+            "environments", os.path.abspath(path), [compiled.digest_of(text)], lambda: lock.loads_combined(text, path)
+        )
         return join(
             cell, file, [self.find_lock(each.cell) or self._missing_lock(each.cell) for each in cell.environments]
         )
@@ -405,6 +407,12 @@ class Session:
             elif conflicts:
                 rules = ", ".join(rule.id for conflict in conflicts for rule in conflict.rules)
                 self.progress.say(f"warning: {name}: {rules}; explained by `imagegen show {name}`")
+
+
+def _parse_lock(text: str, path: Path) -> Lock:
+    found = lock.loads(text, path)
+    lock.inputs_hash(found)  # so that the kept result has it
+    return found
 
 
 def _other_version(project: Path, errors: MatrixErrors) -> MatrixError:

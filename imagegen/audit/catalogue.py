@@ -14,8 +14,9 @@ from pydantic import AfterValidator, Field, TypeAdapter
 
 from imagegen.audit.model import Severity
 from imagegen.core.errors import UsageError
+from imagegen.core.strict import Strict
 from imagegen.core.text import did_you_mean, unprintable
-from imagegen.core.types import Name, Strict
+from imagegen.core.types import Name
 
 
 @cache

@@ -22,7 +22,7 @@ from imagegen.plan import lock, matrix
 from imagegen.plan.harvest import harvest
 from imagegen.plan.lock.indexes import DEFAULT
 from imagegen.plan.matrix import api as shared_names
-from imagegen.plan.matrix import harvested, metadata, scans
+from imagegen.plan.matrix import harvested, metadata, metadata_file, scans, scans_file
 from imagegen.plan.matrix import model_types as model_table
 from imagegen.plan.matrix.metadata import PackageReleases
 from imagegen.plan.matrix.model import Component, Index
@@ -189,7 +189,7 @@ def _summary(required: RequiredScans) -> str:
 def _keep_scans(app: App, found: PackageScans) -> None:
     """Write a package's file if that changes it."""
     if found.releases and found != scans.load(app.matrix_directories, found.name):
-        scans.write(found, scans.path_of(app.project / "matrices", found.name))
+        scans_file.write(found, scans.path_of(app.project / "matrices", found.name))
 
 
 def _result(app: App, required: RequiredScans) -> dict[str, Any]:
@@ -312,7 +312,7 @@ def _keep(app: App, found: PackageReleases, before: PackageReleases) -> dict[str
     changed = replace(found, read=before.read) != before
     path = metadata.path_of(app.project / "matrices", found.name)
     if changed:
-        metadata.write(found, path)
+        metadata_file.write(found, path)
     old, new = before.releases, found.releases
     news = {
         "added": [version for version in new if version not in old],

@@ -19,13 +19,11 @@ from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
-from pydantic import Field
-
 from imagegen.core import data
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import FetchError
 from imagegen.core.text import unprintable
-from imagegen.core.types import Digest, Line, Size, Variable, string
+from imagegen.core.types import Digest, Line, Size, Variable, field_info, string
 
 MAX_MANIFEST = 4 << 20  # bytes: what registries take of a manifest (distribution-spec v1.1)
 MAX_CONFIG = 8 << 20
@@ -135,7 +133,7 @@ class ImageConfig:
     user: Line = ""
     directory: Line = ""
     # for users and tools: no lock holds them
-    labels: Annotated[Mapping[str, str], Field(init=False)] = field(default_factory=dict, compare=False)
+    labels: Annotated[Mapping[str, str], field_info(init=False)] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -146,9 +144,9 @@ class RemoteImage:
     """
 
     digest: Digest
-    config_digest: Annotated[Digest, Field(alias="config")]
-    config: Annotated[ImageConfig, Field(alias=".config")]
-    layers: Annotated[tuple[LayerDescriptor, ...], Field(min_length=1, max_length=MAX_LAYERS)]
+    config_digest: Annotated[Digest, field_info("config")]
+    config: Annotated[ImageConfig, field_info(".config")]
+    layers: Annotated[tuple[LayerDescriptor, ...], field_info(min_length=1, max_length=MAX_LAYERS)]
 
 
 @dataclass(frozen=True)

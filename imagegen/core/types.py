@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 from urllib.parse import unquote
 
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.utils import parse_wheel_filename
 from packaging.version import Version
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
-from pydantic import Strict as NoCoercion
 
 from imagegen.core.deferred import dataclass
 from imagegen.core.text import cut, redact, unprintable
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
 
 # 1980-01-01, the oldest date that zip files can hold, so zipping a tree from an image works. It is part of the formats
 # of layers and bases: a SOURCE_DATE_EPOCH that moves would change all layers at each relock.
@@ -58,20 +57,54 @@ _SHOWN = 200  # characters of a requirement that an error repeats
 _MEANINGS: dict[str, str] = {}  # anchored pattern -> noun phrase that messages use in its place
 
 
-class Strict(BaseModel):
-    """The base class of tables that files hold: no unknown keys, no coercion, immutable."""
-
-    # Built at the first validation: most commands validate few of the tables.
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
-
-
 class Part:
     """The base class of dataclasses that files hold: pydantic checks their annotations where it reads a file.
 
     A value that a program makes is not checked. Strictness is that of the types: a dataclass cannot have it.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+
+class _Limits:
+    """Limits of a string or a number in an annotation, by the names that pydantic's core schemas have for them.
+
+    Like `Check` it stands for an annotation of pydantic, which is imported at the first validation.
+    """
+
+    def __init__(self, **limits: Any) -> None:
+        self._limits = limits
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        return handler(source) | {"strict": True} | self._limits
+
+
+class Check:
+    """A function in an annotation that returns the value to take in place of a valid one, or raises ValueError.
+
+    With `before`, it gets the value as the file has it, which is validated afterwards.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], *, before: bool = False) -> None:
+        self._function, self._before = function, before
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        from pydantic_core import core_schema
+
+        if self._before:
+            return core_schema.no_info_before_validator_function(self._function, handler(source))
+        return core_schema.no_info_after_validator_function(self._function, handler(source))
+
+
+def field_info(*keys: str, **options: Any) -> Any:
+    """Return what pydantic's `Field` does: of a dataclass's field with these keys in a file, the first one for writing.
+
+    Annotations that are text are evaluated at the first validation, and pydantic is imported then.
+    """
+    from pydantic import AliasChoices, Field
+
+    alias = {"alias": keys[0]} if len(keys) == 1 else {"validation_alias": AliasChoices(*keys)} if keys else {}
+    return Field(**alias, **options)
 
 
 def string(pattern: str, maximum: int | None = 100, *, meaning: str = "") -> Any:
@@ -79,7 +112,7 @@ def string(pattern: str, maximum: int | None = 100, *, meaning: str = "") -> Any
     whole = f"^(?:{pattern})$"
     if meaning:
         _MEANINGS[whole] = meaning
-    return StringConstraints(strict=True, pattern=whole, min_length=1, max_length=maximum)
+    return _Limits(pattern=whole, min_length=1, **({} if maximum is None else {"max_length": maximum}))
 
 
 def explain_mismatch(context: Mapping[str, Any]) -> str:
@@ -93,6 +126,8 @@ def parse_requirement(text: str) -> Requirement:
     """Parse a PEP 508 requirement, each text once: releases of a package share most of theirs. Raises ValueError."""
     if len(text) > LONGEST_REQUIREMENT:  # so no number in it is too long for int(), which packaging calls
         raise ValueError(f"a requirement is longer than {LONGEST_REQUIREMENT} characters")
+    from packaging.requirements import Requirement  # late, here and below: few commands parse one
+
     try:
         return Requirement(text)
     except (ValueError, RecursionError) as error:
@@ -103,6 +138,8 @@ def parse_specifier(text: str) -> SpecifierSet:
     """Parse a PEP 440 specifier. Raises ValueError if it is malformed, matches no version, or compares text (===)."""
     if "===" in text:  # before it is parsed: packaging 26.4 rejects it without a version, 26.3 takes it
         raise ValueError("=== compares text, not versions: use ==")
+    from packaging.specifiers import SpecifierSet
+
     try:
         specifier = SpecifierSet(text)
     except ValueError as error:
@@ -252,6 +289,8 @@ def _copied(path: str) -> str:
 
 
 def _wheel_url(url: str) -> str:
+    from packaging.utils import parse_wheel_filename
+
     filename = unquote(url.rpartition("/")[2])
     try:
         parse_wheel_filename(filename)
@@ -261,8 +300,8 @@ def _wheel_url(url: str) -> str:
 
 
 # Text of users. Text is prose; Line may be empty or begin with white space, as values and reasons in a lock may.
-Text = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=1000), AfterValidator(_text)]
-Line = Annotated[str, NoCoercion(), AfterValidator(_line)]
+Text = Annotated[str, _Limits(min_length=1, max_length=1000), Check(_text)]
+Line = Annotated[str, _Limits(), Check(_line)]
 
 # Names that a matrix gives. Word is a name made of names: a cell's id, a layer's name, Debian's architectures.
 Name = Annotated[str, string(r"[a-z0-9]+(?:[.-][a-z0-9]+)*", 60)]
@@ -275,34 +314,35 @@ PartName = Annotated[
 AxisValue = Annotated[str, string(r"[a-z0-9]+(?:[./-][a-z0-9]+)*", 40)]
 # A rule's subject: a surrounding, a component, or env.NAME. Its condition: see plan/matrix/model.py.
 Subject = Annotated[str, string(r"[a-z0-9]+(?:[.-][a-z0-9]+)*|env\.[A-Za-z_][A-Za-z0-9_]*", 100)]
-Condition = Annotated[str, StringConstraints(strict=True, max_length=200), AfterValidator(_text)]
+Condition = Annotated[str, _Limits(max_length=200), Check(_text)]
 # Numbers are strings in YAML: its own have too many spellings.
 Count = Annotated[str, string(r"[1-9][0-9]{0,9}")]
 Seconds = Annotated[str, string(r"[0-9]{1,6}(?:\.[0-9]{1,3})?")]
 Gigabytes = Annotated[str, string(r"[0-9]{1,3}(?:\.[0-9]{1,3})? GB")]
-Date = Annotated[str, string(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), AfterValidator(_date)]
+Date = Annotated[str, string(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), Check(_date)]
 Time = Annotated[  # RFC 3339
     str,
     string(
         r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?Z",
         meaning="a time in UTC, such as 2026-11-20T00:00:00Z",
     ),
-    AfterValidator(_time),
+    Check(_time),
 ]
 
 # Contents: OCI image-spec v1.1 (descriptor.md) for digests.
 Sha256 = Annotated[str, string(r"[0-9a-f]{64}", meaning="a sha256: 64 lower-case hex digits")]
 Digest = Annotated[str, string(r"sha256:[0-9a-f]{64}", meaning="a digest: sha256: and 64 lower-case hex digits")]
-Size = Annotated[int, NoCoercion(), Field(ge=0, lt=1 << 50)]  # bytes
+Number = Annotated[int, _Limits()]
+Size = Annotated[int, _Limits(ge=0, lt=1 << 50)]  # bytes
 
 # Python packages: PEP 503 (names), PEP 440 (versions), PEP 508 (requirements), PEP 427 and 625 (file names).
 Distribution = Annotated[str, string(r"[a-z0-9]+(?:-[a-z0-9]+)*", meaning="a normalised package name (PEP 503)")]
-PackageVersion = Annotated[str, NoCoercion(), AfterValidator(_version)]
-CanonicalVersion = Annotated[str, StringConstraints(strict=True, max_length=60), AfterValidator(_canonical_version)]
+PackageVersion = Annotated[str, _Limits(), Check(_version)]
+CanonicalVersion = Annotated[str, _Limits(max_length=60), Check(_canonical_version)]
 LocalLabel = Annotated[str, string(r"[a-z0-9]+(?:\.[a-z0-9]+)*", 40)]
-Specifier = Annotated[str, StringConstraints(strict=True, max_length=200), AfterValidator(_specifier)]
-RequirementText = Annotated[str, NoCoercion(), AfterValidator(_requirement)]
-ExactPin = Annotated[str, NoCoercion(), AfterValidator(_exact_pin)]
+Specifier = Annotated[str, _Limits(max_length=200), Check(_specifier)]
+RequirementText = Annotated[str, _Limits(), Check(_requirement)]
+ExactPin = Annotated[str, _Limits(), Check(_exact_pin)]
 Module = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")]
 FileName = Annotated[
     str, string(r"[A-Za-z0-9][A-Za-z0-9._+!-]*", 250, meaning="a file name")
@@ -323,21 +363,21 @@ GpuName = Annotated[str, string(r"sm_[1-9][0-9]{1,2}")]
 DriverVersion = Annotated[str, string(r"[0-9]{1,5}(?:\.[0-9]{1,5}){0,3}", meaning="a version of a driver")]
 
 # Environment variables. Variable is one of an image config (OCI image-spec v1.1, config.md): NAME=value.
-EnvName = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*"), AfterValidator(_env_name)]
-EnvValue = Annotated[str, StringConstraints(strict=True, max_length=1000), AfterValidator(_env_value)]
-BuildEnvName = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*"), AfterValidator(_build_env_name)]
+EnvName = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*"), Check(_env_name)]
+EnvValue = Annotated[str, _Limits(max_length=1000), Check(_env_value)]
+BuildEnvName = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*"), Check(_build_env_name)]
 Variable = Annotated[
-    str, string(r"[A-Za-z_][A-Za-z0-9_.-]*=(?s:.*)", None, meaning="a variable (NAME=value)"), AfterValidator(_line)
+    str, string(r"[A-Za-z_][A-Za-z0-9_.-]*=(?s:.*)", None, meaning="a variable (NAME=value)"), Check(_line)
 ]
 
 # Fields of an image's config (OCI image-spec v1.1, config.md). A user by number: programs need no entry in /etc/passwd.
-Argument = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=1000), AfterValidator(_line)]
+Argument = Annotated[str, _Limits(min_length=1, max_length=1000), Check(_line)]
 User = Annotated[str, string(r"[0-9]{1,9}(?::[0-9]{1,9})?", meaning="a user id, with or without a group: 1000:1000")]
 Port = Annotated[
-    str, string(r"[0-9]{1,5}(?:/(?:tcp|udp|sctp))?", meaning="a port, as in 8265 or 4791/udp"), AfterValidator(_port)
+    str, string(r"[0-9]{1,5}(?:/(?:tcp|udp|sctp))?", meaning="a port, as in 8265 or 4791/udp"), Check(_port)
 ]
 LabelName = Annotated[
-    str, string(r"[a-z0-9]+(?:[._-][a-z0-9]+)*", meaning="a name as in com.example.team"), AfterValidator(_label_name)
+    str, string(r"[a-z0-9]+(?:[._-][a-z0-9]+)*", meaning="a name as in com.example.team"), Check(_label_name)
 ]
 
 # Paths: below a directory; the same with leading ../; absolute in an image, a file or a glob; of a URL.
@@ -369,12 +409,10 @@ ProjectWheel = Annotated[
     ),
 ]
 AbsolutePath = Annotated[str, string(r"(?:/[A-Za-z0-9_+-][A-Za-z0-9_.+-]*)+", 200, meaning="an absolute path")]
-TargetPath = Annotated[
-    str, string(r"(?:/[A-Za-z0-9_.+@-]+)+", 200, meaning="an absolute path"), AfterValidator(_target)
-]
-CopiedPath = Annotated[str, NoCoercion(), AfterValidator(_copied)]
+TargetPath = Annotated[str, string(r"(?:/[A-Za-z0-9_.+@-]+)+", 200, meaning="an absolute path"), Check(_target)]
+CopiedPath = Annotated[str, _Limits(), Check(_copied)]
 PathGlob = Annotated[str, string(r"(?:\*/|/)(?:[A-Za-z0-9_.+*/-]|\[!?[A-Za-z0-9_.-]+\])*(?:[A-Za-z0-9_.+*-]|\])", 200)]
-UrlPath = Annotated[str, NoCoercion(), AfterValidator(url_path)]
+UrlPath = Annotated[str, _Limits(), Check(url_path)]
 
 # Addresses (RFC 3986): no credentials and no query. Plain HTTP is for a server on this machine, but for packages that
 # a signature or a hash in another file covers: indexes (their files are locked by hash) and archives of Debian.
@@ -391,9 +429,9 @@ Url = Annotated[
 FileUrl = Annotated[
     str,
     string(rf"{HOST}/[A-Za-z0-9._~%!$&'()+,;=@/-]+", None, meaning=HTTPS),
-    AfterValidator(_url_with_plain_path),
+    Check(_url_with_plain_path),
 ]
-WheelUrl = Annotated[FileUrl, AfterValidator(_wheel_url)]
+WheelUrl = Annotated[FileUrl, Check(_wheel_url)]
 ImageReference = Annotated[  # registry host[:port]/path:tag; the lock adds the digest
     str,
     string(

@@ -21,7 +21,8 @@ from pydantic import AfterValidator, Field, ValidationError
 from imagegen.core import data
 from imagegen.core import types as t
 from imagegen.core.errors import ErrorList, MatrixError, MatrixErrors
-from imagegen.core.types import Strict, minor
+from imagegen.core.strict import Strict
+from imagegen.core.types import minor
 from imagegen.plan.matrix import document as documents
 from imagegen.plan.matrix.document import explain
 from imagegen.wheels import naming

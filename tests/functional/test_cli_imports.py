@@ -20,12 +20,14 @@ COMMANDS = [
     "lock cpu-grpo --check",
     "why torch==2.9.1",
     "why cpu-grpo",
+    "list *",
     "matrix",
 ]
 HEAVY = {"docker", "installer", "jinja2", "requests", "urllib3", "zstandard"}
 # Commands that read results of earlier runs alone; they need nothing either of what parses, solves or fetches.
-READING = ["--version", "--help", "list", "show cpu-grpo", "lock cpu-grpo --check"]
-UNREAD = {"filelock", "yaml", "uv", "ssl", "http.client", "imagegen.plan.rules.solve", "imagegen.plan.lock.builds"}
+READING = ["--version", "--help", "list", "show cpu-grpo", "lock cpu-grpo --check", "list *"]
+UNREAD = {"filelock", "pydantic", "yaml", "uv", "ssl", "http.client"}
+UNREAD |= {"imagegen.plan.rules.solve", "imagegen.plan.lock.builds"}
 
 # Runs imagegen and prints, for each of the packages that was imported, the modules of imagegen that led to it, the
 # importing one first. A finder that finds nothing sees each first import while its importers are on the stack.

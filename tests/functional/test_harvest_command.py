@@ -12,7 +12,8 @@ import pytest
 
 from imagegen.cli import main
 from imagegen.plan.matrix import metadata
-from imagegen.plan.matrix.metadata import PackageReleases, load, names, path_of, write
+from imagegen.plan.matrix.metadata import PackageReleases, load, names, path_of
+from imagegen.plan.matrix.metadata_file import write
 from tests.support.package_index import Index, Offer
 from tests.support.package_index import metadata as metadata_of
 

@@ -11,7 +11,7 @@ import pytest
 
 from imagegen.core.errors import MatrixError
 from imagegen.core.store import Store
-from imagegen.plan.matrix import scans
+from imagegen.plan.matrix import scans, scans_file
 from imagegen.plan.matrix.scans import PackageScans
 from tests.support.command_line import Run, runner
 from tests.support.elf_files import make_elf
@@ -136,7 +136,7 @@ def test_what_was_read_before_a_failure_is_not_read_again(
     run: Run, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer(index, tmp_path, "1.0", "1.1", "1.2")
-    write, written = scans.write, list[Path]()
+    write, written = scans_file.write, list[Path]()
 
     def interrupted(found: PackageScans, path: Path) -> None:
         if written:
@@ -144,9 +144,9 @@ def test_what_was_read_before_a_failure_is_not_read_again(
         write(found, path)
         written.append(path)
 
-    monkeypatch.setattr(scans, "write", interrupted)
+    monkeypatch.setattr(scans_file, "write", interrupted)
     assert run("harvest", "--scan", "pack").code != 0
-    monkeypatch.setattr(scans, "write", write)
+    monkeypatch.setattr(scans_file, "write", write)
     found = scanned(tmp_path)
     assert found
     before = set(found.releases)

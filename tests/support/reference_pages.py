@@ -187,7 +187,7 @@ def _recipe() -> str:
         "builds](../how-to/source-builds.md) has an example."
     )
     rest = _definitions(schema, {"recipes": schema["properties"]["recipes"]})
-    return _page("Recipes of source builds", "`imagegen/plan/matrix/recipe.py`", text, rest)
+    return _page("Recipes of source builds", "`imagegen/plan/matrix/recipe_file.py`", text, rest)
 
 
 def _publish() -> str:

@@ -17,6 +17,7 @@ ORDER = [
     "core.deferred",
     "core.text",
     "core.types",
+    "core.strict",
     "core.errors",
     "core.data",
     "core.compiled",

@@ -27,7 +27,7 @@ from imagegen.plan.harvest import torch_exports, wheel_metadata
 from imagegen.plan.lock import indexes, resolution_inputs
 from imagegen.plan.lock.sdist import _check
 from imagegen.plan.lock.tables import parse_release
-from imagegen.plan.matrix import recipe
+from imagegen.plan.matrix import recipe_file
 from imagegen.supply.compare.difference import goes_back
 from imagegen.wheels import naming, wheelhouse
 from tests.support.matrix_samples import SMALL, load
@@ -104,7 +104,7 @@ def test_what_is_asked_for_or_harvested_is_refused(ask: Callable[[], object], er
         (lambda: indexes._is_release(WHEEL, "demo", "1"), False),
         (lambda: _is_of(WHEEL, "demo"), False),
         (lambda: _is_of(SDIST, "demo"), False),
-        (lambda: recipe._is_of(SDIST, "demo", "1"), False),
+        (lambda: recipe_file._is_of(SDIST, "demo", "1"), False),
         (lambda: naming.read(WHEEL), None),
         (lambda: wheelhouse._called("demo-1-py3-none-any.whl", "demo", DIGITS), False),
         (lambda: goes_back("1", DIGITS), False),

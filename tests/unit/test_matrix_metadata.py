@@ -16,8 +16,9 @@ from packaging.version import Version
 
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixError
-from imagegen.plan.matrix import metadata
-from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, dumps, load, parse
+from imagegen.plan.matrix import metadata, metadata_file
+from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, load
+from imagegen.plan.matrix.metadata_file import dumps, parse
 from tests.support.errors import raises
 
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,6}(-[a-z0-9]{1,4})?", fullmatch=True)
@@ -192,10 +193,10 @@ def test_a_value_that_is_none_is_named(key: str, value: object, said: str) -> No
 def test_the_projects_file_counts_before_the_shipped_one(tmp_path: Path) -> None:
     ours = PackageReleases("torch", "pypi", "2026-11-21", None, (), {})
     theirs = replace(ours, read="2026-01-01")
-    metadata.write(theirs, metadata.path_of(tmp_path / "shipped", "torch"))
+    metadata_file.write(theirs, metadata.path_of(tmp_path / "shipped", "torch"))
     directories = [tmp_path / "shipped", tmp_path / "own"]
     assert load(directories, "torch") == theirs
-    metadata.write(ours, metadata.path_of(tmp_path / "own", "torch"))
+    metadata_file.write(ours, metadata.path_of(tmp_path / "own", "torch"))
     assert load(directories, "torch") == ours
     assert load(directories, "numpy") is None
     assert metadata.names(directories) == ["torch"]
@@ -209,7 +210,7 @@ def test_what_cannot_be_read_or_written_is_an_error(tmp_path: Path) -> None:
     with raises("matrix-unreadable"):
         load([tmp_path], "torch")
     with raises("matrix-unwritable"):
-        metadata.write(PackageReleases("torch", "pypi", None, None, (), {}), path / "torch.json")
+        metadata_file.write(PackageReleases("torch", "pypi", None, None, (), {}), path / "torch.json")
 
 
 SHIPPED = metadata.names([shipped("matrices")])

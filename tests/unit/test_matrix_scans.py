@@ -17,7 +17,7 @@ from packaging.version import Version
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixError
 from imagegen.plan.harvest.scans import judge
-from imagegen.plan.matrix import scans
+from imagegen.plan.matrix import scans, scans_file
 from imagegen.plan.matrix.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 from tests.support.errors import raises
 
@@ -74,7 +74,7 @@ PACKAGES = st.lists(SCANS, max_size=4, unique_by=lambda each: each.version).map(
 
 @given(PACKAGES)
 def test_a_file_gives_back_what_was_written(package: PackageScans) -> None:
-    assert scans.parse(scans.dumps(package), name="pack") == package
+    assert scans_file.parse(scans_file.dumps(package), name="pack") == package
 
 
 @given(PACKAGES, st.randoms())
@@ -82,7 +82,7 @@ def test_the_order_in_which_scans_came_does_not_matter(package: PackageScans, ra
     releases = list(package.releases.values())
     random.shuffle(releases)
     other = replace(package, releases={each.version: each for each in releases})
-    assert scans.dumps(other) == scans.dumps(package)
+    assert scans_file.dumps(other) == scans_file.dumps(package)
 
 
 @given(PACKAGES, SCANS)
@@ -94,7 +94,7 @@ def test_a_newer_release_only_adds_lines(package: PackageScans, scan: WheelScan)
 
 def entries(package: PackageScans) -> list[str]:
     """Return the lines of all tables, in their order."""
-    lines = scans.dumps(package).decode().splitlines()
+    lines = scans_file.dumps(package).decode().splitlines()
     return [line.rstrip(",") for line in lines if line.startswith("    ")]
 
 
@@ -131,22 +131,22 @@ def release(**changes: object) -> dict[str, object]:
 )  # fmt: skip
 def test_what_is_no_file_of_scans_is_an_error_that_names_the_command(raw: bytes) -> None:
     with pytest.raises(MatrixError) as caught:
-        scans.parse(raw, Path("matrices/scans/pack.json"))
+        scans_file.parse(raw, Path("matrices/scans/pack.json"))
     assert caught.value.code == "matrix-scans-malformed"
     assert "imagegen harvest --scan pack" in str(caught.value.fix)
 
 
 def test_a_file_about_another_package_is_an_error() -> None:
-    assert scans.parse(spoiled(), name="pack").releases["1.0"].libraries[0].code == ((("sm_80",), 3),)
+    assert scans_file.parse(spoiled(), name="pack").releases["1.0"].libraries[0].code == ((("sm_80",), 3),)
     with raises("matrix-scans-malformed"):
-        scans.parse(spoiled(), name="other")
+        scans_file.parse(spoiled(), name="other")
 
 
 def test_the_last_directory_with_a_file_counts(tmp_path: Path) -> None:
     first, last = tmp_path / "a", tmp_path / "b"
     package = PackageScans("pack", "pypi", "2024-07-01")
-    scans.write(package, scans.path_of(first, "pack"))
-    scans.write(replace(package, since="2025-01-01"), scans.path_of(last, "pack"))
+    scans_file.write(package, scans.path_of(first, "pack"))
+    scans_file.write(replace(package, since="2025-01-01"), scans.path_of(last, "pack"))
     found = scans.load([first, last], "pack")
     assert found
     assert found.since == "2025-01-01"
@@ -164,8 +164,8 @@ SHIPPED = scans.names([MATRICES])
 def test_a_shipped_file_is_as_it_is_written_and_says_what_the_audit_says_today(name: str) -> None:
     # `imagegen harvest --scan` writes new verdicts after a change of the audit, or of its index of torch's exports.
     path = scans.path_of(MATRICES, name)
-    package = scans.parse(path.read_bytes(), path, name)
-    assert scans.dumps(package) == path.read_bytes()
+    package = scans_file.parse(path.read_bytes(), path, name)
+    assert scans_file.dumps(package) == path.read_bytes()
     for each in package.releases.values():
         assert each.verdict == judge(name, each.libraries), each.version
 

@@ -11,13 +11,14 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Generic, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from imagegen.core.oci import digest_of
 from imagegen.core.store.layout import DamagedError, Store
 from imagegen.core.types import Digest, Size
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 V = TypeVar("V")
 
@@ -34,14 +35,23 @@ class Cache(Generic[V]):
 
     @cached_property
     def _adapter(self) -> TypeAdapter[V]:
+        from pydantic import TypeAdapter  # late, here and below: many commands find no record to read
+
         return TypeAdapter(self._form)
 
     def get(self, store: Store, key: str) -> V | None:
         """Return the result for the inputs behind `key`, or None."""
         try:
             seal, _, body = self._path(store, key).read_bytes().partition(b"\n")
-            return self._adapter.validate_json(body) if seal == self._seal(key, body) else None
-        except (FileNotFoundError, ValidationError):
+        except FileNotFoundError:
+            return None
+        if seal != self._seal(key, body):
+            return None
+        from pydantic import ValidationError
+
+        try:
+            return self._adapter.validate_json(body)
+        except ValidationError:
             return None
 
     def put(self, store: Store, key: str, result: V) -> None:

@@ -18,7 +18,7 @@ from imagegen.core.net import Client, NotFoundError
 from imagegen.plan.harvest import releases, wheel_metadata
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.indexes import IndexLink
-from imagegen.plan.matrix import metadata
+from imagegen.plan.matrix import metadata_file
 from imagegen.plan.matrix.metadata import PackageReleases
 
 _THREADS = 6  # packages at once, each with one request at a time
@@ -84,7 +84,7 @@ def _read(
 
     found = releases.read(requested, links, fetch, today, pinned)
     try:
-        return metadata.parse(metadata.dumps(found), name=requested.name)
+        return metadata_file.parse(metadata_file.dumps(found), name=requested.name)
     except MatrixError as error:  # of what only a hostile index says: a requirement of a megabyte
         raise FetchError("what the index says cannot be kept", code="fetch-index-invalid", why=error.why) from error
 

@@ -21,7 +21,7 @@ from imagegen.core.store.cache import Cache
 from imagegen.plan.harvest import releases, wheel_metadata
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.indexes import DEFAULT, IndexLink
-from imagegen.plan.matrix import metadata
+from imagegen.plan.matrix import metadata_file
 from imagegen.plan.matrix.metadata import PackageReleases
 
 OFFLINE = "UV_OFFLINE"  # uv's variable: no index is asked
@@ -48,7 +48,7 @@ def look_up(requested: Mapping[str, str], context: Context, today: str) -> dict[
         for name, found in _fetch({name: requested[name] for name in missing}, url, context.settings, today).items():
             known[name] = found
             _keep(context, keys[name], found)
-    return {name: metadata.parse(text.encode(), name=name) for name, text in known.items() if text != _MISSING}
+    return {name: metadata_file.parse(text.encode(), name=name) for name, text in known.items() if text != _MISSING}
 
 
 def _key(url: str | None, name: str, specifier: str, today: str) -> str:
@@ -86,8 +86,8 @@ def _read(name: str, specifier: str, client: Client, url: str, today: str, deadl
     package = PackageReleases(name, DEFAULT, None, None, (), {})
     try:
         links = releases.newest(name, indexes.project(client, url, name), SpecifierSet(specifier), _AT_MOST)
-        found = metadata.dumps(releases.read(package, links, fetch, today)).decode() if links else _MISSING
-        metadata.parse(found.encode(), name=name) if links else None
+        found = metadata_file.dumps(releases.read(package, links, fetch, today)).decode() if links else _MISSING
+        metadata_file.parse(found.encode(), name=name) if links else None
     except NotFoundError:
         return _MISSING
     except (FetchError, MatrixError):

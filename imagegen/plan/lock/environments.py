@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Annotated
 
 from packaging.version import Version
-from pydantic import Field
 
 from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
@@ -58,7 +57,7 @@ class CombinedFile(LockTable):
 
     cell: t.Word
     image: t.Word
-    environments: Annotated[tuple[EnvironmentRow, ...], Field(alias="environment")]  # in the order of CombinedLock
+    environments: Annotated[tuple[EnvironmentRow, ...], t.field_info("environment")]  # in the order of CombinedLock
     record: Record | None = None
 
 
@@ -66,7 +65,7 @@ class CombinedFile(LockTable):
 class AttachedFile(CombinedFile):
     """A lock of an image with several environments as it is attached to the image: with the locks of their cells."""
 
-    locks: Annotated[tuple[Lock, ...], Field(alias="locked")]  # without records, in the order of `environments`
+    locks: Annotated[tuple[Lock, ...], t.field_info("locked")]  # without records, in the order of `environments`
 
 
 def environments(lock: Lock) -> tuple[LockedEnvironment, ...]:

@@ -13,9 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagegen.core import data
 from imagegen.core.errors import MOST, ErrorGroup, ErrorList, Location, LockError
@@ -34,7 +32,11 @@ from imagegen.plan.lock.environments import (
 from imagegen.plan.lock.model import LOCK_VERSION, Lock
 from imagegen.plan.lock.tables import to_table
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
 T = TypeVar("T")
+_HASH = "_inputs_hash"  # attribute of a lock that is no field
 _RELOCK = "restore the file from version control, or delete it and run `imagegen lock`"
 
 
@@ -70,7 +72,7 @@ def read_text(path: Path, project: Path | None = None) -> str:
 
 def loads_combined(text: str, path: Path | str = "<lock>") -> CombinedFile:
     """The lock file of an image with several environments in `text`; `path` is named in errors."""
-    return _validated(_combined_adapter(), _parsed(text, path), text, path)
+    return _validated(CombinedFile, _parsed(text, path), text, path)
 
 
 def _parsed(text: str, path: Path | str) -> dict[str, Any]:
@@ -97,18 +99,21 @@ def _parsed(text: str, path: Path | str) -> dict[str, Any]:
     return table
 
 
-def _validated(adapter: TypeAdapter[T], table: dict[str, Any], text: str, path: Path | str) -> T:
+def _validated(form: type[T], table: dict[str, Any], text: str, path: Path | str) -> T:
+    from pydantic import ValidationError
+
     try:
-        return adapter.validate_python(table)
+        found: T = _adapter(form).validate_python(table)  # type: ignore[arg-type]  # mypy: type[T] has no hash
     except ValidationError as error:
         faults: ErrorList[LockError] = ErrorList(_explain(text, path, fault) for fault in error.errors()[:MOST])
         faults.omitted = error.error_count() - len(faults)
         raise LockErrors(faults) from error
+    return found
 
 
 def loads(text: str, path: Path | str = "<lock>") -> Lock:
     """The lock in `text`; `path` is named in errors."""
-    return _require_keys(_validated(_adapter(), _parsed(text, path), text, path), text, path)
+    return _require_keys(_validated(Lock, _parsed(text, path), text, path), text, path)
 
 
 def loads_attached(text: str, path: Path | str = "<lock>") -> Lock:
@@ -116,7 +121,7 @@ def loads_attached(text: str, path: Path | str = "<lock>") -> Lock:
     table = _parsed(text, path)
     if "environment" not in table:
         return loads(text, path)
-    file = _validated(_attached_adapter(), table, text, path)
+    file = _validated(AttachedFile, table, text, path)
     return _joined(file, [_require_keys(each, text, path) for each in file.locks], path)
 
 
@@ -224,23 +229,18 @@ def row_of(environment: LockedEnvironment) -> EnvironmentRow:
 
 
 @cache
-def _adapter() -> TypeAdapter[Lock]:
-    return TypeAdapter(Lock)
+def _adapter(form: type[Any]) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter  # late, as above: a lock that an earlier run has parsed is not validated again
 
-
-@cache
-def _combined_adapter() -> TypeAdapter[CombinedFile]:
-    return TypeAdapter(CombinedFile)
-
-
-@cache
-def _attached_adapter() -> TypeAdapter[AttachedFile]:
-    return TypeAdapter(AttachedFile)
+    return TypeAdapter(form)
 
 
 def inputs_hash(lock: Lock | CombinedFile) -> str:
-    """The digest of the lock without its record: what labels and tags carry."""
-    return digest_of(canonical_json(lock_table(replace(lock, record=None))))
+    """The digest of the lock without its record: what labels and tags carry. The lock keeps it."""
+    kept: dict[str, str] = vars(lock)
+    if _HASH not in kept:
+        kept[_HASH] = digest_of(canonical_json(lock_table(replace(lock, record=None))))
+    return kept[_HASH]
 
 
 def local_tags(lock: Lock) -> tuple[str, str]:

@@ -9,8 +9,6 @@ from dataclasses import field
 from typing import Annotated, Literal
 from urllib.parse import unquote
 
-from pydantic import BeforeValidator, Field, model_validator
-
 from imagegen.core import net
 from imagegen.core import types as t
 from imagegen.core.config import Settings
@@ -23,14 +21,11 @@ from imagegen.core.store import Store
 from imagegen.core.text import redact
 from imagegen.plan.distributions import archive_at
 from imagegen.plan.distributions import archives as named_archives
-from imagegen.plan.lock.tables import LockTable, inline, inlined
+from imagegen.plan.lock.tables import LockTable, inline
 from imagegen.plan.matrix.interpreters import prefix
 from imagegen.plan.matrix.model import Interpreter
 
-_Image = Annotated[
-    RemoteImage,
-    BeforeValidator(inline(config=("env", "entrypoint", "command", "user", "directory"), required=True)),
-]
+_nest_config = inline(config=("env", "entrypoint", "command", "user", "directory"), required=True)
 
 
 @dataclass(frozen=True)
@@ -62,10 +57,9 @@ class LockedBase(LockTable):
     archives: Mapping[t.ArchivePart, t.Time] = field(default_factory=dict)  # by "debian/bookworm"
     debs: tuple[LockedDeb, ...] = ()  # sorted by name
     image: t.ImageReference | None = None
-    content: _Image | None = None
+    content: Annotated[RemoteImage, t.Check(_nest_config, before=True)] | None = None
 
-    @model_validator(mode="after")
-    def _is_of_its_kind(self) -> LockedBase:
+    def check(self) -> None:
         registered = (self.image is not None, self.content is not None)
         if registered != (self.kind == "registry",) * 2 or (self.suite is None) != (self.kind == "registry"):
             raise ValueError("a base of kind debian has a suite, one of kind registry an image and its content")
@@ -78,7 +72,6 @@ class LockedBase(LockTable):
         ):
             if archives:
                 raise ValueError(f"{name} name an unknown archive: {', '.join(sorted(archives))}")
-        return self
 
 
 @dataclass(frozen=True)
@@ -100,15 +93,13 @@ class LockedPackages(LockTable):
     archives: tuple[LockedArchive, ...]  # those that debs come from, sorted
     debs: tuple[LockedDeb, ...]  # sorted by name
 
-    @model_validator(mode="after")
-    def _names_its_archives(self) -> LockedPackages:
+    def check(self) -> None:
         for each in self.archives:
             named = each.archive in named_archives()
             if named == bool(each.address) or (each.address and each.archive != archive_at(each.address)):
                 raise ValueError(f"{each.address} is not the address of {each.archive}, or it has a name of its own")
         if unknown := {deb.archive for deb in self.debs} ^ {each.archive for each in self.archives}:
             raise ValueError(f"archives and debs name different archives: {', '.join(sorted(unknown))}")
-        return self
 
 
 # The platform of most machines that build images. Byte-code is the same for all processors, so that of another
@@ -127,7 +118,7 @@ _OWN_PYTHON = re.compile(r"python3\.[0-9]+")
 class InterpreterArchive(LockTable):
     """The archive of a standalone interpreter, identified by its hash. Its publisher's lists do not give its size."""
 
-    filename: Annotated[t.FileName, Field(alias="file")]  # "cpython-3.12.14+20260814-...-install_only_stripped.tar.gz"
+    filename: Annotated[t.FileName, t.field_info("file")]  # "cpython-3.12.14+20260814-...-install_only_stripped.tar.gz"
     sha256: t.Sha256
     url: t.FileUrl  # "https://github.com/astral-sh/python-build-standalone/releases/download/20260814/cpython-..."
 
@@ -145,24 +136,22 @@ class LockedInterpreter(LockTable):
     version: t.PythonVersion  # "3.12.14"; the minor version alone where no package of the base tells more
     path: t.AbsolutePath  # of the program in the image: "/opt/python/3.12/bin/python3.12"
     release: t.GitName | None = None  # of a standalone build: "20260814"
-    file: Annotated[InterpreterArchive | None, Field(alias=".file")] = None
+    file: Annotated[InterpreterArchive | None, t.field_info(".file")] = None
 
     @property
     def minor(self) -> str:
         """The minor version: "3.12"."""
         return ".".join(self.version.split(".")[:2])
 
-    _nest = inlined(file=("file", "sha256", "url"))
+    nest = staticmethod(inline(file=("file", "sha256", "url")))
 
-    @model_validator(mode="after")
-    def _is_of_its_provider(self) -> LockedInterpreter:
+    def check(self) -> None:
         if (self.release is None) != (self.file is None):
             raise ValueError("a standalone interpreter has release, file, sha256 and url, another none of them")
         if self.file and self.path != f"{prefix(self.minor)}/bin/python{self.minor}":
             raise ValueError(f"a standalone Python {self.version} lies in {prefix(self.minor)}, not at {self.path}")
         if self.file and not t.names_file(self.file.url, self.file.filename):
             raise ValueError(f"{self.file.url} is not the address of {self.file.filename}")
-        return self
 
     def __str__(self) -> str:
         """Return the name for messages: "Python 3.12.14 of python-build-standalone 20260814"."""

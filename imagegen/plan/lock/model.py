@@ -11,9 +11,6 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Annotated
 
-from packaging.specifiers import SpecifierSet
-from pydantic import Field, Strict, model_validator
-
 from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
 from imagegen.plan.lock.foundation import (
@@ -127,7 +124,7 @@ class RecordedLayer(LockTable):
 class Record(LockTable):
     """The layers that `lock --record` built: the promise that `build` holds itself to."""
 
-    layer_format: Annotated[int, Strict()]
+    layer_format: t.Number
     codec: t.Line  # library, version and level: "zstd 1.5.7 level 1 (zstandard 0.25.0)"
     digest: t.Digest  # of the image manifest
     layers: tuple[RecordedLayer, ...]
@@ -154,22 +151,22 @@ class Lock(LockTable):
     base: LockedBase
     interpreter: LockedInterpreter
     # Debian packages above the base; None: the cell requests none
-    added: Annotated[LockedPackages | None, Field(alias="packages")] = None
+    added: Annotated[LockedPackages | None, t.field_info("packages")] = None
     # The distribution's interpreter for BUILD_PLATFORM, of the same version: in a lock of another platform
     bytecode_base: LockedBase | None = None
     uv: LockedWheel  # what resolved, and what a plain build of the rendered Dockerfile installs with
     env: tuple[EnvVar, ...]  # sorted by name
     config: tuple[ConfigField, ...] = ()  # sorted by name
-    labels: Annotated[tuple[Label, ...], Field(alias="label")] = ()  # sorted by name
-    ports: Annotated[tuple[ExposedPort, ...], Field(alias="port")] = ()  # sorted by port, as text
-    copies: Annotated[tuple[LockedCopy, ...], Field(alias="copy")] = ()  # sorted by path
+    labels: Annotated[tuple[Label, ...], t.field_info("label")] = ()  # sorted by name
+    ports: Annotated[tuple[ExposedPort, ...], t.field_info("port")] = ()  # sorted by port, as text
+    copies: Annotated[tuple[LockedCopy, ...], t.field_info("copy")] = ()  # sorted by path
     ldconfig: tuple[LibraryDirectory, ...] = ()  # sorted by path, and searched in this order
-    overrides: Annotated[tuple[Override, ...], Field(alias="override")] = ()  # sorted by package
+    overrides: Annotated[tuple[Override, ...], t.field_info("override")] = ()  # sorted by package
     # sorted by name; `realised` turns each into a wheel
-    builds: Annotated[tuple[LockedBuild, ...], Field(alias="build")] = ()
-    wheels: Annotated[tuple[LockedWheel, ...], Field(alias="wheel")]  # sorted by name
+    builds: Annotated[tuple[LockedBuild, ...], t.field_info("build")] = ()
+    wheels: Annotated[tuple[LockedWheel, ...], t.field_info("wheel")]  # sorted by name
     gpu: LockedGpus | None = None
-    file_conflicts: Annotated[tuple[FileConflict, ...], Field(alias="file-conflict")] = ()  # sorted by rule
+    file_conflicts: Annotated[tuple[FileConflict, ...], t.field_info("file-conflict")] = ()  # sorted by rule
     record: Record | None = None
 
     @property
@@ -196,17 +193,20 @@ class Lock(LockTable):
         others = [wheel for wheel in self.wheels if wheel.name not in compiled]
         return tuple(sorted((*others, *self.builds), key=lambda each: each.name))
 
-    @model_validator(mode="after")
-    def _has_its_axes(self) -> Lock:
+    def check(self) -> None:
+        self._require_axes()
+        self._require_sorted()
+        self._require_copies_below_targets()
+        self._require_names_of_packages()
+
+    def _require_axes(self) -> None:
         for needed in ("platform", "python"):
             if needed not in self.axes:
                 raise ValueError(f"axes lack {needed!r}")
         if self.interpreter.minor != self.python:
             raise ValueError(f"axes name another Python than the interpreter, {self.interpreter.version}")
-        return self
 
-    @model_validator(mode="after")
-    def _is_sorted(self) -> Lock:
+    def _require_sorted(self) -> None:
         lists: tuple[tuple[str, list[str]], ...] = (
             ("wheels", [wheel.name for wheel in self.wheels]),
             ("builds", [build.name for build in self.builds]),
@@ -227,18 +227,14 @@ class Lock(LockTable):
             if names != sorted(set(names)):
                 out = next((b for a, b in itertools.pairwise(names) if b <= a), "")
                 raise ValueError(f"{kind} are not sorted by name, each once: see {out!r}")
-        return self
 
-    @model_validator(mode="after")
-    def _copies_below_targets(self) -> Lock:
+    def _require_copies_below_targets(self) -> None:
         for each in self.copies:
             inside = [file.path for file in each.files if file.path.startswith(f"{each.path}/")]
             if not each.files or (each.is_directory and len(inside) < len(each.files)):
                 raise ValueError(f"copy {each.path} has no files, or one elsewhere")
-        return self
 
-    @model_validator(mode="after")
-    def _names_its_packages(self) -> Lock:
+    def _require_names_of_packages(self) -> None:
         wheels, builds = {wheel.name for wheel in self.wheels}, {build.name for build in self.builds}
         if both := wheels & builds:
             raise ValueError(f"{min(both)} is a wheel and a build")
@@ -248,7 +244,6 @@ class Lock(LockTable):
         for conflict in self.file_conflicts:
             if unknown := {conflict.distribution, *conflict.over} - wheels - builds:
                 raise ValueError(f"file-conflict {conflict.rule} names {min(unknown)}, which the lock has not")
-        return self
 
 
 def all_debs(base: LockedBase, added: LockedPackages | None) -> tuple[LockedDeb, ...]:
@@ -261,6 +256,8 @@ def file_conflicts_among(
     rules: Iterable[FileConflictRule], packages: Iterable[LockedWheel | LockedBuild]
 ) -> tuple[FileConflict, ...]:
     """Return the file-conflict overrides for these packages: whose owner and at least one other are present."""
+    from packaging.specifiers import SpecifierSet  # late: an existing lock has them
+
     versions = {each.name: each.version for each in packages}
     found = []
     for rule in rules:

@@ -12,10 +12,7 @@ from dataclasses import MISSING, field, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
-from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
-from pydantic import AliasChoices, ConfigDict, Field, model_validator
-from pydantic.fields import FieldInfo
 
 from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
@@ -26,9 +23,34 @@ from imagegen.plan.matrix.model import GitSource
 class LockTable(Part):
     """The base class of a lock's dataclasses; dataclasses within them, as RemoteImage, get this configuration."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
-        extra="forbid", alias_generator=lambda name: name.replace("_", "-")
-    )
+    __pydantic_config__: ClassVar[dict[str, Any]] = {
+        "extra": "forbid",
+        "alias_generator": lambda name: name.replace("_", "-"),
+    }
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> Any:
+        from pydantic_core import core_schema  # late: a lock that an earlier run has parsed is not validated again
+
+        def check(found: LockTable) -> LockTable:
+            found.check()
+            return found
+
+        schema = handler(source)
+        name = schema.pop("ref")  # by which other tables refer to the whole
+        if cls.nest is not LockTable.nest:
+            schema = core_schema.no_info_before_validator_function(cls.nest, schema)
+        if cls.check is not LockTable.check:
+            schema = core_schema.no_info_after_validator_function(check, schema)
+        return schema | {"ref": name}
+
+    @staticmethod
+    def nest(table: Any, /) -> Any:
+        """Return what the fields are read of, for the table as a file has it. Raises ValueError."""
+        return table
+
+    def check(self) -> None:
+        """Raise ValueError where the fields contradict each other."""
 
     def finish(self, table: dict[str, Any]) -> dict[str, Any]:
         """Return the table as a file has it, where that differs from the fields."""
@@ -55,11 +77,6 @@ def inline(*, required: bool = False, **parts: tuple[str, ...]) -> Callable[[Any
     return nest
 
 
-def inlined(*, required: bool = False, **parts: tuple[str, ...]) -> Any:
-    """Return `inline(...)` as a validator of a class."""
-    return model_validator(mode="before")(staticmethod(inline(required=required, **parts)))
-
-
 def to_table(value: Any) -> Any:
     """Return what TOML holds for a value of a lock, less fields with their default; mappings are sorted."""
     if is_dataclass(value) and not isinstance(value, type):
@@ -77,6 +94,8 @@ def to_table(value: Any) -> Any:
 @cache
 def _keys(table: type) -> list[tuple[str, str, Any]]:
     """Return name, key and default of each field that a file holds, in the file's order."""
+    from pydantic.fields import FieldInfo
+
     hints = get_type_hints(table, include_extras=True)
     found = []
     for each in fields(table):
@@ -102,8 +121,9 @@ _SPEC = "spec.json"  # the file beside those of a build
 class LockedFile(LockTable):
     """One file of a package index, identified by its hash."""
 
-    filename: Annotated[t.FileName, Field(alias="file")]
-    size: Annotated[t.Size | None, Field(default=None)]  # bytes; None: the uv.lock that names the file does not say
+    filename: Annotated[t.FileName, t.field_info("file")]
+    # Bytes; None: the uv.lock that names the file does not say
+    size: Annotated[t.Size | None, t.field_info(default=None)]
     sha256: t.Sha256
     index: t.Word  # index alias
     path: t.UrlPath | None = None  # hint: the file's path below the index's file host, without the host
@@ -119,8 +139,7 @@ class LockedFile(LockTable):
         """The size for sums and meters, 0 where it is unknown."""
         return self.size or 0
 
-    @model_validator(mode="after")
-    def _has_one_address(self) -> LockedFile:
+    def check(self) -> None:
         if self.size is None and self.index != URL:
             raise ValueError(f"{self.filename} has no size, which only a file with a url may lack")
         if (self.url is None) != (self.index != URL) or (self.url and self.path):
@@ -128,7 +147,6 @@ class LockedFile(LockTable):
         address = self.url or self.path
         if address and not t.names_file(address, self.filename):
             raise ValueError(f"{address} is not the address of {self.filename}")
-        return self
 
     def require_release(self, name: str, version: str) -> None:
         """Raise ValueError where the name of the file is not of this release."""
@@ -162,9 +180,9 @@ class LockedSdist(LockTable):
     name and index of the archive.
     """
 
-    git: Annotated[LockedGit | None, Field(alias=".git")] = field(default=None, kw_only=True)
-    file: Annotated[LockedFile, Field(alias=".file")]  # of a commit: the archive that imagegen packs of its tree
-    build_requires: Annotated[tuple[LockedWheel, ...], Field(alias="build")]  # complete and exact
+    git: Annotated[LockedGit | None, t.field_info(".git")] = field(default=None, kw_only=True)
+    file: Annotated[LockedFile, t.field_info(".file")]  # of a commit: the archive that imagegen packs of its tree
+    build_requires: Annotated[tuple[LockedWheel, ...], t.field_info("build")]  # complete and exact
 
 
 _inline_file = inline(required=True, file=("file", "size", "sha256", "index", "path", "url"))
@@ -235,14 +253,15 @@ class LockedWheel(LockTable):
     because: t.Line | None = field(default=None, kw_only=True)  # the matrix's reason, for a requirement of the cell
     via: tuple[t.Distribution, ...] = field(default=(), kw_only=True)  # dependent packages; () if the cell requires it
     choice: t.Line | None = field(default=None, kw_only=True)  # why this file: of a component that needs a compiler
-    file: Annotated[LockedFile, Field(alias=".file")]
+    file: Annotated[LockedFile, t.field_info(".file")]
     # Of the project's own package: the Requires-Dist of its metadata
     requires: tuple[t.Line, ...] = field(default=(), kw_only=True)
     record_exception: t.Line | None = None  # why its RECORD is wrong, and accepted; None: it is right
-    sdist: Annotated[LockedSdist | None, Field(validation_alias=AliasChoices("sdist", "git"))] = None
+    sdist: Annotated[LockedSdist | None, t.field_info("sdist", "git")] = None
     original: LockedFile | None = None  # the file that the patches are applied to
-    patches: Annotated[tuple[WheelPatch, ...], Field(alias="patch")] = ()  # sorted by path, and applied in this order
-    build: Annotated[str | None, Field(init=False)] = None  # key of the source build that made it; in no lock file
+    patches: Annotated[tuple[WheelPatch, ...], t.field_info("patch")] = ()  # sorted by path, and applied in this order
+    # Key of the source build that made it; in no lock file
+    build: Annotated[str | None, t.field_info(init=False)] = None
 
     @property
     def fetched(self) -> LockedFile:
@@ -262,9 +281,8 @@ class LockedWheel(LockTable):
             return table | {"sdist": {"name": self.name, "version": self.version} | source}
         return table | {"git": {key: value for key, value in source.items() if key not in ("file", "index")}}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _nest(cls, table: Any) -> Any:
+    @staticmethod
+    def nest(table: Any) -> Any:
         if not isinstance(table, dict):
             return table
         release = {"name": table.get("name"), "version": table.get("version")}
@@ -276,8 +294,7 @@ class LockedWheel(LockTable):
             sources["sdist"] = _inline_file({k: v for k, v in sdist.items() if (k, v) not in release.items()})
         return _inline_file(table | sources)
 
-    @model_validator(mode="after")
-    def _is_a_wheel(self) -> LockedWheel:
+    def check(self) -> None:
         file, source = self.file, self.sdist
         file.require_release(self.name, self.version)
         if not file.filename.endswith(".whl"):
@@ -300,7 +317,6 @@ class LockedWheel(LockTable):
             raise ValueError(f"{file.filename} cannot be of {file.index}: what is compiled stands in a lock as a build")
         if self.choice is None and self.fetched.index in (URL, LINKS):
             raise ValueError(f"{file.filename} is of no index, and no choice says why")
-        return self
 
 
 @dataclass(frozen=True)
@@ -321,7 +337,7 @@ class LockedBuild(LockTable):
     via: tuple[t.Distribution, ...] = ()  # dependent packages besides
     choice: t.Line  # why it is compiled
     key: t.Digest  # of all that decides the wheel
-    source: Annotated[LockedFile, Field(alias=".source")]  # an sdist, or the archive that imagegen packs of a tree
+    source: Annotated[LockedFile, t.field_info(".source")]  # an sdist, or the archive that imagegen packs of a tree
     architectures: tuple[t.Capability, ...] = ()  # ascending
     modules: tuple[t.Module, ...] = ()  # extension modules that the wheel must hold
     requires: tuple[t.RequirementText, ...] = ()  # what the resolution counted on; the wheel may require nothing else
@@ -337,10 +353,9 @@ class LockedBuild(LockTable):
         """Return the release, as that of LockedWheel."""
         return _release(self.version, self.git)
 
-    _nest = inlined(required=True, source=("file", "size", "sha256", "index", "path", "url"))
+    nest = staticmethod(inline(required=True, source=("file", "size", "sha256", "index", "path", "url")))
 
-    @model_validator(mode="after")
-    def _is_of_a_source(self) -> LockedBuild:
+    def check(self) -> None:
         source, git = self.source, self.git
         source.require_release(self.name, self.version)
         if source.index in (BUILT, LINKS, URL) or source.filename.endswith(".whl"):
@@ -365,7 +380,6 @@ class LockedBuild(LockTable):
             if name in beside or "/" in name:
                 raise ValueError(f"its patch {name} has no file name of its own in the folder of the build")
             beside.append(name)
-        return self
 
 
 def archive_name(name: str, version: str) -> str:
@@ -375,6 +389,8 @@ def archive_name(name: str, version: str) -> str:
 
 def parse_release(filename: str) -> tuple[str, Version]:
     """Return name and version in the file name of a wheel or an sdist. Raises ValueError."""
+    from packaging.utils import parse_sdist_filename, parse_wheel_filename
+
     return parse_wheel_filename(filename)[:2] if filename.endswith(".whl") else parse_sdist_filename(filename)
 
 

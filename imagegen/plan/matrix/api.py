@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
-from pydantic import TypeAdapter, ValidationError
 
 from imagegen.core.deferred import dataclass
 from imagegen.plan.matrix import harvested
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 FOLDER = "api"  # below a directory of matrices
 
@@ -49,9 +52,6 @@ class PackageNames:
     names: tuple[SharedName, ...] = ()
 
 
-_FILE = TypeAdapter(PackageNames)
-
-
 def load(directories: Sequence[Path], package: str) -> PackageNames | None:
     """Return the names of a package from the last directory that has them; None where none has.
 
@@ -60,10 +60,20 @@ def load(directories: Sequence[Path], package: str) -> PackageNames | None:
     return harvested.load(directories, f"{FOLDER}/{package}.json", lambda raw, _: parse(raw))
 
 
+@cache
+def _adapter() -> TypeAdapter[PackageNames]:
+    from pydantic import TypeAdapter  # late, here and below: results of earlier runs stand for most files
+
+    return TypeAdapter(PackageNames)
+
+
 def parse(raw: bytes) -> PackageNames:
     """Raises ValueError for anything that `dumps` does not write."""
+    from packaging.specifiers import SpecifierSet
+    from pydantic import ValidationError
+
     try:
-        found = _FILE.validate_json(raw)
+        found = _adapter().validate_json(raw)
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{' > '.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}") from error

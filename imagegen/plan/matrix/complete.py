@@ -57,7 +57,8 @@ from imagegen.plan.matrix.model import (
     WheelAddress,
     cuda_version,
 )
-from imagegen.plan.matrix.recipe import Recipe, recipe
+from imagegen.plan.matrix.recipe import Recipe
+from imagegen.plan.matrix.recipe_file import recipe
 from imagegen.plan.matrix.references import Entries, PlacedEntry, check_references
 from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, GitEntry, ImageEntry, SdistEntry, StackFileEntry
 

@@ -10,7 +10,7 @@ from typing import Literal
 from imagegen.core.errors import Location, MatrixError
 from imagegen.core.text import did_you_mean
 from imagegen.plan.matrix.model import CONFIG_NAMES, ConfigName
-from imagegen.plan.matrix.recipe import EnvEntry
+from imagegen.plan.matrix.recipe_file import EnvEntry
 from imagegen.plan.matrix.references import PlacedEntry
 from imagegen.plan.matrix.schema import (
     CommandEntry,

@@ -10,10 +10,10 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from imagegen.core import types as t
-from imagegen.core.types import Strict
+from imagegen.core.strict import Strict
 from imagegen.plan.matrix.builds import PublishedBuild
 from imagegen.plan.matrix.model import ENV, SURROUNDINGS, InterpreterFile, Kind, NgcImage, System
-from imagegen.plan.matrix.recipe import EnvEntry, NamedEntry, RecipeEntry
+from imagegen.plan.matrix.recipe_file import EnvEntry, NamedEntry, RecipeEntry
 
 
 class GpuEntry(NamedEntry):

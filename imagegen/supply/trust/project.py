@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from imagegen.core import data
 from imagegen.core.errors import MatrixError, MatrixErrors
-from imagegen.core.types import Strict
+from imagegen.core.strict import Strict
 from imagegen.plan.matrix import document as documents
 from imagegen.plan.matrix.document import explain
 

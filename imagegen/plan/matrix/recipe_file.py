@@ -1,0 +1,303 @@
+"""Recipes under wheels/ as users write them, as pydantic models, and what the loader makes of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Self
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name, parse_sdist_filename
+from pydantic import Field, model_validator
+
+from imagegen.core import data
+from imagegen.core import types as t
+from imagegen.core.errors import ErrorList, MatrixError
+from imagegen.core.strict import Strict
+from imagegen.core.types import Gpu, Submodule
+from imagegen.plan.matrix.model import Component, EnvVar
+from imagegen.plan.matrix.prefix import Prefix
+from imagegen.plan.matrix.recipe import (
+    PREFIX_JOBS,
+    Architectures,
+    Commit,
+    Cost,
+    LocalSource,
+    Patch,
+    Recipe,
+    ReleaseOverride,
+    SdistFile,
+)
+
+if TYPE_CHECKING:
+    from imagegen.plan.matrix.references import PlacedEntry
+
+
+class NamedEntry(Strict):
+    """A named entry of a matrix file."""
+
+    override: bool = Field(default=False, description="Replaces the entry of this name from an earlier directory.")
+
+
+class EnvEntry(Strict):
+    value: t.EnvValue
+    because: t.Text
+
+
+class SdistFileEntry(Strict):
+    """A source distribution of the default index."""
+
+    file: t.SdistName
+    sha256: t.Sha256
+    size: t.Count = Field(description="Bytes.")
+
+
+class CommitEntry(Strict):
+    """A commit, with every submodule that the build reads."""
+
+    url: t.GitUrl
+    commit: t.GitObject
+    tree: t.GitObject
+    ref: t.GitRef | None = Field(default=None, description="A tag or branch that must still lead to the commit.")
+    submodules: list[Submodule] = []
+
+
+class PatchEntry(Strict):
+    """A unified diff below the recipe's own directory, applied with -p1."""
+
+    file: t.PathBelow
+    sha256: t.Sha256
+    because: t.Text
+
+
+class ReleaseEntry(Strict):
+    """The source of one version, and the fields that differ from the recipe for this version."""
+
+    sdist: SdistFileEntry | None = None
+    git: CommitEntry | None = None
+    path: t.RelativePath | None = Field(default=None, description="A file or directory, from the project's.")
+    requires: list[t.RequirementText] | None = Field(default=None, description="In place of the recipe's.")
+    patches: list[PatchEntry] | None = Field(default=None, description="In place of the recipe's.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if [self.sdist, self.git, self.path].count(None) != 2:
+            raise ValueError("a release has either `sdist` or `git` or `path`")
+        return self
+
+
+class CostEntry(Strict):
+    """The cost of compiling, measured with one nvcc thread for one architecture."""
+
+    units: t.Count = Field(description="Files that ninja compiles.")
+    seconds: t.Seconds = Field(description="Of a processor, for a unit.")
+    memory: t.Gigabytes = Field(description="Of a thread on average, at the build's peak.")
+    largest: t.Gigabytes = Field(description="Of the largest process.")
+    source: t.Text
+
+
+class PrefixEntry(Strict):
+    """The installation of sources that are no Python package, below the prefix /opt/venv."""
+
+    commands: Annotated[list[Annotated[list[t.Argument], Field(min_length=1)]], Field(min_length=1)] = Field(
+        description="Programs with their arguments, run in the sources' directory; no shell reads them. {jobs}, "
+        "{prefix} and {destdir} are replaced."
+    )
+    files: Annotated[list[t.PathBelow], Field(min_length=1)] = Field(description="Installed files, from the prefix.")
+
+
+class RecipeEntry(NamedEntry):
+    """The recipe of a component's source build, the same for all cells; its name is the component's."""
+
+    releases: Annotated[dict[t.CanonicalVersion, ReleaseEntry], Field(min_length=1)]
+    requires: list[t.RequirementText] = Field(default=[], description="What the wheel will require.")
+    build_requires: list[t.ExactPin] = Field(default=[], description="Kept apart from the cell's own packages.")
+    against: list[t.Distribution] = Field(default=[], description="Packages of the cell that the build reads.")
+    patches: list[PatchEntry] = []
+    env: dict[t.BuildEnvName, EnvEntry] = {}
+    architectures: Architectures | None = Field(default=None, description="None: nothing in it is for a GPU.")
+    modules: Annotated[list[t.Module], Field(min_length=1)] | None = Field(
+        default=None, description="Extensions that the wheel must hold."
+    )
+    prefix: PrefixEntry | None = Field(default=None, description="In place of `modules`, of what is no Python package.")
+    jobs: t.EnvName | None = Field(default=None, description="The variable that takes the number of jobs.")
+    threads: t.EnvName | None = Field(default=None, description="The variable for nvcc's threads in each job.")
+    toolkit: t.Specifier = Field(default="", description="CUDA toolkits that it takes; none: any.")
+    cost: CostEntry | None = None
+    source: t.Text
+
+    @model_validator(mode="after")
+    def _modules_or_prefix(self) -> Self:
+        if (self.modules is None) == (self.prefix is None):
+            raise ValueError("a recipe has either `modules` or a `prefix`: they say what must have been compiled")
+        return self
+
+    @model_validator(mode="after")
+    def _each_variable_once(self) -> Self:
+        named = [each for each in (self.jobs, self.threads, self.architectures and self.architectures.variable) if each]
+        if twice := sorted({name for name in named if named.count(name) > 1 or name in self.env}):
+            raise ValueError(f"{', '.join(twice)}: a variable is for one thing, jobs, threads, architectures or `env`")
+        return self
+
+
+# Validated recipes -> Recipe: their patches are read here, and must match the recipe's hashes.
+
+
+def recipe(
+    found: PlacedEntry, component: Component, gpus: Mapping[str, Gpu], directory: Path
+) -> tuple[Recipe, ErrorList[MatrixError]]:
+    """Return the recipe and what is wrong with it; its file lies below `directory`, a project's wheels/."""
+    entry: RecipeEntry = found.entry
+    errors: ErrorList[MatrixError] = ErrorList()
+    errors += _contradictions(found, entry, component)
+    errors += _unknown_gpus(found, entry, gpus)
+    errors += _patch_errors(found, directory, entry.patches)
+    for version, release in entry.releases.items():
+        errors += _patch_errors(found, directory, release.patches or (), "releases", version)
+        errors += _path_errors(found, directory.parent, version, release)
+    made = Recipe(
+        component=component.name,
+        releases={
+            version: _source(found, version, release, directory.parent) for version, release in entry.releases.items()
+        },
+        requires=tuple(entry.requires),
+        build_requires=tuple(entry.build_requires),
+        against=tuple(sorted(entry.against)),
+        patches=_patches(found, entry.patches),
+        env=tuple(EnvVar(name, each.value, each.because) for name, each in sorted(entry.env.items())),
+        architectures=entry.architectures,
+        modules=tuple(entry.modules or ()),
+        jobs=entry.jobs or (PREFIX_JOBS if entry.prefix else None),
+        threads=entry.threads,
+        toolkit=entry.toolkit,
+        cost=_cost(entry.cost) if entry.cost else None,
+        source=entry.source,
+        own={version: _own(found, each) for version, each in entry.releases.items() if _differs(each)},
+        where=found.where(),
+        prefix=_prefix(entry.prefix, component.package) if entry.prefix else None,
+    )
+    return made, errors
+
+
+def _prefix(entry: PrefixEntry, package: str) -> Prefix:
+    return Prefix(package, tuple(map(tuple, entry.commands)), tuple(sorted(set(entry.files))))
+
+
+def _contradictions(found: PlacedEntry, entry: RecipeEntry, component: Component) -> Iterator[MatrixError]:
+    if not component.compiled:
+        what = f'the component "{component.name}" needs no compiler'
+        yield found.error(what, fix="say `compiled: true` in its entry under components, or leave the recipe out")
+    lists: dict[str, Sequence[str]] = {
+        "build_requires": [canonicalize_name(Requirement(each).name) for each in entry.build_requires],
+        "requires": entry.requires,
+        "against": entry.against,
+        "modules": entry.modules or (),
+    }
+    for key, names in lists.items():
+        for position in _repeated(names):
+            yield found.error(f'{key}: "{names[position]}" is listed twice', key, position, key=False)
+    against = set(entry.against)
+    for position, name in enumerate(lists["build_requires"]):
+        if name in against:
+            what = f'"{name}" is among `against` too: one build cannot have two of it'
+            yield found.error(what, "build_requires", position, key=False)
+    for version, release in entry.releases.items():
+        if release.sdist and not _is_of(release.sdist.file, component.package, version):
+            what = f"{release.sdist.file} is no sdist of {component.package} {version}"
+            yield found.error(what, "releases", version, "sdist", "file", key=False)
+
+
+def _repeated(names: Iterable[str]) -> list[int]:
+    """The positions of names that stand earlier in the list, too."""
+    first: dict[str, int] = {}
+    return [position for position, name in enumerate(names) if first.setdefault(name, position) != position]
+
+
+def _is_of(filename: str, package: str, version: str) -> bool:
+    try:
+        name, its_version = parse_sdist_filename(filename)
+    except ValueError:
+        return False
+    return (name, str(its_version)) == (package, version)
+
+
+def _unknown_gpus(found: PlacedEntry, entry: RecipeEntry, gpus: Mapping[str, Gpu]) -> Iterator[MatrixError]:
+    known = {gpu.capability for gpu in gpus.values()}
+    for capability in entry.architectures.names if entry.architectures else ():
+        if capability not in known:
+            fix = f"known here: {', '.join(sorted(known, key=float))}"
+            what = f'no GPU has the compute capability "{capability}"'
+            yield found.error(what, "architectures", "names", capability, fix=fix)
+
+
+def _patches(found: PlacedEntry, entries: Sequence[PatchEntry]) -> tuple[Patch, ...]:
+    return tuple(Patch(found.document.file.parent / each.file, each.sha256, each.because) for each in entries)
+
+
+def _path_errors(found: PlacedEntry, project: Path, version: str, release: ReleaseEntry) -> Iterator[MatrixError]:
+    """Yield an error for a local source that links lead out of the directory that its `../`s name."""
+    if release.path:
+        top = project.joinpath(*[".."] * release.path.count("../"))
+        try:
+            data.require_within(project / release.path, top)
+        except OSError as error:
+            where = found.where("releases", version, "path", key=False)
+            what, fix = f"the source {release.path} cannot be read", "write the path that it leads to"
+            yield MatrixError(what, where=where, why=error.strerror, fix=fix)
+
+
+def _patch_errors(
+    found: PlacedEntry, directory: Path, entries: Sequence[PatchEntry], *inside: str
+) -> Iterator[MatrixError]:
+    patches = _patches(found, entries)
+    names = [patch.path.name for patch in patches]  # by which the build finds them, all in one folder
+    for position in _repeated(names):
+        yield found.error(
+            f'patches: "{names[position]}" is listed twice', *inside, "patches", position, "file", key=False
+        )
+    for position, patch in enumerate(patches):
+        here: tuple[str | int, ...] = (*inside, "patches", position)
+        try:
+            content = data.read(patch.path, data.project_directory(directory))
+        except OSError as error:
+            where = found.where(*here, "file", key=False)
+            yield MatrixError(
+                f"the patch {patch.path} cannot be read", code="matrix-unreadable", where=where, why=error.strerror
+            )
+            continue
+        actual = hashlib.sha256(content).hexdigest()
+        if actual != patch.sha256:
+            where = found.where(*here, "sha256", key=False)
+            what, why = f"the patch {patch.path} is another than the recipe's", f"its sha256 is {actual}"
+            yield MatrixError(what, where=where, why=why, fix=f'if that is wanted, write "{actual}"')
+
+
+def _differs(release: ReleaseEntry) -> bool:
+    return release.requires is not None or release.patches is not None
+
+
+def _own(found: PlacedEntry, release: ReleaseEntry) -> ReleaseOverride:
+    return ReleaseOverride(
+        None if release.requires is None else tuple(release.requires),
+        None if release.patches is None else _patches(found, release.patches),
+    )
+
+
+def _source(found: PlacedEntry, version: str, release: ReleaseEntry, project: Path) -> SdistFile | Commit | LocalSource:
+    if release.sdist:
+        return SdistFile(release.sdist.file, release.sdist.sha256, int(release.sdist.size))
+    if release.git:
+        return _commit(release.git)
+    assert release.path  # noqa: S101 - the schema wants one of the three
+    return LocalSource(project / release.path, found.where("releases", version, "path", key=False))
+
+
+def _commit(entry: CommitEntry) -> Commit:
+    submodules = sorted(entry.submodules, key=lambda each: each.path)
+    return Commit(entry.url, entry.commit, entry.tree, entry.ref, tuple(submodules))
+
+
+def _cost(entry: CostEntry) -> Cost:
+    memory, largest = (round(float(each.removesuffix(" GB")) * 1e9) for each in (entry.memory, entry.largest))
+    return Cost(int(entry.units), float(entry.seconds), memory, largest, entry.source)
