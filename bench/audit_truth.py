@@ -22,9 +22,9 @@ from typing import Any
 from audit_truth_load import DATA, TUNED
 
 from imagegen.audit import elf, libraries, torch_rule
+from imagegen.audit.closure import Loader
 from imagegen.audit.model import Elf, File, Finding, Package, Severity, Subject, SystemLibraries
 
-CHECKS = (torch_rule.check, elf.check, libraries.check)
 SETS = frozenset({"undefined", "exported", "provides"})
 TORCH = re.compile(r"lib(torch|c10)")
 # A library that is neither torch's nor CUDA's is the machine's to have: that it is absent says nothing of torch.
@@ -129,7 +129,9 @@ def cases() -> Iterator[Case]:
         package = Package(name, version, groups[wheel], tuple(said["requires"]), tuple(said["tags"]))
         packages = tuple(sorted((package, *beside[torch]), key=lambda each: each.name))
         subject = Subject(wheel, packages, system=system, python="3.11", cuda=True)
-        found = [each for check in CHECKS for each in check(subject) if each.package == str(package)]
+        loader = Loader(subject)
+        everything = (torch_rule.check(subject), elf.check(loader), libraries.check(loader))
+        found = [each for findings in everything for each in findings if each.package == str(package)]
         errors = tuple(each for each in found if each.severity is Severity.ERROR)
         warnings = tuple(each for each in found if each.severity is Severity.WARNING)
         elves = {path: each.elf for path, each in groups[wheel].items() if each.elf}

@@ -21,7 +21,7 @@ from pathlib import Path
 import results
 
 from imagegen.audit import elf, fatbin
-from imagegen.audit.model import CodeTarget
+from imagegen.audit.model import CUDA, CodeTarget
 
 LINE = re.compile(r"^(?:ELF|PTX) file +\d+: .*\.sm_(\d+)([a-z]?)\.(?:cubin|ptx)$", re.MULTILINE)
 
@@ -30,7 +30,7 @@ def ours(path: Path) -> tuple[Counter[CodeTarget | None], int, float]:
     """(pieces by target, containers, seconds)."""
     start = time.perf_counter()
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if elf.read(data).machine == elf.CUDA:
+        if elf.read(data).machine == CUDA:
             return Counter(fatbin.cubin(data).targets), 1, time.perf_counter() - start
         found = [each for where in elf.code_ranges(data) for each in fatbin.containers(data, *where)]
     pieces = Counter(piece.target for entries in found for piece in entries)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from imagegen.audit import contents, elf, gpu, imports, libraries, torch_rule
-from imagegen.audit.elf import CUDA
+from imagegen.audit.closure import Loader
 from imagegen.audit.gpu import arch, runs
-from imagegen.audit.model import CodeTarget, File, Finding, Package, Severity, Subject
+from imagegen.audit.model import CUDA, CodeTarget, File, Finding, Package, Severity, Subject
 from imagegen.audit.report import AuditReport, PackageVerdict, Runs, ordered
 from imagegen.core.types import Gpu
 
@@ -26,8 +26,11 @@ def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[PackageVerdic
     """
     coded = {str(each): found for each in subject.packages if (found := _code(each)).targets}
     judged = tuple(
-        replace(each, files={path: file for path, file in each.files.items() if file.elf and file.elf.machine != CUDA})
+        replace(
+            each, files={path: file for path, file in each.binaries.items() if file.elf and file.elf.machine != CUDA}
+        )
         for each in subject.packages
+        if each.binaries
     )
     on: dict[str, dict[str, Runs]] = {package: {} for package in coded}
     whole: dict[str, bool] = {}
@@ -55,7 +58,7 @@ class _Code:
 
 
 def _code(package: Package) -> _Code:
-    files = [file for file in package.files.values() if file.code]
+    files = [file for file in package.binaries.values() if file.code]
     loose = all(file.elf is None or file.elf.machine == CUDA for file in files)
     return _Code(frozenset(group.targets for file in files for group in file.code), loose)
 
@@ -82,7 +85,9 @@ _SHOWN = 20  # files of one package that cannot be read, in one finding
 
 def audit(subject: Subject, known: Sequence[Gpu] = (), refused: Iterable[imports.RefusedKeyword] = ()) -> AuditReport:
     """Return the findings of every check. `known` are further GPUs to report on; `refused` as `keyword_findings`."""
+    loader = Loader(subject)
     findings = [finding for check in CHECKS for finding in check(subject)]
+    findings += [finding for check in LOADER_CHECKS for finding in check(loader)]
     findings += imports.keyword_findings(subject, refused)
     gpus_by_name = {each.name: each for each in (*subject.gpus, *known)}
     packages, gpus = verdicts(subject, sorted(gpus_by_name.values(), key=lambda each: arch(each.capability)))
@@ -99,7 +104,7 @@ def audit(subject: Subject, known: Sequence[Gpu] = (), refused: Iterable[imports
 def unreadable(subject: Subject) -> Iterator[Finding]:
     """Yield one finding for each package with unreadable files, and one for the system."""
     for package in subject.packages:
-        yield from _unreadable(str(package), package.files.items())
+        yield from _unreadable(str(package), package.binaries.items())
     if subject.system:
         paths = {subject.system.paths.get(name, name): file for name, file in subject.system.libraries.items()}
         yield from _unreadable("", paths.items())
@@ -117,18 +122,20 @@ def _unreadable(package: str, files: Iterable[tuple[str, File]]) -> Iterator[Fin
 
 CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     unreadable,
-    elf.check,
     torch_rule.check,
     gpu.check,
     gpu.check_driver,
-    libraries.check,
     contents.check,
     imports.check_extras,
     imports.check,
 )
 
 
+# Those that follow libraries: most of the work is the same for both.
+LOADER_CHECKS: tuple[Callable[[Loader], Iterator[Finding]], ...] = (elf.check, libraries.check)
+
+
 def _elf_files(subject: Subject) -> int:
     """Return how many ELF files the packages have, without those of the base."""
-    files = (file for package in subject.packages for file in package.files.values())
+    files = (file for package in subject.packages for file in package.binaries.values())
     return sum(file.elf is not None or file.unreadable is not None for file in files)

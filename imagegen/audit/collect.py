@@ -19,7 +19,7 @@ from typing import NamedTuple
 from imagegen.audit import elf, fatbin
 from imagegen.audit.elf import HEADER
 from imagegen.audit.fatbin import CONTAINER_SIZE, ENTRY_SIZE, MAGIC, container, entry
-from imagegen.audit.model import CodeGroup, Elf, File
+from imagegen.audit.model import CUDA, CodeGroup, Elf, File
 from imagegen.audit.window import Data, Holes, OnDisk, Unreadable
 
 # A large file as a sparse copy in a temporary file without a name, made as the file streams by.
@@ -251,7 +251,7 @@ def examine(data: Data, *, size: int, sha256: str | None = None, executable: boo
 
 
 def _code(data: Data, holes: Holes, read: Elf) -> tuple[CodeGroup, ...]:
-    if read.machine == elf.CUDA:
+    if read.machine == CUDA:
         return (fatbin.cubin(data, holes),)
     return fatbin.groups(data, elf.code_ranges(data, holes), holes)
 

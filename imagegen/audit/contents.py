@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import posixpath
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from email.message import Message
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -14,8 +15,7 @@ from packaging.version import Version
 from imagegen.audit import tags
 from imagegen.audit.catalogue import Single, cuda_major, data, is_driver, singles
 from imagegen.audit.closure import How, Library, Loader
-from imagegen.audit.elf import CUDA
-from imagegen.audit.model import File, Finding, Licence, Package, Severity, Subject, few
+from imagegen.audit.model import CUDA, File, Finding, Licence, Package, Severity, Subject, few
 
 _SHOWN = 12  # lines of details
 # Top-level modules that builds leave behind and no program imports: overwriting them breaks nothing.
@@ -56,12 +56,12 @@ def _extensions(subject: Subject) -> Iterator[Finding]:
 def _native_code(subject: Subject) -> Iterator[Finding]:
     """Wheels whose tags promise compiled code that is not there, or hide what is."""
     for package in subject.packages:
-        native = [path for path, file in package.files.items() if _is_native(file)]
-        compiled = _has_modules(package) and tags.promise_modules(package.tags) and not _gave_away(package, subject)
-        if compiled and not native:
-            evidence = f"its tag {package.tags[0]} is that of compiled code, and there is none in it"
-            yield Finding(Severity.WARNING, "native-code-missing", str(package), None, evidence)
-        elif native and tags.promise_none(package.tags):
+        native = [path for path, file in package.binaries.items() if _is_native(file)]
+        if not native:
+            if _has_modules(package) and tags.promise_modules(package.tags) and not _gave_away(package, subject):
+                evidence = f"its tag {package.tags[0]} is that of compiled code, and there is none in it"
+                yield Finding(Severity.WARNING, "native-code-missing", str(package), None, evidence)
+        elif tags.promise_none(package.tags):
             evidence = f"its tag {package.tags[0]} is that of Python alone, and it holds {len(native)} ELF files"
             yield Finding(Severity.INFO, "native-code-untagged", str(package), native[0], evidence)
 
@@ -108,9 +108,15 @@ def _names(subject: Subject) -> Iterator[Finding]:
 
 def _clashes(subject: Subject) -> Iterator[Finding]:
     """Yield paths that two packages install with different contents, after file-conflict overrides are applied."""
+    tops = Counter(top for package in subject.packages for top in package.tops)
     contents = {
-        str(package): {path: _identity(file) for path, file in package.files.items() if file.sha256 is not None}
+        str(package): {
+            path: (file.sha256, file.executable)
+            for path, file in package.files.items()
+            if tops[path.partition("/")[0]] > 1 and file.sha256 is not None
+        }
         for package in subject.packages
+        if any(tops[top] > 1 for top in package.tops)
     }
     for (one, two, why), paths in sorted(clashes(contents).items()):
         code = [path for path in sorted(paths) if _is_code(path)]
@@ -122,7 +128,10 @@ def _clashes(subject: Subject) -> Iterator[Finding]:
 
 def _imports(subject: Subject) -> Iterator[Finding]:
     """Yield findings about modules that the matrix declares for a package and that no package installs."""
-    promised = {package.name: (*package.imports, *package.entry_points) for package in subject.packages}
+    promised = {
+        package.name: [name for name in (*package.imports, *package.entry_points) if not _installs(package, name)]
+        for package in subject.packages
+    }
     required = {name.replace(".", "/") for names in promised.values() for name in names}
     if not required:
         return
@@ -132,6 +141,12 @@ def _imports(subject: Subject) -> Iterator[Finding]:
         if missing and package.files:
             evidence = f"has no module {', '.join(missing)}, and neither has another package"
             yield Finding(Severity.ERROR, "import-missing", str(package), None, evidence)
+
+
+def _installs(package: Package, module: str) -> bool:
+    """Return whether the package itself has the module as a Python file; most do, and need no further search."""
+    path = module.replace(".", "/")
+    return f"{path}/__init__.py" in package.files or f"{path}.py" in package.files
 
 
 def _modules(packages: Iterable[Package], tops: set[str]) -> set[str]:
@@ -161,12 +176,7 @@ def _has_modules(package: Package) -> bool:
 
 def _gave_away(package: Package, subject: Subject) -> bool:
     """Return whether a file-conflict override leaves out libraries in the package's folders."""
-    folders = {path.partition("/")[0] for path in package.files}
-    return any(_is_library(path) and path.partition("/")[0] in folders for path in subject.excused)
-
-
-def _identity(file: File) -> str:
-    return f"{file.sha256} {'x' if file.executable else '-'}"
+    return any(_is_library(path) and path.partition("/")[0] in package.tops for path in subject.excused)
 
 
 def _is_code(path: str) -> bool:
@@ -201,52 +211,62 @@ def _extension_rules() -> Mapping[str, Any]:
 # File ownership: paths that two packages install and only one can have.
 
 Clash = tuple[str, str, str]  # the one, the other, what is with them
+Identity = TypeVar("Identity")  # of a file: two equal ones stand for the same bytes and mode
 CONTENTS = "both install it, with different contents"
 DIRECTORY = "the one installs a file where the other installs a directory"
 BYTE_CODE = "the one brings byte-code for the other's source"
 
 
 def clashes(
-    contents: Mapping[str, Mapping[str, str]], byte_code: Callable[[str], str] | None = None
+    contents: Mapping[str, Mapping[str, Identity]], byte_code: Callable[[str], str] | None = None
 ) -> dict[Clash, list[str]]:
     """Pairs of packages that do not go together, with the paths.
 
-    `contents` maps packages to paths and what is there: the same text stands for the same file. `byte_code` gives the
-    path of a source's byte-code; it is only for packages that bring none of their own. What lies at that path, below
-    it, or in place of its directory is a clash.
+    `contents` maps packages to paths and what is there: what is equal stands for the same file. `byte_code` gives the
+    path of a source's byte-code, in a directory __pycache__; it is only for packages that bring none of their own. What
+    lies at that path, below it, or in place of its directory is a clash.
     """
-    owners: dict[str, tuple[str, str]] = {}  # path -> identity, package
+    owners: dict[str, str] = {}  # path -> the first package that has it
+    directories: dict[str, str] = {}  # path -> the first package that has a file below
     found: dict[Clash, list[str]] = {}
     for name, identities in contents.items():
-        for path, identity in identities.items():
-            other, first = owners.setdefault(path, (identity, name))
-            if other != identity:
+        shared = {path: owners[path] for path in owners.keys() & identities.keys()}
+        for path, first in shared.items():
+            if contents[first][path] != identities[path]:
                 found.setdefault((first, name, CONTENTS), []).append(path)
-    directories: dict[str, str] = {}  # path -> the first package that has a file below
-    for path, (_, name) in owners.items():
-        for directory in parents(path):
-            if directory in directories:
-                break
-            directories[directory] = name
-            if directory in owners:
-                found.setdefault((owners[directory][1], name, DIRECTORY), []).append(directory)
-    for clash, path in _byte_code_clashes(owners, directories, byte_code) if byte_code else ():
-        found.setdefault(clash, []).append(path)
+        owners |= dict.fromkeys(identities, name) | shared
+        for directory in _directories(identities):
+            directories.setdefault(directory, name)
+    for path in directories.keys() & owners.keys():
+        found.setdefault((owners[path], directories[path], DIRECTORY), []).append(path)
+    if byte_code and any("__pycache__" in path for path in owners):
+        for clash, path in _byte_code_clashes(owners, directories, byte_code):
+            found.setdefault(clash, []).append(path)
+    return found
+
+
+def _directories(paths: Iterable[str]) -> set[str]:
+    """Return all directories above the paths."""
+    found: set[str] = set()
+    above = {path.rpartition("/")[0] for path in paths}
+    while above := above - found - {""}:
+        found |= above
+        above = {path.rpartition("/")[0] for path in above}
     return found
 
 
 def _byte_code_clashes(
-    owners: Mapping[str, tuple[str, str]], directories: Mapping[str, str], byte_code: Callable[[str], str]
+    owners: Mapping[str, str], directories: Mapping[str, str], byte_code: Callable[[str], str]
 ) -> Iterator[tuple[Clash, str]]:
-    for path, (_, name) in owners.items():
+    for path, name in owners.items():
         if not path.endswith(".py"):
             continue
         compiled = byte_code(path)
         directory = compiled.rpartition("/")[0]
         if compiled in owners:  # it would run instead of the source
-            yield (owners[compiled][1], name, BYTE_CODE), compiled
+            yield (owners[compiled], name, BYTE_CODE), compiled
         if directory in owners:
-            yield (owners[directory][1], name, DIRECTORY), directory
+            yield (owners[directory], name, DIRECTORY), directory
         if compiled in directories:
             yield (name, directories[compiled], DIRECTORY), compiled
 
@@ -294,12 +314,12 @@ def _majors(loader: Loader) -> Iterator[Finding]:
     """Two major versions of CUDA in one process, each found where it was requested."""
     requested: dict[int, dict[str, str]] = {}
     for library in loader.libraries:
-        if not loader.imported(library):
+        found = {name: known[1] for name in library.elf.needed if (known := cuda_major(name))}
+        if not found or not loader.imported(library):
             continue
-        for name in library.elf.needed:
-            known = cuda_major(name)
-            if known is not None and loader.find(library, name).library:
-                requested.setdefault(known[1], {}).setdefault(name, f"{library.package}: {library.path}")
+        for name, major in found.items():
+            if loader.find(library, name).library:
+                requested.setdefault(major, {}).setdefault(name, f"{library.package}: {library.path}")
     if len(requested) > 1:
         names = [min(requested[major]) for major in sorted(requested)]
         details = [

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from imagegen.audit.catalogue import driver_symbols, is_standard
 from imagegen.audit.closure import Closure, How, Library, Loader
 from imagegen.audit.demangle import demangle
-from imagegen.audit.model import Elf, Finding, Severity, Subject, few, listed
+from imagegen.audit.model import CUDA, Elf, Finding, Severity, few, listed
 from imagegen.audit.torch_rule import owned
 from imagegen.audit.window import Data, Holes, Unreadable, Window
 from imagegen.core.text import counted
@@ -281,8 +281,9 @@ class _Missing:
     python: frozenset[str] = frozenset()  # of Python's C API, and not of this interpreter
 
 
-def check(subject: Subject) -> Iterator[Finding]:
-    scope = SymbolScope(Loader(subject), subject.python)
+def check(loader: Loader) -> Iterator[Finding]:
+    """Yield findings about symbols that nothing defines, or nothing that the file asks for."""
+    scope = SymbolScope(loader)
     by_package: dict[str, list[_Missing]] = {}
     for library in scope.loader.libraries:
         missing = _missing(scope, library)
@@ -298,9 +299,8 @@ def check(subject: Subject) -> Iterator[Finding]:
 class SymbolScope:
     """The symbols that each library defines, as a loader's files see them."""
 
-    def __init__(self, loader: Loader, python: str | None) -> None:
+    def __init__(self, loader: Loader) -> None:
         self.loader = loader
-        self.python = python  # "3.11"
 
     @cached_property
     def everybody(self) -> frozenset[str]:
@@ -370,7 +370,7 @@ def _findings(scope: SymbolScope, package: str, files: list[_Missing]) -> Iterat
         if there:
             yield _finding(severity, "undefined-symbol", package, there, "nothing defines {}")
     if python := [(missing.library, missing.python) for missing in files if missing.python]:
-        what = f"Python {scope.python or ''}".strip()
+        what = f"Python {scope.loader.subject.python or ''}".strip()
         yield _finding(Severity.ERROR, "python-symbol", package, python, f"{what} does not define {{}}")
     if underlinked := [(missing.library, missing.underlinked) for missing in files if missing.underlinked]:
         first = min(underlinked[0][1])
@@ -394,7 +394,6 @@ def _finding(
 # ELF files as the loader sees them: ELF64, little-endian, with or without section headers.
 
 MAGIC = b"\x7fELF"
-CUDA = 190  # e_machine of a cubin. Source: EM_CUDA in the ELF registry
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _SECTION = struct.Struct("<II8xQQQI20x")  # name, type, address, offset, size, link

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from imagegen.audit.elf import CUDA, HEADER, NOTE, Sections
-from imagegen.audit.model import CodeGroup, CodeTarget
+from imagegen.audit.elf import HEADER, NOTE, Sections
+from imagegen.audit.model import CUDA, CodeGroup, CodeTarget
 from imagegen.audit.window import Data, Holes, Unreadable, Window
 
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)

@@ -16,8 +16,7 @@ from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
 from imagegen.audit.catalogue import cuda_major, data, is_module
-from imagegen.audit.elf import CUDA
-from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Finding, Package, Severity, Subject, few
+from imagegen.audit.model import CUDA, CodeGroup, CodeTarget, Elf, File, Finding, Package, Severity, Subject, few
 from imagegen.audit.tags import for_another_python
 from imagegen.core.text import counted
 from imagegen.core.types import Gpu
@@ -152,7 +151,7 @@ def _built_for(package: Package) -> tuple[int, str] | None:
     """The major version of CUDA whose runtime its files ask for, and the first of these; of variants, the oldest."""
     found = [
         (major[1], path)
-        for path, file in package.files.items()
+        for path, file in package.binaries.items()
         for name in (file.elf.needed if file.elf else ())
         if (major := cuda_major(name)) and major[0] == _RUNTIME
     ]
@@ -230,13 +229,11 @@ def check(subject: Subject) -> Iterator[Finding]:
     if not subject.gpus:
         return
     newest = compiled_by(subject.driver) if subject.driver else None
-    needed: set[str] = set()
-    for package in subject.packages:
-        needed.update(name for file in package.files.values() if file.elf for name in file.elf.needed)
+    needed = frozenset[str]().union(*(package.needed for package in subject.packages))
     for package in subject.packages:
         libraries = {
             path: file
-            for path, file in package.files.items()
+            for path, file in package.binaries.items()
             if file.code and _is_library(path, file) and not for_another_python(path, subject.python)
         }
         if libraries:
@@ -248,7 +245,12 @@ class _Judge:
     """One package's libraries on each GPU."""
 
     def __init__(
-        self, package: Package, libraries: Mapping[str, File], subject: Subject, newest: Isa | None, needed: set[str]
+        self,
+        package: Package,
+        libraries: Mapping[str, File],
+        subject: Subject,
+        newest: Isa | None,
+        needed: frozenset[str],
     ) -> None:
         self.package = package
         self.needed = needed  # names of libraries that others link to
@@ -273,9 +275,11 @@ class _Judge:
         """Libraries with nothing for a GPU: an error where something loads them, but not by design."""
         loaded, missing, gated, useless = _Notes(), _Notes(), _Notes(), _Notes()
         for path, file in self.libraries.items():
+            lacking = self._where(path, lambda use: use.usable + use.refused == 0)
+            if not lacking:
+                continue
             targets = _targets(file)
             holds = f"holds {', '.join(map(str, targets))}"
-            lacking = self._where(path, lambda use: use.usable + use.refused == 0)
             served = [gpu for gpu in lacking if any(use[gpu.name].usable for use in self.uses.values())]
             for_others = _rule("gated", path) is not None
             if _says_for_what(path, targets):
@@ -378,9 +382,9 @@ def is_loaded(path: str, elf: Elf, needed: Collection[str]) -> bool:
     `needed` are the names of libraries that others link to.
     """
     name = path.rpartition("/")[2]
-    module = _MODULE.search(name) or is_module(elf.exported)
-    for_torch = any(_TORCH.match(each) for each in elf.needed)
-    return bool(module or for_torch) or name in needed or (elf.soname or name) in needed
+    if _MODULE.search(name) or name in needed or (elf.soname or name) in needed:
+        return True
+    return any(_TORCH.match(each) for each in elf.needed) or is_module(elf.exported)
 
 
 def is_essential(path: str) -> bool:
@@ -424,7 +428,7 @@ def first_builds(package: str, gpus: Iterable[Gpu]) -> Iterator[str]:
 def _dead_weight(subject: Subject) -> Iterator[Finding]:
     """GPU code that the promised GPUs do not run, in all and for the packages where it is much."""
     whole = _Weight()
-    for package in subject.packages:
+    for package in (each for each in subject.packages if each.code_sizes):
         one = _weigh(package, subject.gpus)
         whole.total += one.total
         whole.nowhere += one.nowhere
@@ -451,11 +455,7 @@ class _Weight:
 
 
 def _weigh(package: Package, gpus: tuple[Gpu, ...]) -> _Weight:
-    sizes: Counter[CodeTarget] = Counter()
-    for file in package.files.values():
-        for group in file.code:
-            for target, size in zip(group.targets, group.sizes, strict=True):
-                sizes[target] += size
+    sizes = package.code_sizes
     weight = _Weight(sum(sizes.values()), Counter({gpu.name: 0 for gpu in gpus}))
     for target, size in sizes.items():
         unusable = [gpu.name for gpu in gpus if runs((target,), gpu.capability) == "no"]
@@ -471,6 +471,7 @@ def _is_library(path: str, file: File) -> bool:
     return file.elf is not None and file.elf.machine != CUDA and _rule("hidden", path) is None
 
 
+@lru_cache(1 << 14)  # asked for each GPU
 def build_of(path: str) -> tuple[str, str]:
     """Return the common part of the paths of one module's builds: sm90/ops.abi3.so, sm100/ops.abi3.so; ops_cu12.so."""
     place = PurePosixPath(path)

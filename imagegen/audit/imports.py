@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from packaging.requirements import InvalidRequirement, Requirement
 
@@ -178,16 +179,17 @@ def scan_imports(path: str, source: bytes, modules: Mapping[str, str]) -> Iterat
 def check_extras(subject: Subject) -> Iterator[Finding]:
     """Yield an error for each module that users start and a note for each package that import what is not installed."""
     installed = {package.name for package in subject.packages}
-    tops = {path.partition("/")[0] for each in subject.packages for path in each.files}  # few names of many files
+    tops = frozenset[str]().union(*(each.tops for each in subject.packages))
     provided = {squashed(top.partition(".")[0]) for top in tops}
     for package in (each for each in subject.packages if each.optional_imports):
-        extras = _named(package.requires, subject.python)
-        absent: dict[str, list[OptionalImport]] = {}
+        missing: dict[str, list[OptionalImport]] = {}
         for each in package.optional_imports:
             name = each.distribution
             module = squashed(data("modules").get(name, name).partition(".")[0])
-            if name in extras and name not in installed and module not in provided:
-                absent.setdefault(name, []).append(each)
+            if name not in installed and module not in provided:
+                missing.setdefault(name, []).append(each)
+        extras = _named([text for text in package.requires if required_name(text) in missing], subject.python)
+        absent = {name: sites for name, sites in missing.items() if name in extras}
         starts = {f"{name.replace('.', '/')}{end}" for name in package.entry_points for end in (".py", "/__init__.py")}
         for name, sites in absent.items():
             for each in sites:
@@ -202,9 +204,10 @@ def check_extras(subject: Subject) -> Iterator[Finding]:
             yield Finding(Severity.INFO, "extra-missing", str(package), None, evidence, (*lines[:_SHOWN], *more))
 
 
+@lru_cache(1 << 14)
 def squashed(module: str) -> str:
     """The name of a module or a distribution without case and separators."""
-    return re.sub(r"[-_.]+", "", module).lower()
+    return module.replace("-", "").replace("_", "").replace(".", "").lower()
 
 
 def _line(name: str, extra: str, sites: list[OptionalImport], omitted: str | None) -> str:

@@ -21,19 +21,19 @@ _VERSION = re.compile(r"[-_.]?(?:cuda|cu|torch)?\d+|[-_.](?:cuda|cpu)(?![a-z])")
 _ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
-def check(subject: Subject) -> Iterator[Finding]:
-    loader = Loader(subject)
+def check(loader: Loader) -> Iterator[Finding]:
+    """Yield findings about libraries that are missing, too old, found by accident, or there twice."""
     packages: dict[str, list[Library]] = {}
     for library in loader.libraries:
         packages.setdefault(library.package, []).append(library)
-    names = {str(package): package.name for package in subject.packages}
+    names = {str(package): package.name for package in loader.subject.packages}
     for package, files in packages.items():
         yield from _missing(loader, package, names[package], files)
         yield from _versions(loader, package, files)
         if loader.machine == AARCH64:
             yield from _pages(package, files)
-    if subject.system:  # otherwise it may lie in the base
-        yield from _preloads(subject, loader)
+    if loader.known:  # otherwise it may lie in the base
+        yield from _preloads(loader)
     yield from rivals(loader)
 
 
@@ -220,7 +220,7 @@ def _by_number(node: str) -> tuple[str, tuple[int, ...], str]:
     return family, tuple(int(part) for part in re.findall(r"\d{1,9}", version)), node
 
 
-def _preloads(subject: Subject, loader: Loader) -> Iterator[Finding]:
+def _preloads(loader: Loader) -> Iterator[Finding]:
     """Yield findings about libraries on no search path of their users: something must have loaded them beforehand.
 
     A package that depends on the library's package loads it. Another one works by accident at best.
@@ -235,7 +235,7 @@ def _preloads(subject: Subject, loader: Loader) -> Iterator[Finding]:
             if found.requester.package != found.library.package:  # what lies within a package, it loads itself
                 requested.setdefault(found.requester.package, {})[found.name] = found.library
     for package, names in requested.items():
-        depended = _depended(subject, package)
+        depended = _depended(loader.subject, package)
         for severity in (Severity.WARNING, Severity.INFO):
             there = {n: one for n, one in names.items() if (one.package in depended) is (severity is Severity.INFO)}
             if there:

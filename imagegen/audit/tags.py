@@ -48,7 +48,7 @@ def check(subject: Subject) -> Iterator[Finding]:
             libc = " with glibc" if glibc else ""
             evidence = f"is for {_shown(package.tags)}, and the environment is Linux on {machine}{libc}"
             severity = Severity.ERROR
-            machines = {MACHINES.get(file.elf.machine) for file in package.files.values() if file.elf}
+            machines = {MACHINES.get(file.elf.machine) for file in package.binaries.values() if file.elf}
             if machines == {machine} and not any(tag.platform.startswith("musllinux") for tag in found):
                 severity, evidence = Severity.WARNING, f"{evidence}; its {machine} files say that the tag is wrong"
             yield Finding(severity, "wrong-platform", str(package), None, evidence)
@@ -96,8 +96,8 @@ def _modules_for_others(package: Package, python: str) -> dict[str, set[str]]:
     modules: dict[str, set[str]] = {}
     first: dict[str, str] = {}
     for path in package.files:
-        if version := python_of_module(path):
-            module = path[: path.rindex(".cpython-")]
+        if ".cpython" in path and (version := python_of_module(path)):
+            module = path[: path.rindex(".cpython")]
             modules.setdefault(module, set()).add(version)
             first.setdefault(module, path)
     if any(python in versions for versions in modules.values()):

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import zstandard
@@ -44,6 +44,7 @@ _OWNED = re.compile(
     r"|aoti_torch_|torch_"
 )
 _SHIM = ("aoti_torch_", "torch_")
+_GROUPS = re.compile(r"\n(?! )")  # between two sets of releases
 _NAME = re.compile(r"[!-~]+")  # a hostile file's names may hold anything
 _LOCAL = re.compile(r"_GLOBAL__N_|__nv_")  # of anonymous namespaces and nvcc's lambdas: local to one file
 
@@ -51,6 +52,12 @@ _LOCAL = re.compile(r"_GLOBAL__N_|__nv_")  # of anonymous namespaces and nvcc's 
 def owned(symbol: str) -> bool:
     """Return whether torch alone may define it."""
     return _OWNED.match(symbol) is not None
+
+
+@lru_cache(1 << 14)  # the check asks, and the table of what packages run with
+def owned_symbols(symbols: frozenset[str]) -> frozenset[str]:
+    """Return those that torch alone may define."""
+    return frozenset(filter(_OWNED.match, symbols))
 
 
 def is_shim(symbol: str) -> bool:
@@ -82,10 +89,14 @@ class ExportIndex:
         return next(iter([*exact, *reversed(same)]), None)
 
 
-@cache
 def shipped(machine: str = "x86_64") -> ExportIndex:
     """Return the index for a processor that comes with imagegen, which is read at the first call."""
-    return loads(PATHS[machine].read_bytes())
+    return _load(PATHS[machine])
+
+
+@cache
+def _load(path: Path) -> ExportIndex:
+    return loads(path.read_bytes())
 
 
 def with_release(index: ExportIndex, release: str, exported: Iterable[str]) -> ExportIndex:
@@ -127,7 +138,7 @@ def loads(data: bytes) -> ExportIndex:
         raise ValueError(f'it is no index of torch\'s exports: it begins with "{form[:40]}"')
     releases, _, rest = rest.partition("\n")
     names: dict[str, int] = {}
-    for group in rest.replace("\n ", " ").splitlines():
-        bits, *members = group.split(" ")
+    for group in _GROUPS.split(rest.removesuffix("\n")) if rest else ():
+        bits, *members = group.split("\n ")
         names.update(dict.fromkeys(members, int(bits, 16)))
     return ExportIndex(tuple(releases.split()), names)

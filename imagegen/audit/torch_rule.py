@@ -15,17 +15,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import itemgetter
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.audit import torch_exports
 from imagegen.audit.catalogue import data
 from imagegen.audit.demangle import demangle
-from imagegen.audit.model import Finding, Package, Severity, Subject, few, listed
+from imagegen.audit.model import Finding, Package, Severity, Subject, few, listed, required_name
 from imagegen.audit.tags import MACHINES, for_another_python
-from imagegen.audit.torch_exports import ExportIndex, is_shim, owned
+from imagegen.audit.torch_exports import ExportIndex, is_shim, owned, owned_symbols
 from imagegen.core.text import counted
 from imagegen.core.types import minor
 
@@ -144,16 +144,18 @@ def user(package: Package, python: str | None, machine: int | None = None) -> Us
         return None
     machine = machine or _machine(package)
     required = {}
-    for path, file in sorted(package.files.items()):
+    for path, file in sorted(package.binaries.items(), key=itemgetter(0)):
         elf = file.elf
         if elf and elf.machine == machine and not for_another_python(path, python):
-            symbols = _owned(elf.undefined)
+            symbols = owned_symbols(elf.undefined)
             if symbols:
                 required[path] = symbols
     if not required:
         return None
-    own = frozenset().union(*(file.elf.exported for file in package.files.values() if file.elf))
-    required = {path: symbols - own for path, symbols in required.items() if symbols - own}
+    for each in package.binaries.values():
+        if each.elf and each.elf.exported:
+            required = {path: symbols - each.elf.exported for path, symbols in required.items()}
+    required = {path: symbols for path, symbols in required.items() if symbols}
     return User(package, python, machine, required) if required else None
 
 
@@ -163,14 +165,9 @@ def _index(machine: int) -> ExportIndex:
 
 def _machine(package: Package) -> int:
     """Return the e_machine of most of its files, of those that an index of torch's exports is for."""
-    machines = (file.elf.machine for file in package.files.values() if file.elf)
+    machines = (file.elf.machine for file in package.binaries.values() if file.elf)
     found = Counter(machine for machine in machines if machine in MACHINES)
     return max(found, key=lambda machine: (found[machine], -machine), default=X86_64)
-
-
-@lru_cache(1 << 14)  # the check asks, and the table of what packages run with
-def _owned(symbols: frozenset[str]) -> frozenset[str]:
-    return frozenset(filter(owned, symbols))
 
 
 def _named(text: str) -> str | None:
@@ -184,12 +181,10 @@ def _requirements(package: Package, python: str | None) -> list[Requirement]:
 
 
 def _requirement(text: str, python: str | None) -> Requirement | None:
-    if len(text) > _LONGEST:
+    if len(text) > _LONGEST or required_name(text) != "torch":
         return None
     try:
         found = Requirement(text)
-        if canonicalize_name(found.name) != "torch":
-            return None
         place = _LINUX | {"extra": ""} | ({"python_version": python} if python else {})
         return found if found.marker is None or found.marker.evaluate(place) else None
     except (ValueError, RecursionError):  # what only a broken or hostile package says
@@ -250,7 +245,7 @@ class _Torch:
 
     version: str
     machine: int
-    exported: frozenset[str]
+    exported: tuple[frozenset[str], ...]  # by each of its libraries, or by all together
     libraries: frozenset[str] | None  # the names of its own: a CPU build lacks libtorch_cuda.so; None: not known
 
     @cached_property
@@ -263,20 +258,26 @@ class _Torch:
     @cached_property
     def new_strings(self) -> bool:
         """Return whether it was built with the new C++ ABI: its functions take std::__cxx11::basic_string."""
-        return any(map(has_new_string, self.exported))
+        return any(has_new_string(symbol) for exported in self.exported for symbol in exported)
+
+    def lacks(self, symbols: frozenset[str]) -> frozenset[str]:
+        """Return those of `symbols` that it does not export."""
+        for exported in self.exported:
+            symbols -= exported
+        return symbols
 
 
 def _installed(package: Package) -> _Torch | None:
     """Return the installed torch; None where its libraries are absent or one cannot be parsed (another check reports
     that).
     """
-    if any(file.unreadable and not file.elf and _is_own(path) for path, file in package.files.items()):
+    if any(file.unreadable and not file.elf and _is_own(path) for path, file in package.binaries.items()):
         return None
-    there = {path: file.elf for path, file in package.files.items() if file.elf and file.elf.exported}
+    there = {path: file.elf for path, file in package.binaries.items() if file.elf and file.elf.exported}
     if not there:
         return None
     machine = Counter(elf.machine for elf in there.values()).most_common(1)[0][0]
-    exported = frozenset().union(*(elf.exported for elf in there.values()))
+    exported = tuple(elf.exported for elf in there.values())
     names = {posixpath.basename(path) for path in there} | {elf.soname for elf in there.values() if elf.soname}
     return _Torch(package.version, machine, exported, frozenset(names))
 
@@ -293,11 +294,11 @@ def _released(version: str, machine: int) -> _Torch | None:
         release = index.of(version)
     except ValueError:  # no version at all, or one with thousands of digits
         return None
-    return _Torch(version, machine, index.of_release(release), None) if release else None
+    return _Torch(version, machine, (index.of_release(release),), None) if release else None
 
 
 def _wrong(one: User, torch: _Torch) -> Finding | None:
-    missing = {path: lacks for path, symbols in one.on(torch.minor).items() if (lacks := symbols - torch.exported)}
+    missing = {path: lacks for path, symbols in one.on(torch.minor).items() if (lacks := torch.lacks(symbols))}
     missing = {path: lacks for path, lacks in missing.items() if not _lacks_library(one, path, torch)}
     if missing:
         return _mismatch(one, torch, missing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from imagegen.audit.closure import Loader
 from imagegen.audit.elf import check
 from imagegen.audit.model import Elf, Finding, Severity
 from tests.support.audit_subjects import PYTHON, elf, module, package, subject, system
@@ -13,7 +14,7 @@ GONE = "_ZN5arrow6schemaEv"
 
 def findings(files: dict[str, Elf], *others: tuple[str, dict[str, Elf]], known: bool = True) -> list[Finding]:
     packages = [package(name, there) for name, there in (("pkg", files), *others)]
-    return list(check(subject(*packages, known=known)))
+    return list(check(Loader(subject(*packages, known=known))))
 
 
 def test_a_symbol_that_nothing_defines_is_an_error_with_the_files_that_ask_for_it() -> None:
@@ -88,10 +89,10 @@ def test_pythons_functions_are_taken_from_libpython_and_not_judged_where_neither
     wants = package("pkg", {"pkg/a.so": module(undefined="PyLong_FromInt32")})
     shared = elf("libpython3.11.so.1.0", program=True)
     linked = system({"libpython3.11.so.1.0": PYTHON}, interpreter=shared)
-    assert [one.id for one in check(subject(wants, base=linked))] == ["python-symbol"]
-    assert list(check(subject(wants, base=system(interpreter=shared)))) == []
-    assert list(check(subject(wants, base=system(interpreter=None)))) == []
-    assert list(check(subject(wants, known=False))) == []
+    assert [one.id for one in check(Loader(subject(wants, base=linked)))] == ["python-symbol"]
+    assert list(check(Loader(subject(wants, base=system(interpreter=shared))))) == []
+    assert list(check(Loader(subject(wants, base=system(interpreter=None))))) == []
+    assert list(check(Loader(subject(wants, known=False)))) == []
 
 
 def test_without_a_base_only_what_no_c_library_can_have_is_missing() -> None:
@@ -116,7 +117,7 @@ def test_a_torch_whose_parts_are_of_two_releases_is_an_error() -> None:
         "torch/_C.so": module("libtorch_python.so", rpath="$ORIGIN/lib"),
         "torch/lib/libtorch_python.so": elf(undefined="_ZN3c106SymInt6sym_neERKS0_"),
     }
-    (found,) = check(subject(package("torch", parts)))
+    (found,) = check(Loader(subject(package("torch", parts))))
     assert (found.severity, found.id, found.path) == (
         Severity.ERROR,
         "undefined-symbol",

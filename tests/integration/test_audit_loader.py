@@ -181,9 +181,9 @@ def test_the_audit_says_what_the_loader_does(case: str, tmp_path: Path, real: Re
     subject = write(tmp_path, files)
     error, _ = real.load(tmp_path / next(iter(files)))
     assert says in error and bool(error) is bool(says)
-    found = {finding.id for check in (libraries.check, elf.check) for finding in check(subject)}
+    loader = Loader(subject)
+    found = {finding.id for check in (libraries.check, elf.check) for finding in check(loader)}
     if finds == "elsewhere":  # within a package no finding: what lies there it may load itself
-        loader = Loader(subject)
         hows = {one.how for library in loader.libraries for one in loader.closure(library).found}
         assert How.ELSEWHERE in hows and found == set()
     else:

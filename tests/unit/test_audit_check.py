@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from imagegen.audit.check import audit, unreadable
 from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, Severity, Subject, SystemLibraries
 from tests.support.matrix_samples import shipped_matrix
@@ -43,7 +41,7 @@ def test_a_verdict_says_what_each_package_runs_on() -> None:
     late = package("late", a=code(CodeTarget("ptx", 80, "", (9, 2))))
     hopper = package("hopper", a=code(CodeTarget("sass", 90, "a")))
     cubins = Package(
-        "cubins", "1.0", {"cubins/x.cubin": replace(code(CodeTarget("sass", 100, "f")), elf=Elf(machine=190))}
+        "cubins", "1.0", {"cubins/x.cubin": code(CodeTarget("sass", 100, "f"))._replace(elf=Elf(machine=190))}
     )
     plain = package("plain", a=File(1, elf=Elf(machine=62)))
     everything = (fat, jit, late, hopper, cubins, plain)
@@ -66,7 +64,7 @@ def test_a_verdict_says_what_each_package_runs_on() -> None:
 def test_a_gpu_is_one_that_the_whole_runs_on_where_nothing_is_an_error() -> None:
     fat = package("fat", a=code(CodeTarget("sass", 80), CodeTarget("sass", 120)))
     cubins = Package(
-        "cubins", "1.0", {"cubins/x.cubin": replace(code(CodeTarget("sass", 100, "f")), elf=Elf(machine=190))}
+        "cubins", "1.0", {"cubins/x.cubin": code(CodeTarget("sass", 100, "f"))._replace(elf=Elf(machine=190))}
     )
     report = audit(Subject("s", (fat, cubins)), list(GPUS.values()))
     assert report.passed

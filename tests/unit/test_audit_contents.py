@@ -255,6 +255,11 @@ def test_modules_for_another_python() -> None:
     assert ids([found]) == [("info", "wrong-python", "x 1.0")]
 
 
+def test_a_module_for_another_python_without_a_hyphen() -> None:
+    (found,) = audit(package("x", paths=["x/_C.cpython312-x86_64-linux-gnu.so"]), python="3.11")
+    assert (*ids([found]), found.path) == (("warning", "wrong-python", "x 1.0"), "x/_C.cpython312-x86_64-linux-gnu.so")
+
+
 @pytest.mark.parametrize(
     ("tag", "fits"),
     [

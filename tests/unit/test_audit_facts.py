@@ -83,6 +83,11 @@ def test_a_package_comes_back_as_it_was(package: Package) -> None:
     assert facts.package(facts.packed(package)) == package
 
 
+def test_a_package_with_half_a_surrogate_pair_comes_back_as_it_was() -> None:
+    package = Package("demo", "1.0", {"demo/_C.so": File(1, elf=Elf(62))}, requires=("x\ud800",))
+    assert facts.package(facts.packed(package)) == package
+
+
 @given(
     st.builds(
         SystemLibraries, TABLES, st.dictionaries(NAMES, NAMES, max_size=3), TUPLES, st.none() | FILES, DEBS, RELEASES

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from imagegen.audit import elf as elf_checks
+from imagegen.audit.closure import Loader
 from imagegen.audit.libraries import AARCH64, check
 from imagegen.audit.model import Elf, File, Finding, Package, Severity, SystemLibraries
 from tests.support.audit_subjects import elf, module, package, subject, system
@@ -15,7 +16,7 @@ CUDART12, CUDART13 = (elf(soname=f"libcudart.so.{major}") for major in (12, 13))
 
 
 def findings(*packages: Package, base: SystemLibraries | None = None, known: bool = True) -> list[Finding]:
-    return list(check(subject(*packages, base=base, known=known)))
+    return list(check(Loader(subject(*packages, base=base, known=known))))
 
 
 def reported(*packages: Package, base: SystemLibraries | None = None) -> list[tuple[Severity, str]]:
@@ -126,9 +127,9 @@ def test_code_for_cuda_that_nothing_imports_is_no_error_where_there_is_no_cuda()
     builds = {f"bitsandbytes/libbitsandbytes_cuda{n}.so": elf(f"libcudart.so.{n // 10}") for n in (118, 129, 130)}
     assert reported(package("bitsandbytes", builds)) == [(WARNING, "missing-library")]
     ops = package("pkg", {"pkg/ops.so": elf("libcudart.so.13"), **SOUND})
-    assert [one.severity for one in check(replace(subject(ops), cuda=False))] == [INFO]
+    assert [one.severity for one in check(Loader(replace(subject(ops), cuda=False)))] == [INFO]
     wants = package("pkg", {"pkg/_C.so": module("libcudart.so.13"), **SOUND})
-    assert [one.severity for one in check(replace(subject(wants), cuda=False))] == [ERROR]
+    assert [one.severity for one in check(Loader(replace(subject(wants), cuda=False)))] == [ERROR]
 
 
 def test_an_optional_module_is_excused_by_its_rule_with_the_reason() -> None:
@@ -270,7 +271,7 @@ def test_a_library_that_cannot_be_read_is_there() -> None:
     base = system()
     base = replace(base, libraries={**base.libraries, "libGL.so.1": unread})
     assert findings(package("pkg", {"pkg/it.so": module("libGL.so.1")}), base=base) == []
-    assert list(elf_checks.check(subject(made))) == []
+    assert list(elf_checks.check(Loader(subject(made)))) == []
 
 
 @pytest.mark.timeout(20)

@@ -113,6 +113,10 @@ def test_the_shipped_index() -> None:
     assert {"2.7.1", "2.8.0"} - has == {"2.7.1"}
 
 
+def test_the_shipped_index_is_read_once() -> None:
+    assert shipped() is shipped("x86_64")
+
+
 def test_the_shipped_index_for_arm64() -> None:
     """The names are those for x86-64, but for what the compilers generate; PyPI's torch has CUDA from 2.11 on."""
     index, other = shipped("aarch64"), shipped()

@@ -14,7 +14,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from email.message import Message
 from typing import Protocol, TypeAlias
 
@@ -530,7 +530,7 @@ def _package(distribution: _Distribution, file_at: Callable[[str], File | None],
             found[_plain(_relative(path, site))] = _hashed(file, sha256) if sha256 else file
     if distribution.unreadable:
         name = _plain(_relative(join(distribution.metadata, "RECORD"), site))
-        found[name] = replace(found.get(name, File(0)), unreadable=distribution.unreadable)
+        found[name] = found.get(name, File(0))._replace(unreadable=distribution.unreadable)
     return Package(distribution.name, distribution.version, found, distribution.requires, distribution.tags)
 
 
