@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-from packaging.specifiers import SpecifierSet
-
 from imagegen.app.session import Session
 from imagegen.core.config import Settings, mirror_name
 from imagegen.core.errors import LockError
@@ -119,6 +117,8 @@ class _Here:
             yield from self._requirement(each, cell, target, wheels)
 
     def _requirement(self, each: Requirement, cell: Cell, target: WheelTarget, wheels: Catalogue) -> Iterator[str]:
+        from packaging.specifiers import SpecifierSet  # late: of cells without a lock
+
         package = each.component.package
         if each.git:
             yield from self._repository(each.git.url)

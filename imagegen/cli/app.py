@@ -5,45 +5,53 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.shell_completion import CompletionItem
-from rich.console import Console
-from rich.text import Text
 
 from imagegen.app.session import Session
 from imagegen.core import data
 from imagegen.core.errors import ImagegenError, UsageError
-from imagegen.core.progress import Terminal
+from imagegen.core.progress import Output, PlainOutput, Terminal
 from imagegen.core.text import shown
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
     from imagegen.run.smoke import SmokeReport
 
-_UNCUT = 10_000  # columns: more than any row of a table has
+# Variables by which users have text laid out as for a terminal, on a pipe too. Source: rich's Console.
+_FORMATTING = ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 
 
 class App(Session):
     """One run of the command line."""
 
     def __init__(self, env: Mapping[str, str], project: Path) -> None:
-        self.console = _console(env, stderr=True)
-        self.out = _console(env)
+        self.console = _output(env, stderr=True)
+        self.out = _output(env)
         super().__init__(env, project, Terminal(self.console))
 
     def json(self, value: Any) -> None:
         click.echo(json.dumps(value, indent=2, sort_keys=True))
 
 
-def _console(env: Mapping[str, str], *, stderr: bool = False) -> Console:
+def _output(env: Mapping[str, str], *, stderr: bool = False) -> Output:
     """Text is shown as it is written; colours as rich decides (NO_COLOR); lines are cut for terminals only."""
+    stream = sys.stderr if stderr else sys.stdout
+    if not (stream and stream.isatty()) and not any(env.get(name) for name in _FORMATTING):
+        return PlainOutput(stderr=stderr)
+    from rich.console import Console
+
     console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
     if not console.is_terminal and "COLUMNS" not in env:
-        console.width = _UNCUT
+        console.width = PlainOutput.width
     return console
 
 
@@ -74,6 +82,18 @@ def write_document(output: Path | None, document: bytes) -> None:
         raise UsageError(f"{output} cannot be written", code="usage-output-unwritable", why=why) from error
 
 
+class Styled(str):
+    """Text that a terminal shows in a style: "red", "bold". Source of the names: rich's styles."""
+
+    __slots__ = ("style",)
+    style: str
+
+    def __new__(cls, text: str, style: str) -> Styled:
+        made = super().__new__(cls, text)
+        made.style = style
+        return made
+
+
 class Table:
     """Rows below headers. Columns in `wraps` are wrapped at words where the terminal is narrow, the others never.
 
@@ -83,34 +103,44 @@ class Table:
 
     def __init__(self, *headers: str, wraps: Collection[str] = (), show_header: bool = True) -> None:
         self._wraps = [header in wraps for header in headers]
-        self._rows = [[Text(header, "bold") for header in headers]] if show_header else []
+        self._rows: list[Sequence[str]] = [[Styled(header, "bold") for header in headers]] if show_header else []
 
-    def add_row(self, *cells: str | Text) -> None:
+    def add_row(self, *cells: str) -> None:
         """Raises ValueError where the number of cells is not that of the headers."""
         if len(cells) != len(self._wraps):
             raise ValueError(f"{len(cells)} cells for {len(self._wraps)} columns")
-        self._rows.append([Text(cell) if isinstance(cell, str) else cell for cell in cells])
+        self._rows.append(cells)
 
-    def print(self, console: Console) -> None:
-        """Print the lines for the width of `console`."""
-        for line in self._lines(console):
-            console.print(line, soft_wrap=True)
+    def print(self, output: Output) -> None:
+        """Print the lines for the width of `output`."""
+        if isinstance(output, PlainOutput):
+            widths = self._widths(0, output.width, _NARROW)
+            for row in self._rows:
+                for parts in zip_longest(*(cell.split("\n") for cell in row), fillvalue=""):
+                    padded = (part + " " * (width - _width(part)) for part, width in zip(parts, widths, strict=True))
+                    output.print(_GAP.join(padded).rstrip())
+            return
+        for line in self._lines(cast("Console", output)):
+            output.print(line, soft_wrap=True)
 
     def _lines(self, console: Console) -> Iterator[Text]:
+        from rich.text import Text
+
+        rows = [[_rich(cell) for cell in row] for row in self._rows]
         widths = self._widths(0, console.width, _NARROW)
         if _total(widths) <= console.width:
-            for row in self._rows:
+            for row in rows:
                 yield from _joined(row, widths, console)
             return
         widths = self._widths(1, console.width - len(_GAP), _NARROWEST)
-        for first, *rest in self._rows:
+        for first, *rest in rows:
             yield first
             for line in _joined(rest, widths, console):
                 yield Text(_GAP) + line if line else line
 
     def _widths(self, start: int, width: int, least: int) -> list[int]:
         """The widths of the columns from `start` on: `width` together where those that wrap have at least `least`."""
-        natural = [max((row[column].cell_len for row in self._rows), default=0) for column in range(len(self._wraps))]
+        natural = [max((_width(row[column]) for row in self._rows), default=0) for column in range(len(self._wraps))]
         columns = list(zip(natural, self._wraps, strict=True))[start:]
 
         def capped(cap: int) -> list[int]:
@@ -119,12 +149,29 @@ class Table:
         return next((found for cap in range(width, least, -1) if _total(found := capped(cap)) <= width), capped(least))
 
 
+def _width(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
 def _total(widths: Sequence[int]) -> int:
     return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
+def _rich(text: str) -> Text:
+    from rich.text import Text
+
+    return Text(text, text.style if isinstance(text, Styled) else "")
+
+
 def _joined(row: Sequence[Text], widths: Sequence[int], console: Console) -> Iterator[Text]:
     """The lines of one row."""
+    from rich.text import Text
+
     cells = [cell.wrap(console, max(width, 1), overflow="fold") for cell, width in zip(row, widths, strict=True)]
     for parts in zip_longest(*cells, fillvalue=Text()):
         line = Text()
@@ -135,28 +182,38 @@ def _joined(row: Sequence[Text], widths: Sequence[int], console: Console) -> Ite
         yield line
 
 
+def print_styled(output: Output, *parts: str) -> None:
+    """Print parts, some of them `Styled`, as one line."""
+    if isinstance(output, PlainOutput):
+        output.print("".join(parts))
+        return
+    from rich.text import Text
+
+    output.print(Text().join(map(_rich, parts)))
+
+
 # Results of commands: lines and tables, the checks of an image, files of reports.
 
 _COLOUR = {"pass": "green", "skip": "yellow", "fail": "red", "crash": "red"}
 
 
-def print_report(console: Console, report: SmokeReport) -> None:
+def print_report(output: Output, report: SmokeReport) -> None:
     """Print one row per check, and the count of skipped ones."""
     table = Table("check", "result", "time", "", wraps=("",))
     for result in report.results:
-        status = Text(result.status, style=_COLOUR[result.status])
+        status = Styled(result.status, _COLOUR[result.status])
         table.add_row(result.check, status, f"{result.seconds:.1f} s", shown(result.explanation))
-    table.print(console)
-    console.print(", ".join(f"{count} {status}" for status, count in report.counts.items() if count))
+    table.print(output)
+    output.print(", ".join(f"{count} {status}" for status, count in report.counts.items() if count))
 
 
-def print_lines(console: Console, lines: Iterable[str | Table]) -> None:
+def print_lines(output: Output, lines: Iterable[str | Table]) -> None:
     """Print lines and tables, one after the other."""
     for line in lines:
         if isinstance(line, Table):
-            line.print(console)
+            line.print(output)
         else:
-            console.print(line, soft_wrap=True)
+            output.print(line, soft_wrap=True)
 
 
 def check_writable(file: Path) -> None:

@@ -17,10 +17,9 @@ from threading import Thread
 from typing import Any
 
 import click
-from rich.text import Text
 
 from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layout
-from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app, print_report
+from imagegen.cli.app import App, Styled, Table, complete_cells, json_option, pass_app, print_report
 from imagegen.core.errors import IncompatibleError, LockError, OptionConflictError, SmokeError, UsageError
 from imagegen.core.text import counted
 from imagegen.plan.lock.environments import parts
@@ -338,7 +337,7 @@ def build(app: App, cells: Sequence[Cell], options: Sequence[str], *, as_json: b
 def _rows_table(results: Sequence[BuildResult]) -> Table:
     table = Table("cell", "result", "time", "", wraps=("",))
     for each in results:
-        result = Text("built", "green") if each.built else Text("failed", "red")
+        result = Styled("built", "green") if each.built else Styled("failed", "red")
         table.add_row(each.cell, result, f"{each.seconds:.0f} s", each.built["digest"] if each.built else each.error)
     return table
 

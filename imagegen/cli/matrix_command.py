@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
-from rich.text import Text
 
 from imagegen.app import states
 from imagegen.app.states import CellState, StateName
-from imagegen.cli.app import App, Table, complete_cells, pass_app
+from imagegen.cli.app import App, Styled, Table, complete_cells, pass_app
 from imagegen.core.text import shown
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules import CellAnswer
@@ -54,7 +53,7 @@ def command(app: App, *, pattern: str, as_json: bool, github: bool) -> None:
     table = Table("cell", "rules", "lock", "builds here", "reason", wraps=("builds here", "reason"))
     for each in answers:
         rules, colour = _RULES[each.state.name]
-        table.add_row(each.cell, Text(rules, style=colour), each.lock, _builds(each), shown(each.state.reason))
+        table.add_row(each.cell, Styled(rules, colour), each.lock, _builds(each), shown(each.state.reason))
     table.print(app.out)
 
 

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.text import Text
 
 from imagegen.app.comparison import comparison_facts
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.propose import Proposal
 from imagegen.app.nightly.run import CellOutcome, update_locks
 from imagegen.app.publish import Publisher, PublishOptions
-from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app, print_report
+from imagegen.cli.app import App, Styled, Table, complete_cells, json_option, pass_app, print_report
 from imagegen.cli.build_command import builder_option, cells_by_index, platform_option
 from imagegen.cli.publish_command import key_option
 from imagegen.core.errors import LockError, OptionConflictError
@@ -110,7 +109,7 @@ def _print(app: App, outcomes: tuple[CellOutcome, ...]) -> None:
             click.echo(section.text if _to_terminal() else str(section))
     table = Table("cell", "result", "time", "")
     for each in outcomes:
-        result = Text(each.result, style=_COLOUR.get(each.result, "green"))
+        result = Styled(each.result, _COLOUR.get(each.result, "green"))
         table.add_row(each.cell, result, f"{each.seconds:.1f} s", shown(_remark(each)))
     table.print(app.out)
     for each in outcomes:

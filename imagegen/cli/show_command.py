@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.text import Text
 
-from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
+from imagegen.cli.app import App, Styled, Table, complete_cells, json_option, pass_app, print_styled
 from imagegen.core.errors import LockError
 from imagegen.core.progress import human
 from imagegen.core.text import counted
@@ -115,7 +114,7 @@ def _show_unlocked(app: App, cell: Cell) -> None:
 
 
 def _show_header(app: App, cell: Cell) -> None:
-    app.out.print(Text.assemble((cell.id, "bold"), f": {cell.description}"))
+    print_styled(app.out, Styled(cell.id, "bold"), f": {cell.description}")
     app.out.print(cell.purpose)
     if cell.extends:
         app.out.print(f"extends {cell.extends}")

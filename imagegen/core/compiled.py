@@ -13,7 +13,6 @@ import os
 import pickle
 import stat
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -132,6 +131,8 @@ def _read(path: Path, key: bytes) -> Iterator[Any]:
 
 def _write(path: Path, key: bytes, result: object) -> None:
     """Replace the file at once. Raises OSError."""
+    import tempfile  # late: it loads compression and random numbers
+
     content = pickle.dumps(result, protocol=5)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -63,6 +62,8 @@ def read(path: Path, project: Path | None = None, longest: int = _LONGEST) -> by
 
 def write(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Replace a file at once, or leave it as it was. Raises OSError."""
+    import tempfile  # late: it loads compression and random numbers
+
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from imagegen.core.text import shown
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
@@ -79,13 +79,43 @@ class _Silent:
         pass
 
 
+class Output(Protocol):
+    """A stream that lines are printed to: rich's Console, or `PlainOutput`."""
+
+    @property
+    def is_terminal(self) -> bool: ...
+    @property
+    def width(self) -> int: ...
+    def print(
+        self, *texts: Any, soft_wrap: bool | None = None, highlight: bool | None = None, markup: bool | None = None
+    ) -> None: ...
+
+
+class PlainOutput:
+    """Standard output or error where it is no terminal: lines of any length without styles. It needs no rich, which
+    takes longer to load than most answers.
+    """
+
+    is_terminal = False
+    width = 10_000  # columns: more than any row of a table has
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        self._stderr = stderr
+        self._lock = threading.RLock()
+
+    def print(self, *texts: Any, **_: bool | None) -> None:
+        """Print one line. The options are those of rich's Console; none applies to plain lines."""
+        with self._lock:
+            print(*texts, file=sys.stderr if self._stderr else sys.stdout, flush=True)
+
+
 class Terminal:
     """Bars through rich on a terminal; on a pipe, a line when a meter starts and one when it is done.
 
     All bars share one display, since several downloads run at once and a terminal has one bottom.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Output) -> None:
         self.console = console
         self._lock = threading.Lock()
         self._display: RichProgress | None = None
@@ -124,7 +154,7 @@ class Terminal:
                     progress.BarColumn(),
                     Amount(),
                     Speed(),
-                    console=self.console,
+                    console=cast("Console", self.console),
                     transient=True,
                 )
                 self._display.start()

@@ -5,7 +5,6 @@ What users write (matrices, locks) and what others answer (servers, programs, wh
 
 from __future__ import annotations
 
-import difflib
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -78,6 +77,8 @@ def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | Non
 
     `likeness` is the minimum of difflib's ratio, from 0 to 1.
     """
+    import difflib  # late: few runs have a word that nothing is called
+
     words = sorted(known)
     begun = sorted((each for each in words if len(word) > 2 and each.startswith(word)), key=len)
     near = begun or (len(words) <= _COMPARED and difflib.get_close_matches(word, words, n=1, cutoff=likeness))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from imagegen.core.errors import BaseError
-from imagegen.core.oci import DAMAGED, Bounded, members
+from imagegen.core.layer_tar import DAMAGED, Bounded, members
 from imagegen.core.store import Store
 from imagegen.core.text import unprintable
 from imagegen.image.base.image import ODD, UnpackTarget

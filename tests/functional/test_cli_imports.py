@@ -24,9 +24,11 @@ COMMANDS = [
     "matrix",
 ]
 HEAVY = {"docker", "installer", "jinja2", "requests", "urllib3", "zstandard"}
-# Commands that read results of earlier runs alone; they need nothing either of what parses, solves or fetches.
+# Commands that read results of earlier runs alone; they need nothing either of what parses, solves or fetches, nor, on
+# a pipe, of what draws tables.
 READING = ["--version", "--help", "list", "show cpu-grpo", "lock cpu-grpo --check", "list *"]
-UNREAD = {"filelock", "pydantic", "yaml", "uv", "ssl", "http.client"}
+UNREAD = {"filelock", "pydantic", "pydantic_core", "rich", "yaml", "tomllib", "uv", "ssl", "http.client", "tarfile"}
+UNREAD |= {"packaging.requirements", "packaging.specifiers", "packaging.tags", "packaging.utils"}
 UNREAD |= {"imagegen.plan.rules.solve", "imagegen.plan.lock.builds"}
 
 # Runs imagegen and prints, for each of the packages that was imported, the modules of imagegen that led to it, the

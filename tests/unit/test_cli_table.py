@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 
 import pytest
@@ -9,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
-from rich.text import Text
 
-from imagegen.cli.app import Table
+from imagegen.cli.app import Styled, Table
+from imagegen.core.progress import PlainOutput
 
 IDS = st.text("abc0123-", min_size=1, max_size=70)
 WORDS = st.lists(st.text("xyz中é,.", min_size=1, max_size=12), max_size=20).map(" ".join)
@@ -59,8 +60,8 @@ def test_a_narrow_terminal_has_the_id_on_a_line_of_its_own() -> None:
 
 def test_colours_leave_no_blanks_at_the_end() -> None:
     table = Table("check", "result")
-    table.add_row("a", Text("pass", "green"))
-    table.add_row("b", Text("a longer one", "red"))
+    table.add_row("a", Styled("pass", "green"))
+    table.add_row("b", Styled("a longer one", "red"))
     plain = printed(table, 80, terminal=True).replace("\x1b[", "<").splitlines()
     assert plain[1] == "a      <32mpass<0m"
 
@@ -73,3 +74,13 @@ def test_a_row_has_a_cell_for_each_header() -> None:
 def test_a_table_without_rows_is_its_header() -> None:
     assert printed(Table("one", "two"), 80) == "one  two\n"
     assert printed(Table("one", "two", show_header=False), 80) == ""
+
+
+@given(st.lists(st.tuples(IDS, WORDS), max_size=5))
+def test_a_pipe_has_the_lines_of_a_wide_terminal_without_styles(rows: list[tuple[str, str]]) -> None:
+    table = Table("cell", "why", wraps=("why",))
+    for cell, why in rows:
+        table.add_row(Styled(cell, "red"), why)
+    with contextlib.redirect_stdout(io.StringIO()) as piped:
+        table.print(PlainOutput())
+    assert piped.getvalue() == printed(table, PlainOutput.width)

@@ -24,6 +24,7 @@ ORDER = [
     "core.config",
     "core.progress",
     "core.oci",
+    "core.layer_tar",
     "core.store",
     "core.context",
     "core.net",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -73,6 +71,8 @@ def new_file(folder: Path, prefix: str) -> tuple[int, Path]:
     """Create a file, open for writing and locked until it is closed; return descriptor and path. Rename it before
     closing.
     """
+    import tempfile  # late, here and below: a command that only reads writes no file
+
     while True:
         handle, name = tempfile.mkstemp(dir=folder, prefix=prefix)
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -84,6 +84,9 @@ def new_file(folder: Path, prefix: str) -> tuple[int, Path]:
 @contextmanager
 def new_directory(folder: Path, prefix: str) -> Iterator[Path]:
     """Yield a new locked directory, which is removed at the end unless it was renamed."""
+    import shutil
+    import tempfile
+
     while True:
         path = Path(tempfile.mkdtemp(dir=folder, prefix=prefix))
         try:
@@ -123,6 +126,8 @@ def remove(path: Path) -> bool:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.is_dir():
+                import shutil
+
                 shutil.rmtree(path)
             else:
                 path.unlink()

@@ -8,11 +8,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,6 +186,8 @@ def _place(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
+        import shutil  # late: only where files cannot be linked
+
         shutil.copyfile(source, target)
 
 
@@ -238,6 +238,8 @@ def blobs(store: Store) -> Iterator[str]:
 
 def check(store: Store, progress: Progress, *, repair: bool) -> list[str]:
     """Read every blob; the digests of the damaged ones, which are removed with `repair`: then they are made again."""
+    from concurrent.futures import ThreadPoolExecutor  # late: few commands check the store
+
     found = list(blobs(store))
     sizes = {digest: _size(store.path(digest)) for digest in found}
 

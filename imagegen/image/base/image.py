@@ -24,17 +24,9 @@ from imagegen.core import registry
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError
+from imagegen.core.layer_tar import DAMAGED, Bounded, members, most_unpacked
 from imagegen.core.net import Client, Missing, MissingFiles, UnreachableError
-from imagegen.core.oci import (
-    DAMAGED,
-    Bounded,
-    LayerDescriptor,
-    Platform,
-    RemoteImage,
-    digest_of,
-    members,
-    most_unpacked,
-)
+from imagegen.core.oci import LayerDescriptor, Platform, RemoteImage, digest_of
 from imagegen.core.progress import Progress, timed
 from imagegen.core.registry.layout import Mirror
 from imagegen.core.registry.reference import variable

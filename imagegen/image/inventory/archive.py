@@ -23,20 +23,17 @@ import zstandard
 from isal import igzip, isal_zlib
 
 from imagegen.core.errors import FetchError
+from imagegen.core.layer_tar import DAMAGED, Bounded, members, most_unpacked
 from imagegen.core.oci import (
     BLOBS,
-    DAMAGED,
     INDEX_FILE,
     LAYOUT_FILE,
-    Bounded,
     ImageConfig,
     LayerDescriptor,
     Manifest,
     Platform,
     blob_name,
     digest_of,
-    members,
-    most_unpacked,
     read_config,
     read_document,
     read_entry,

@@ -21,7 +21,7 @@ from imagegen.audit.collect import HEAD, Collector, concerns, examine
 from imagegen.audit.model import File
 from imagegen.audit.window import OnDisk
 from imagegen.core.errors import FetchError
-from imagegen.core.oci import DAMAGED, Bounded, members
+from imagegen.core.layer_tar import DAMAGED, Bounded, members
 from imagegen.image.inventory.tree import MAX_LINKS, Directory, Node, Regular, SymbolicLink, parent, place, steps
 
 ReadFile = tuple[str, Regular]  # a path, and what lay there

@@ -29,7 +29,8 @@ from typing import Any, BinaryIO
 
 import zstandard
 
-from imagegen.core.oci import Bounded, digest_of, members
+from imagegen.core.layer_tar import Bounded, members
+from imagegen.core.oci import digest_of
 from imagegen.core.store.cache import StoredBlob
 from imagegen.core.store.layout import BlobWriter
 from imagegen.core.types import Digest, Size

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -77,6 +76,8 @@ def loads_combined(text: str, path: Path | str = "<lock>") -> CombinedFile:
 
 def _parsed(text: str, path: Path | str) -> dict[str, Any]:
     """Return the tables of a lock file of the format that this imagegen reads, less its version."""
+    import tomllib
+
     try:
         if max(map(len, text.splitlines()), default=0) > _LONGEST_LINE:
             raise ValueError(f"a line is longer than {_LONGEST_LINE} characters")  # noqa: TRY301 - as what tomllib raises

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imagegen.core.config import Settings, mirror_name
@@ -31,6 +29,7 @@ from imagegen.plan.matrix.model import Base, Index
 
 if TYPE_CHECKING:
     import pypi_simple
+    from packaging.tags import Tag
 
     from imagegen.core.net import Client
 
@@ -71,6 +70,8 @@ class WheelTarget:
     @cached_property
     def ranks(self) -> dict[Tag, int]:
         """Every tag that fits -> its rank, 0 for the most specific (PEP 425 and 600)."""
+        from packaging.tags import compatible_tags, cpython_tags  # late, here and below: a kept lock has its wheels
+
         version = tuple(int(part) for part in self.python.split(".")[:2])
         platforms = list(self._platforms())
         tags = [
@@ -92,6 +93,8 @@ class WheelTarget:
         return max(fitting, key=lambda pair: pair[0])[1] if fitting else None
 
     def _fitness(self, filename: str) -> tuple[int, tuple[int, str] | tuple[()], str] | None:
+        from packaging.utils import parse_wheel_filename
+
         try:
             _, _, build, tags = parse_wheel_filename(filename)
         except ValueError:
@@ -195,6 +198,8 @@ def stand_in(settings: Settings, package: str, version: str, target: WheelTarget
 
 
 def _is_release(filename: str, package: str, version: str) -> bool:
+    from packaging.utils import parse_wheel_filename
+
     try:
         name, found, _, _ = parse_wheel_filename(filename)
     except ValueError:

@@ -10,12 +10,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagegen.core.deferred import dataclass
 from imagegen.plan.matrix.model import NO_CUDA, Rule
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
 
 LEADER = "torch"  # whose build decides on the stack's CUDA release
 _BLACKWELL = "10.0"  # its first compute capability
@@ -47,6 +50,8 @@ class PublishedBuild:
 
     @cached_property
     def _specifier(self) -> SpecifierSet:
+        from packaging.specifiers import SpecifierSet  # late: an answer that is kept needs none
+
         return SpecifierSet(self.releases, prereleases=True)
 
 

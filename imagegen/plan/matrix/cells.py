@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
 from imagegen import incontainer
 from imagegen.core.errors import Location, UsageError
 from imagegen.core.text import did_you_mean
@@ -239,6 +237,8 @@ def _build(recipe: Recipe, requirement: Requirement, cell: Cell) -> list[Any]:
 
     Reasons, costs and the variables for jobs do not change the result.
     """
+    from packaging.specifiers import SpecifierSet  # late: a kept matrix has the result
+
     allowed = SpecifierSet(requirement.specifier)
     releases = [recipe.of(each) for each in sorted(recipe.releases) if allowed.contains(each, prereleases=True)]
     return [

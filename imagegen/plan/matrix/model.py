@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 from urllib.parse import unquote
 
-from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imagegen.core import types as t
@@ -281,6 +280,8 @@ class WheelAddress:
 
     @property
     def version(self) -> Version:
+        from packaging.utils import parse_wheel_filename  # late: few commands read such an address
+
         return parse_wheel_filename(self.filename)[1]
 
 

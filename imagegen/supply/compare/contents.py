@@ -13,17 +13,15 @@ from itertools import zip_longest
 from typing import IO, cast
 
 from imagegen.core.errors import FetchError, ImagegenError
+from imagegen.core.layer_tar import DAMAGED, Bounded, members
 from imagegen.core.net import Client, NotFoundError, UnavailableError
 from imagegen.core.oci import (
-    DAMAGED,
     MANIFEST_TYPE,
-    Bounded,
     Descriptor,
     ImageConfig,
     LayerDescriptor,
     Manifest,
     Platform,
-    members,
     read_config,
     read_document,
     read_images,

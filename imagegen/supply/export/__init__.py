@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 import zstandard
 
 from imagegen.core.errors import SmokeError, StoreError
-from imagegen.core.oci import DAMAGED, Bounded, members
+from imagegen.core.layer_tar import DAMAGED, Bounded, members
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.core.store.images import filling
