@@ -68,10 +68,28 @@ def dotted(node: ast.expr) -> list[str] | None:
     return [node.id, *reversed(names)] if isinstance(node, ast.Name) else None
 
 
+def walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the node and all nodes below it, as `ast.walk` does and in its order, in half the time."""
+    found = [node]
+    for node in found:  # which grows
+        found += children(node)
+        yield node
+
+
+def children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes directly below a node."""
+    for value in vars(node).values():
+        if isinstance(value, ast.AST):
+            yield value
+        elif isinstance(value, list):
+            yield from (each for each in value if isinstance(each, ast.AST))
+
+
 # The names that the modules of a package define, as their sources show them.
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _DYNAMIC = re.compile(rb"\b(?:exec|globals|vars|locals)\(|\bmodules\[")
+_DYNAMIC_PARTS = (b"exec(", b"globals(", b"vars(", b"locals(", b"modules[")
 _GLOBAL = re.compile(rb"\bglobal[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)")
 _WORD = re.compile(rb"\w+")
 # A function or class at module level: its first line, and the lines up to the next one that begins a statement.
@@ -138,7 +156,8 @@ def module(source: bytes, name: str, *, package: bool) -> Module:
             stars.append(absolute(node, name, package=package) or "")
         else:
             names.update(_bound(node))
-    names.update(each.decode() for match in _GLOBAL.finditer(source) for each in _WORD.findall(match[1]))
+    if b"global" in source:
+        names.update(each.decode() for match in _GLOBAL.finditer(source) for each in _WORD.findall(match[1]))
     lazy = _LAZY.encode() in source and _is_lazy(tree)
     if lazy:
         stars.clear()  # for type checkers
@@ -157,7 +176,7 @@ def listed(source: bytes) -> frozenset[str]:
 
 def _parse(source: bytes) -> ast.Module | None:
     """Return the syntax tree, without the bodies of functions and classes where these show no names of the module."""
-    if not _DYNAMIC.search(source) and b"__getattr__" not in source:
+    if not _is_dynamic(source) and b"__getattr__" not in source:
         outline, texts = _outlined(source)
         if texts and (tree := parse(outline)):
             return tree
@@ -186,7 +205,7 @@ def _module_level(tree: ast.Module) -> Iterator[ast.AST]:
         node = pending.pop()
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            pending.extend(ast.iter_child_nodes(node))
+            pending.extend(children(node))
 
 
 def _bound(node: ast.AST) -> Iterable[str]:
@@ -213,7 +232,7 @@ def _is_lazy(tree: ast.Module) -> bool:
 
 def _texts(tree: ast.AST) -> Iterator[str]:
     """Yield the texts that are names; also of ".name", as in the relative name of a module that has moved."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = node.value.removeprefix(".")
             if _NAME.fullmatch(text):
@@ -222,18 +241,24 @@ def _texts(tree: ast.AST) -> Iterator[str]:
 
 def _computes(tree: ast.Module, source: bytes, *, lazy: bool) -> bool:
     """Return whether code of the module may define names that are not written in it."""
-    if not _DYNAMIC.search(source):
+    if not _is_dynamic(source):
         return False
     outside = [node for node in _module_level(tree) if isinstance(node, ast.Call)]
     if any(_calls(node, "exec") or (_calls(node, "vars", "locals") and not node.args) for node in outside):
         return True
-    reads = {id(node.value) for node in ast.walk(tree) if _is_read(node)}
+    nodes = list(walk(tree))
+    reads = {id(node.value) for node in nodes if _is_read(node)}
     return any(
         (_calls(node, "globals") and id(node) not in reads)
         or (_calls(node, "setattr") and node.args and _is_in_modules(node.args[0]) and not lazy)
         or (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and _is_in_modules(node) and not lazy)
-        for node in ast.walk(tree)
+        for node in nodes
     )
+
+
+def _is_dynamic(source: bytes) -> bool:
+    """Return whether the source may define names that are not written in it."""
+    return any(part in source for part in _DYNAMIC_PARTS) and _DYNAMIC.search(source) is not None
 
 
 def _calls(node: ast.AST, *names: str) -> TypeGuard[ast.Call]:

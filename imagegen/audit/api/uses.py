@@ -21,6 +21,7 @@ from imagegen.audit.api.exports import (
     module_name,
     parents,
     parse,
+    walk,
 )
 from imagegen.audit.api.signatures import is_super_init
 
@@ -268,7 +269,7 @@ class _Reader:
         """Read the attributes and calls of imported names; a guard anywhere in a statement covers all of it."""
         if self._lines is not None:
             return
-        for each in (each for node in nodes for each in ast.walk(node)):
+        for each in (each for node in nodes for each in walk(node)):
             if isinstance(each, ast.IfExp | ast.BoolOp):
                 where = replace(where, guarded=True, conditional=True)
             elif isinstance(each, ast.Lambda):
@@ -334,7 +335,7 @@ def _test_names(tree: ast.Module) -> set[str]:
     """Return the names that assignments bind to a test of versions or of what is installed: `NEW = version >= ...`."""
     return {
         name
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.Assign) and any(map(_TEST.search, _identifiers(node.value)))
         for target in node.targets
         for name in _identifiers(target)
@@ -343,7 +344,7 @@ def _test_names(tree: ast.Module) -> set[str]:
 
 def _assigned(tree: ast.Module) -> Iterator[str]:
     """Yield the names that statements other than imports bind anywhere in the file, and names of parameters."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             yield node.id
         elif isinstance(node, ast.arg):
@@ -353,7 +354,7 @@ def _assigned(tree: ast.Module) -> Iterator[str]:
 
 
 def _identifiers(node: ast.AST) -> Iterator[str]:
-    for each in ast.walk(node):
+    for each in walk(node):
         if isinstance(each, ast.Name):
             yield each.id
         elif isinstance(each, ast.Attribute):

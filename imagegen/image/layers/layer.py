@@ -101,20 +101,20 @@ class LayerSink:
         self._diff = hashlib.sha256()
         # threads=0 is the single-threaded encoder: with workers libzstd cuts the stream elsewhere.
         self._zstd = zstandard.ZstdCompressor(level=LEVEL, threads=0, write_checksum=False)
-        self._frame = bytearray(FRAME)
+        self._frame = memoryview(bytearray(FRAME))
         self._filled = 0
         self.unpacked = 0
 
     def write(self, data: bytes) -> None:
-        start = 0
-        while start < len(data):
-            taken = min(FRAME - self._filled, len(data) - start)
-            self._frame[self._filled : self._filled + taken] = memoryview(data)[start : start + taken]
-            self._filled += taken
-            start += taken
+        self.unpacked += len(data)
+        rest = memoryview(data)
+        while rest:
+            piece = rest[: FRAME - self._filled]
+            self._frame[self._filled : self._filled + len(piece)] = piece
+            self._filled += len(piece)
+            rest = rest[len(piece) :]
             if self._filled == FRAME:
                 self._flush()
-        self.unpacked += len(data)
 
     def close(self) -> str:
         """Finish the blob (not yet committed) and return the diff_id."""
@@ -122,7 +122,7 @@ class LayerSink:
         return "sha256:" + self._diff.hexdigest()
 
     def _flush(self) -> None:
-        with memoryview(self._frame)[: self._filled] as frame:
+        with self._frame[: self._filled] as frame:
             self._diff.update(frame)
             self._blob.write(self._zstd.compress(frame))
         self._filled = 0

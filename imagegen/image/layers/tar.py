@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable
 
 from imagegen.core.types import EPOCH
 
-_USTAR_NAME = 99  # characters, so that a directory's slash fits as well
+_USTAR_NAME = 100  # bytes
 _USTAR_SIZE = 1 << 33
 _OWNERS = b"0000000\0" * 2
 _TIME = b"%011o\0" % EPOCH
 _REST = bytes(100) + b"ustar\x0000" + bytes(32 + 32 + 8 + 8 + 155 + 12)
+_REST_SUM = sum(_REST) + 8 * ord(" ")  # the checksum's own field counts as spaces
 
 
 class TarWriter:
@@ -64,21 +65,30 @@ class TarWriter:
         self._write(b"\0" * tarfile.BLOCKSIZE * 2)
 
     def _header(self, name: str, kind: bytes, *, mode: int, size: int = 0, target: str = "") -> None:
-        if target == "" and size < _USTAR_SIZE and len(name) <= _USTAR_NAME and name.isascii():
-            self._write(_ustar(name, kind, mode, size))
+        path = name + "/" if kind == tarfile.DIRTYPE else name
+        if target == "" and size < _USTAR_SIZE and path.isascii():
+            self._write(_header(path.encode(), kind, mode, size))
             return
         info = tarfile.TarInfo(name)
         info.type, info.mode, info.size, info.linkname, info.mtime = kind, mode, size, target, EPOCH
         self._write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))
 
 
-def _ustar(name: str, kind: bytes, mode: int, size: int) -> bytes:
-    """Return a tar header as the standard library writes it, in a tenth of the time (POSIX.1-2001, ustar).
+def _header(path: bytes, kind: bytes, mode: int, size: int) -> bytes:
+    """Return a tar header as the standard library writes it, in a tenth of the time (POSIX.1-2001, ustar and pax).
 
     Stacks have tens of thousands of small files; a test holds this to the library's bytes.
     """
-    path = name + "/" if kind == tarfile.DIRTYPE else name
-    before = b"%s%07o\0%s%011o\0%s" % (path.encode().ljust(100, b"\0"), mode, _OWNERS, size, _TIME)
-    after = kind + _REST
-    checksum = sum(before) + sum(after) + 8 * ord(" ")
-    return b"%s%06o\0 %s" % (before, checksum, after)
+    header = _ustar(path[:_USTAR_NAME], kind, mode, size, _TIME)
+    if len(path) <= _USTAR_NAME:
+        return header
+    record = b" path=%s\n" % path
+    length = len(record) + len(str(len(record)))
+    record = b"%d%s" % (len(record) + len(str(length)), record)  # the length counts its own digits
+    padding = bytes(-len(record) % tarfile.BLOCKSIZE)
+    return _ustar(b"././@PaxHeader", tarfile.XHDTYPE, 0, len(record), b"%011o\0" % 0) + record + padding + header
+
+
+def _ustar(name: bytes, kind: bytes, mode: int, size: int, time: bytes) -> bytes:
+    before = b"%s%07o\0%s%011o\0%s" % (name.ljust(_USTAR_NAME, b"\0"), mode, _OWNERS, size, time)
+    return b"%s%06o\0 %s%s" % (before, sum(before) + kind[0] + _REST_SUM, kind, _REST)
