@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import itertools
 import sys
 import textwrap
+import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit.api import Api, RequiredName, exports, requirements
-from imagegen.audit.api.exports import LONGEST, Module
+from imagegen.audit.api.exports import LONGEST, Module, walk
 from imagegen.audit.api.signatures import Signatures, Source
 from imagegen.audit.api.uses import NameUse, uses
 
@@ -533,3 +535,19 @@ def test_an_import_statement_fails_where_a_name_is_missing(
         assert said in {f"{package}{module_of}", f"{package}{module_of}.{name}"}
     elif missing:  # the import statements of the package itself fail, or an object stands where a module should
         assert any(b"import" in source for source in files.values()) or module_of[1:] in api.modules[package].names
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        Path(typing.__file__).read_text(),
+        Path(sys.modules[walk.__module__].__file__ or "").read_text(),
+        "match x:\n    case {'a': [1, *_], **rest} | P(a=None): global y, z\n",
+        "{**a, 'b': 1}\nasync def f(*, a: int = 1, **b: str) -> None:\n    async for i in [k async for k in j]: 1\n",
+    ],
+    ids=["typing", "exports", "match", "async"],
+)
+def test_a_tree_is_walked_in_the_order_of_the_standard_library(source: str) -> None:
+    tree = ast.parse(source)
+    empty = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop, ast.alias)
+    assert list(map(id, walk(tree))) == [id(node) for node in ast.walk(tree) if not isinstance(node, empty)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import replace
 
 import pytest
@@ -148,3 +149,11 @@ def test_a_note_names_extra_place_and_reason() -> None:
     (note,) = imports.check_extras(Subject("x", (package(*sites),), omits={"transferqueue": "Not wanted."}))
     assert isinstance(note, Finding)
     assert note.details == (f"transferqueue (extra verl-core): {ENTRY}:137 and 1 more files; left out: Not wanted.",)
+
+
+@given(st.text("\"'\\a\n", max_size=40).map(str.encode))
+def test_strings_in_triple_quotes_are_those_of_the_plain_pattern(source: bytes) -> None:
+    plain = re.compile(rb"""("{3}|'{3})(?:\\.|[^\\])*?\1""", re.DOTALL)
+    assert [found.span() for found in imports._STRING.finditer(source)] == [
+        found.span() for found in plain.finditer(source)
+    ]
