@@ -18,7 +18,6 @@ from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.environments import parts, with_locks
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.wheels.builds import compile as source_builds
 
 if TYPE_CHECKING:
     from imagegen.run.engine import Engine
@@ -33,10 +32,15 @@ def ensure_wheels(
     Raises LockError where these changed, and as `source_builds.ensure_wheels`.
     """
     require_unchanged_copies(session, cell, lock)
+    found = parts(cell, lock)
+    if not any(each.builds for _, each in found):
+        return lock
+    from imagegen.wheels.builds import compile as source_builds  # late, here and below: most locks compile nothing
+
     gpus = tuple(session.matrix.gpus.values())
     locks = [
         source_builds.ensure_wheels(each, part, gpus, session.context_for(part), engine=engine, builder=builder)
-        for part, each in parts(cell, lock)
+        for part, each in found
     ]
     return with_locks(lock, locks)
 
@@ -46,8 +50,12 @@ def require_wheels(session: Session, cell: Cell, lock: Lock) -> Lock:
 
     Raises as `source_builds.require_wheels`.
     """
-    locks = [source_builds.require_wheels(each, session.context_for(part)) for part, each in parts(cell, lock)]
-    return with_locks(lock, locks)
+    found = parts(cell, lock)
+    if not any(each.builds for _, each in found):
+        return lock
+    from imagegen.wheels.builds import compile as source_builds
+
+    return with_locks(lock, [source_builds.require_wheels(each, session.context_for(part)) for part, each in found])
 
 
 def assemble_image(

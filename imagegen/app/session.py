@@ -354,13 +354,14 @@ class Session:
         The lock is neither stale nor does it contradict its cell.
         """
         from imagegen.image import layers  # late, here and below: a question about no cell needs neither
-        from imagegen.wheels.resolve import candidates
-        from imagegen.wheels.resolve.lock import gpus_of
+        from imagegen.plan.lock.freshness import gpus_of
 
         wrong: list[str] = []
         if found.gpu != gpus_of(cell, self.matrix.rules, compatibility.facts_of_lock(found, cell.base.glibc)):
             wrong.append("gpu.driver")
         if any(wheel.file.url for wheel in found.wheels):
+            from imagegen.wheels.resolve import candidates
+
             wrong += candidates.uncatalogued(found, cell, self.wheel_catalogue)
         return (*wrong, *layers.record_contradictions(found))
 

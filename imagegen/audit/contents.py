@@ -129,7 +129,11 @@ def _clashes(subject: Subject) -> Iterator[Finding]:
 def _imports(subject: Subject) -> Iterator[Finding]:
     """Yield findings about modules that the matrix declares for a package and that no package installs."""
     promised = {
-        package.name: [name for name in (*package.imports, *package.entry_points) if not _installs(package, name)]
+        package.name: [
+            name
+            for name in (*package.imports, *package.entry_points)
+            if not any(_has_source(each, name) for each in (package, *subject.packages))
+        ]
         for package in subject.packages
     }
     required = {name.replace(".", "/") for names in promised.values() for name in names}
@@ -143,8 +147,10 @@ def _imports(subject: Subject) -> Iterator[Finding]:
             yield Finding(Severity.ERROR, "import-missing", str(package), None, evidence)
 
 
-def _installs(package: Package, module: str) -> bool:
-    """Return whether the package itself has the module as a Python file; most do, and need no further search."""
+def _has_source(package: Package, module: str) -> bool:
+    """Return whether the package has the module as a Python file. Of nearly all some package has, and none is left to
+    `_modules`.
+    """
     path = module.replace(".", "/")
     return f"{path}/__init__.py" in package.files or f"{path}.py" in package.files
 
@@ -153,8 +159,9 @@ def _modules(packages: Iterable[Package], tops: set[str]) -> set[str]:
     """Modules and packages, with slashes for dots, that lie under the top-level names; folders count as packages."""
     found: set[str] = set()
     for package in packages:
-        for path in package.files:
-            if path.partition("/")[0].partition(".")[0] not in tops:
+        own = {top for top in package.tops if top.partition(".")[0] in tops}
+        for path in package.files if own else ():
+            if path.partition("/")[0] not in own:
                 continue
             folder, _, _ = path.rpartition("/")
             if path.endswith(".py") or _is_library(path):

@@ -117,12 +117,12 @@ def _cells(app: App, required: AuditArguments) -> Iterator[Audited]:
             code="usage-no-gpu-cell",
             fix="leave out --gpu and --driver, or name a cell with CUDA",
         )
+    from imagegen.app.assemble import require_wheels
     from imagegen.image.inventory.subjects import cell_subject
     from imagegen.plan.lock.environments import parts
-    from imagegen.wheels.builds.compile import require_wheels
 
     pairs = [part for each in chosen for part in parts(each, app.fresh_lock(each))]  # environments as their cells
-    unique = {each.id: (each, require_wheels(lock, app.context_for(each))) for each, lock in pairs}
+    unique = {each.id: (each, require_wheels(app, each, lock)) for each, lock in pairs}
     for each, lock in unique.values():
         subject = cell_subject(lock, each, app.context_for(each))
         yield subject, lock_source(app.lock_path(each))

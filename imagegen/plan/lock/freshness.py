@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 
 from packaging.specifiers import SpecifierSet
@@ -21,12 +21,14 @@ from imagegen.plan.lock.model import (
     Lock,
     LockedBuild,
     LockedGit,
+    LockedGpus,
     LockedWheel,
     file_conflicts_among,
 )
 from imagegen.plan.lock.recipes import Compiled, architectures, environment
-from imagegen.plan.matrix.model import Cell, Requirement
+from imagegen.plan.matrix.model import Cell, Requirement, Rule
 from imagegen.plan.matrix.recipe import SdistFile
+from imagegen.plan.rules import Facts, minimum_version
 
 _RULES = "rules"  # an input of earlier locks
 BASE = ("name", "kind", "suite", "image")  # what a locked base repeats from the matrix
@@ -46,6 +48,13 @@ def stale(lock: Lock, cell: Cell) -> tuple[str, ...]:
     if any(wheel.record_exception != cell.record_exceptions.get(wheel.fetched.sha256) for wheel in lock.wheels):
         moved.add("record-exceptions")
     return tuple(sorted(moved))
+
+
+def gpus_of(cell: Cell, rules: Iterable[Rule], facts: Facts) -> LockedGpus | None:
+    """Return what the cell's image needs of a host's GPUs; None for the CPU."""
+    if cell.cuda_version is None:
+        return None
+    return LockedGpus(tuple(gpu.capability for gpu in cell.gpus), minimum_version(rules, facts, "driver", cell.gpus))
 
 
 def contradictions(lock: Lock, cell: Cell) -> tuple[str, ...]:

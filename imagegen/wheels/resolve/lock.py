@@ -23,7 +23,7 @@ from imagegen.plan.lock import indexes, recipes, sdist
 from imagegen.plan.lock.builds import BUILDER, builder, commit_of, keyed, patches_of, source_of
 from imagegen.plan.lock.file import LockErrors
 from imagegen.plan.lock.foundation import lock_interpreter
-from imagegen.plan.lock.freshness import contradictions, stale
+from imagegen.plan.lock.freshness import contradictions, gpus_of, stale
 from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import (
     BUILT,
@@ -35,7 +35,6 @@ from imagegen.plan.lock.model import (
     LockedBuild,
     LockedFile,
     LockedGit,
-    LockedGpus,
     LockedSdist,
     LockedWheel,
     all_debs,
@@ -57,7 +56,7 @@ from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel
 from imagegen.plan.lock.uv_lock import ProjectContents, UvProject
 from imagegen.plan.matrix.model import Cell, GitSource, Requirement, Rule, Sdist
 from imagegen.plan.projects.stack import ProjectStack, with_needed_recipes
-from imagegen.plan.rules import Facts, facts_of_lock, minimum_version, rule_constraints
+from imagegen.plan.rules import facts_of_lock, rule_constraints
 from imagegen.wheels.find import WheelRequirement
 from imagegen.wheels.resolve import copies, patches
 from imagegen.wheels.resolve.candidates import COMPILED, WheelSelector, wheel_of
@@ -518,13 +517,6 @@ def _released(
         asked = replace(requirement, specifier=narrowed)
         return replace(released(asked, recipe, selector.versions(package), kept.get(package)), requirement=requirement)
     return None
-
-
-def gpus_of(cell: Cell, rules: Iterable[Rule], facts: Facts) -> LockedGpus | None:
-    """Return what the cell's image needs of a host's GPUs; None for the CPU."""
-    if cell.cuda_version is None:
-        return None
-    return LockedGpus(tuple(gpu.capability for gpu in cell.gpus), minimum_version(rules, facts, "driver", cell.gpus))
 
 
 def parse_as_of(asked: str | None) -> str:
