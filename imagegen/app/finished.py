@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from dataclasses import dataclass
 
 from imagegen.app.session import Session
-from imagegen.core.compiled import digest_of
-from imagegen.core.store.cache import Cache
-from imagegen.core.types import Digest
+from imagegen.core.deferred import dataclass
 from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
@@ -22,31 +19,29 @@ class FinishedBuild:
     `tags` are as of `local_tags`; `notes` is what the audit and the comparison printed.
     """
 
-    digest: Digest
+    digest: str
     tags: tuple[str, str]
     notes: tuple[str, ...]
 
 
-_BUILDS = Cache("build", FinishedBuild)
-
-
 def find_finished(session: Session, cell: Cell, lock: Lock) -> FinishedBuild | None:
     """Return the build of the lock; None where the lock, the matrix or the code is another. The image may be gone."""
-    key = _key(session, cell, lock)
-    return _BUILDS.get(session.store, key) if key else None
+    found: FinishedBuild | None = session.compiled.find("build", *_inputs(session, cell, lock))
+    return found
 
 
 def keep_finished(session: Session, cell: Cell, lock: Lock, finished: FinishedBuild) -> None:
     """Record the build of a lock; of one that was not read from its file, or has source builds, none is kept."""
-    if key := _key(session, cell, lock):
-        _BUILDS.put(session.store, key, finished)
+    session.compiled.keep("build", *_inputs(session, cell, lock), finished)
 
 
-def _key(session: Session, cell: Cell, lock: Lock) -> str | None:
-    """Return the digest of all that decides image and audit; None where it is not known, or more than that decides."""
+def _inputs(session: Session, cell: Cell, lock: Lock) -> tuple[str, tuple[str | None, ...]]:
+    """Return the subject of the kept build, and all that decides image and audit: None among it where that is not
+    known. Builds of earlier inputs are kept too: a user may come back to them.
+    """
     compiles = any(each.lock.builds for each in environments(lock))
     inputs = None if compiles else session.digest_of_inputs(lock, cell)
-    return f"sha256:{digest_of(inputs, cell.id, _codec())}" if inputs else None
+    return f"{cell.id} {inputs}", (inputs, _codec())
 
 
 def _codec() -> str:

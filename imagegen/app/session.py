@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -15,6 +15,7 @@ from imagegen.core.compiled import ResultCache
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.data import is_source_tree, shipped
+from imagegen.core.deferred import dataclass
 from imagegen.core.errors import (
     IncompatibleError,
     LockError,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from imagegen.app.session import Session
 from imagegen.core.config import Settings, mirror_name
+from imagegen.core.deferred import dataclass
 from imagegen.core.errors import LockError
 from imagegen.core.store import Store
 from imagegen.core.store.cache import digest_of_results, has_results

@@ -42,17 +42,32 @@ class ResultCache:
 
         A result consists of plain values and dataclasses of imagegen. There is one file for each kind and subject.
         """
-        known = [each for each in (kind, subject, *inputs) if each is not None]
-        if self._directory is None or len(known) < len((kind, subject, *inputs)):
+        if (place := self._place(kind, subject, inputs)) is None:
             return compute()
-        key = digest_of(digest_of_code(), *known).encode()
-        path = self._directory / f"{kind}-{digest_of(subject)[:16]}"
-        for found in _read(path, key):
+        for found in _read(*place):
             return found  # type: ignore[no-any-return]
         result = compute()
-        with suppress(OSError):  # a read-only cache
-            _write(path, key, result)
+        _keep(*place, result)
         return result
+
+    def find(self, kind: str, subject: str, inputs: Iterable[str | None]) -> Any:
+        """Return the result that `keep` kept for these inputs; None where there is none."""
+        place = self._place(kind, subject, inputs)
+        return next(_read(*place), None) if place else None
+
+    def keep(self, kind: str, subject: str, inputs: Iterable[str | None], result: object) -> None:
+        """Keep a result that the inputs decide alone, as `of` does."""
+        if place := self._place(kind, subject, inputs):
+            _keep(*place, result)
+
+    def _place(self, kind: str, subject: str, inputs: Iterable[str | None]) -> tuple[Path, bytes] | None:
+        """Return file and key of a result; None where none is kept."""
+        parts = (kind, subject, *inputs)
+        known = [each for each in parts if each is not None]
+        if self._directory is None or len(known) < len(parts):
+            return None
+        key = digest_of(digest_of_code(), *known).encode()
+        return self._directory / f"{kind}-{digest_of(subject)[:16]}", key
 
 
 def digest_of(*parts: str | bytes) -> str:
@@ -127,6 +142,11 @@ def _read(path: Path, key: bytes) -> Iterator[Any]:
             yield _Unpickler(io.BytesIO(content)).load()
     except (OSError, pickle.UnpicklingError):
         return
+
+
+def _keep(path: Path, key: bytes, result: object) -> None:
+    with suppress(OSError):  # a read-only cache
+        _write(path, key, result)
 
 
 def _write(path: Path, key: bytes, result: object) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from imagegen.core.config import Settings
+from imagegen.core.deferred import dataclass
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 

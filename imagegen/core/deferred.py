@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ def _refuse(_: object, name: str, *value: object) -> None:
     raise dataclasses.FrozenInstanceError(f"cannot {'assign to' if value else 'delete'} field {name!r}")
 
 
-def _deferred(cls: type) -> type:
+def _deferred(cls: type, *, kw_only: bool = False) -> type:
     """Let the class stand for the frozen dataclass that it becomes at its first use.
 
     A copy of the class becomes the dataclass, and what it got is set here one by one: another thread that uses the
@@ -60,7 +61,8 @@ def _deferred(cls: type) -> type:
     def finish() -> None:
         with _LOCK:
             if isinstance(vars(cls)["__dataclass_fields__"], _Attribute):
-                made = vars(dataclasses.dataclass(frozen=True)(type(cls)(cls.__name__, cls.__bases__, dict(own))))
+                decorate = dataclasses.dataclass(frozen=True, kw_only=kw_only)
+                made = vars(decorate(type(cls)(cls.__name__, cls.__bases__, dict(own))))
                 for name in own.keys() - made.keys():  # of a field without a default
                     delattr(cls, name)
                 for name in made.keys() - {*_OF_EACH, "__setattr__", "__delattr__"}:
@@ -82,11 +84,11 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls: type | None = None, /, *, frozen: bool = False, **options: Any) -> Any:
-        """Return what `dataclasses.dataclass` does. Classes that are not frozen, or have other options, are finished at
-        once.
+        """Return what `dataclasses.dataclass` does. Classes that are not frozen, or have other options than `kw_only`,
+        are finished at once.
         """
-        if cls is None and frozen and not options:
-            return _deferred
+        if cls is None and frozen and not options.keys() - {"kw_only"}:
+            return partial(_deferred, **options)
         return dataclasses.dataclass(cls, frozen=frozen, **options)
 
 

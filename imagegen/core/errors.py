@@ -8,10 +8,10 @@ of its class and stays the same when the message is reworded. Any other exceptio
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
+from imagegen.core.deferred import dataclass
 from imagegen.core.text import counted, cut, redact, shown
 
 SHOWN = 10_000  # characters of what happened, why and how to fix it, each

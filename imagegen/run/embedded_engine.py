@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from docker.errors import APIError
-from pydantic import TypeAdapter, ValidationError
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
@@ -389,6 +388,8 @@ def _recorded(places: _Places) -> _Record | None:
 
 
 def _read(path: Path) -> _Record:
+    from pydantic import TypeAdapter, ValidationError  # late: few machines have a private engine
+
     try:
         return TypeAdapter(_Record).validate_json(path.read_bytes())
     except ValidationError as error:

@@ -94,7 +94,7 @@ def test_a_command_imports_nothing_that_it_does_not_need(command: str, shared: P
 
 
 def test_a_build_begins_without_what_builds() -> None:
-    packages = "docker,installer,jinja2,requests,uv,yaml,zstandard,imagegen.audit,imagegen.image.layers"
+    packages = "docker,installer,jinja2,pydantic,requests,rich,uv,yaml,zstandard,imagegen.audit,imagegen.image.layers"
     program = f"import sys, imagegen.cli.build_command; print({packages.split(',')} & sys.modules.keys())"
     program = program.replace("[", "{").replace("]", "}")
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
@@ -113,6 +113,12 @@ def test_no_command_loads_what_others_do(command: str, packages: str) -> None:
 
 def test_what_makes_a_layout_needs_no_engine() -> None:
     program = "import sys, imagegen.app.assemble; print({'docker', 'requests'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_what_talks_to_an_engine_validates_no_files() -> None:
+    program = "import sys, imagegen.app.build, imagegen.run.engine; print({'pydantic', 'yaml'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 

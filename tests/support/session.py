@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from imagegen.app.session import Session
+from imagegen.core.compiled import ResultCache
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.progress import Progress, Quiet
@@ -22,6 +23,7 @@ def session_of(store: Store, settings: Settings, progress: Progress | None = Non
         settings_for=lambda _: settings,
         context_for=lambda _: Context(store, settings, progress or Quiet()),
         matrix=SimpleNamespace(gpus={}),
+        compiled=ResultCache(settings.store.parent / "compiled"),
         digest_of_inputs=lambda *_: None,
     )
     return cast("Session", found)

@@ -187,3 +187,13 @@ def test_a_result_of_another_class_is_an_error_of_the_program(tmp_path: Path) ->
     """What cannot be read again must not be written: it would be computed each time without notice."""
     with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):
         ResultCache(tmp_path).of("k", "s", [], lambda: lambda: None)
+
+
+def test_a_result_is_found_by_its_inputs_alone(tmp_path: Path) -> None:
+    results = ResultCache(tmp_path)
+    results.keep("k", "s", ["a"], (1, 2))
+    assert results.find("k", "s", ["a"]) == (1, 2)
+    assert [results.find("k", "s", inputs) for inputs in (["b"], [None])] == [None, None]
+    results.keep("k", "other", [None], 3)
+    assert results.find("k", "other", [None]) is None
+    assert ResultCache(None).find("k", "s", ["a"]) is None

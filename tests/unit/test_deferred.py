@@ -101,10 +101,11 @@ def test_instances_are_made_with_defaults_and_checked() -> None:
         base()
 
 
-def test_unpickling_and_reading_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [{}, {"kw_only": True}])
+def test_unpickling_and_reading_compile_nothing(options: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     content = pickle.dumps(Kept("a", (1,)))
 
-    @dataclass(frozen=True)
+    @dataclass(frozen=True, **options)
     class Fresh:
         """Not used yet."""
 
@@ -117,6 +118,19 @@ def test_unpickling_and_reading_compile_nothing(monkeypatch: pytest.MonkeyPatch)
     assert made.name == "a"
     with pytest.raises(TypeError):  # the first use
         hash(made)
+
+
+def test_fields_can_be_keywords_alone() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Fresh:
+        """Not used yet."""
+
+        size: int = 3
+        name: str
+
+    assert Fresh(name="a").size == 3
+    with pytest.raises(TypeError):
+        Fresh(3, "a")
 
 
 def test_pydantic_reads_such_a_class() -> None:

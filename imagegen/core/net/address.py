@@ -9,10 +9,11 @@ import ipaddress
 import netrc
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from imagegen.core.deferred import dataclass
 from imagegen.core.errors import FetchError
 from imagegen.core.text import redact
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from imagegen.core.deferred import dataclass
 from imagegen.core.oci import digest_of
 from imagegen.core.store.layout import DamagedError, Store
 from imagegen.core.types import Digest, Size

@@ -12,10 +12,10 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from imagegen.core.deferred import dataclass
 from imagegen.core.errors import FetchError, StoreError
 from imagegen.core.oci import (
     INDEX_FILE,

@@ -11,7 +11,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -20,6 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 from packaging.version import Version
 
 from imagegen.core.config import Settings, mirror_name
+from imagegen.core.deferred import dataclass
 from imagegen.core.errors import FetchError, LockError
 from imagegen.core.net.address import Page, file_path, is_file
 from imagegen.core.oci import MACHINES

@@ -7,10 +7,11 @@ import fnmatch
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from imagegen import incontainer
+from imagegen.core.deferred import dataclass
 from imagegen.core.errors import Location, UsageError
 from imagegen.core.text import did_you_mean
 from imagegen.core.types import Gpu

@@ -7,9 +7,9 @@ recipe would: so sources, commands and backend are in the lock, in the key of th
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import cache
 
+from imagegen.core.deferred import dataclass
 from imagegen.incontainer import PREFIX_BACKEND
 
 PREFIX = "/opt/venv"  # the environment: wheels, and their data, are installed there

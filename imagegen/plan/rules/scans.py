@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from packaging.version import Version
 
+from imagegen.core.deferred import dataclass
 from imagegen.core.text import counted
 from imagegen.plan.matrix.model import Rule
 from imagegen.plan.matrix.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict

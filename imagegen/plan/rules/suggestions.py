@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import combinations
 
 from packaging.version import Version
 
+from imagegen.core.deferred import dataclass
 from imagegen.plan.matrix.builds import Builds
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.metadata import ReleaseMetadata

@@ -10,12 +10,12 @@ one before it does. Source: pytorch's .github/scripts/generate_binary_build_matr
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from imagegen.core.deferred import dataclass
 from imagegen.core.types import parse_requirement
 from imagegen.plan.matrix.metadata import ReleaseMetadata
 from imagegen.plan.matrix.model import Rule

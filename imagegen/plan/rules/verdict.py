@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from imagegen.core.deferred import dataclass
 from imagegen.plan.matrix.model import Kind, PinOverride, Rule
 
 Answer = Literal["compatible", "incompatible", "unknown"]

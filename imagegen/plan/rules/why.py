@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+from imagegen.core.deferred import dataclass
 from imagegen.core.text import nearest
 from imagegen.plan.matrix.model import PinOverride, Rule
 from imagegen.plan.matrix.model_types import PACKAGES, Models
