@@ -36,10 +36,10 @@ def convert(store: Store, locked: LockedWheel, *, audit: bool) -> None:
     """Convert a wheel as `layers.layer.wheels_layer` does, without byte-code, and remove the result."""
     with open_locked(store, locked) as wheel, store.writer() as blob:
         files = installation(wheel, PYTHON)
-        watch = WheelScanner(store, locked, wheel, PYTHON) if audit else None
+        watch = WheelScanner(store, locked, wheel, files, PYTHON) if audit else None
         sink = LayerSink(blob)
         tar = TarWriter(sink.write)
-        for file in watch.over(files) if watch else files:
+        for file in watch.watched() if watch else files:
             tar.file(file.path, file.size, file.chunks(), executable=file.executable)
         tar.close()
         if watch:

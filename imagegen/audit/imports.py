@@ -13,7 +13,7 @@ from functools import lru_cache
 from packaging.requirements import InvalidRequirement, Requirement
 
 from imagegen.audit.api.exports import OPEN, Api, Module, is_package, module, module_name, with_namespaces
-from imagegen.audit.api.uses import RequiredName, requirements
+from imagegen.audit.api.uses import NameUse, RequiredName, called, required, tops_of, uses
 from imagegen.audit.catalogue import data
 from imagegen.audit.model import Finding, OptionalImport, Package, Severity, Subject, few, required_name
 
@@ -30,41 +30,46 @@ def providers() -> Mapping[str, str]:
 
 
 def starts(distribution: str) -> Mapping[str, Sequence[str]]:
-    """Return the modules that runs of a distribution import first, as `requirements` takes them; none for most."""
+    """Return the modules that runs of a distribution import first, as `required` takes them; none for most."""
     found: Mapping[str, Sequence[str]] = data("api")["users"].get(distribution, {})
     return found
 
 
 class ApiScanner:
-    """Collects the names of a distribution. Of most, nothing is compared: it `reads` none of their files."""
+    """Collects the names of a distribution. Of most, nothing is compared: it `reads` none of their files.
 
-    def __init__(self, distribution: str) -> None:
-        self._top, self._starts = providers().get(distribution), starts(distribution)
+    `paths` are all files of the distribution, relative to site-packages.
+    """
+
+    def __init__(self, distribution: str, paths: Sequence[str]) -> None:
+        self._top, self._starts, self._paths = providers().get(distribution), starts(distribution), paths
+        self._tops = tops_of(filter(self.reads, paths), self._starts)
         self._modules: dict[str, Module] = {}
-        self._sources: dict[str, bytes] = {}
+        self._read: list[str] = []
+        self._uses: list[NameUse] = []
 
     def reads(self, path: str) -> bool:
-        """Return whether the file at `path`, relative to site-packages, is to be added."""
+        """Return whether the file at `path` is to be added."""
         return bool((self._top or self._starts) and path.endswith(".py") and module_name(path))
 
     def add(self, path: str, source: bytes) -> None:
-        """Add a Python file. Of a provider, only its names are kept."""
+        """Read a Python file; its source is not kept."""
         name = module_name(path)
         if name and name.partition(".")[0] == self._top:
             self._modules[name] = module(source, name, package=is_package(path))
         if self._starts:
-            self._sources[path] = source
+            self._read.append(path)
+            self._uses += uses(path, source, self._tops, called(path, self._starts))
 
-    def exports(self, paths: Sequence[str]) -> dict[str, Module]:
-        """Return the modules by name; `paths` are all files of the distribution, compiled modules among them."""
-        names = (module_name(path) for path in paths if not path.endswith(".py"))
+    def exports(self) -> dict[str, Module]:
+        """Return the modules by name, compiled modules among them."""
+        names = (module_name(path) for path in self._paths if not path.endswith(".py"))
         compiled = {name: OPEN for name in names if name and self._top and name.partition(".")[0] == self._top}
         return with_namespaces(self._modules | compiled)
 
     def required_names(self) -> tuple[RequiredName, ...]:
         """Return the required names of other distributions, without keyword arguments: no signatures are kept."""
-        found = requirements(self._sources, self._starts) if self._starts else ()
-        return tuple(each for each in found if not each.keyword)
+        return tuple(each for each in required(self._read, self._uses, self._starts) if not each.keyword)
 
 
 def check(subject: Subject) -> Iterator[Finding]:

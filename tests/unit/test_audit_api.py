@@ -8,7 +8,7 @@ import itertools
 import sys
 import textwrap
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.audit.api import Api, RequiredName, exports, requirements
+from imagegen.audit.api import Api, RequiredName, exports
 from imagegen.audit.api.exports import LONGEST, Module, walk
 from imagegen.audit.api.signatures import Signatures, Source
-from imagegen.audit.api.uses import NameUse, uses
+from imagegen.audit.api.uses import NameUse, called, required, tops_of, uses
 
 NAMES = ("one", "two", "three")
 _NUMBERS = itertools.count()
@@ -462,6 +462,12 @@ SOURCES = {
     "user/patch.py": b"from engine import Patched",
     "user/unrelated.py": b"from engine import Unrelated",
 }
+
+
+def requirements(files: Mapping[str, bytes], starts: Mapping[str, Sequence[str]]) -> tuple[RequiredName, ...]:
+    tops = tops_of(files, starts)
+    used = [use for path, source in files.items() for use in uses(path, source, tops, called(path, starts))]
+    return required(files, used, starts)
 
 
 def test_requirements_are_those_of_the_files_that_run() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit import facts
-from imagegen.audit.api import Module, RequiredName, exports, requirements
+from imagegen.audit.api import Module, RequiredName, exports
 from imagegen.audit.collect import examine
 from imagegen.audit.model import (
     CodeGroup,
@@ -151,7 +151,11 @@ def test_who_changes_what_readers_say_raises_the_number_of_their_format(tmp_path
         "demo/__init__.py": b"from .a import *\nfrom vllm import LLM",
         "demo/a.py": b"def f():\n    import vllm.b",
     }
-    names = {"exports": exports(sources), "required_names": requirements(sources, {"vllm": ["demo", "demo.a"]})}
+    required = (
+        RequiredName("vllm.LLM", 1, "demo/__init__.py", 2, True),
+        RequiredName("vllm.b", 2, "demo/a.py", 2, False),
+    )
+    names = {"exports": exports(sources), "required_names": required}
     known = (Package("demo", "1.0", files, ("torch",), ("cp311-cp311-linux_x86_64",), **names), system)
     digest = hashlib.sha256(b"".join(zstandard.decompress(facts.packed(each)) for each in known)).hexdigest()
     assert (facts.FACTS_FORMAT, digest[:16]) == (8, "2db03b8c067f4a0a")

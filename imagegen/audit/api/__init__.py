@@ -5,6 +5,6 @@ import statement"; PEP 562 for a module's `__getattr__`.
 """
 
 from imagegen.audit.api.exports import Api, Module, exports
-from imagegen.audit.api.uses import RequiredName, requirements
+from imagegen.audit.api.uses import RequiredName
 
-__all__ = ["Api", "Module", "RequiredName", "exports", "requirements"]
+__all__ = ["Api", "Module", "RequiredName", "exports"]

@@ -388,20 +388,6 @@ class RequiredName:
     keyword: str = ""
 
 
-def requirements(files: Mapping[str, bytes], starts: Mapping[str, Sequence[str]]) -> tuple[RequiredName, ...]:
-    """Return what the sources of a package require of others, sorted; equal names once for each file.
-
-    Args:
-        files: paths below site-packages -> sources.
-        starts: the top-level name of another package ("vllm") -> the modules, as globs, that those import first who use
-            the package with that one. A module that only guarded imports lead to must be named in full, and so must one
-            of which they also call a function ("trl.scripts.vllm_serve:main").
-    """
-    tops = tops_of(files, starts)
-    used = [use for path, source in files.items() for use in uses(path, source, tops, called(path, starts))]
-    return required(files, used, starts)
-
-
 def called(path: str, starts: Mapping[str, Sequence[str]]) -> frozenset[str]:
     """Return the functions of the file at `path` that `starts` says are called."""
     references = (each.partition(":") for globs in starts.values() for each in globs)
@@ -416,7 +402,15 @@ def tops_of(paths: Iterable[str], starts: Mapping[str, Sequence[str]]) -> frozen
 def required(
     files: Iterable[str], used: Sequence[NameUse], starts: Mapping[str, Sequence[str]]
 ) -> tuple[RequiredName, ...]:
-    """Return the same as `requirements`, from the paths of the files and the uses in them."""
+    """Return what the Python files of a package require of others, sorted; equal names once for each file.
+
+    Args:
+        files: paths below site-packages.
+        used: the uses in them, of modules below `tops_of` these paths.
+        starts: the top-level name of another package ("vllm") -> the modules, as globs, that those import first who use
+            the package with that one. A module that only guarded imports lead to must be named in full, and so must one
+            of which they also call a function ("trl.scripts.vllm_serve:main").
+    """
     paths = {name: path for path in sorted(files) if path.endswith(".py") and (name := module_name(path))}
     graph = _Graph(paths, used)
     found: set[RequiredName] = set()

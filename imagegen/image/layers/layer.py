@@ -327,8 +327,8 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
                 # Before the layer is known: a layer in the store means that its files can be checked against others.
                 scan.remember(store, locked, files, lock.python)
                 scanned = recorded_blob(store, locked, lock.python)
-                watch = None if scanned else WheelScanner(store, locked, wheel, lock.python)
-                files = watch.over(files) if watch else files
+                watch = None if scanned else WheelScanner(store, locked, wheel, files, lock.python)
+                files = watch.watched() if watch else files
                 left = scan.left_out(lock, locked.name, (file.path for file in files))
                 own = [file for file in files if file.path not in left and not _shared(written, file, wheel)]
                 first = relocated(own, wheel, lock.python, prefix)

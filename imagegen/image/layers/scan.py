@@ -6,7 +6,7 @@ wheels of the stack: file-conflict overrides of the matrix, for one, are applied
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -37,20 +37,21 @@ SCANS = BlobCache("facts")
 
 
 class WheelScanner:
-    """Scans a wheel's files while another consumer reads them."""
+    """Scans a wheel's `files` while another consumer reads them."""
 
-    def __init__(self, store: Store, locked: LockedWheel, wheel: Wheel, python: str) -> None:
+    def __init__(
+        self, store: Store, locked: LockedWheel, wheel: Wheel, files: Sequence[InstalledFile], python: str
+    ) -> None:
         self._store, self._locked, self._wheel, self._python = store, locked, wheel, python
-        self._files: list[InstalledFile] = []
+        self._files = files
         self._found: dict[str, bytes] = {}  # path relative to site-packages -> what `facts.file_text` makes of its file
         self._modules = imports.optional_modules(wheel.requires)
         self._imports: dict[str, list[OptionalImport]] = {}  # by path
-        self._api = ApiScanner(locked.name)
         self._site = site_packages(python)
+        self._api = ApiScanner(locked.name, [relative(file.path, self._site) for file in files])
 
-    def over(self, files: Iterable[InstalledFile]) -> list[InstalledFile]:
-        """Return the same files, wrapped so that the bytes read by their consumer are scanned too."""
-        self._files += files
+    def watched(self) -> list[InstalledFile]:
+        """Return the files, wrapped so that the bytes read by their consumer are scanned too."""
         return [
             InstalledFile(file.path, file.size, file.executable, file.sha256, partial(self._seen, file))
             for file in self._files
@@ -72,7 +73,7 @@ class WheelScanner:
             tags=self._wheel.tags,
             licence=self._wheel.licence,
             optional_imports=tuple(each for path in sorted(self._imports) for each in self._imports[path]),
-            exports=self._api.exports(list(self._found)),
+            exports=self._api.exports(),
             required_names=self._api.required_names(),
         )
         packed = facts.packed_package(package, self._found)
@@ -115,8 +116,7 @@ def scan_wheel(store: Store, locked: LockedWheel, python: str) -> Package:
     if (found := recorded_scan(store, locked, python)) is not None:
         return found
     with store.explained(), open_locked(store, locked) as wheel:
-        watch = WheelScanner(store, locked, wheel, python)
-        watch.over(installation(wheel, python))
+        watch = WheelScanner(store, locked, wheel, installation(wheel, python), python)
         return facts.package(watch.finish())
 
 
