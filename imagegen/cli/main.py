@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import io
 import os
 import signal
@@ -90,6 +91,7 @@ def _prepare() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)
     os.umask(os.umask(0o077) | 0o002)  # the store is what other users of the machine must not write, whatever is asked
+    atexit.register(gc.freeze)  # the interpreter would look for cycles in all that is freed with the process
     last = -_GRACE
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - signal's signature
