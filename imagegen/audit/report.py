@@ -10,7 +10,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from imagegen import __version__
-from imagegen.audit import catalogue
+from imagegen.audit import finding_texts
 from imagegen.audit.model import Finding, Severity
 from imagegen.audit.torch_rule import Fit
 from imagegen.core.text import shown
@@ -67,7 +67,7 @@ class AuditReport:
             "elf_files": self.elf_files,
             "gpus": dict(self.gpus),
             "verdicts": [asdict(verdict) for verdict in self.verdicts],
-            "findings": [asdict(each) | {"title": catalogue.explain(each.id).title} for each in self.findings],
+            "findings": [asdict(each) | {"title": finding_texts.explain(each.id).title} for each in self.findings],
         }
 
 
@@ -140,7 +140,7 @@ def document(reports: Sequence[AuditReport], sources: Mapping[str, LockLocation]
 
 
 def _rule(name: str) -> dict[str, Any]:
-    entry = catalogue.explain(name)
+    entry = finding_texts.explain(name)
     return {
         "id": name,
         "shortDescription": {"text": entry.title},

@@ -15,7 +15,7 @@ import click
 from packaging.version import Version
 from rich.text import Text
 
-from imagegen.audit import catalogue
+from imagegen.audit import finding_texts
 from imagegen.audit.check import audit
 from imagegen.audit.model import Finding, Severity, Subject
 from imagegen.audit.report import AuditReport, LockLocation, PackageVerdict, Runs, by_package, document
@@ -181,7 +181,7 @@ def table(report: AuditReport, width: int, *, everything: bool, each_package: bo
     if explained:
         yield Text("what helps", style="bold")
         for name in explained:
-            yield from wrapped(f"{name}: {catalogue.explain(name).fix}", width, indent=2)
+            yield from wrapped(f"{name}: {finding_texts.explain(name).fix}", width, indent=2)
     if each_package:
         for verdict in report.verdicts:
             yield from wrapped(_verdict(verdict), width)
@@ -369,7 +369,7 @@ def _explain_text(
 
 def _explain(app: App, name: str, *, as_json: bool) -> None:
     """Print one entry of the catalogue, or without a name the titles of all."""
-    entries = {name: catalogue.explain(name)} if name else catalogue.catalogue()
+    entries = {name: finding_texts.explain(name)} if name else finding_texts.catalogue()
     if as_json:
         app.json({each: entry.model_dump(mode="json") for each, entry in entries.items()})
         return

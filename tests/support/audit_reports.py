@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imagegen.audit.catalogue import FindingText
+from imagegen.audit.finding_texts import FindingText
 from imagegen.audit.model import Finding, Severity
 from imagegen.audit.report import AuditReport, PackageVerdict, ordered
 from imagegen.audit.torch_rule import Fit

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.audit import catalogue
+from imagegen.audit import finding_texts
 from imagegen.audit.model import Severity
 from imagegen.core.errors import UsageError
 from tests.support import finding_ids
 
-AUDIT = Path(catalogue.__file__).parent
+AUDIT = Path(finding_texts.__file__).parent
 
 
 def test_every_id_has_an_entry_and_every_entry_an_id() -> None:
     ids = {name for path in sorted(AUDIT.rglob("*.py")) for name in finding_ids.of(path)}
-    assert ids == set(catalogue.catalogue())
+    assert ids == set(finding_texts.catalogue())
 
 
 def test_ids_are_followed_to_where_they_stand(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ class Notes:
 
 
 def test_entries_are_sentences_with_a_source() -> None:
-    for name, entry in catalogue.catalogue().items():
+    for name, entry in finding_texts.catalogue().items():
         assert not entry.title.endswith("."), name
         for text in (entry.meaning, entry.fix):
             assert text.endswith("."), (name, text)
@@ -59,12 +59,12 @@ def test_entries_are_sentences_with_a_source() -> None:
 
 
 def test_an_entry_is_found_by_its_id_and_a_near_one_is_offered() -> None:
-    assert catalogue.explain("unreadable").severity is Severity.WARNING
+    assert finding_texts.explain("unreadable").severity is Severity.WARNING
     with pytest.raises(UsageError) as failed:
-        catalogue.explain("unredable")
+        finding_texts.explain("unredable")
     assert failed.value.fix == 'did you mean "unreadable"?'
     with pytest.raises(UsageError) as failed:
-        catalogue.explain("")
+        finding_texts.explain("")
     assert failed.value.fix == "`imagegen audit --explain` lists all ids"
 
 
@@ -93,9 +93,9 @@ def test_what_is_wrong_with_entries_is_found(
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(catalogue, "_FOLDER", tmp_path)
+    monkeypatch.setattr(finding_texts, "_FOLDER", tmp_path)
     with pytest.raises(ValueError, match=re.escape(said)):
-        catalogue.catalogue.__wrapped__()
+        finding_texts.catalogue.__wrapped__()
 
 
 HEAD = """\
@@ -109,7 +109,7 @@ imagegen/audit/data/findings.
 
 
 def page() -> str:
-    entries = catalogue.catalogue()
+    entries = finding_texts.catalogue()
     rows = "".join(
         f"| [{name}](#{name}) | {entry.severity} | {plain(entry.title)} |\n" for name, entry in entries.items()
     )

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.audit import catalogue
+from imagegen.audit import finding_texts
 from imagegen.audit.model import Finding, Severity
 from imagegen.audit.report import LockLocation, by_package, document, joined_reports, ordered
 from imagegen.cli.audit_command import table
@@ -27,7 +27,7 @@ LOCK = LockLocation("locks/hopper-vllm-cu130-py311.toml", {"vllm 0.11.0": 722, "
 
 @pytest.fixture(autouse=True)
 def _catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "catalogue", lambda: ENTRIES)
+    monkeypatch.setattr(finding_texts, "catalogue", lambda: ENTRIES)
 
 
 def test_the_reports_of_environments_are_one() -> None:

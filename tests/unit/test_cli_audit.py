@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.audit.catalogue import catalogue
+from imagegen.audit.finding_texts import catalogue
 from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, Subject
 from imagegen.cli.audit_command import lock_source
 from imagegen.image.inventory import subjects as installed
