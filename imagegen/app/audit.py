@@ -108,7 +108,7 @@ def refused_keywords(session: Session, subject: Subject) -> Iterator[RefusedKeyw
     """
     installed = {each.name: public for each in subject.packages if (public := _public(each.version))}
     for package in api.names(session.matrix_directories):
-        found = api.load(session.matrix_directories, package) if package in installed else None
+        found = session.api_names(package) if package in installed else None
         if found is None or not _was_read(found, package, installed):
             continue
         for each in found.names:

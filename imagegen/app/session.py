@@ -31,6 +31,7 @@ from imagegen.core.text import counted
 from imagegen.plan import lock, matrix
 from imagegen.plan import rules as compatibility
 from imagegen.plan.matrix import api, metadata, scans
+from imagegen.plan.matrix.api import PackageNames
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import Cell, Rule
 
@@ -143,6 +144,10 @@ class Session:
         users = [name for name in api.names(self.matrix_directories) if name in asked]
         every = (self._compiled("api-rules", name, partial(api_rules, self.matrix_directories, name)) for name in users)
         return [rule for rules in every for rule in rules if rule.packages <= asked]
+
+    def api_names(self, package: str) -> PackageNames | None:
+        """Return the names that a package shares with others; None where none were harvested. Raises MatrixError."""
+        return self._compiled("api-names", package, lambda: api.load(self.matrix_directories, package))
 
     @cached_property
     def metadata(self) -> MetadataCache:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import yaml
-from pydantic import AfterValidator, Field, TypeAdapter
 
 from imagegen.audit.model import Severity
 from imagegen.core.errors import UsageError
-from imagegen.core.strict import Strict
 from imagegen.core.text import did_you_mean, unprintable
-from imagegen.core.types import Name
 
 _FOLDER = Path(__file__).parent / "data" / "findings"
+_ID = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
 
 
 def _line(text: str) -> str:
@@ -29,20 +29,26 @@ def _line(text: str) -> str:
     return line
 
 
-_Text = Annotated[str, AfterValidator(_line)]
-
-
-class FindingText(Strict):
+@dataclass(frozen=True)
+class FindingText:
     """The explanation of one finding id. Each text is one line."""
 
-    severity: Annotated[Severity, Field(strict=False)]  # text in YAML; the usual one; a finding says its own
-    title: _Text  # a few words, without a full stop
-    meaning: _Text
-    fix: _Text
-    source: _Text  # where it is known from, with a date where that is a page
+    severity: Severity  # the usual one; a finding says its own
+    title: str  # a few words, without a full stop
+    meaning: str
+    fix: str
+    source: str  # where it is known from, with a date where that is a page
 
 
-_FILE = TypeAdapter(dict[Name, FindingText])
+def _entry(name: str, found: Mapping[str, str]) -> FindingText:
+    """Return the entry of an id, of its fields in the file. Raises ValueError."""
+    if not _ID.fullmatch(name):
+        raise ValueError(f"{name} is no id")
+    names = [each.name for each in fields(FindingText)]
+    if sorted(found) != sorted(names):
+        raise ValueError(f"{name} has the fields {', '.join(found)}, and must have {', '.join(names)}")
+    texts = {each: _line(found[each]) for each in names[1:]}
+    return FindingText(Severity(found["severity"]), **texts)
 
 
 def explain(name: str) -> FindingText:
@@ -59,12 +65,15 @@ def catalogue() -> Mapping[str, FindingText]:
     """Return all entries by id, sorted. They are shipped, so an invalid one is a bug: a ValueError."""
     entries: dict[str, FindingText] = {}
     for path in sorted(_FOLDER.glob("*.yaml")):
-        found = _FILE.validate_python(_read(path))
+        found = {name: _entry(name, each) for name, each in _read(path).items()}
         if twice := entries.keys() & found.keys():
             raise ValueError(f"{path.name}: {', '.join(sorted(twice))} is in another file too")
         entries |= found
     return dict(sorted(entries.items()))
 
 
-def _read(path: Path) -> Any:
-    return yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader) or {}
+def _read(path: Path) -> dict[str, Any]:
+    found = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader) or {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{path.name} is no mapping")  # noqa: TRY004 - as for all that is wrong with a file
+    return found

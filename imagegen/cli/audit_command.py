@@ -8,7 +8,7 @@ import os
 import re
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
@@ -371,7 +371,7 @@ def _explain(app: App, name: str, *, as_json: bool) -> None:
     """Print one entry of the catalogue, or without a name the titles of all."""
     entries = {name: finding_texts.explain(name)} if name else finding_texts.catalogue()
     if as_json:
-        app.json({each: entry.model_dump(mode="json") for each, entry in entries.items()})
+        app.json({each: asdict(entry) for each, entry in entries.items()})
         return
     for each, entry in entries.items():
         app.out.print(f"{each} ({entry.severity}): {entry.title}", soft_wrap=True)

@@ -126,6 +126,14 @@ def test_what_talks_to_an_engine_validates_no_files() -> None:
     assert done.stdout == "set()\n"
 
 
+def test_what_audits_a_cell_validates_no_files_and_compiles_no_wheels() -> None:
+    modules = "imagegen.cli.audit_command, imagegen.app.audit, imagegen.app.assemble, imagegen.image.inventory.subjects"
+    unused = {"pydantic", "jinja2", "imagegen.wheels.builds.compile", "imagegen.wheels.resolve.lock"}
+    program = f"import sys, {modules}; print({unused} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
 def test_the_chain_of_an_import_is_named(shared: Path) -> None:
     chains, code = imported("show cpu-grpo --size", shared / "cache")
     assert code == 0

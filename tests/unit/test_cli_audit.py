@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,7 @@ def test_an_id_is_explained(run: Run) -> None:
     expected = [f"unreadable ({entry.severity}): {entry.title}", f"  {entry.meaning}", f"  what helps: {entry.fix}"]
     assert (ended.code, ended.out.splitlines()) == (0, [*expected, f"  source: {entry.source}"])
     (found,) = json.loads(run("audit", "--explain", "unreadable", "--json").out).items()
-    assert found == ("unreadable", {**entry.model_dump(), "severity": entry.severity.value})
+    assert found == ("unreadable", {**asdict(entry), "severity": entry.severity.value})
 
 
 def test_without_an_id_all_are_listed(run: Run) -> None:

@@ -11,9 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Annotated, Any, ClassVar
-
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from imagegen.core.errors import TrustError
 from imagegen.core.oci import (
@@ -37,6 +35,9 @@ from imagegen.image.layers.wheel import PREFIX
 from imagegen.plan.lock import dumps_attached, inputs_hash
 from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock, main_versions, title
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 MAX_DOCUMENT = 4 << 20  # bytes: the flagship's, with 249 wheels, has under 100 000
 _MAX_FACTS = 10_000
@@ -62,15 +63,15 @@ class ChunkedBlobs:
 class LayersDocument:
     """A LAYERS document. Digests and keys are "sha256:...", `layers` from the bottom up."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
 
     inputs: Digest  # inputs hash of the lock
     lock: Digest  # digest of the lock as `lock.dumps_attached` writes it: of the LOCK document
     image: Digest  # digest of the image's manifest
     codec: PrintableName  # of the layers that imagegen made
     base: Digest  # key of the base
-    layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=MAX_LAYERS)]
-    facts: Annotated[Mapping[Digest, Digest], Field(max_length=_MAX_FACTS)]  # key of facts -> digest of their bytes
+    layers: tuple[Layer, ...]
+    facts: Mapping[Digest, Digest]  # key of facts -> digest of their bytes
     gzip: CompressedBlobs | None = None
     chunked: ChunkedBlobs | None = None
 
@@ -126,12 +127,18 @@ def read_description(data: bytes) -> LayersDocument:
     """Parse a LAYERS document. Raises TrustError for one that no imagegen has written."""
     if len(data) > MAX_DOCUMENT:
         raise _malformed(f"it has {len(data)} bytes, and at most {MAX_DOCUMENT} are read")
+    from pydantic import ValidationError  # late, here and below: few commands read such a document
+
     try:
         said = _adapter().validate_json(data)
     except ValidationError as invalid:
         first = invalid.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise _malformed(f"{place}: {first['msg']}" if place else first["msg"]) from invalid
+    if not 0 < len(said.layers) <= MAX_LAYERS:
+        raise _malformed(f"layers: it has {len(said.layers)}, and an image has 1 to {MAX_LAYERS}")
+    if len(said.facts) > _MAX_FACTS:
+        raise _malformed(f"facts: it has {len(said.facts)}, and at most {_MAX_FACTS} are read")
     keys = {layer.key for layer in said.layers}
     if len(keys) != len(said.layers):
         raise _malformed("two of its layers have one key")
@@ -145,6 +152,8 @@ def read_description(data: bytes) -> LayersDocument:
 
 @cache
 def _adapter() -> TypeAdapter[LayersDocument]:
+    from pydantic import TypeAdapter
+
     return TypeAdapter(LayersDocument)
 
 

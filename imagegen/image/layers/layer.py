@@ -30,7 +30,6 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, BinaryIO
 
 import zstandard
-from pydantic import Field
 
 from imagegen.core.errors import SandboxError, WheelError
 from imagegen.core.oci import ZSTD_TYPE, LayerDescriptor
@@ -38,7 +37,7 @@ from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache, Cache, StoredBlob
 from imagegen.core.store.layout import BlobWriter
-from imagegen.core.types import Digest, Size
+from imagegen.core.types import Digest, Size, string
 from imagegen.image.inputs import libpython_link
 from imagegen.image.layers import loader, scan
 from imagegen.image.layers.plan import (
@@ -285,7 +284,7 @@ class Compiler:
 
 # Making one layer: the venv's skeleton, a set of wheels, the support files, or the base's file tree.
 
-PrintableName = Annotated[str, Field(pattern=r"^[ -~]{1,200}\z")]
+PrintableName = Annotated[str, string("[ -~]+", 200)]
 
 
 @dataclass(frozen=True)
