@@ -198,6 +198,36 @@ def test_what_broke_off_goes_on(keeps: str, method: str, registry: Writable, sto
     assert begun == (3 if keeps == "gone" else 1)
 
 
+@pytest.mark.fault(
+    "Network",
+    "a registry stalls in the middle of an upload",
+    "after the time limit the upload goes on where it stopped",
+)
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+def test_a_registry_that_stalls_in_an_upload(method: str, registry: Writable, store: Store) -> None:
+    over = threading.Event()
+    stalled: list[str] = []
+
+    def stall(handler: BaseHTTPRequestHandler) -> bool:
+        if stalled or handler.command != method:
+            return False
+        stalled.append(handler.path)
+        handler.rfile.read(1000)
+        over.wait(10)
+        handler.close_connection = True
+        return True
+
+    registry.faults.append(stall)
+    pushing = target(registry)
+    pushing._sender = Sender(pushing._client, silence=0.5)
+    try:
+        assert pushing.upload(BLOB, store, Meter()) == "sent"
+    finally:
+        over.set()
+    assert stalled and registry.documents[PLACE][1] == DATA
+    assert [method for method, _ in registry.requested].count("POST") == 1
+
+
 def test_little_is_sent_twice(registry: Writable, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload, "_PIECE", len(DATA) + 1)
     registry.faults.append(dropping(len(DATA) - 1000, "PUT"))
