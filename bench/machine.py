@@ -8,10 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 DAEMONS = {"dockerd", "containerd", "buildkitd"}
 
@@ -21,13 +22,15 @@ class Cost:
     """The cost of one run. `peak` is the process tree's memory in bytes (PSS: shared pages once); 0 without
     measurement.
 
-    `cpu` is the processor time in seconds of the processes of the block that have ended; `engine` that of Docker's
-    daemons, with the processes of theirs that have ended. `received` and `written` are bytes of the whole machine (the
-    default route's interface, all disks): engine and containers are in them, and so is whatever else runs beside.
+    `cpu` is the processor time in seconds of the processes of the block that have ended; with measurement, that of
+    sandboxed processes is in it (`sandboxed` alone). `engine` is that of Docker's daemons, with the processes of
+    theirs that have ended. `received` and `written` are bytes of the whole machine (the default route's interface, all
+    disks): engine and containers are in them, and so is whatever else runs beside.
     """
 
     seconds: float = 0.0
     cpu: float = 0.0
+    sandboxed: float = 0.0
     engine: float = 0.0
     peak: int = 0
     received: int = 0
@@ -54,6 +57,7 @@ def run(
         said = process.communicate()[1]
     if watch:
         watcher.join()
+        cost.cpu += cost.sandboxed
     if process.returncode:
         sys.exit(f"{' '.join(map(str, command))}: exit code {process.returncode}\n{said}")
     return cost, said
@@ -73,20 +77,53 @@ def metered() -> Iterator[Cost]:
 
 
 def _watch(process: subprocess.Popen[str], cost: Cost) -> None:
+    sandboxed: dict[int, float] = {}
     while process.poll() is None:
-        cost.peak = max(cost.peak, _memory(process.pid))
+        tree = _tree(process.pid)
+        cost.peak = max(cost.peak, _memory(tree))
+        sandboxed |= _sandboxed(tree)
         time.sleep(0.1)
+    cost.sandboxed = sum(sandboxed.values())
 
 
-def _memory(pid: int) -> int:
+def _memory(pids: Iterable[int]) -> int:
     total = 0
-    for each in _tree(pid):
+    for each in pids:
         try:
             rollup = Path(f"/proc/{each}/smaps_rollup").read_text()
         except OSError:
             continue
         total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) * 1024
     return total
+
+
+def _sandboxed(pids: Iterable[int]) -> dict[int, float]:
+    """Return the processor time, in seconds, of those of the processes that bubblewrap started.
+
+    It ends without waiting for them, so that the time of none of them counts as that of its parent.
+    """
+    found = {pid: stat for pid in pids if (stat := _stat(Path(f"/proc/{pid}/stat")))}
+    inside = {pid for pid, stat in found.items() if stat.parent in found and found[stat.parent].name == "bwrap"}
+    return {pid: found[pid].seconds for pid in inside if found[pid].name != "bwrap"}
+
+
+class _Stat(NamedTuple):
+    """A process; `seconds` are of processor time, with that of its ended children (proc(5): stat)."""
+
+    name: str
+    parent: int
+    seconds: float
+
+
+def _stat(path: Path) -> _Stat | None:
+    """Return what the file says; None where the process has ended."""
+    try:
+        name, _, rest = path.read_text().partition("(")[2].rpartition(")")
+    except OSError:
+        return None
+    fields = rest.split()
+    ticks = sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+    return _Stat(name, int(fields[1]), ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def _tree(pid: int) -> list[int]:
@@ -106,16 +143,9 @@ def _children() -> float:
 
 
 def _daemons() -> float:
-    """Return the processor time of Docker's daemons and of their ended descendants, in seconds (proc(5): stat)."""
-    ticks = 0
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, _, rest = path.read_text().partition("(")[2].rpartition(")")
-        except OSError:  # it has ended
-            continue
-        if name in DAEMONS:
-            ticks += sum(map(int, rest.split()[11:15]))  # utime, stime, cutime, cstime
-    return ticks / os.sysconf("SC_CLK_TCK")
+    """Return the processor time of Docker's daemons and of their ended descendants, in seconds."""
+    found = filter(None, map(_stat, Path("/proc").glob("[0-9]*/stat")))
+    return sum(each.seconds for each in found if each.name in DAEMONS)
 
 
 def _received() -> int:

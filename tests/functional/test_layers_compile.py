@@ -96,13 +96,6 @@ def test_what_does_not_compile_has_no_byte_code(compiler: Compiler, source: byte
     assert compiler.submit([("/opt/venv/bad.py", source), GOOD]).result() == [b"", *alone]
 
 
-def test_workers_end_by_themselves(compiler: Compiler) -> None:
-    """The processor time of a process that is killed with its sandbox counts for none of its ancestors."""
-    compiler.submit([GOOD]).result()
-    compiler.__exit__()
-    assert [process.returncode for process in compiler._processes] == [0]
-
-
 @pytest.mark.parametrize(
     "source",
     [
