@@ -19,7 +19,7 @@ import zstandard
 from imagegen.app import audit as image
 from imagegen.audit import check, collect
 from imagegen.audit.model import Severity, Subject
-from imagegen.core import oci as tar
+from imagegen.core import layer_tar
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.oci import Platform
@@ -164,7 +164,7 @@ def test_bombs_are_refused(tar: bytes, why: str, tmp_path: Path, monkeypatch: py
 )
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])
 def test_a_layer_that_unpacks_without_end_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tar, "_SMALL", 1 << 20)
+    monkeypatch.setattr(layer_tar, "_SMALL", 1 << 20)
     blob = packed(kind, bytes(64 << 20))
     plain = stream.Plain(io.BytesIO(blob))
     with pytest.raises(FetchError):

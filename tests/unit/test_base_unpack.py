@@ -16,7 +16,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.core import oci as tar
+from imagegen.core import layer_tar
 from imagegen.core.errors import BaseError
 from imagegen.core.oci import LayerDescriptor
 from imagegen.core.store import Store
@@ -146,7 +146,7 @@ def test_bombs_are_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_layer_that_unpacks_without_end_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tar, "_SMALL", 1 << 20)
+    monkeypatch.setattr(layer_tar, "_SMALL", 1 << 20)
     layer = kept(store, packed(file("a")) + bytes(4 << 20))
     with raises("base-layer-too-large"):
         verify(layer, store)
