@@ -150,12 +150,13 @@ class _Here:
             yield file.url
 
     def _wheel(self, wheel: LockedWheel) -> Iterator[str]:
-        if self.store.has(wheel.file.digest):
-            return
+        file = wheel.fetched
+        if (not wheel.sdist and self._is_served(file.index)) or self.store.has(wheel.file.digest):
+            return  # nearly all wheels of all locks are served: the store is not asked of those
         if wheel.sdist:
             yield from self._source(wheel.sdist)
-        elif not self._is_served(wheel.fetched.index) and not self._linked(wheel.fetched.filename):
-            yield wheel.fetched.url or f"index {wheel.fetched.index}: {wheel.fetched.filename}"
+        elif not self._linked(file.filename):
+            yield file.url or f"index {file.index}: {file.filename}"
 
     def _source(self, sdist: LockedSdist | LockedBuild) -> Iterator[str]:
         file = sdist.source if isinstance(sdist, LockedBuild) else sdist.file
