@@ -47,7 +47,8 @@ key_option = click.option(
     default="zstd",
     show_default=True,
     help="gzip is for registries and runtimes without zstd; of zstd:chunked, Podman and CRI-O fetch only the files "
-    "that they lack. Their tags end in -gzip and -chunked.",
+    "that they lack; zstd:stargz is mounted by containerd's stargz-snapshotter before it is pulled. Their tags end in "
+    "-gzip, -chunked and -stargz.",
 )
 @platform_option
 @builder_option

@@ -387,7 +387,9 @@ def test_layers_of_a_sibling_are_linked(team: Team, engines: Engines, monkeypatc
     assert published.pushed.sent.blobs == 2, "its own config and support"
 
 
-@pytest.mark.parametrize(("compression", "suffix"), [("gzip", "-gzip"), ("zstd:chunked", "-chunked")])
+@pytest.mark.parametrize(
+    ("compression", "suffix"), [("gzip", "-gzip"), ("zstd:chunked", "-chunked"), ("zstd:stargz", "-stargz")]
+)
 def test_another_compression_has_tags_of_its_own(
     team: Team, engines: Engines, compression: Compression, suffix: str
 ) -> None:

@@ -58,7 +58,7 @@ class Hub:
 
 
 @contextmanager
-def serving(programs: Path, root: Path, *, read_only: bool = False) -> Iterator[Hub]:
+def serving(programs: Path, root: Path, *, read_only: bool = False, anonymous: bool = False) -> Iterator[Hub]:
     """A registry that keeps its data below `root`; `programs` is where the package is unpacked."""
     root.mkdir(exist_ok=True)
     with socket.socket() as found:
@@ -73,8 +73,9 @@ def serving(programs: Path, root: Path, *, read_only: bool = False) -> Iterator[
             "maintenance": {"readonly": {"enabled": read_only}},
         },
         "http": {"addr": host, "secret": "s"},
-        "auth": {"htpasswd": {"realm": "tests", "path": str(root / "htpasswd")}},
     }
+    if not anonymous:
+        configuration["auth"] = {"htpasswd": {"realm": "tests", "path": str(root / "htpasswd")}}
     (root / "config.yml").write_text(json.dumps(configuration))
     command = [str(programs / "usr/bin/docker-registry"), "serve", str(root / "config.yml")]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

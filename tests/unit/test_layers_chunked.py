@@ -88,14 +88,17 @@ def tars(draw: Any) -> bytes:
 
 
 class Read:
-    """A blob, read by its footer as a client reads it by the annotations."""
+    """A blob, read by its first footer as Podman reads it by the annotations, and by its last as stargz-snapshotter."""
 
     def __init__(self, blob: bytes) -> None:
         self.blob = blob
-        *numbers, magic = struct.unpack("<7Q8s", blob[-64:])
+        *self.stargz, stargz_magic = struct.unpack("<4Q8s", blob[-40:])
+        assert (stargz_magic, struct.unpack("<2L", blob[-48:-40])) == (b"GnUlInUx", (0x184D2A50, 40))
+        *numbers, magic = struct.unpack("<7Q8s", blob[:-48][-64:])
         self.table_at, self.table_size, self.table_unpacked, self.version, *self.split_at = numbers
         assert magic == b"GNUlInUx"
-        self.document = json.loads(self._skippable(self.table_at, self.table_size, self.table_unpacked))
+        self.table = self._skippable(self.table_at, self.table_size, self.table_unpacked)
+        self.document = json.loads(self.table)
         split = self._skippable(*self.split_at)
         self.lines = [json.loads(line) for line in split.splitlines()]
         self.split_digest = digest_of(blob[self.split_at[0] :][: self.split_at[1]])
@@ -151,6 +154,8 @@ def test_any_tar_comes_out_as_it_was(tar: bytes) -> None:
     )  # fmt: skip
     assert contents.digest == digest_of(blob[read.table_at :][: read.table_size])
     assert read.document["version"] == read.version == 1
+    assert read.stargz == [read.table_at, read.table_size, read.table_unpacked, 1]
+    assert contents.unpacked_digest == digest_of(read.table)
     assert read.document["tarSplitDigest"] == read.split_digest
     with tarfile.open(fileobj=io.BytesIO(tar)) as theirs:
         expected = {each.name: theirs.extractfile(each).read() for each in theirs if each.isreg() and each.size}  # type: ignore[union-attr]

@@ -15,7 +15,7 @@ from imagegen.core.errors import TrustError
 from imagegen.core.oci import GZIP_TYPE, ZSTD_TYPE
 from imagegen.core.store.cache import StoredBlob
 from imagegen.image.layers import Layer
-from imagegen.image.layers.chunked import CHUNKED, ChunkedBlob, SkippableFrame, TableOfContents
+from imagegen.image.layers.chunked import CHUNKED, CHUNKED_LAYERS, ChunkedBlob, SkippableFrame, TableOfContents
 from imagegen.image.layers.image import (
     MAX_DOCUMENT,
     ChunkedBlobs,
@@ -42,7 +42,7 @@ def documents(draw: Callable[[st.SearchStrategy[Any]], Any]) -> LayersDocument:
     others = {key: StoredBlob(draw(DIGESTS), draw(SIZES)) for key in keys if draw(st.booleans())}
     packed = draw(st.none() | st.just(CompressedBlobs(GZIP, others)))
     frames = st.builds(SkippableFrame, SIZES, SIZES, SIZES)
-    tables = st.builds(ChunkedBlob, DIGESTS, SIZES, st.builds(TableOfContents, DIGESTS, frames, frames))
+    tables = st.builds(ChunkedBlob, DIGESTS, SIZES, st.builds(TableOfContents, DIGESTS, DIGESTS, frames, frames))
     chunked = draw(st.none() | st.just(ChunkedBlobs(CHUNKED, {key: draw(tables) for key in others})))
     facts = draw(st.dictionaries(DIGESTS, DIGESTS, max_size=3))
     texts = (draw(each) for each in (DIGESTS, DIGESTS, DIGESTS, NAMES, DIGESTS))
@@ -58,7 +58,7 @@ def test_what_is_written_is_read(said: LayersDocument) -> None:
 def sample() -> LayersDocument:
     layer = Layer(ZSTD_TYPE, ONE, 7, ONE, "torch", ONE, 9)
     gzip = CompressedBlobs(GZIP, {ONE: StoredBlob(TWO, 8)})
-    contents = TableOfContents(ONE, SkippableFrame(1, 2, 3), SkippableFrame(4, 5, 6))
+    contents = TableOfContents(ONE, TWO, SkippableFrame(1, 2, 3), SkippableFrame(4, 5, 6))
     chunked = ChunkedBlobs(CHUNKED, {ONE: ChunkedBlob(TWO, 8, contents)})
     return LayersDocument(ONE, TWO, ONE, CODEC, ONE, (layer,), {ONE: TWO}, gzip, chunked)
 
@@ -71,7 +71,9 @@ def test_layers_of_another_codec_are_not_reused() -> None:
     assert replace(said, codec="zstd 1.4").layers_by_key == {}
     layer = said.layers[0]
     assert said.recompressed_by_key("gzip") == {ONE: replace(layer, digest=TWO, size=8, media_type=GZIP_TYPE)}
-    assert said.recompressed_by_key("zstd:chunked") == {ONE: said.chunked.layers[ONE].as_layer(layer)}
+    for compression in CHUNKED_LAYERS:
+        found = said.chunked.layers[ONE].as_layer(layer, compression)
+        assert said.recompressed_by_key(compression) == {ONE: found}
     assert said.recompressed_by_key("zstd") == {}
     older = replace(said, gzip=replace(said.gzip, codec="zlib 2"), chunked=replace(said.chunked, codec="zstd 1.4"))
     for document in (older, replace(said, gzip=None, chunked=None)):

@@ -79,7 +79,7 @@ def test_two_cells_of_an_image_never_share_a_tag(cells: list[dict[str, str]], co
 )
 def test_mutable_tags(changed: dict[str, str], channel: str, mutable: tuple[str, ...]) -> None:
     assert tags(subject({**DEFAULTS, **changed}, channel=channel)).mutable == mutable
-    for compression, suffix in (("gzip", "-gzip"), ("zstd:chunked", "-chunked")):
+    for compression, suffix in (("gzip", "-gzip"), ("zstd:chunked", "-chunked"), ("zstd:stargz", "-stargz")):
         packed = tags(subject({**DEFAULTS, **changed}, channel=channel, compression=compression))
         assert packed.mutable == tuple(f"{tag}{suffix}" for tag in mutable)
 

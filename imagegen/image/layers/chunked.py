@@ -1,7 +1,8 @@
 """Layers in the form zstd:chunked: each file in frames of its own, and a table of contents behind them.
 
-A client that knows the form (Podman, CRI-O) fetches the table and then only the files and chunks that it lacks; for all
-others the blob is a layer like others, since skippable frames hold nothing of the tar:
+A client that knows the form fetches the table and then only the files and chunks that it lacks (Podman, CRI-O) or that
+a container reads (stargz-snapshotter of containerd); for all others the blob is a layer like others, since skippable
+frames hold nothing of the tar:
 
     frame     headers of the tar up to the first file with contents
     frame...  the contents of that file: one frame for every CHUNK bytes
@@ -9,11 +10,16 @@ others the blob is a layer like others, since skippable frames hold nothing of t
     skippable table of contents: JSON, compressed
     skippable tar-split: every byte of the tar that is no file's contents, from which a client makes the tar again
     skippable footer: where the two are
+    skippable footer that stargz-snapshotter reads: where the table is
 
-The manifest names the table's digest and place in annotations; a client that verifies it needs no other digest of the
-blob. Sources, read 2026-11-25: RFC 8878, section 3.1.2 (skippable frames); github.com/containers/storage at 83cf5746,
+The manifest names the table's digest in an annotation; a client that verifies the table needs no other digest of the
+blob. containers/storage (Podman, CRI-O) reads its own annotations and rejects a manifest with another one, which
+stargz-snapshotter reads: an image as zstd:stargz has the blobs of zstd:chunked and another manifest.
+
+Sources, read 2026-11-26: RFC 8878, section 3.1.2 (skippable frames); github.com/containers/storage at 83cf5746,
 pkg/chunked (the table's fields, footer and annotations; the client's checks, which are stricter than the form);
-github.com/vbatts/tar-split at ced2b07a, tar/storage and tar/asm (the JSON of tar-split, and its CRC-64).
+github.com/containerd/stargz-snapshotter at v0.12.0 and 7cf47cba, estargz/zstdchunked and fs/fs.go (its footer and
+annotation); github.com/vbatts/tar-split at ced2b07a, tar/storage and tar/asm (the JSON of tar-split, and its CRC-64).
 """
 
 from __future__ import annotations
@@ -23,6 +29,7 @@ import hashlib
 import json
 import struct
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
@@ -33,21 +40,23 @@ from imagegen.core.layer_tar import Bounded, members
 from imagegen.core.oci import digest_of
 from imagegen.core.store.cache import StoredBlob
 from imagegen.core.store.layout import BlobWriter
-from imagegen.core.types import Digest, Size
+from imagegen.core.types import Compression, Digest, Size
 from imagegen.image.layers.layer import Layer
 
 LEVEL = 3
 TABLE_LEVEL = 9  # of table and tar-split
 CHUNK = 4 << 20  # bytes of a file's contents that one frame holds at most
 CHUNKED = (
-    f"zstd:chunked {'.'.join(str(part) for part in zstandard.ZSTD_VERSION)} level {LEVEL} chunks of {CHUNK >> 20} MiB "
-    f"(zstandard {zstandard.__version__})"
+    f"zstd:chunked {'.'.join(str(part) for part in zstandard.ZSTD_VERSION)} level {LEVEL} chunks of {CHUNK >> 20} MiB, "
+    f"two footers (zstandard {zstandard.__version__})"
 )
 
 _ANNOTATION = "io.github.containers.zstd-chunked."
+_STARGZ_ANNOTATION = "containerd.io/snapshot/stargz/toc.digest"
 _VERSION = 1  # of the table; it is also the type of a table that the footer and an annotation name
 _SKIPPABLE = 0x184D2A50
 _MAGIC = b"GNUlInUx"
+_STARGZ_MAGIC = b"GnUlInUx"
 _XATTR = "SCHILY.xattr."  # prefix of the pax records that hold extended attributes
 _READ = 1 << 20
 _TYPES = {
@@ -76,20 +85,26 @@ class SkippableFrame:
 
 @dataclass(frozen=True)
 class TableOfContents:
-    """The place of a layer's table of contents and tar-split, and the digest of the compressed table."""
+    """The place of a layer's table of contents and tar-split; the table's digest, compressed and uncompressed."""
 
     digest: Digest
+    unpacked_digest: Digest
     table: SkippableFrame
     tar_split: SkippableFrame
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Return the annotations of the layer's descriptor."""
+        """Return the annotations of the layer's descriptor that containers/storage reads."""
         return {
             f"{_ANNOTATION}manifest-checksum": self.digest,
             f"{_ANNOTATION}manifest-position": f"{self.table}:{_VERSION}",
             f"{_ANNOTATION}tarsplit-position": str(self.tar_split),
         }
+
+    @property
+    def stargz_annotations(self) -> dict[str, str]:
+        """Return the annotations of the layer's descriptor that containerd passes to stargz-snapshotter."""
+        return {_STARGZ_ANNOTATION: self.unpacked_digest}
 
 
 @dataclass(frozen=True)
@@ -98,10 +113,10 @@ class ChunkedBlob(StoredBlob):
 
     contents: TableOfContents
 
-    def as_layer(self, layer: Layer) -> ChunkedLayer:
-        """Return `layer` with this blob, which unpacks to the same bytes."""
+    def as_layer(self, layer: Layer, compression: Compression) -> ChunkedLayer:
+        """Return `layer` with this blob, which unpacks to the same bytes; `compression` is one of CHUNKED_LAYERS."""
         fields = vars(layer) | {"digest": self.digest, "size": self.size}
-        return ChunkedLayer(**fields, contents=self.contents)
+        return CHUNKED_LAYERS[compression](**fields, contents=self.contents)
 
 
 @dataclass(frozen=True)
@@ -118,6 +133,18 @@ class ChunkedLayer(Layer):
     def as_dict(self) -> dict[str, Any]:
         """Return the descriptor with its annotations."""
         return super().as_dict() | {"annotations": self.contents.annotations}
+
+
+@dataclass(frozen=True)
+class StargzLayer(ChunkedLayer):
+    """A layer in the form zstd:chunked, in a manifest for stargz-snapshotter."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the descriptor with its annotations."""
+        return super().as_dict() | {"annotations": self.contents.stargz_annotations}
+
+
+CHUNKED_LAYERS: Mapping[Compression, type[ChunkedLayer]] = {"zstd:chunked": ChunkedLayer, "zstd:stargz": StargzLayer}
 
 
 def write(tar: BinaryIO, blob: BlobWriter) -> tuple[str, TableOfContents]:
@@ -172,12 +199,14 @@ def _write_table(frames: _Frames, entries: list[dict[str, Any]], split: _TarSpli
     packed = zstandard.ZstdCompressor(level=TABLE_LEVEL, threads=0).compress(table)
     found = TableOfContents(
         digest_of(packed),
+        digest_of(table),
         SkippableFrame(frames.skippable(packed), len(packed), len(table)),
         SkippableFrame(frames.skippable(held), len(held), unpacked),
     )
     one, two = found.table, found.tar_split
     numbers = (one.offset, one.size, one.unpacked, _VERSION, two.offset, two.size, two.unpacked)
     frames.skippable(struct.pack("<7Q", *numbers) + _MAGIC)
+    frames.skippable(struct.pack("<4Q", *numbers[:4]) + _STARGZ_MAGIC)  # the blob's end, where it is looked for
     return found
 
 

@@ -28,7 +28,7 @@ from imagegen.core.store import Store
 from imagegen.core.store.cache import StoredBlob
 from imagegen.core.types import Compression, Digest
 from imagegen.image import base
-from imagegen.image.layers.chunked import CHUNKED, ChunkedBlob, ChunkedLayer
+from imagegen.image.layers.chunked import CHUNKED, CHUNKED_LAYERS, ChunkedBlob, ChunkedLayer
 from imagegen.image.layers.layer import CODEC, GZIP, Layer, PrintableName
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR
 from imagegen.image.layers.wheel import PREFIX
@@ -88,8 +88,8 @@ class LayersDocument:
                 key: replace(layers[key], digest=blob.digest, size=blob.size, media_type=GZIP_TYPE)
                 for key, blob in self.gzip.layers.items()
             }
-        if compression == "zstd:chunked" and self.chunked and self.chunked.codec == CHUNKED:
-            return {key: blob.as_layer(layers[key]) for key, blob in self.chunked.layers.items()}
+        if compression in CHUNKED_LAYERS and self.chunked and self.chunked.codec == CHUNKED:
+            return {key: blob.as_layer(layers[key], compression) for key, blob in self.chunked.layers.items()}
         return {}
 
 

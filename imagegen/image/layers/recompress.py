@@ -1,9 +1,10 @@
 """An image with its layers in another compression than locks record: the same diff_ids, other blobs.
 
-gzip is for registries and runtimes that do not know zstd; zstd:chunked (`chunked`) for clients that fetch single files
-of a layer. Equal layers give equal blobs. A gzip header holds no name and no time, and the stream is cut at fixed
-places, where blocks that were compressed side by side meet. Sources: RFC 1952; RFC 1951 (a block without contents ends
-at a byte's border); the way of pigz, whose blocks know the 32 KiB before them too.
+gzip is for registries and runtimes that do not know zstd; zstd:chunked and zstd:stargz (`chunked`), which have the same
+blobs, for clients that fetch single files of a layer. Equal layers give equal blobs. A gzip header holds no name and no
+time, and the stream is cut at fixed places, where blocks that were compressed side by side meet. Sources: RFC 1952;
+RFC 1951 (a block without contents ends at a byte's border); the way of pigz, whose blocks know the 32 KiB before them
+too.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _WINDOW = 32 << 10
 _READ = 1 << 20
 _NOTHING: Mapping[str, Layer] = MappingProxyType({})
 
-Recompression: TypeAlias = Literal["gzip", "zstd:chunked"]
+Recompression: TypeAlias = Literal["gzip", "zstd:chunked", "zstd:stargz"]
 
 
 def recompressed(
@@ -57,7 +58,7 @@ def recompressed(
 ) -> Image:
     """Return the image with each zstd layer in another compression, in the store; layers of other formats stay.
 
-    A registry's layer stays too where the compression is zstd:chunked: clients reject such a layer for what tars of
+    A registry's layer stays too where the compression is not gzip: clients reject such a layer for what tars of
     other programs may hold, two members of one path for instance.
 
     `trusted` maps keys to trusted layers of that compression, which are used as they are; their zstd layers need not be
@@ -77,14 +78,14 @@ def recompressed(
                     found[each.key] = _gzip(each, store, pool, 2 * cores, meter)
             else:
                 largest_first = sorted(missing, key=lambda layer: -layer.size)
-                for future in [pool.submit(_chunk, each, store, meter) for each in largest_first]:
+                for future in [pool.submit(_chunk, each, compression, store, meter) for each in largest_first]:
                     found[future.result().key] = future.result()
     return keep(store, image(lock, [layer for layer in found.values() if layer]))
 
 
 def _known(layer: Layer, compression: Recompression, store: Store, trusted: Mapping[str, Layer]) -> Layer | None:
     """Return the layer where it needs no work: it stays as it is, or the store or a trusted signer has it."""
-    if layer.media_type != ZSTD_TYPE or (compression == "zstd:chunked" and layer.unpacked is None):
+    if layer.media_type != ZSTD_TYPE or (compression != "gzip" and layer.unpacked is None):
         return layer
     theirs = trusted.get(layer.key)
     if theirs and theirs.diff_id != layer.diff_id:
@@ -94,7 +95,7 @@ def _known(layer: Layer, compression: Recompression, store: Store, trusted: Mapp
         return replace(layer, digest=packed.digest, size=packed.size, media_type=GZIP_TYPE) if packed else None
     made = _CHUNKED.get(store, _key(layer, CHUNKED))
     if made and store.has(made.digest, made.size):
-        return made.as_layer(layer)
+        return made.as_layer(layer, compression)
     return replace(theirs, name=layer.name) if theirs else None
 
 
@@ -126,7 +127,7 @@ def _deflated(block: bytes, before: bytes, *, last: bool) -> bytes:
     return deflate.compress(block) + deflate.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
 
 
-def _chunk(layer: Layer, store: Store, meter: Meter) -> Layer:
+def _chunk(layer: Layer, compression: Recompression, store: Store, meter: Meter) -> Layer:
     with uncompressed(layer, store, meter) as tar, store.writer() as blob:
         try:
             diff_id, contents = chunked.write(tar, blob)
@@ -135,7 +136,7 @@ def _chunk(layer: Layer, store: Store, meter: Meter) -> Layer:
         _require_contents(layer, diff_id, store)
         made = ChunkedBlob(blob.commit(), blob.size, contents)
     _CHUNKED.put(store, _key(layer, CHUNKED), made)
-    return made.as_layer(layer)
+    return made.as_layer(layer, compression)
 
 
 def _require_contents(layer: Layer, diff_id: str, store: Store) -> None:
