@@ -40,7 +40,7 @@ class Counting:
     """A TCP proxy on loopback that counts the bytes on their way to `target`, and back."""
 
     def __init__(self, target: int) -> None:
-        self._target, self.sent, self.received = target, 0, 0
+        self.target, self.sent, self.received = target, 0, 0
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.port = self._listening.getsockname()[1]
         threading.Thread(target=self._serve, daemon=True).start()
@@ -59,7 +59,7 @@ class Counting:
     def _relay(self, client: socket.socket) -> None:
         with (
             client,
-            socket.create_connection(("127.0.0.1", self._target)) as server,
+            socket.create_connection(("127.0.0.1", self.target)) as server,
             selectors.DefaultSelector() as waiting,
         ):
             waiting.register(client, selectors.EVENT_READ, server)
