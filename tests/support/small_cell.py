@@ -228,9 +228,13 @@ class Machine:
 
 
 def forget(machine: Machine, *kinds: str) -> None:
-    """Remove the records of these kinds from a machine's store."""
+    """Remove the results of these kinds, records of a machine's store or compiled ones beside it."""
     for kind in kinds:
-        shutil.rmtree(machine.store / "records" / kind)
+        compiled = list((machine.store.parent / "compiled").glob(f"{kind}-*"))
+        for path in compiled:
+            path.unlink()
+        if not compiled:
+            shutil.rmtree(machine.store / "records" / kind)
 
 
 def spread(operations: list[str], count: int) -> list[int]:
