@@ -226,6 +226,7 @@ def _convert(
             """Build, of the layers that are ready, the one nearest to the bottom: engines load them in that order."""
             part = missing[ready.get_nowait()]
             finished.put(_make_layer(part, lock, context.store, compiler))
+            trim_heap()
 
         try:
             with closing(fetch_each(needed, context, rootfs.result)) as arrivals:
@@ -255,6 +256,12 @@ def limit_heap() -> None:
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         for parameter, value in _HEAP.items():
             mallopt(parameter, value)
+
+
+def trim_heap() -> None:
+    """Give the memory that was freed back to the system (malloc_trim(3); musl has none)."""
+    if malloc_trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        malloc_trim(0)
 
 
 def _make_layer(part: LayerPlan, lock: Lock, store: Store, compiler: Compiler) -> Layer:
