@@ -7,7 +7,7 @@ small pin changed, then nothing. Byte-code is compiled on all sides, or with --n
 the uv Dockerfile. `store` and `docker` are imagegen; `sibling` is a second image that shares all but three small
 packages. "CPU s" is the processor time of the command's processes, "engine CPU s" that of the engine's daemons and of
 what they started: for a Dockerfile nearly all of the work. Needs an engine (`imagegen engine up --if-needed`) and
-removes what it put there.
+removes what it put there. For the flagship the Dockerfiles need 60 GB of free disk.
 """
 
 from __future__ import annotations
@@ -280,14 +280,17 @@ def main() -> None:
     chosen = parser.parse_args()
     app = App(dict(os.environ), chosen.project)
     costs: dict[tuple[str, str], list[Cost]] = {}
-    with tempfile.TemporaryDirectory(prefix="imagegen-bench-") as name:
-        bench = Bench(Path(name), app, chosen.cell, byte_code=not chosen.no_byte_code)
-        for _ in range(chosen.repeat):
-            for way in chosen.ways:
-                for what, cost in WAYS[way](bench):
-                    costs.setdefault((way, what), []).append(cost)
-                    print(json.dumps({"way": way, "run": what, **vars(cost)}), file=sys.stderr, flush=True)
-    results.publish(chosen.save, {chosen.cell: table(costs)})
+    try:
+        with tempfile.TemporaryDirectory(prefix="imagegen-bench-") as name:
+            bench = Bench(Path(name), app, chosen.cell, byte_code=not chosen.no_byte_code)
+            for _ in range(chosen.repeat):
+                for way in chosen.ways:
+                    for what, cost in WAYS[way](bench):
+                        costs.setdefault((way, what), []).append(cost)
+                        print(json.dumps({"way": way, "run": what, **vars(cost)}), file=sys.stderr, flush=True)
+    finally:  # what was measured before a failure is kept
+        if costs:
+            results.publish(chosen.save, {chosen.cell: table(costs)})
 
 
 if __name__ == "__main__":

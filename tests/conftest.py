@@ -43,6 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for number, usual in {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}.items():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+    # readline, which pytest imports, sets these; with COLUMNS, imagegen lays text out as for a terminal.
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
     if config.getoption("--fault-table") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(fault_table.FaultTable(Path(config.getoption("--fault-table"))))
 

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from imagegen.app.comparison import verify_image
 from imagegen.app.publish import PublishedImage, Publisher, PublishOptions, publish_images
 from imagegen.cli.app import App
+from imagegen.core.compiled import ResultCache
 from imagegen.core.context import Context
 from imagegen.core.errors import LockError, PublishError
 from imagegen.core.net import Client
@@ -182,7 +183,7 @@ class Machine:
         images = {"demo": CELL, OTHER: CELL}
         self.app = SimpleNamespace(
             env=env, project=team.root, settings=real.settings, store=real.store, progress=progress,
-            digest_of_inputs=lambda *_: None,  # nothing is kept of finished builds
+            compiled=ResultCache(None), digest_of_inputs=lambda *_: None,  # nothing is kept of finished builds
             matrix=SimpleNamespace(
                 defaults=images, gpus={}, select=lambda name, **_: (images[name],),
                 cells=lambda: [cell_of(lock) for lock in team.committed.values()],

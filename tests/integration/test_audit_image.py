@@ -71,6 +71,6 @@ def test_an_image_is_what_its_cell_is(plain: Built, machine: Place) -> None:
 
 
 def _known(package: Package) -> Package:
-    records = {path: replace(file, sha256=None) for path, file in package.files.items() if path.endswith("/RECORD")}
+    records = {path: file._replace(sha256=None) for path, file in package.files.items() if path.endswith("/RECORD")}
     declared = {"imports": (), "entry_points": (), "optional_imports": (), "licence": Licence()}  # of cells alone
     return replace(package, files={**package.files, **records}, **declared)
