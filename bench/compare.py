@@ -7,7 +7,7 @@ small pin changed, then nothing. Byte-code is compiled on all sides, or with --n
 the uv Dockerfile. `store` and `docker` are imagegen; `sibling` is a second image that shares all but three small
 packages. "CPU s" is the processor time of the command's processes, "engine CPU s" that of the engine's daemons and of
 what they started: for a Dockerfile nearly all of the work. Needs an engine (`imagegen engine up --if-needed`) and
-removes what it put there. For the flagship the Dockerfiles need 60 GB of free disk.
+removes what it put there. For the Dockerfiles of the CUDA stack, 34 GB of free disk are too little.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ _INNER = {
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the node and the nodes below it in the order of `ast.walk`, in a third of the time.
+    """Yield the node and the nodes below it in the order of `ast.walk`, in 0.6 of the time.
 
     Operators, contexts and the names of import statements are left out.
     """
