@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from imagegen.core import data
 from imagegen.core.errors import Location, MatrixError
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 T = TypeVar("T")
 
@@ -40,6 +43,13 @@ def _read(directories: Sequence[Path], name: str) -> tuple[Path, bytes] | None:
                 "the file cannot be read", code="matrix-unreadable", where=Location(path), why=error.strerror
             ) from error
     return None
+
+
+def first_fault(error: ValidationError) -> tuple[tuple[int | str, ...], str]:
+    """Return where in a file's document the first fault is, keys and indexes from the outside in, and what it is."""
+    first = min(error.errors(), key=lambda each: each["type"] == "missing")  # a misspelt key is two errors
+    what = " > ".join(str(part) for part in first["loc"]) or "all of it"
+    return first["loc"], f"{what}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def write(path: Path, content: bytes) -> None:

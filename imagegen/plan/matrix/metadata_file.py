@@ -70,10 +70,8 @@ def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) 
             "this is not valid JSON", code="matrix-metadata-malformed", where=where, why=error.msg, fix=_fix(path)
         ) from error
     except ValidationError as error:
-        first = min(error.errors(), key=lambda each: each["type"] == "missing")  # a misspelt key is two errors
-        what = " > ".join(str(part) for part in first["loc"]) or "all of it"
-        why = f"{what}: {first['msg'].removeprefix('Value error, ')}"
-        raise _malformed(Location(path, _line(raw, first["loc"])), why) from error
+        place, why = harvested.first_fault(error)
+        raise _malformed(Location(path, _line(raw, place)), why) from error
     except (ValueError, RecursionError) as error:  # ValueError: no UTF-8, a number that is too long, a key given twice
         why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise _malformed(Location(path), why) from error

@@ -131,10 +131,7 @@ def parse(raw: bytes, path: Path | str = "<scans>", name: str | None = None) -> 
             raise ValueError(f"it is about {found.package}")  # noqa: TRY301 - as what the parsers raise
         return _scans(found)
     except ValidationError as error:
-        first = min(error.errors(), key=lambda each: each["type"] == "missing")  # a misspelt key is two errors
-        what = " > ".join(str(part) for part in first["loc"]) or "all of it"
-        why = f"{what}: {first['msg'].removeprefix('Value error, ')}"
-        raise _malformed(path, why) from error
+        raise _malformed(path, harvested.first_fault(error)[1]) from error
     except (ValueError, RecursionError) as error:  # no UTF-8 or JSON, a number that is too long, a key given twice
         raise _malformed(path, "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)) from error
 
