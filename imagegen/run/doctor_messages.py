@@ -37,6 +37,15 @@ _TWO = "run the image of one lock: its parts were resolved together, and `imageg
 _INTERFACE = "on each host, to the interface with the address that the others reach (`ip -br address`)"
 _HOSTS = (
     KnownMessage(
+        r"hostname of the client socket cannot be retrieved\. err=-3[^\0]{0,2000}?client socket has timed out",
+        "a connection to the rendezvous was possibly made too late: torch looks up the names of its addresses, and DNS "
+        "does not answer (a look-up then takes 10 s with glibc's defaults)",
+        "a `nameserver` in /etc/resolv.conf that answers, or a line `::ffff:ADDRESS HOSTNAME` in /etc/hosts for each "
+        "IPv4 address: torch looks them up in that form",
+        "torch 2.13.0, torch/csrc/distributed/c10d/socket.cpp; measured with a DNS server that does not answer",
+        "2026-11-26",
+    ),
+    KnownMessage(
         r"client socket has timed out after \d+m?s while trying to connect to \(([^\s,]{1,80}), \d+\)",
         "the rendezvous at {0} cannot be reached: that is no address of the first host, or its port is closed",
         "MASTER_ADDR (torchrun: --rdzv-endpoint) with an address of the first host, not localhost; open MASTER_PORT; "
@@ -313,11 +322,16 @@ KNOWN = (
 
 
 def explain_messages(log: str, known_models: Models) -> list[Finding]:
-    """Return a finding for each known message in the log, in the order in which they come in KNOWN."""
+    """Return a finding for each known message in the log, in the order in which they come in KNOWN.
+
+    A message that begins within the text of an earlier one has no finding of its own.
+    """
     found = []
+    explained: list[tuple[int, int]] = []
     for known in KNOWN:
         match = re.search(known.sign, log)
-        if match:
+        if match and not any(start <= match.start() < end for start, end in explained):
+            explained.append(match.span())
             first = next((group for group in match.groups() if group), "")[:80]
             text = known.text.replace("{0}", first)
             fix = f"{why.model_type_summary(known_models, first)}: {known.fix}" if known.is_model else known.fix

@@ -98,6 +98,9 @@ MET = {
     "DistNetworkError: The client socket has timed out after 10000ms while trying to connect to (node0, 1).": "node0",
     "[E socket.cpp:793] [c10d] The client socket has timed out after 60s while trying to connect to (node0, 2222).":
         "node0",
+    "[W1126 14:16:02.764301397 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n"
+    "[E1126 14:16:02.764467367 socket.cpp:1028] [c10d] The client socket has timed out after 8000ms while trying to "
+    "connect to (10.213.0.3, 29500).": "DNS does not answer",
     "torch.distributed.DistStoreError: Timed out after 11 seconds waiting for clients. 1/2 clients joined.": "1/2",
     "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:152] timed "
     "out connecting: SO_ERROR: Connection refused, remote=[127.0.1.1]:26517$0": "127.0.1.1",
