@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from imagegen.core.errors import Location, MatrixErrors, UsageError
 from imagegen.plan.matrix.cells import cell_id
+from imagegen.plan.matrix.model import Cell
 from tests.support.errors import raises
 from tests.support.matrix_samples import SMALL, complaint, load
 
@@ -32,6 +34,25 @@ def test_an_image_has_a_cell_per_combination_and_a_default(tmp_path: Path) -> No
     torch = {cell.cuda: cell.requirements[1].index for cell in wide.cells()}
     assert torch == {"cpu": "wheels-cpu", "cu130": "pypi"}
     assert wide.select("*") == wide.cells()
+
+
+def test_cells_share_equal_requirements_variables_and_inputs(tmp_path: Path) -> None:
+    """A result that is kept has each object once."""
+    cells = load(tmp_path, WIDE.replace("purpose: p", "purpose: p\n    env: {A: {value: b, because: c}}", 1)).cells()
+    for parts in ([each for cell in cells for each in found(cell)] for found in (_requirements, _variables, _digests)):
+        assert len({id(each) for each in parts}) == len({repr(each) for each in parts}) < len(parts)
+
+
+def _requirements(cell: Cell) -> Iterable[object]:
+    return cell.requirements
+
+
+def _variables(cell: Cell) -> Iterable[object]:
+    return cell.env
+
+
+def _digests(cell: Cell) -> Iterable[object]:
+    return cell.inputs.values()
 
 
 def test_an_image_without_an_axis_default_begins_with_its_first_value(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import fnmatch
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any
@@ -190,7 +191,9 @@ def inputs(cell: Cell, sdists: Mapping[str, str]) -> Cell:
     required = {f"sdist {each.component.package}" for each in cell.requirements}
     hashes = {name: each for name, each in sdists.items() if name not in required}
     hashes |= {name: sha256(part) for name, part in parts.items()}
-    return dataclasses.replace(cell, inputs=dict(sorted(hashes.items())))
+    # Interned, since a result that is kept has each object once: cells have most of their inputs in common.
+    interned = {sys.intern(name): sys.intern(digest) for name, digest in sorted(hashes.items())}
+    return dataclasses.replace(cell, inputs=interned)
 
 
 def sdist_inputs(sdists: Iterable[Component], cuda: str) -> dict[str, str]:

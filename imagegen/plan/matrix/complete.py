@@ -92,6 +92,8 @@ class _Completion:
         self._metadata: dict[str, PackageReleases | None] = {}
         self._pypi_builds: dict[tuple[str, str, str], bool] = {}  # by package, its specifier and the version of CUDA
         self._sdist_inputs: dict[str, dict[str, str]] = {}  # by value of the cuda axis
+        self._requirements: dict[str, list[Requirement]] = {}  # different ones, by component
+        self._variables: dict[EnvVar, EnvVar] = {}
         self._ambiguous: set[tuple[tuple[str, str], str]] = set()  # what is refused already, by image
         self.unresolved = unresolved  # entries that name what does not exist
         self.axes: dict[str, AxisEntry] = {found.name: found.entry for found in self._sound("axes")}
@@ -398,6 +400,8 @@ class _Completion:
             )
             for name, component, use in ((n, self.components[n], use) for n, use in sorted(made.components.items()))
         )
+        requirements = tuple(map(self._shared, requirements))
+        variables = (EnvVar(name, each.value, each.because) for name, each in sorted({**base_env, **made.env}.items()))
         aliases = {"pypi", *(each.index for each in requirements)} & set(self.indexes)
         draft = Cell(
             id=cell_id(found.name, axes, {name: axis.default for name, axis in self.axes.items()}),
@@ -410,9 +414,7 @@ class _Completion:
             requirements=requirements,
             sdists=self.sdists,
             indexes={alias: self.indexes[alias] for alias in sorted(aliases)},
-            env=tuple(
-                EnvVar(name, each.value, each.because) for name, each in sorted({**base_env, **made.env}.items())
-            ),
+            env=tuple(self._variables.setdefault(each, each) for each in variables),
             gpus=tuple(sorted(gpus, key=lambda gpu: Version(gpu.capability))),
             inputs={},
             record_exceptions=self.record_exceptions,
@@ -446,6 +448,13 @@ class _Completion:
         if draft.cuda not in self._sdist_inputs:
             self._sdist_inputs[draft.cuda] = sdist_inputs(self.sdists, draft.cuda)
         return inputs(draft, self._sdist_inputs[draft.cuda])
+
+    def _shared(self, made: Requirement) -> Requirement:
+        """Return the equal requirement of a cell before, if any: a result that is kept has each object once."""
+        known = self._requirements.setdefault(made.component.name, [])
+        if made not in known:
+            known.append(made)
+        return known[known.index(made)]
 
     def _copies(self, made: Composition, places: Mapping[str, Definition]) -> Iterator[CopySource]:
         for path, each in sorted(made.files.items()):
