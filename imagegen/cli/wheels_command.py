@@ -33,9 +33,9 @@ from imagegen.plan.matrix.recipe import Recipe
 from imagegen.supply.compare.difference import CORES, estimate
 from imagegen.wheels import catalogue, wheelhouse
 from imagegen.wheels.find import Candidate, WheelRequirement, find, unreachable
+from imagegen.wheels.offers import WheelSource
 from imagegen.wheels.resolve import candidates
 from imagegen.wheels.throttle import BuildJob, duration
-from imagegen.wheels.wheelhouse import WheelSource
 
 # imagegen wheels find: where the wheel of a component that needs a compiler comes from, and why.
 

@@ -25,7 +25,7 @@ from imagegen.core.text import counted, redact
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels import naming
 from imagegen.wheels.naming import ParsedWheelName, WheelRequirement
-from imagegen.wheels.wheelhouse import Candidate, Offer, WheelSource
+from imagegen.wheels.offers import Candidate, Offer, WheelSource
 
 __all__ = ["Candidate", "Examine", "Offer", "WheelListing", "WheelRequirement", "WheelSources", "find", "unreachable"]
 

@@ -7,7 +7,6 @@ import json
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -36,41 +35,6 @@ from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.plan.lock.environments import environments, with_locks
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.wheels import naming
-
-
-class WheelSource(StrEnum):
-    """The source of a candidate, in the finder's order."""
-
-    WHEELHOUSE = "wheelhouse"  # built or pulled here, under its complete key
-    TEAM = "team wheelhouse"  # a registry's, under the same key
-    LINKS = "find-links"  # directories and pages that the user names for pip
-    INDEX = "index"  # the index itself has a wheel
-    CATALOGUE = "catalogue"  # release assets that the data under wheels/ know
-    SOURCE = "source build"
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One wheel that may serve, or the source build. `fits` with the reason, either way, in one clause."""
-
-    place: WheelSource
-    filename: str  # of a source build: the source's
-    where: str  # address, file, registry reference, or recipe
-    fits: bool
-    reason: str
-    sha256: str | None = None  # None: not published, and the file was not fetched
-    size: int | None = None  # bytes
-
-
-@dataclass(frozen=True)
-class Offer:
-    """A file that a place offers, with the attributes that the place states."""
-
-    filename: str
-    url: str
-    sha256: str | None = None
-    size: int | None = None  # bytes
-
 
 # The wheelhouse: wheels that a compiler made, in the store, each under the key of everything that decides it.
 #

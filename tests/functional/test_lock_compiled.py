@@ -25,8 +25,8 @@ from imagegen.plan.lock.recipes import Compiled, against, environment, released,
 from imagegen.plan.matrix.model import Component, EnvVar, InterpreterFile, Requirement, Rule
 from imagegen.plan.matrix.recipe import Architectures, Commit, LocalSource, Patch, Recipe, SdistFile
 from imagegen.wheels.catalogue import Catalogue, CatalogueRelease, KnownFile
+from imagegen.wheels.offers import Candidate, Offer, WheelSource
 from imagegen.wheels.resolve.candidates import uncatalogued, wheel_of
-from imagegen.wheels.wheelhouse import Candidate, Offer, WheelSource
 from tests.support.errors import raises
 from tests.support.git_server import SUBMODULE, Bare, GitServer
 from tests.support.lock_samples import wheel

@@ -25,8 +25,9 @@ from imagegen.image.inventory import subjects as site
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Candidate, Offer, WheelListing, WheelSources, find
+from imagegen.wheels.offers import WheelSource
 from imagegen.wheels.resolve import candidates
-from imagegen.wheels.wheelhouse import RemoteWheelhouse, WheelSource
+from imagegen.wheels.wheelhouse import RemoteWheelhouse
 from tests.support.built_wheels import built
 from tests.support.elf_files import make_elf
 from tests.support.http_server import Loopback

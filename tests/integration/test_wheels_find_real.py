@@ -21,8 +21,8 @@ from imagegen.image.inventory import subjects as site
 from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.wheels.catalogue import Catalogue, KnownFile
 from imagegen.wheels.find import Candidate, Offer, WheelRequirement, find
+from imagegen.wheels.offers import WheelSource
 from imagegen.wheels.resolve import candidates
-from imagegen.wheels.wheelhouse import WheelSource
 from tests.support.http_server import Loopback
 from tests.support.required_wheels import choice
 

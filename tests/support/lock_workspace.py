@@ -14,9 +14,9 @@ from imagegen.plan.lock import pack_own_packages
 from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement
 from imagegen.wheels.find import WheelRequirement
+from imagegen.wheels.offers import Candidate, WheelSource
 from imagegen.wheels.resolve.lock import lock_cell
 from imagegen.wheels.resolve.options import LockOptions
-from imagegen.wheels.wheelhouse import Candidate, WheelSource
 from tests.support.interpreters import DEBIAN, LOCKED
 from tests.support.upload_index import PackageIndex
 

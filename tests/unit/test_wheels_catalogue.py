@@ -12,7 +12,7 @@ from imagegen.core.errors import MatrixErrors
 from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.wheels.catalogue import load
 from imagegen.wheels.naming import ParsedWheelName, mismatch, read
-from imagegen.wheels.wheelhouse import Candidate, Offer
+from imagegen.wheels.offers import Candidate, Offer
 from tests.support.required_wheels import NEED
 
 HEAD = """\

@@ -31,7 +31,7 @@ from imagegen.plan.matrix.recipe import Commit, LocalSource, Recipe, SdistFile
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Offer, WheelListing, WheelRequirement, WheelSources, find
-from imagegen.wheels.wheelhouse import Candidate, WheelSource
+from imagegen.wheels.offers import Candidate, WheelSource
 
 COMPILED = frozenset(
     {WheelSource.WHEELHOUSE, WheelSource.TEAM, WheelSource.SOURCE}
