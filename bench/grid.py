@@ -18,7 +18,7 @@ import results
 
 from imagegen.core.data import shipped
 from imagegen.plan import matrix
-from imagegen.plan.matrix import metadata, scans
+from imagegen.plan.matrix import metadata
 from imagegen.plan.rules import (
     MetadataCache,
     PlatformChoices,
@@ -27,6 +27,8 @@ from imagegen.plan.rules import (
     cell_answers,
     check_rules,
     explain,
+    load_demands,
+    load_table,
     parse_question,
     suggest,
 )
@@ -43,19 +45,19 @@ def timed(times: dict[str, list[float]], name: str, work: Callable[[], T]) -> T:
 
 
 def scanned(directories: list[Path]) -> ScanCache:
-    return ScanCache(lambda package: scans.load(directories, package))
+    return ScanCache(lambda package: load_demands(directories, package))
 
 
 def once(directories: list[Path], times: dict[str, list[float]]) -> None:
     loaded = timed(times, "read the matrix", lambda: matrix.load(directories))
     timed(times, "check the rules against each other", lambda: check_rules(loaded))
-    library = MetadataCache(lambda package: metadata.load(directories, package), scanned(directories))
+    library = MetadataCache(lambda package: load_table(directories, package), scanned(directories))
     timed(
         times,
         f"judge all {len(loaded.all_cells)} cells",
         lambda: cell_answers(loaded.all_cells, loaded.rules, library),
     )
-    fresh = MetadataCache(lambda package: metadata.load(directories, package), scanned(directories))
+    fresh = MetadataCache(lambda package: load_table(directories, package), scanned(directories))
     vocabulary = Vocabulary.of(loaded, metadata.names(directories))
     question = parse_question(ASKED, [], loaded, vocabulary)
     timed(times, "why, for one combination", lambda: explain(question, loaded.rules, fresh))

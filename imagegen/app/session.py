@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -30,14 +30,17 @@ from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.plan import lock, matrix
 from imagegen.plan import rules as compatibility
-from imagegen.plan.matrix import api, metadata, scans
+from imagegen.plan.matrix import api, metadata
 from imagegen.plan.matrix.api import PackageNames
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import Cell, Rule
 
 if TYPE_CHECKING:
     from imagegen.plan.lock.model import Lock
+    from imagegen.plan.matrix.model_types import Models
     from imagegen.plan.rules import CellAnswer, Conflict, Facts, MetadataCache, Verdict
+    from imagegen.plan.rules.scans import PackageDemands
+    from imagegen.plan.rules.statements import StatementTable
     from imagegen.wheels.catalogue import Catalogue
 
 _SHIPPED = ("matrices", "wheels")
@@ -138,26 +141,42 @@ class Session:
 
     def api_rules(self, packages: Collection[str]) -> list[Rule]:
         """Return the rules about names that pairs of these packages share."""
-        from imagegen.plan.rules.api import api_rules  # late: few commands need the rules themselves
-
         asked = set(packages)
         users = [name for name in api.names(self.matrix_directories) if name in asked]
-        every = (self._compiled("api-rules", name, partial(api_rules, self.matrix_directories, name)) for name in users)
-        return [rule for rules in every for rule in rules if rule.packages <= asked]
+
+        def of(name: str) -> list[Rule]:
+            return self._compiled("api-rules", name, lambda: compatibility.api_rules(self.matrix_directories, name))
+
+        return [rule for name in users for rule in of(name) if rule.packages <= asked]
 
     def api_names(self, package: str) -> PackageNames | None:
         """Return the names that a package shares with others; None where none were harvested. Raises MatrixError."""
         return self._compiled("api-names", package, lambda: api.load(self.matrix_directories, package))
 
     @cached_property
+    def harvested(self) -> frozenset[str]:
+        """The packages that have harvested metadata."""
+        return frozenset(metadata.names(self.matrix_directories))
+
+    @cached_property
     def metadata(self) -> MetadataCache:
-        """The harvested package metadata, and the scans of wheels."""
-        scanned = compatibility.ScanCache(
-            lambda name: self._compiled("scans", name, lambda: scans.load(self.matrix_directories, name))
-        )
-        return compatibility.MetadataCache(
-            lambda name: self._compiled("metadata", name, lambda: metadata.load(self.matrix_directories, name)), scanned
-        )
+        """The statements of the harvested package metadata, and the demands of scanned wheels."""
+        from imagegen.plan.matrix import scans  # late: what earlier runs have answered needs none
+
+        directories = self.matrix_directories
+        scanned = frozenset(scans.names(directories))
+
+        def demands(name: str) -> PackageDemands | None:
+            if name not in scanned:
+                return None
+            return self._compiled("demands", name, lambda: compatibility.load_demands(directories, name))
+
+        def statements(name: str) -> StatementTable | None:
+            if name not in self.harvested:
+                return None
+            return self._compiled("statements", name, lambda: compatibility.load_table(directories, name))
+
+        return compatibility.MetadataCache(statements, compatibility.ScanCache(demands))
 
     def cell_answers(self, cells: Sequence[Cell]) -> dict[str, CellAnswer]:
         """Return the answers of rules and metadata for cells of the matrix, by cell id."""
@@ -190,6 +209,13 @@ class Session:
         worst = [each for each in verdict.conflicts if each.severity == ("error" if refused else "suspicion")]
         reason = " ".join(rule.because for each in worst for rule in each.rules)
         return compatibility.CellAnswer("incompatible" if refused else "unknown" if worst else "compatible", reason)
+
+    @cached_property
+    def model_types(self) -> Models:
+        """The model types of checkpoints, with the releases that support them. Raises MatrixError."""
+        from imagegen.plan.matrix import model_types  # late: questions alone need it
+
+        return self._compiled("model-types", "", lambda: model_types.load(self.matrix_directories))
 
     @cached_property
     def wheel_catalogue(self) -> Catalogue:

@@ -9,7 +9,8 @@ from imagegen.app.states import StateName
 from imagegen.core.text import counted
 from imagegen.plan.matrix.metadata import PackageReleases
 from imagegen.plan.matrix.model import Cell, Rule
-from imagegen.plan.rules import CellAnswer, MetadataCache, cell_answers
+from imagegen.plan.rules import CellAnswer, MetadataCache, cell_answers, table_of
+from imagegen.plan.rules.statements import StatementTable
 
 _NAMED = 5  # versions that one line names
 _STATES: dict[str, StateName] = {"compatible": "no known conflict", "incompatible": "conflict", "unknown": "unknown"}
@@ -48,8 +49,11 @@ def compare(
 ) -> HarvestSummary:
     """Return what the harvested packages change; `others` loads a package that was not harvested."""
 
+    def table(found: PackageReleases | None) -> StatementTable | None:
+        return table_of(found) if found else None
+
     def answers(packages: Mapping[str, PackageReleases]) -> dict[str, CellAnswer]:
-        return cell_answers(cells, rules, MetadataCache(lambda name: packages.get(name) or others(name)))
+        return cell_answers(cells, rules, MetadataCache(lambda name: table(packages.get(name) or others(name))))
 
     moved = {each.name: each for each in found if each.releases != before[each.name].releases}
     old = answers(before) if moved else {}

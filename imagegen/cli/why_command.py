@@ -15,7 +15,7 @@ from imagegen.cli.app import App, pass_app
 from imagegen.core.context import Context
 from imagegen.core.errors import UsageError
 from imagegen.core.text import shown
-from imagegen.plan.matrix import metadata, model_types
+from imagegen.plan.matrix import model_types
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules import (
@@ -100,7 +100,7 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     # with it, 0.72 s without: ten runs of one question, 2026-11-25).
     gc.disable()
     click.get_current_context().call_on_close(gc.enable)
-    table = model_types.load(app.matrix_directories)
+    table = app.model_types
     model, words, sets = _model(words, sets)
     about = model_type_summary(table, model) if model else ""
     if model and not words:
@@ -168,15 +168,15 @@ def _with_locked_versions(app: App, words: Sequence[str]) -> Matrix:
 
 def _question(app: App, matrix: Matrix, words: Sequence[str], sets: Sequence[str]) -> Question:
     """Return the question; the index is asked for the packages and releases that are not known here."""
-    names = metadata.names(app.matrix_directories)
-    question = complete_names(parse_question(words, sets, matrix, Vocabulary.of(matrix, names)), app.metadata)
+    vocabulary = Vocabulary.of(matrix, sorted(app.harvested))
+    question = complete_names(parse_question(words, sets, matrix, vocabulary), app.metadata)
     if missing := missing_metadata(question, app.metadata):
         from imagegen.plan.harvest import on_demand  # late: it brings the network
 
         found = on_demand.look_up(missing, Context(app.store, app.settings, app.progress), today())
         for package in found.values():
             app.metadata.add(package)
-        question = parse_question(words, sets, matrix, Vocabulary.of(matrix, [*names, *found]))
+        question = parse_question(words, sets, matrix, Vocabulary.of(matrix, [*sorted(app.harvested), *found]))
         question = complete_names(question, app.metadata)
     return _complete(app, question)
 
@@ -244,7 +244,7 @@ def _ways(
         return []
     from imagegen.wheels.compiling import needed_builds  # late: it brings the readers of wheels
 
-    vocabulary = Vocabulary.of(matrix, [*metadata.names(app.matrix_directories), *question.facts.packages])
+    vocabulary = Vocabulary.of(matrix, [*sorted(app.harvested), *question.facts.packages])
 
     def again(changes: Mapping[str, str]) -> Question:
         words = [word for word in shlex.split(question.command(changes))[2:] if word != "--set"]

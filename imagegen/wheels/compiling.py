@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from imagegen.core.deferred import dataclass
 from imagegen.plan.matrix.builds import Builds
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.rules import Question
-from imagegen.wheels.throttle import BuildJob
 
 if TYPE_CHECKING:
     from imagegen.wheels.catalogue import Catalogue
+    from imagegen.wheels.throttle import BuildJob
 
 _TORCH = re.compile(r"torch(\d+\.\d+)")  # in a label: "cu12torch2.8cxx11abitrue"
 _PIN = re.compile(r"==\s*([^,*\s]+)")
@@ -43,6 +43,8 @@ def needed_builds(question: Question, matrix: Matrix, catalogue: Callable[[], Ca
             package, version.public, minor
         ):
             continue
+        from imagegen.wheels.throttle import BuildJob  # late: most questions need no build
+
         architectures = max(1, len(question.gpus)) if recipe.architectures else 1
         work = BuildJob(recipe.cost, architectures, jobs=recipe.jobs is not None, threads=recipe.threads is not None)
         yield NeededBuild(name, version.public, work)

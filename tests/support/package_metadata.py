@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from imagegen.plan.matrix import Rule
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata
-from imagegen.plan.rules import Fact, Facts, MetadataCache, Question
+from imagegen.plan.rules import Fact, Facts, MetadataCache, Question, table_of
 
 READ = "2026-11-21"
 NAMES = {"platform": "linux/amd64"}
@@ -31,7 +31,7 @@ def package(name: str, releases: Mapping[str, Sequence[str]], **more: object) ->
 
 
 def library(*packages: PackageReleases) -> MetadataCache:
-    known = {each.name: each for each in packages}
+    known = {each.name: table_of(each) for each in packages}
     return MetadataCache(known.get)
 
 

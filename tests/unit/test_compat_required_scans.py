@@ -6,7 +6,17 @@ import pytest
 
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix.scans import WheelVerdict
-from imagegen.plan.rules import Explanation, MetadataCache, PlatformChoices, Question, ScanCache, explain, suggest
+from imagegen.plan.rules import (
+    Explanation,
+    MetadataCache,
+    PlatformChoices,
+    Question,
+    ScanCache,
+    demands_of,
+    explain,
+    suggest,
+    table_of,
+)
 from tests.support.package_metadata import package, question
 from tests.support.wheel_scans import scan, scans
 
@@ -36,7 +46,8 @@ def field() -> MetadataCache:
     kernel = scans(*(scan(each, verdict, name="sgl-kernel") for each, verdict in verdicts.items()), name="sgl-kernel")
     xformers = scans(scan("1.0", OLD, name="xformers"), name="xformers")
     found = {"sgl-kernel": kernel, "xformers": xformers}
-    return MetadataCache({each.name: each for each in known}.get, ScanCache(found.get))
+    demands = {name: demands_of(each) for name, each in found.items()}
+    return MetadataCache({each.name: table_of(each) for each in known}.get, ScanCache(demands.get))
 
 
 def on(gpu: Gpu, **requested: str) -> Question:

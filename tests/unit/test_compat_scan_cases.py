@@ -8,9 +8,9 @@ import pytest
 from packaging.version import Version
 
 from imagegen.core.data import shipped
-from imagegen.plan.matrix import Rule, scans
+from imagegen.plan.matrix import Rule
 from imagegen.plan.matrix.scans import CAPABILITIES
-from imagegen.plan.rules import Fact, Facts, ScanCache
+from imagegen.plan.rules import Fact, Facts, ScanCache, load_demands
 from imagegen.plan.rules.evaluate import evaluate
 from imagegen.plan.rules.facts import versions_in
 from imagegen.plan.rules.scans import PREFIX
@@ -18,7 +18,7 @@ from tests.support.matrix_samples import shipped_matrix
 from tests.support.rule_cases import Case
 from tests.support.rule_cases.scanned import CASES
 
-SCANS = ScanCache(lambda package: scans.load([shipped("matrices")], package))
+SCANS = ScanCache(lambda package: load_demands([shipped("matrices")], package))
 RULES = {rule.id: rule for rule in shipped_matrix().rules}
 
 

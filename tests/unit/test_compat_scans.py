@@ -8,7 +8,7 @@ import pytest
 
 from imagegen.plan.matrix import Rule
 from imagegen.plan.matrix.scans import PackageScans, ScannedLibrary, WheelVerdict
-from imagegen.plan.rules import Fact, Facts, MetadataCache, Question, ScanCache, explain
+from imagegen.plan.rules import Fact, Facts, MetadataCache, Question, ScanCache, demands_of, explain, table_of
 from imagegen.plan.rules.evaluate import evaluate
 from tests.support.package_metadata import package, question
 from tests.support.wheel_scans import scan, scans
@@ -19,7 +19,7 @@ CUDART = ScannedLibrary("pack/_C.so", loaded=True, needed=("libcudart.so.12",))
 
 
 def cache(*found: PackageScans) -> ScanCache:
-    return ScanCache({each.name: each for each in found}.get)
+    return ScanCache({each.name: demands_of(each) for each in found}.get)
 
 
 def rules(verdict: WheelVerdict, *libraries: ScannedLibrary) -> tuple[Rule, ...]:
@@ -199,7 +199,7 @@ def test_a_library_that_no_dependency_brings_is_missing_unless_its_distribution_
     beside = replace(about, packages={**about.packages, "nvidia-npp": Fact.exactly("13.0.0")})
     assert answer(tuple(found), beside) == "compatible"
     assert answer(tuple(found), facts(cuda="cpu")) == "compatible"
-    library = MetadataCache({"pack": PACK}.get, cache(scans(scan("1.0", WheelVerdict(), npp))))
+    library = MetadataCache({"pack": table_of(PACK)}.get, cache(scans(scan("1.0", WheelVerdict(), npp))))
     assert explain(released(pack="==1.0", cuda="==13.0"), [], library).answer == "incompatible"  # nothing names it
 
 
@@ -224,7 +224,7 @@ def released(**requested: str) -> Question:
 
 
 def asked(about: Question) -> str:
-    return explain(about, [], MetadataCache({"pack": PACK}.get, cache(KNOWN))).answer
+    return explain(about, [], MetadataCache({"pack": table_of(PACK)}.get, cache(KNOWN))).answer
 
 
 def test_a_question_is_answered_from_the_wheel() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, example, given
@@ -13,7 +14,17 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import Explanation, MetadataCache, PlatformChoices, Question, explain, suggest
+from imagegen.plan.rules import (
+    Explanation,
+    Fact,
+    Facts,
+    MetadataCache,
+    PlatformChoices,
+    Question,
+    explain,
+    suggest,
+    table_of,
+)
 from imagegen.plan.rules.problem import Problem
 from imagegen.plan.rules.statements import Releases
 from tests.support.package_metadata import library, package, question, rule
@@ -90,13 +101,46 @@ def test_pinned_candidates_and_removed_releases_exist() -> None:
 )
 def test_specifiers_admit_the_releases_that_packaging_says(operator: str, version: str, more: str) -> None:
     named = ["0.9", "1.0.dev1", "1.0a1", "1.0rc1", "1.0", "1.0.post1", "1.1a2", "1.1", "2.0rc1", "2.0", "2.1", "3.0"]
-    known = Releases(package("pack", dict.fromkeys(named, ())))
+    known = Releases(table_of(package("pack", dict.fromkeys(named, ()))))
     try:
         specifier = SpecifierSet(f"{operator}{version}{more}", prereleases=True)
     except InvalidSpecifier:
         assume(False)
     expected = sum(1 << place for place, each in enumerate(named) if each in specifier)
     assert known.fitting(f"{operator}{version}{more}") == expected
+
+
+@pytest.mark.parametrize(
+    ("required", "counts"),
+    [
+        ({"engine": [["leaf>=2"]], "kernels": [["leaf>=3,!=4"]]}, False),
+        ({"engine": [["leaf>=2"]], "kernels": [["leaf<2"]]}, True),
+        ({"engine": [["leaf==1"], ["leaf==2"]], "kernels": [["leaf"]]}, False),  # of different releases
+        ({"engine": [["leaf==1", "leaf<1; python_version < '3.11'"]]}, True),
+        ({"engine": [["leaf>2,<1"]]}, True),
+        ({"engine": [["leaf<3"], ["leaf<4"]], "kernels": [["leaf>=1"]]}, True),
+    ],
+)
+def test_requirements_that_no_conflict_can_be_about_are_dropped(required: dict[str, Any], counts: bool) -> None:
+    made = [package(name, {f"{n}.0": each for n, each in enumerate(every, 1)}) for name, every in required.items()]
+    about = question(**dict.fromkeys(required, ">=1"))
+    assert ("leaf" in Problem((), about.facts, library(*made)).atoms) is counts
+    named = question(**dict.fromkeys(required, ">=1"), leaf="==5")
+    assert "leaf" in Problem((), named.facts, library(*made)).atoms
+    ruled = rule("r", {"engine": ">=1"}, {"leaf": ">=1"})
+    assert "leaf" in Problem((ruled,), about.facts, library(*made)).atoms
+
+
+def test_a_marker_counts_for_a_patch_release_of_python_that_is_named() -> None:
+    known = library(package("engine", {"1.0": ["leaf<2; python_full_version < '3.12.4'"]}))
+    old = replace(question(engine="==1.0", leaf="==2"), facts=_with_python("3.12.3"))
+    new = replace(question(engine="==1.0", leaf="==2"), facts=_with_python("3.12.4"))
+    assert [explain(each, [], known).answer for each in (old, new)] == ["incompatible", "unknown"]
+
+
+def _with_python(version: str) -> Facts:
+    facts = question(engine="==1.0", leaf="==2").facts
+    return replace(facts, versions={"python": Fact.exactly(version)})
 
 
 def test_extras_of_extras_are_followed() -> None:

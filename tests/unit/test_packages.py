@@ -16,7 +16,7 @@ from imagegen.core.store import Store
 from imagegen.plan.lock.model import LOCAL, URL, LockedFile, LockedGit, LockedSdist, LockedWheel
 from imagegen.plan.lock.resolve import UPLOADS
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata
-from imagegen.plan.rules import MetadataCache
+from imagegen.plan.rules import MetadataCache, table_of
 from tests.support.tiny_lock import LOCK, wheel
 
 
@@ -25,7 +25,7 @@ def session(tmp_path: Path) -> Session:
     harvested = PackageReleases(
         "numpy", "pypi", "2026-11-20", None, (), {"2.4.6": ReleaseMetadata("2.4.6", "2026-11-10", "", (), ())}
     )
-    known = MetadataCache(lambda name: harvested if name in ("numpy", "torch") else None)
+    known = MetadataCache(lambda name: table_of(harvested) if name in ("numpy", "torch") else None)
     return cast(Session, SimpleNamespace(store=Store(tmp_path), metadata=known))
 
 

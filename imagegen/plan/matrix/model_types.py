@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from imagegen.core.deferred import dataclass
 from imagegen.plan.matrix import harvested
 
 FILE = "models.json"

@@ -54,7 +54,7 @@ class WheelScan:
     size: int  # bytes
     read: str
     libraries: tuple[ScannedLibrary, ...]  # by path
-    verdict: WheelVerdict = WheelVerdict()
+    verdict: WheelVerdict = field(default_factory=WheelVerdict)
 
 
 @dataclass(frozen=True)

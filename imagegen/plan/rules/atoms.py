@@ -6,7 +6,7 @@ specifiers in play cut the line of versions: within a piece, all of them agree. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
@@ -91,6 +91,7 @@ def agreeing(leaders: Sequence[Atom], others: Sequence[Atom]) -> dict[int, int]:
 
 
 PYTHONS = tuple(f"3.{minor}" for minor in range(10, 15))  # what is considered where the facts name no Python
+LATEST = tuple(f"{minor}.99" for minor in PYTHONS)  # the patch releases that stand for them
 ABSENT = Atom("not installed", absent=True)
 
 
@@ -98,14 +99,39 @@ def points(versions: Iterable[Version]) -> tuple[Atom, ...]:
     return tuple(Atom(str(version), version=version) for version in versions)
 
 
+@dataclass(frozen=True)
+class VersionLine:
+    """The line of versions, in pieces that each lie inside or outside of each range that cuts it."""
+
+    pieces: tuple[Atom, ...]
+    inside: Mapping[VersionRange, int]  # range -> the mask of the pieces inside it
+
+    def mask(self, literal: Literal) -> int | None:
+        """Return the mask of the pieces that a literal admits; None for a range that does not cut the line."""
+        found = self.inside.get(literal.range) if literal.range is not None else None
+        if found is None or not literal.negated:
+            return found
+        return found ^ ((1 << len(self.pieces)) - 1)
+
+
 @cache
-def pieces(ranges: tuple[VersionRange, ...]) -> tuple[Atom, ...]:
-    """The line of versions, cut so that each piece lies inside or outside each of the ranges."""
-    parts = [versions_in("")]
-    for cut in ranges:
-        both = [(part.intersection(cut), part.difference(cut)) for part in parts]
-        parts = [piece for pair in both for piece in pair if not piece.is_empty]
-    return tuple(Atom("", range=part) for part in parts)
+def cut_line(ranges: tuple[VersionRange, ...]) -> VersionLine:
+    """Cut the line of versions into pieces."""
+    parts = [(versions_in(""), frozenset[int]())]  # each with the places of the ranges that it is inside of
+    for place, cut in enumerate(ranges):
+        cuts = []
+        for part, inside in parts:
+            if part.is_disjoint(cut):
+                cuts.append((part, inside))
+            else:
+                halves = (part.intersection(cut), inside | {place}), (part.difference(cut), inside)
+                cuts += [half for half in halves if not half[0].is_empty]
+        parts = cuts
+    masks = {
+        cut: sum(1 << position for position, (_, inside) in enumerate(parts) if place in inside)
+        for place, cut in enumerate(ranges)
+    }
+    return VersionLine(tuple(Atom("", range=part) for part, _ in parts), masks)
 
 
 def values(texts: Iterable[str]) -> tuple[Atom, ...]:

@@ -17,7 +17,7 @@ from imagegen.plan.rules.evaluate import minimal_core
 from imagegen.plan.rules.facts import Facts, rules_in_context, versions_in
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question
-from imagegen.plan.rules.statements import MetadataCache, cuda_of_stack, holding, machine_of
+from imagegen.plan.rules.statements import MetadataCache, cuda_of_stack, machine_of
 from imagegen.plan.rules.torch_pins import LIBRARIES, TORCH
 from imagegen.plan.rules.verdict import Conflict
 
@@ -34,13 +34,13 @@ def rules_about(question: Question, rules: Iterable[Rule], library: MetadataCach
 def required_by_others(question: Question, library: MetadataCache) -> frozenset[str]:
     """Return the named packages that some release in question of another named one requires."""
     facts, machine, found = question.facts, machine_of(question.facts), set[str]()
-    pythons = atoms.pythons(facts.versions.get("python"), ())
+    pythons = list(map(str, atoms.pythons(facts.versions.get("python"), ())))
     for name, fact in facts.packages.items():
         known = None if fact.built else library.of(name)
         if known:
             stated = known.statements(known.within(fact), machine, question.extras.get(name, frozenset()))
             named = (each for each in stated if each.name in facts.packages)
-            found.update(each.name for each in named if any(holding(each, pythons, machine)))
+            found.update(each.name for each in named if any(known.holding(each.marker, each.extra, pythons, machine)))
     return frozenset(found)
 
 

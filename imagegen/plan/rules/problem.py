@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cache, cached_property
+from functools import cache, cached_property, reduce
+from operator import or_
 
 from packaging.ranges import VersionRange
 from packaging.version import Version
@@ -16,7 +17,7 @@ from imagegen.plan.rules import atoms
 from imagegen.plan.rules.atoms import ABSENT, Atom
 from imagegen.plan.rules.facts import Fact, Facts, versions_in
 from imagegen.plan.rules.solve import Clause, Literal, clauses, literals
-from imagegen.plan.rules.statements import MetadataCache, Releases, Statement, holding, is_held, machine_of
+from imagegen.plan.rules.statements import MetadataCache, Releases, Statement, machine_of
 
 _SURE = "given"  # origin of what is no assumption: what CUDA versions torch is built for is known for good
 _EXACTLY = re.compile(r"==([^,*+]+)\Z")
@@ -58,12 +59,14 @@ class Problem:
             self._collect(library)
         said = [each for rule in self.rules.values() for each in (*clauses(rule), literals(rule.when))]
         self._texts = [literal for each in said for literal in each]
+        self._drop_satisfiable()
         self._masks: dict[Literal, tuple[str, int]] = {}
         self._requirements: dict[tuple[str, str], int] = {}
-        self._markers: dict[tuple[str, str], int | None] = {}
+        self._markers: dict[tuple[str | None, str], int | None] = {}
         self._made: dict[str, tuple[Clause, ...]] = {}  # by rule id
         self._admitted: dict[tuple[str, str, bool], int] = {}
         self.atoms: dict[str, tuple[Atom, ...]] = {}
+        self._lines: dict[str, atoms.VersionLine] = {}  # names whose last atoms are its pieces
         self._make_atoms()
 
     @cached_property
@@ -113,12 +116,20 @@ class Problem:
         if literal.name.startswith(ENV) and self.facts.env is None:
             return name, 0b10 if literal.negated else 0b01
         known = self.releases.get(name)
-        if known is None or literal.range is None:
-            return name, atoms.mask(self.atoms[name], literal)
+        if known is None or not literal.is_of_versions:
+            return name, self._mask_of_pieces(name, literal)
         count = len(known.all)
         fitting = known.fitting(literal.text) ^ ((1 << count) - 1 if literal.negated else 0)
         others = atoms.mask(self.atoms[name][count + 1 :], literal)  # after its absence and its known releases
         return name, (0 if literal.required else 1) | fitting << 1 | others << (count + 1)
+
+    def _mask_of_pieces(self, name: str, literal: Literal) -> int:
+        choices, line = self.atoms[name], self._lines.get(name)
+        pieces = line.mask(literal) if line else None
+        if line is None or pieces is None:
+            return atoms.mask(choices, literal)
+        first = len(choices) - len(line.pieces)
+        return atoms.mask(choices[:first], literal) | pieces << first
 
     def _name(self, literal: Literal) -> str:
         if literal.label is not None:
@@ -135,7 +146,7 @@ class Problem:
         seen = set(pending)
         installed = set(self.facts.packages) - self.scope.free  # and what all of their releases require
         extras = dict(self.scope.extras)
-        pythons = atoms.pythons(self.facts.versions.get("python"), ())
+        pythons = list(map(str, atoms.pythons(self.facts.versions.get("python"), ())))
         while pending or (pending := self._required_by_rules(seen)):
             name = pending.pop(0)
             seen.add(name)
@@ -154,7 +165,11 @@ class Problem:
                     known.append(each)
                 if is_surrounding(each.name):
                     continue
-                if name in installed and each.releases == among and all(holding(each, pythons, self.machine)):
+                if (
+                    name in installed
+                    and each.releases == among
+                    and all(found.holding(each.marker, each.extra, pythons, self.machine))
+                ):
                     installed.add(each.name)
                     if each.extras - extras.get(each.name, frozenset()):
                         extras[each.name] = extras.get(each.name, frozenset()) | each.extras
@@ -163,6 +178,24 @@ class Problem:
                     seen.add(each.name)
                     pending.append(each.name)
         self.rules = {name: rule for name, rule in self.rules.items() if not _is_idle(rule, seen)}
+
+    def _drop_satisfiable(self) -> None:
+        """Drop the requirements of packages that no conflict can be about (pure literals).
+
+        Nothing is known of such a package, neither rules nor facts are about it, and whichever releases of others are
+        chosen, some version of it satisfies all that they require.
+        """
+        if self.facts.closed:
+            return
+        kept = {*self.facts.packages, *self.releases, *NAMED, *VERSIONED, *(literal.name for literal in self._texts)}
+        kept.update(name for rule in self.rules.values() for name in rule.same)
+        required: dict[str, list[Statement]] = {}
+        for said in (each for group in self.statements.values() for each in group):
+            if said.name not in kept:
+                required.setdefault(said.name, []).append(said)
+        kept.update(name for name, stated in required.items() if not _is_satisfiable(stated))
+        left = {origin: [each for each in group if each.name in kept] for origin, group in self.statements.items()}
+        self.statements = {origin: group for origin, group in left.items() if group}
 
     def _required_by_rules(self, seen: Collection[str]) -> list[str]:
         """Packages, not seen yet, that must be installed by a rule about seen packages."""
@@ -177,7 +210,7 @@ class Problem:
     def _of_statement(self, said: Statement, origin: str) -> Iterable[Clause]:
         literals = [(said.package, self._except(said.package, said.releases))]
         if said.marker is not None:
-            unless = self._unless(said.marker, said.extra)
+            unless = self._unless(said)
             if unless is None:
                 return
             literals += [("python", unless)] if unless else []
@@ -186,12 +219,12 @@ class Problem:
             union |= self._required(said.name, choice)
         yield Clause(origin, (*literals, (said.name, union)))
 
-    def _unless(self, marker: str, extra: str) -> int | None:
-        """Return the mask of the Pythons for which a marker does not hold; None where it holds for none."""
-        key = marker, extra
+    def _unless(self, said: Statement) -> int | None:
+        """Return the mask of the Pythons for which a statement's marker does not hold; None where it holds for none."""
+        key = said.marker, said.extra
         if key not in self._markers:
-            pythons = (atom.version for atom in self.atoms["python"] if atom.version)
-            holds = [is_held(marker, each, self.machine, extra) for each in pythons]
+            pythons = [atom.text for atom in self.atoms["python"] if atom.version]
+            holds = self.releases[said.package].holding(*key, pythons, self.machine)
             unless = sum(1 << place for place, each in enumerate(holds) if not each)
             self._markers[key] = unless if any(holds) else None
         return self._markers[key]
@@ -211,21 +244,21 @@ class Problem:
     # --- atoms ----------------------------------------------------------------------------------------------------
 
     def _make_atoms(self) -> None:
-        cuts: dict[str, dict[str, VersionRange]] = {}  # name -> specifier -> the versions that it admits
+        cuts: dict[str, dict[str, None]] = {}  # name -> the specifiers of rules about it
         labels: dict[str, set[str]] = {}
         for literal in self._texts:
-            if literal.range is not None:
-                cuts.setdefault(literal.name, {})[literal.text] = literal.range
+            if literal.is_of_versions:
+                cuts.setdefault(literal.name, {})[literal.text] = None
             else:
                 labels.setdefault(self._name(literal), set()).add(literal.text)
         for name, pins in self._led():
             cuts.setdefault(name, {}).update(pins)
-        required = self._ranges_of_statements()
+        required = self._specifiers_of_statements()
         names = [*self.facts.packages, *required, *cuts]
         for name in dict.fromkeys(each for each in names if not is_surrounding(each)):
-            self.atoms[name] = self._of_package(name, cuts.get(name, {}), required.get(name, {}))
+            self.atoms[name] = self._of_package(name, cuts.get(name, ()), required.get(name, ()))
         for name in VERSIONED:
-            ranges = {*cuts.get(name, {}).values(), *required.get(name, {}).values()}
+            ranges = {*map(versions_in, (*cuts.get(name, ()), *required.get(name, ())))}
             self.atoms[name] = self._of_surrounding(name, ranges)
         for name, texts in labels.items():
             if name not in VERSIONED:
@@ -233,30 +266,28 @@ class Problem:
         for name in NAMED:
             self.atoms.setdefault(name, self._of_values(name, set()))
 
-    def _ranges_of_statements(self) -> dict[str, dict[str, VersionRange]]:
-        """Return name -> specifier that a release in question requires of it -> the versions that it admits."""
-        required: dict[str, dict[str, VersionRange]] = {}
+    def _specifiers_of_statements(self) -> dict[str, dict[str, None]]:
+        """Return name -> the specifiers that releases in question require of it, without repetitions."""
+        required: dict[str, dict[str, None]] = {}
         for said in (each for group in self.statements.values() for each in group):
             if said.name not in NAMED:
-                required.setdefault(said.name, {}).update((choice, versions_in(choice)) for choice in said.choices)
+                required.setdefault(said.name, {}).update(dict.fromkeys(said.choices))
         return required
 
-    def _led(self) -> Iterator[tuple[str, dict[str, VersionRange]]]:
-        """Packages that share another's version, each with the version that the facts hold that one to."""
+    def _led(self) -> Iterator[tuple[str, dict[str, None]]]:
+        """Packages that share another's version, each with specifiers of what the facts hold that one to."""
         for rule in self.rules.values():
             leaders = [self.facts.packages.get(name) for name in rule.leaders] if rule.same else []
             pins = [f"=={fact.version.public}" for fact in leaders if fact and fact.version]
-            yield from ((name, {each: versions_in(each) for each in pins}) for name in rule.same)
+            yield from ((name, dict.fromkeys(pins)) for name in rule.same)
 
-    def _of_package(
-        self, name: str, ruled: Mapping[str, VersionRange], required: Mapping[str, VersionRange]
-    ) -> tuple[Atom, ...]:
-        """Return the atoms of a package; `ruled` and `required` map specifiers of rules and releases to versions."""
+    def _of_package(self, name: str, ruled: Iterable[str], required: Iterable[str]) -> tuple[Atom, ...]:
+        """Return the atoms of a package, by the specifiers of rules about it and of releases that require it."""
         fact, known = self.facts.packages.get(name), self.releases.get(name)
         if known:
             pinned = sorted(self._pinned.get(name, set()) - known.places.keys())
             pinned = [each for each in pinned if each < known.versions[-1] or each.is_prerelease]
-            unknown = (range_ for text, range_ in required.items() if not known.fitting(text))
+            unknown = (versions_in(each) for each in required if not known.fitting(each))
             left = {each for each in unknown if not any(version in each for version in pinned)}
             return (
                 ABSENT,
@@ -268,7 +299,11 @@ class Problem:
             return (ABSENT,)
         if fact and fact.version is not None and name not in self.scope.free:
             return (ABSENT, Atom(fact.text, version=fact.version))
-        return (ABSENT, *atoms.pieces(_sorted({*ruled.values(), *required.values(), *self._asked(name)})))
+        return (ABSENT, *self._cut(name, {*map(versions_in, (*ruled, *required)), *self._asked(name)}))
+
+    def _cut(self, name: str, ranges: Iterable[VersionRange]) -> tuple[Atom, ...]:
+        self._lines[name] = line = atoms.cut_line(_sorted(ranges))
+        return line.pieces
 
     @cached_property
     def _pinned(self) -> dict[str, set[Version]]:
@@ -313,7 +348,7 @@ class Problem:
         if name == "gpu" and candidates and not fact:
             return atoms.points(Version(each) for each in candidates)
         singles = {Fact.exactly(each).range for each in candidates if each != NO_CUDA}
-        cut = atoms.pieces(_sorted(ranges | singles | ({fact.range} if fact else set())))
+        cut = self._cut(name, ranges | singles | ({fact.range} if fact else set()))
         return (*self._without_cuda, *map(self._of_cuda, cut)) if name == "cuda" else cut
 
     @property
@@ -422,6 +457,32 @@ class Problem:
             return _where(self.atoms[name], lambda atom: atom.opaque and atom.range == fact.range)
         found = _where(self.atoms[name], lambda atom: not atom.opaque and _inside(atom, fact))
         return found or _where(self.atoms[name], lambda atom: atom.opaque and _covered(atom, fact, name))
+
+
+def _is_satisfiable(stated: Iterable[Statement]) -> bool:
+    """Return whether some version satisfies these requirements of one package, whichever releases make them.
+
+    That is so without upper bounds, and if at most one of them holds at a time: each is of other releases of one
+    package. Where it takes more to see, the answer is False.
+    """
+    limits = [each for each in stated if each.choices != ("",)]
+    if all(_is_unbounded(choice) for each in limits for choice in each.choices):
+        return True
+    apart = sum(each.releases for each in limits) == reduce(or_, (each.releases for each in limits))  # no common bit
+    return (
+        apart and len({each.package for each in limits}) == 1 and all(_is_possible(each.choices[0]) for each in limits)
+    )
+
+
+@cache
+def _is_unbounded(specifier: str) -> bool:
+    """Return whether a specifier admits every version that is new enough."""
+    return all(part.lstrip().startswith((">", "!=")) for part in specifier.split(",") if part.strip())
+
+
+def _is_possible(specifier: str) -> bool:
+    """Return whether any version fits a specifier."""
+    return _is_unbounded(specifier) or _exactly(specifier) is not None or not versions_in(specifier).is_empty
 
 
 @cache

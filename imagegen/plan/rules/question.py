@@ -7,8 +7,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from packaging.utils import canonicalize_name, is_normalized_name
-
 from imagegen.core.errors import UsageError
 from imagegen.core.types import Gpu, parse_specifier
 from imagegen.plan.matrix.cells import Matrix
@@ -102,6 +100,8 @@ def missing_metadata(question: Question, library: MetadataCache) -> dict[str, st
     """
     found: dict[str, str] = {}
     for each in question.unknown:
+        from packaging.utils import canonicalize_name, is_normalized_name  # late, as below: few questions need it
+
         name = canonicalize_name(each.name)
         if each.kind == "component" and not each.suggestion and is_normalized_name(name):
             found[name] = question.requested.get(each.name, "")
@@ -371,8 +371,14 @@ def _split(word: str) -> tuple[str, frozenset[str], str]:
         raise UsageError(
             f'"{word}" is not of the form name==version', code="usage-invalid-value", fix=f"for example `{_EXAMPLE}`"
         )
-    extras = frozenset(canonicalize_name(each.strip()) for each in (found["extras"] or "").split(",") if each.strip())
+    extras = _extras(found["extras"]) if found["extras"] else frozenset[str]()
     return found["name"], extras, (found["specifier"] or "").strip()
+
+
+def _extras(listed: str) -> frozenset[str]:
+    from packaging.utils import canonicalize_name
+
+    return frozenset(canonicalize_name(each.strip()) for each in listed.split(",") if each.strip())
 
 
 def _named_version(words: str, vocabulary: Vocabulary) -> tuple[str, str] | None:

@@ -36,11 +36,14 @@ class Literal:
         return self.text[1:] if self.text.startswith("+") and not self.name.startswith(ENV) else None
 
     @cached_property
+    def is_of_versions(self) -> bool:
+        """True if the literal is about versions, and not about a label, a value or a variable."""
+        return not (self.label is not None or self.name in NAMED or self.name.startswith(ENV) or self.text == NO_CUDA)
+
+    @cached_property
     def range(self) -> VersionRange | None:
-        """The versions that `text` admits; None for a label, a value or a variable."""
-        if self.label is not None or self.name in NAMED or self.name.startswith(ENV) or self.text == NO_CUDA:
-            return None
-        return versions_in(self.text)
+        """The versions that `text` admits; None for a literal that is not about versions."""
+        return versions_in(self.text) if self.is_of_versions else None
 
     @property
     def specifier(self) -> str | None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, reduce
+from functools import cached_property, reduce
+from itertools import chain
 from operator import and_
 
-from packaging.tags import Tag, parse_tag
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagegen.core.oci import MACHINES, PLATFORMS
-from imagegen.core.types import parse_requirement
+from imagegen.core import deferred
+from imagegen.core.oci import MACHINES
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, holds
 from imagegen.plan.matrix.model import Rule, cuda_version
+from imagegen.plan.rules import atoms
 from imagegen.plan.rules.atoms import Atom, points
 from imagegen.plan.rules.facts import Fact, Facts, rules_in_context, versions_in
 from imagegen.plan.rules.scans import ONLY_ON_PYPI, ScanCache
@@ -25,11 +25,8 @@ from imagegen.plan.rules.torch_pins import TORCH, library_rules
 _INDEXES = {"pypi": "PyPI"}  # as users call them
 _ALWAYS = {"sglang": frozenset({"srt"})}  # extras without which nothing runs: of sglang before 0.5.3, the engine
 _EXACT = re.compile(r"\s*([=!]=)\s*([^=*+]+)")
+_FIRST = re.compile(r"\s*>=\s*([^=*+]+)")
 _BOUND = re.compile(r"\s*([<>]=?)[^=*].*")  # a comparison that admits all releases above or below one
-# What torch asks of NVIDIA's libraries is true of PyPI's build alone; builds for other CUDA versions ask for others.
-_OF_THE_BUILD = re.compile(r"(nvidia|cuda)-.+")
-_GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}  # PEP 600, "Legacy manylinux tags"
-
 
 # A statement without the releases that it is about: the name, its choices, the words, the marker and its extra, and the
 # extras of the name that are required.
@@ -70,12 +67,38 @@ class Statement:
         return f"{'wheels' if self.of_wheels else 'stated'} {self.package} {self.needs}"
 
 
+@deferred.dataclass(frozen=True)
+class ReleaseStatements:
+    """The statements of a release, as places in its package's table."""
+
+    required: tuple[int, ...]
+    extras: Mapping[str, tuple[int, ...]]  # what each extra adds
+    included: Mapping[str, frozenset[str]]  # extra -> itself and the extras that it includes
+    files: Mapping[str, tuple[int, ...]]  # machine -> what its Pythons and its wheels say
+
+    def added_by(self, extras: Iterable[str]) -> Iterator[int]:
+        """Yield the statements that these extras and those that they include add."""
+        every = frozenset[str]().union(*(self.included.get(each, ()) for each in extras))
+        return chain.from_iterable(self.extras.get(each, ()) for each in sorted(every))
+
+
+@deferred.dataclass(frozen=True)
+class StatementTable:
+    """The metadata of a package, and the statements of its releases, each once; statement_tables.py makes it."""
+
+    package: PackageReleases
+    said: tuple[Said, ...]
+    releases: tuple[ReleaseStatements, ...]  # the oldest first
+    held: Mapping[tuple[str, str, str], tuple[str, ...]]  # marker, extra, machine -> the PYTHONS for which it holds
+
+
 class Releases:
     """A package's known releases, the oldest first."""
 
-    def __init__(self, package: PackageReleases) -> None:
-        self.package = package
-        self.all: tuple[ReleaseMetadata, ...] = tuple(reversed(list(package.releases.values())))
+    def __init__(self, table: StatementTable) -> None:
+        self.table = table
+        self.package = table.package
+        self.all: tuple[ReleaseMetadata, ...] = tuple(reversed(list(table.package.releases.values())))
         self.versions = tuple(Version(each.version) for each in self.all)
         self._fitting: dict[str, int] = {}
         self._said: dict[tuple[int, str, frozenset[str]], tuple[Statement, ...]] = {}
@@ -98,6 +121,9 @@ class Releases:
         if exact := _EXACT.fullmatch(specifier):
             found = self.places.get(Version(exact[2]), 0)
             return found if exact[1] == "==" else every & ~found
+        if bound := _FIRST.fullmatch(specifier):
+            below = (1 << bisect_left(self.versions, Version(bound[1]))) - 1
+            return every & ~below
         if bound := _BOUND.fullmatch(specifier):
             admitted, upwards = versions_in(specifier), bound[1].startswith(">")
             end = bisect_left(self.versions, True, key=lambda version: (version in admitted) is upwards)
@@ -123,13 +149,23 @@ class Releases:
         return self._said[key]
 
     def _statements(self, among: int, machine: str, extras: frozenset[str]) -> Iterator[Statement]:
-        said: dict[Said, int] = {}
-        for position, release in enumerate(self.all):
+        found: dict[int, int] = {}  # place in the table -> releases
+        for position, release in enumerate(self.table.releases):
             if among >> position & 1:
-                for each in _of(self.package.name, release, machine, extras):
-                    said[each] = said.get(each, 0) | 1 << position
-        for each, releases in said.items():
-            yield Statement(self.package.name, releases, *each)
+                added = release.added_by(extras) if extras and release.extras else ()
+                for place in chain(release.required, added, release.files[machine]):
+                    found[place] = found.get(place, 0) | 1 << position
+        for place, releases in found.items():
+            yield Statement(self.package.name, releases, *self.table.said[place])
+
+    def holding(self, marker: str | None, extra: str, pythons: Iterable[str], machine: str) -> list[bool]:
+        """Return for each Python, a full version, whether a marker of a statement certainly holds on Linux."""
+        if marker is None:
+            return [True for _ in pythons]
+        known = self.table.held[marker, extra, machine]
+        return [
+            each in known if each in atoms.LATEST else holds(marker, each, machine, extra) is True for each in pythons
+        ]
 
     def rule(self, statement: Statement, among: int) -> Rule:
         """The statement in the form of a rule, as far as it is about the releases in the mask."""
@@ -161,19 +197,21 @@ class Releases:
 class MetadataCache:
     """Packages by name, each read when it is first requested; `scans` are those of their wheels."""
 
-    def __init__(self, load: Callable[[str], PackageReleases | None], scans: ScanCache | None = None) -> None:
+    def __init__(self, load: Callable[[str], StatementTable | None], scans: ScanCache | None = None) -> None:
         self._load = load
         self._known: dict[str, Releases | None] = {}
         self.scans = scans or ScanCache(lambda _: None)
 
     def add(self, package: PackageReleases) -> None:
         """Add releases that were read on demand; those that are known stay as they are."""
+        from imagegen.plan.rules.statement_tables import table_of  # late: results of earlier runs stand for most tables
+
         known = self.of(package.name)
         if known:
             merged = {**package.releases, **known.package.releases}
             newest_first = sorted(merged, key=Version, reverse=True)
             package = replace(known.package, releases={version: merged[version] for version in newest_first})
-        self._known[package.name] = Releases(package)
+        self._known[package.name] = Releases(table_of(package))
 
     def of(self, name: str) -> Releases | None:
         """Return the package's statements; None if nothing is known of the package."""
@@ -221,106 +259,6 @@ def cuda_of_stack(facts: Facts) -> Fact | None:
     return facts.versions.get("cuda") or (Fact.exactly(labelled) if labelled else None)
 
 
-_NONE: frozenset[str] = frozenset()
-
-
-def _of(package: str, release: ReleaseMetadata, machine: str, extras: frozenset[str]) -> Iterator[Said]:
-    every = sorted(_with_included(package, release, extras))
-    groups = {"": release.requires or ()} | {extra: release.extras.get(extra, ()) for extra in every}
-    for extra, texts in groups.items():
-        for text in texts:
-            name, specifier, marker, named = _requirement(text)
-            if name != package and not (package == "torch" and _OF_THE_BUILD.fullmatch(name)):
-                yield name, (specifier,), f"requires {name}{specifier}", marker, extra, named
-    if release.python:
-        yield "python", (release.python,), f"requires Python {release.python}", None, "", _NONE
-    platforms = _platforms(release.wheels)
-    if platforms and PLATFORMS[machine] not in platforms:
-        yield "platform", platforms, f"has no wheel for {PLATFORMS[machine]}", None, "", _NONE
-    pythons, glibc = _wheels(release.wheels, machine)
-    if pythons:
-        yield "python", pythons, f"has wheels for Python {_listed(pythons)} alone", None, "", _NONE
-    if glibc:
-        yield "glibc", (f">={glibc}",), f"has no wheel for a glibc older than {glibc}", None, "", _NONE
-
-
-def _with_included(package: str, release: ReleaseMetadata, extras: Iterable[str]) -> set[str]:
-    """Return the extras and those that they include, as sglang's srt requires `sglang[runtime-common]`."""
-    found: set[str] = set()
-    pending = list(extras)
-    while pending:
-        extra = pending.pop()
-        if extra not in found:
-            found.add(extra)
-            parsed = (parse_requirement(text) for text in release.extras.get(extra, ()))
-            pending += (name for each in parsed if canonicalize_name(each.name) == package for name in each.extras)
-    return found
-
-
-@cache
-def _requirement(text: str) -> tuple[str, str, str | None, frozenset[str]]:
-    parsed = parse_requirement(text)
-    extras = frozenset(map(canonicalize_name, parsed.extras))
-    marker = str(parsed.marker) if parsed.marker else None  # as text: a marker is written out for each comparison
-    return canonicalize_name(parsed.name), str(parsed.specifier), marker, extras
-
-
-@cache
-def _platforms(compressed: Sequence[str]) -> tuple[str, ...]:
-    """Return the platforms that some wheel fits; none where there is no wheel, or one that fits all."""
-    tags = {tag.platform for each in compressed for tag in parse_tag(each)}
-    found = {name for machine, name in PLATFORMS.items() if any(each.endswith(f"_{machine}") for each in tags)}
-    return () if "any" in tags else tuple(sorted(found))
-
-
-@cache
-def _wheels(compressed: Sequence[str], machine: str) -> tuple[tuple[str, ...], str | None]:
-    """(specifiers of the Pythons that some wheel fits, none for all; the oldest glibc that one fits, None for any)."""
-    tags = [tag for each in compressed for tag in parse_tag(each) if _for(tag, machine)]
-    pythons = {_python(tag) for tag in tags}
-    if not tags:
-        return (), None
-    floors = [_glibc(tag.platform, machine) for tag in tags]
-    oldest = None if None in floors else min((Version(floor) for floor in floors if floor), default=None)
-    return () if "" in pythons else tuple(sorted(pythons)), str(oldest) if oldest else None
-
-
-def _listed(pythons: Iterable[str]) -> str:
-    """Return the Pythons in words: ">=3.9" is "3.9 and newer", "==3.11.*" is "3.11"."""
-    words = [each[2:].removesuffix(".*") + (" and newer" if each.startswith(">=") else "") for each in pythons]
-    return ", ".join(sorted(words, key=lambda word: Version(word.partition(" ")[0])))
-
-
-def _for(tag: Tag, machine: str) -> bool:
-    threaded = tag.abi.endswith("t") and tag.abi.startswith("cp")
-    return (tag.platform == "any" or tag.platform.endswith(f"_{machine}")) and not threaded
-
-
-def _python(tag: Tag) -> str:
-    found = re.fullmatch(r"(cp|py)3(\d+)", tag.interpreter)
-    if not found:
-        return ""
-    exact = found[1] == "cp" and tag.abi != "abi3"
-    return f"==3.{found[2]}.*" if exact else f">=3.{found[2]}"
-
-
-def _glibc(platform: str, machine: str) -> str | None:
-    kind = platform.removesuffix(f"_{machine}")
-    found = re.fullmatch(r"manylinux_(\d+)_(\d+)", kind)
-    return f"{found[1]}.{found[2]}" if found else _GLIBC.get(kind)
-
-
 def machine_of(facts: Facts) -> str:
     """Return the machine as wheel tags name it: x86_64 where the facts name no platform."""
     return MACHINES.get(facts.names.get("platform", ""), "x86_64")
-
-
-def holding(statement: Statement, pythons: Iterable[Version], machine: str) -> list[bool]:
-    """Return for each Python whether the statement certainly applies on Linux."""
-    marker, extra = statement.marker, statement.extra
-    return [marker is None or is_held(marker, python, machine, extra) for python in pythons]
-
-
-def is_held(marker: str, python: Version, machine: str, extra: str) -> bool:
-    """Return whether a marker certainly holds for a Python on Linux."""
-    return holds(marker, str(python), machine, extra) is True

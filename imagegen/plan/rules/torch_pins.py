@@ -11,14 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from packaging.requirements import Requirement
 from packaging.version import Version
 
 from imagegen.core.deferred import dataclass
 from imagegen.core.types import parse_requirement
 from imagegen.plan.matrix.metadata import ReleaseMetadata
 from imagegen.plan.matrix.model import Rule
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 TORCH = "torch"
 # Package of NVIDIA -> its library as people call it, and the major version of its CUDA.

@@ -1,0 +1,237 @@
+"""Read the demands of wheels from their scans; results of earlier runs stand for most. scans.py makes rules of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from packaging.version import Version
+
+from imagegen.audit.gpu import driver_floor
+from imagegen.plan.matrix import scans
+from imagegen.plan.matrix.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
+from imagegen.plan.rules.scans import Demand, PackageDemands, WheelDemands
+
+# The build of torch 2.6 for CUDA 12.6 alone has the new C++ ABI. Source: https://github.com/pytorch/pytorch/issues/142064
+_FLIPPED, _FLIPPED_CUDA = "2.6", "12.6"
+# CUDA's libraries that no torch requires a distribution of, and that distribution: a package that needs one states it.
+# Source: the metadata of torch 2.4 to 2.15 and of the distributions on PyPI, 2026-11-25.
+_OF_DISTRIBUTION = {
+    re.compile(r"libnpp\w+\.so\.12"): "nvidia-npp-cu12",
+    re.compile(r"libnpp\w+\.so\.13"): "nvidia-npp",
+    re.compile(r"libnvjpeg\.so\.12"): "nvidia-nvjpeg-cu12",
+    re.compile(r"libnvjpeg\.so\.13"): "nvidia-nvjpeg",
+}
+# Demands that do not follow: mooncake has a build of its module `ep` for each torch, and does without it.
+_UNFOUNDED = {"mooncake-transfer-engine": frozenset({"torch", "c++-abi"})}
+# Packages with a library for each CUDA release, of which they load that for the CUDA of torch and no other: the release
+# from which they take another one too, and the path. Read in bitsandbytes/cextension.py of 0.43.2, 0.49.2 and 0.50.2.
+_BY_CUDA_RELEASE = {"bitsandbytes": (Version("0.50"), re.compile(r".*/libbitsandbytes_cuda([0-9]{2})([0-9])\.so"))}
+_NO_LIBRARY = "RuntimeError: Configured CUDA binary not found"
+_SYMBOL = "ImportError: undefined symbol"
+_KERNEL = "CUDA error: no kernel image is available for execution on the device"
+_PTX = "CUDA error: the provided PTX was compiled with an unsupported toolchain"
+
+
+def load_demands(directories: Sequence[Path], package: str) -> PackageDemands | None:
+    """Return the demands of a package by the scans of its wheels; None where it has none.
+
+    Raises MatrixError for a file that cannot be read.
+    """
+    found = scans.load(directories, package)
+    return demands_of(found) if found else None
+
+
+def demands_of(found: PackageScans) -> PackageDemands:
+    """Return what the scanned wheels of a package demand; releases that demand the same share it."""
+    known: dict[Demand, Demand] = {}
+    unfounded = _UNFOUNDED.get(found.name, frozenset())
+    releases = {}
+    for version, scan in found.releases.items():
+        demands = (each for each in _demands(found.name, scan) if each.about not in unfounded)
+        shared = tuple(known.setdefault(each, each) for each in demands)
+        releases[version] = WheelDemands(scan.version, scan.filename, scan.sha256, scan.read, scan.verdict.cuda, shared)
+    return PackageDemands(found.name, releases)
+
+
+def _demands(package: str, scan: WheelScan) -> Iterator[Demand]:
+    verdict = scan.verdict
+    until, path = _BY_CUDA_RELEASE.get(package, (None, None))
+    if until and path and Version(scan.version) < until:
+        yield from _of_cuda_releases(path, scan.libraries)
+    else:
+        yield from _of_cuda(verdict, scan.libraries)
+    yield from _of_libraries(scan.libraries)
+    yield from _of_glibc(verdict)
+    yield from _of_torch(verdict)
+    yield from _of_gpus(verdict, scan.libraries)
+    yield from _of_drivers(verdict)
+
+
+def _of_cuda(verdict: WheelVerdict, libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
+    if not verdict.cuda:
+        return
+    oldest, newest = verdict.cuda[0], verdict.cuda[-1]
+    range_ = f"=={newest}.*" if oldest == newest else f">={oldest},<{newest + 1}"
+    names = sorted({name for each in libraries for name in each.needed if _is_of_cuda(name)})
+    majors = " or ".join(map(str, verdict.cuda))
+    because = f"is compiled for CUDA {majors}: its wheel on PyPI needs {', '.join(names) or 'its libraries'}"
+    message = f"ImportError: {names[0]}: cannot open shared object file: No such file or directory" if names else ""
+    fix = f"Use a stack of CUDA {majors}"
+    # Whether a stack without CUDA can do without these libraries is the package's own business.
+    yield Demand("cuda", (("cuda", ">=1"),), (("cuda", range_),), (), because, message, fix)
+
+
+def _of_libraries(libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
+    """Yield a demand for each distribution with a library that the package needs, and that torch does not bring."""
+    needed = {name for each in libraries if each.loaded for name in each.needed}
+    inside = {each.path.rpartition("/")[2] for each in libraries}
+    found: dict[str, list[str]] = {}
+    for name in sorted(needed - inside):
+        for pattern, distribution in _OF_DISTRIBUTION.items():
+            if pattern.fullmatch(name):
+                found.setdefault(distribution, []).append(name)
+    for distribution, names in found.items():
+        because = f"needs {', '.join(names)}, which its wheel on PyPI does not hold and no dependency brings"
+        message = f"OSError: {names[0]}: cannot open shared object file: No such file or directory"
+        fix = f"Install {distribution} beside it"
+        yield Demand("library", (("cuda", ">=1"),), (), (), because, message, fix, ((distribution, ""),))
+
+
+def _of_cuda_releases(path: re.Pattern[str], libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
+    found = filter(None, (path.fullmatch(each.path) for each in libraries))
+    releases = sorted({(int(each[1]), int(each[2])) for each in found})
+    if releases:
+        shown = ", ".join(f"{major}.{minor}" for major, minor in releases)
+        because = f"has libraries in its wheel on PyPI for CUDA {shown} alone, and loads the one of torch's CUDA"
+        then = (("cuda", _one_of(releases)),)
+        fix = "Use torch for one of these, or set BNB_CUDA_VERSION to one of the same major version"
+        yield Demand("cuda", (("cuda", ">=1"),), then, (), because, _NO_LIBRARY, fix)
+
+
+def _one_of(releases: Sequence[tuple[int, int]]) -> str:
+    """Return the specifier of these releases of CUDA, sorted; a major version has at most ten minor ones."""
+    (first, oldest), (last, newest) = releases[0], releases[-1]
+    every = [divmod(each, 10) for each in range(first * 10 + oldest, last * 10 + newest)]
+    gaps = [f"!={major}.{minor}.*" for major, minor in every if (major, minor) not in releases]
+    return ",".join([f">={first}.{oldest}", f"<{last}.{newest + 1}", *gaps])
+
+
+def _is_of_cuda(name: str) -> bool:
+    return name.startswith(("libcudart.so.", "libcublas.so.", "libnvrtc.so."))
+
+
+def _of_glibc(verdict: WheelVerdict) -> Iterator[Demand]:
+    if verdict.glibc:
+        because = f"has libraries in its wheel on PyPI that need GLIBC_{verdict.glibc}"
+        message = f"ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_{verdict.glibc}' not found"
+        fix = f"Choose a base with glibc {verdict.glibc} or newer"
+        yield Demand("glibc", (), (("glibc", f">={verdict.glibc}"),), (), because, message, fix)
+
+
+def _of_torch(verdict: WheelVerdict) -> Iterator[Demand]:
+    if not verdict.torch:  # built for a torch that the audit does not know
+        return
+    first = verdict.torch[0]
+    if verdict.later:
+        because, fix = f"needs symbols that torch has from {first} on", f"Use torch {first} or newer"
+    else:
+        minors = _spoken(verdict.torch)
+        because = f"is compiled for torch {minors}: every other minor lacks symbols that its libraries need"
+        fix = f"Use torch {minors}"
+    yield Demand("torch", (), (("torch", _range(verdict)),), (), because, _SYMBOL, fix)
+    if verdict.strings == "old" and _FLIPPED in verdict.torch:
+        because = (
+            f"is compiled for the old C++ ABI; of torch {_FLIPPED}, the builds for CUDA {_FLIPPED_CUDA} and newer have "
+            "the new one, and symbols with strings are missing"
+        )
+        fix = f"Take torch {_FLIPPED}.0 as PyPI has it, for CUDA 12.4"
+        when, conflict = (("cuda", f">={_FLIPPED_CUDA}"),), (("torch", f"=={_FLIPPED}.*"),)
+        yield Demand("c++-abi", when, (), conflict, because, _SYMBOL, fix)
+
+
+def _range(verdict: WheelVerdict) -> str:
+    """Return the minors as a specifier; a minor between the first and the last that lacks symbols is left out."""
+    first, last = verdict.torch[0], verdict.torch[-1]
+    if first == last and not verdict.later:
+        return f"=={first}.*"
+    gaps = [f"!={minor}.*" for minor in _between(first, last) if minor not in verdict.torch]
+    return ",".join([f">={first}", *([] if verdict.later else [f"<{_after(last)}"]), *gaps])
+
+
+def _between(first: str, last: str) -> list[str]:
+    major, _, start = first.partition(".")
+    return [f"{major}.{number}" for number in range(int(start) + 1, int(last.partition(".")[2]))]
+
+
+def _after(minor: str) -> str:
+    major, _, second = minor.partition(".")
+    return f"{major}.{int(second) + 1}"
+
+
+def _spoken(minors: Sequence[str]) -> str:
+    return minors[0] if len(minors) == 1 else f"{', '.join(minors[:-1])} or {minors[-1]}"
+
+
+def _of_gpus(verdict: WheelVerdict, libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
+    code = {each.path: _targets(each) for each in libraries}
+    for run in _gpu_runs(verdict.lacks):
+        path = verdict.lacks[run[0]]
+        holds = ", ".join(code.get(path, ())) or "nothing"
+        because = (
+            f"has no code for compute capability {_span(run)}, nor PTX that would do: {path} in its wheel is for "
+            f"{holds}"
+        )
+        conflict = (("gpu", _gpu_range(run)),)
+        yield Demand(f"gpu-{run[0]}", (), (), conflict, because, _KERNEL, "Use a GPU that it has code for")
+
+
+def _of_drivers(verdict: WheelVerdict) -> Iterator[Demand]:
+    for run in _gpu_runs(verdict.compiles):
+        floors = [floor for capability in run if (floor := _driver(verdict.compiles[capability]))]
+        if len(floors) == len(run):
+            cuda, driver = min(floors, key=lambda floor: int(floor[1]))
+            because = (
+                f"has for compute capability {_span(run)} only PTX of CUDA {cuda}, which a driver older than {driver} "
+                "refuses to compile"
+            )
+            when, then = (("gpu", _gpu_range(run)),), (("driver", f">={driver}"),)
+            fix = f"Update the NVIDIA driver to {driver} or newer"
+            yield Demand(f"driver-{run[0]}", when, then, (), because, _PTX, fix)
+
+
+@cache
+def _driver(isa: str) -> tuple[str, str] | None:
+    """Return the CUDA version of a PTX ISA, and the branch of drivers that comes with it."""
+    major, _, minor = isa.partition(".")
+    floor = driver_floor((int(major), int(minor)))
+    return (floor[0], floor[1].partition(".")[0]) if floor else None
+
+
+def _gpu_runs(values: Mapping[str, str]) -> Iterator[list[str]]:
+    """Yield capabilities that follow each other among those on which wheels are judged."""
+    run: list[str] = []
+    for capability in CAPABILITIES:
+        if capability in values:
+            run.append(capability)
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _gpu_range(run: Sequence[str]) -> str:
+    return f"=={run[0]}" if len(run) == 1 else f">={run[0]},<={run[-1]}"
+
+
+def _span(run: Sequence[str]) -> str:
+    return run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}"
+
+
+def _targets(library: ScannedLibrary) -> list[str]:
+    """Return the targets of a library: machine code, then PTX, each by number."""
+    found = {target.partition("@")[0] for targets, _ in library.code for target in targets}
+    return sorted(found, key=lambda each: (not each.startswith("sm_"), len(each.rstrip("af")), each))
