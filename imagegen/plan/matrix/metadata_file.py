@@ -7,6 +7,7 @@ a new release is one new line in a diff.
 from __future__ import annotations
 
 import json
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -119,12 +120,12 @@ def _specifier(text: str) -> str:
 def _tag(text: str) -> str:
     if len(text) > _LONGEST_TAG or text.count("-") != 2 or not parse_tag(text):
         raise ValueError(f'"{text}" is not the tag of a wheel')
-    return text
+    return sys.intern(text)  # as below
 
 
 def _requirement(text: str) -> str:
     t.parse_requirement(text)
-    return text
+    return sys.intern(text)  # releases have most in common, and a result that is kept has each object once
 
 
 _Requirement = Annotated[str, AfterValidator(_requirement)]  # of any package: it may have a URL

@@ -37,19 +37,21 @@ def load_table(directories: Sequence[Path], package: str) -> StatementTable | No
 def table_of(package: PackageReleases) -> StatementTable:
     """Return the statements of all releases of a package."""
     places: dict[Said, int] = {}
+    same_files: dict[tuple[tuple[int, ...], ...], dict[str, tuple[int, ...]]] = {}  # most releases have the same
 
     def placed(said: Iterable[Said]) -> tuple[int, ...]:
         return tuple(places.setdefault(each, len(places)) for each in said)
 
-    releases = tuple(
-        ReleaseStatements(
+    def of_release(release: ReleaseMetadata) -> ReleaseStatements:
+        files = {machine: placed(_of_files(release, machine)) for machine in PLATFORMS}
+        return ReleaseStatements(
             placed(_required(package.name, release.requires or (), "")),
             {extra: placed(_required(package.name, texts, extra)) for extra, texts in release.extras.items()},
             {extra: _included(package.name, release, extra) for extra in release.extras},
-            {machine: placed(_of_files(release, machine)) for machine in PLATFORMS},
+            same_files.setdefault(tuple(files.values()), files),
         )
-        for release in reversed(list(package.releases.values()))
-    )
+
+    releases = tuple(map(of_release, reversed(list(package.releases.values()))))
     markers = dict.fromkeys((marker, extra) for _, _, _, marker, extra, _ in places if marker is not None)
     held = {
         (marker, extra, machine): tuple(each for each in LATEST if holds(marker, each, machine, extra) is True)
