@@ -221,6 +221,21 @@ def test_out_of_memory_with_one_job_ends_it(host: BuildHost) -> None:
     assert len(host.builder.throttles) == 3
 
 
+LOST = "ERROR: failed to receive status: rpc error: code = Unavailable desc = error reading from server: EOF"
+
+
+@pytest.mark.parametrize("last", [LOST, "ERROR: keepalive ping failed to receive ACK within timeout"])
+def test_a_builder_that_ends_under_the_last_job_is_not_said_to_lack_memory(host: BuildHost, last: str) -> None:
+    host.builder.attempts = [[event(event="start", largest=GB), last]] * 9
+    with raises("source-build-connection-lost") as caught:
+        host.compile()
+    assert [each["jobs"] for each in host.builder.throttles] == [4, 2, 1]
+    assert last.removeprefix("ERROR: ") in str(caught.value.why)
+    assert "1.00 GB" in str(caught.value.why)
+    assert caught.value.fix
+    assert wheelhouse.known(host.store, host.lock.builds[0].key) is None
+
+
 def test_a_build_that_fails_says_why(host: BuildHost) -> None:
     said = event(event="failed", cause="failed", what="it ended with exit code 1: a.cpp:1: error: no")
     host.builder.attempts = [[event(event="start"), "#7 2.0 a.cpp:1: error: no", said]]

@@ -32,8 +32,10 @@ class Authority:
         """Return bytes that show that the certificate was copied: its owner's name, and a line of its own."""
         return [self.name.encode(), max(self.pem.read_bytes().split(b"\n")[1:-2], key=len)]
 
-    def context(self, host: str, *, days: int = 2) -> ssl.SSLContext:
-        """For a server that shows a certificate for `host` that is good for so many days; -1: until yesterday."""
+    def issue(self, host: str, *, days: int = 2) -> tuple[Path, Path]:
+        """Return a certificate for `host` and its key, for a server or a client, valid for so many days; -1: until
+        yesterday.
+        """
         key, request, leaf, names = (self.directory / f"{host}.{kind}" for kind in ("key", "csr", "pem", "ext"))
         names.write_text(f"subjectAltName=DNS:{host}\nauthorityKeyIdentifier=keyid\n")
         self._openssl(
@@ -44,8 +46,12 @@ class Authority:
             "x509", "-req", "-in", str(request), "-CA", str(self.pem), "-CAkey", str(self._key), "-CAcreateserial",
             "-days", str(days), "-extfile", str(names), "-out", str(leaf),
         )  # fmt: skip
+        return leaf, key
+
+    def context(self, host: str, *, days: int = 2) -> ssl.SSLContext:
+        """Return the context of a server with a certificate for `host`; `days` as in `issue`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(leaf, key)
+        context.load_cert_chain(*self.issue(host, days=days))
         return context
 
     @staticmethod
@@ -80,7 +86,7 @@ class InspectingProxy(Loopback):
                 with suppress(OSError):
                     inside = context.wrap_socket(self.connection, server_side=True)
                     with inside, outward.wrap_socket(socket.create_connection((host, int(port)))) as outside:
-                        _relay(inside, outside)
+                        relay(inside, outside)
 
             def log_message(self, *args: object) -> None:
                 pass
@@ -88,10 +94,11 @@ class InspectingProxy(Loopback):
         super().__init__(Handler)
 
 
-def _relay(one: ssl.SSLSocket, other: ssl.SSLSocket) -> None:
+def relay(one: ssl.SSLSocket, other: socket.socket) -> None:
     """Until either side ends; in one thread, since OpenSSL's connections bear only one."""
     while True:
-        for source in [sock for sock in (one, other) if sock.pending()] or select.select([one, other], [], [])[0]:
+        pending = [sock for sock in (one, other) if isinstance(sock, ssl.SSLSocket) and sock.pending()]
+        for source in pending or select.select([one, other], [], [])[0]:
             data = source.recv(1 << 16)
             if not data:
                 return

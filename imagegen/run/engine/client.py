@@ -26,6 +26,7 @@ from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store
 from imagegen.run import embedded_engine
+from imagegen.run.engine.builder import WAITED, nodes_of, unreachable
 from imagegen.run.engine.connection import ENGINE_FLOOR, Buildx, open_client, run_buildx, shortcomings
 from imagegen.run.engine.containers import Container, ContainerInfo, exec_in, explained, inspect_container, running
 from imagegen.run.engine.load import Loading, image_digest, load, pull, tag_image
@@ -255,11 +256,23 @@ class Engine:
         `builder` names one of the user's own builders, local or not, to use instead. `on_line` is called with each line
         of the plain progress, in place of showing it.
 
-        Raises EngineError with the tail of its output when it fails, is missing or is too old.
+        Raises EngineError with the tail of its output when it fails, is missing or is too old, and with the reason when
+        a remote builder cannot be reached.
         """
-        if builder:
-            args = [args[0], "--builder", builder, *args[1:]]
-        return run_buildx(self._buildx(own=builder is None), args, cwd, progress or Quiet(), on_line)
+        if builder is None:
+            return run_buildx(self._buildx(own=True), args, cwd, progress or Quiet(), on_line)
+        command = [args[0], "--builder", builder, *args[1:]]
+        try:
+            return run_buildx(self._buildx(own=False), command, cwd, progress or Quiet(), on_line)
+        except EngineError as error:
+            if WAITED in (error.why or "") and (reason := self._unreachable(builder, cwd)):
+                raise reason from error
+            raise
+
+    def _unreachable(self, builder: str, cwd: Path) -> EngineError | None:
+        """Return why buildx cannot reach the builder; None where its nodes can be reached from here."""
+        inspected = run_buildx(self._buildx(own=False), ["inspect", builder], cwd, Quiet())
+        return next(filter(None, (unreachable(builder, *node) for node in nodes_of(inspected))), None)
 
     def docker_run_line(self, ref: str, *command: str, own_entrypoint: bool = False) -> str:
         """Return a shell command that runs the image, ready to paste.

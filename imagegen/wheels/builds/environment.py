@@ -98,7 +98,7 @@ def probe(lock: Lock, base: Image, build_environment: BuildEnvironment) -> Machi
         try:
             build_environment.buildx(arguments, work_dir, lambda _: None)
         except EngineError as error:
-            if build_environment.builder:
+            if build_environment.builder and not error.fix:
                 error.fix = "`docker buildx ls` shows the builders that there are, and whether they run"
             raise
         answer = (out / "said").read_text(errors="replace")

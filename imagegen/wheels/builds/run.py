@@ -49,19 +49,18 @@ _MOST = 1 << 60  # of whatever is counted: JSON has larger numbers, and infinite
 
 # Each disguise with its name for human readers. Sources: flash-attention#2079, roboflow/inference#2068, and the
 # messages of BuildKit's client (google.golang.org/grpc, "keepalive ping failed").
+_LOST = re.compile(
+    r"keepalive ping failed|closing transport due to: connection error|error reading from server: EOF"
+    r"|rpc error: code = Unavailable"
+)
+_SILENT = "BuildKit no longer answered, as where compilers take all memory"
 _DISGUISES = (
     (re.compile(r"exit code: 137\b"), "exit code 137 (SIGKILL)"),
     (re.compile(r"exit code: 143\b"), "exit code 143 (SIGTERM)"),
     (re.compile(r"Killed \(program (\w+)\)|Killed signal terminated program (\w+)"), "a compiler was killed"),
     (re.compile(r"died due to signal 9"), "a program of nvcc's was killed"),
     (re.compile(r"(^|[\s:])Killed\b(?! \(| signal)"), "a process was killed"),
-    (
-        re.compile(
-            r"keepalive ping failed|closing transport due to: connection error|error reading from server: EOF"
-            r"|rpc error: code = Unavailable"
-        ),
-        "BuildKit no longer answered: the compilers took all that the machine has",
-    ),
+    (_LOST, _SILENT),
 )
 
 
@@ -133,6 +132,11 @@ class LogParser:
             return (self.failure.what or "out of memory") if self.failure.cause == "memory" else None
         return disguise(list(self._log)[-_END:])
 
+    def lost(self) -> str:
+        """Return the last line that shows that the connection to BuildKit ended; empty without one."""
+        found = (cut(redact(line), _WIDTH) for line in reversed(self._log) if _LOST.search(line))
+        return next(found, "").removeprefix("ERROR: ")
+
     def ending(self, lines: int) -> str:
         """Return the last lines of the log, without BuildKit's lines about the step as a whole."""
         said = [cut(redact(line), _WIDTH) for line in self._log if not line.startswith("ERROR: ")]
@@ -202,12 +206,7 @@ def run(build: LockedBuild, stage: Stage, plan: JobPlan, out: Path, build_enviro
                 raise _failed(build, output, error) from error
             less = halved(plan)
             if less is None:
-                raise BuildError(
-                    f"{build.name} {build.version} ran out of memory with one job",
-                    code="source-build-out-of-memory",
-                    why=f"{starved}; its largest process took {human(output.largest)}",
-                    fix="give the builder more memory, or name a larger one with --builder",
-                ) from error
+                raise _starved(build, output, starved) from error
             build_environment.progress.say(f"{build.name}: out of memory with {_pace(plan)} ({starved})")
             build_environment.progress.say(f"{build.name}: again with {_pace(less)}, from where it was")
             plan = less
@@ -267,6 +266,24 @@ class _Shown(LogParser):
         self.largest = max(self.largest, event.largest)
         if event.kind == "progress":
             self._counter.reach(event.done, event.total, f"{human(event.memory)}, {human(event.peak)} at most")
+
+
+def _starved(build: LockedBuild, output: _Shown, evidence: str) -> BuildError:
+    largest = f"its largest process took {human(output.largest)}"
+    if evidence == _SILENT:
+        return BuildError(
+            f"the builder no longer answers while {_name(build)} is compiled",
+            code="source-build-connection-lost",
+            why=f"{output.lost()}; {largest}",
+            fix="its log says why it ended; give it more memory if it had too little, start it and run this again, "
+            "which goes on from what is compiled",
+        )
+    return BuildError(
+        f"{_name(build)} ran out of memory with one job",
+        code="source-build-out-of-memory",
+        why=f"{evidence}; {largest}",
+        fix="give the builder more memory, or name a larger one with --builder",
+    )
 
 
 def _failed(build: LockedBuild, output: LogParser, error: EngineError) -> BuildError:
