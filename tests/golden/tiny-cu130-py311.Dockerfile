@@ -63,7 +63,10 @@ RUN --network=none \
 set -eu
 set -- --spec /mnt/sources/spec.json --sources /mnt/sources --work /build --out /out
 if [ -s /run/secrets/throttle ]; then set -- "$@" --throttle /run/secrets/throttle; fi
-exec /opt/venv/bin/python -I /mnt/worker/build.py "$@"
+set -- /opt/venv/bin/python -I /mnt/worker/build.py "$@"
+# A daemon that is killed leaves its compilers behind, and its lock of the cache ends with it: wait for them.
+if command -v flock >/dev/null; then set -- flock --no-fork /build "$@"; fi
+exec "$@"
 IMAGEGEN
 
 FROM scratch AS built-demo-ext
