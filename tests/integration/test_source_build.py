@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import secrets
 import tarfile
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.oci import ImageConfig, LayerDescriptor, RemoteImage
-from imagegen.core.progress import Quiet
+from imagegen.core.progress import Counter, Progress, Quiet
 from imagegen.core.store import Store
 from imagegen.image import base, layers
 from imagegen.image import dockerfile as recipe
@@ -27,14 +28,18 @@ from imagegen.plan.lock.builds import keyed
 from imagegen.plan.lock.foundation import LockedBase
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Base, Cell
-from imagegen.plan.matrix.recipe import Recipe, SdistFile
+from imagegen.plan.matrix.recipe import Cost, Recipe, SdistFile
 from imagegen.run import embedded_engine
 from imagegen.run.engine import Engine
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.builds.compile import ensure_wheels, require_wheels
-from tests.support.docker_daemons import paste
+from imagegen.wheels.builds.environment import BuildEnvironment, probe
+from tests.support.docker_daemons import Daemon, paste
+from tests.support.errors import raises
 from tests.support.interpreters import LOCKED
 from tests.support.machines import Debian, committed
+from tests.support.remote_builder import BuildKitPort, create_line
+from tests.support.tls_proxy import Authority
 
 pytestmark = pytest.mark.integration
 
@@ -66,11 +71,11 @@ PyMODINIT_FUNC PyInit_tiny_ext() { return PyModule_Create(&MODULE); }
 }
 
 
-def sdist() -> bytes:
-    """Another one in each run, so that no builder has it in its cache."""
+def sdist(changed: Mapping[str, str]) -> bytes:
+    """Another one in each run, so that no builder has it in its cache; `changed` files in place of those above."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name, text in {**FILES, "salt": secrets.token_hex(8)}.items():
+        for name, text in {**FILES, "salt": secrets.token_hex(8), **changed}.items():
             info = tarfile.TarInfo(f"tiny_ext-1.0/{name}")
             info.size = len(text)
             archive.addfile(info, io.BytesIO(text.encode()))
@@ -89,16 +94,20 @@ def with_packages(settings: Settings) -> LockedBase:
     return base.resolve(requested, "linux/amd64", settings, Quiet())
 
 
+@pytest.fixture(scope="module")
+def compilers(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compilers as a layer."""
+    folder = tmp_path_factory.mktemp("compilers")
+    embedded_engine.unpack("bookworm", COMPILERS, folder / "root", settings, Quiet())
+    with tarfile.open(folder / "layer.tar", "w") as archive:
+        archive.add(folder / "root" / "usr", "usr", filter=lambda info: None if LEFT_OUT.match(info.name) else info)
+    return folder / "layer.tar"
+
+
 @pytest.fixture
-def with_compilers(debian: Debian, settings: Settings, store: Store, tmp_path: Path) -> LockedBase:
+def with_compilers(debian: Debian, compilers: Path, store: Store) -> LockedBase:
     """The base that other tests have anyway, with a compiler on top, as a registry's image would bring both."""
-    embedded_engine.unpack("bookworm", COMPILERS, tmp_path / "compilers", settings, Quiet())
-    packed = tmp_path / "compilers.tar"
-    with tarfile.open(packed, "w") as archive:
-        archive.add(
-            tmp_path / "compilers" / "usr", "usr", filter=lambda info: None if LEFT_OUT.match(info.name) else info
-        )
-    with packed.open("rb") as file, store.writer() as writer:
+    with compilers.open("rb") as file, store.writer() as writer:
         for chunk in iter(partial(file.read, 1 << 20), b""):
             writer.write(chunk)
         top, size = writer.commit(), writer.size
@@ -109,9 +118,9 @@ def with_compilers(debian: Debian, settings: Settings, store: Store, tmp_path: P
     return LockedBase("compilers", "registry", None, {}, (), "a.invalid/base:1", content)
 
 
-def locked_on(below: LockedBase, store: Store) -> Lock:
-    """A cell of nothing but the extension."""
-    source = sdist()
+def locked_on(below: LockedBase, store: Store, changed: Mapping[str, str] | None = None) -> Lock:
+    """A cell of nothing but the extension, with `changed` sources."""
+    source = sdist(changed or {})
     sha256 = store.write(source).removeprefix("sha256:")
     build = LockedBuild(
         name="tiny-ext",
@@ -207,10 +216,21 @@ def test_a_wheel_is_compiled_kept_and_imported(
     assert answer(engine, tag) == b"42\n"
 
 
-def compiled(locked: Lock, engine: Engine, settings: Settings, store: Store) -> Lock:
-    """The lock with its wheels, made on the engine's builder."""
-    cell = cast("Cell", SimpleNamespace(recipes=recipes_of(locked.builds[0]), gpus=()))
-    return ensure_wheels(locked, cell, (), Context(store, settings, Quiet()), engine=engine)
+def compiled(
+    locked: Lock,
+    engine: Engine,
+    settings: Settings,
+    store: Store,
+    *,
+    builder: str | None = None,
+    cost: Cost | None = None,
+    progress: Progress | None = None,
+) -> Lock:
+    """The lock with its wheels, made on `builder`, else on the engine's own."""
+    recipes = {name: replace(recipe, cost=cost) for name, recipe in recipes_of(locked.builds[0]).items()}
+    cell = cast("Cell", SimpleNamespace(recipes=recipes, gpus=()))
+    context = Context(store, settings, progress or Quiet())
+    return ensure_wheels(locked, cell, (), context, engine=engine, builder=builder)
 
 
 @pytest.mark.slow
@@ -244,3 +264,181 @@ def answer(engine: Engine, tag: str) -> bytes:
         outcome = container.exec(["python", "-c", "import tiny_ext; print(tiny_ext.answer())"])
     assert outcome.exit_code == 0, outcome
     return outcome.stdout
+
+
+# The same on the BuildKit of another Docker engine, which buildx reaches over TLS.
+
+MEMORY = 1_000_000_000  # bytes that the remote builds have together
+COST = Cost(units=2, seconds=1.0, memory=MEMORY, largest=MEMORY, source="a test")  # too much for that engine alone
+CGROUPS = Path("/sys/fs/cgroup")
+_OBJECTS = "build/temp.linux-x86_64-cpython-311"
+# An object that is there is not compiled again, as ninja and make do it. The second one takes some seconds.
+SLOW = {
+    "setup.py": """\
+import os
+from setuptools import Extension, setup
+from distutils.unixccompiler import UnixCCompiler
+def compile(self, obj, *rest, compile=UnixCCompiler._compile):
+    print("kept:" if os.path.exists(obj) else "compiled:", obj)
+    os.path.exists(obj) or compile(self, obj, *rest)
+UnixCCompiler._compile = compile
+limits = ["-fconstexpr-loop-limit=2000000000", "-fconstexpr-ops-limit=20000000000"]
+sources = ["tiny.cpp", "two.cpp", "zero.cpp"]
+setup(name="tiny-ext", version="1.0", ext_modules=[Extension("tiny_ext", sources, extra_compile_args=limits)])
+""",
+    "zero.cpp": "int zero() { return 0; }\n",
+    "two.cpp": """\
+constexpr long sum(long n) {
+    long found = 0;
+    for (long i = 0; i < n; i++) found = (found * 31 + i) % 1000003;
+    return found;
+}
+constexpr long found = sum(2000000);
+int two() { return found ? 2 : 3; }
+""",
+}
+
+
+@dataclass(frozen=True)
+class RemoteBuilder:
+    """An engine whose BuildKit listens at `address`; `authority` signs its certificate and those of clients."""
+
+    daemon: Daemon
+    authority: Authority
+    address: str
+
+
+@pytest.fixture(scope="module")
+def remote(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteBuilder]:
+    authority = Authority(tmp_path_factory.mktemp("tls") / "ours", "The CA of the builder")
+    with (
+        Daemon(tmp_path_factory.mktemp("d") / "d", programs, megabytes=4000) as daemon,
+        BuildKitPort(daemon.host.removeprefix("unix://"), authority) as port,
+    ):
+        yield RemoteBuilder(daemon, authority, port.address)
+
+
+@dataclass(frozen=True)
+class User:
+    """A user with buildx, and the local engine."""
+
+    engine: Engine
+    shell: Mapping[str, str]
+    folder: Path
+
+    def create(self, name: str, remote: RemoteBuilder, signer: Authority) -> str:
+        """Make a builder with a client certificate of `signer`; return its name."""
+        line = create_line(name, remote.address, remote.authority.pem, signer.issue("client"))
+        paste(line, self.shell, self.folder)
+        return name
+
+
+@pytest.fixture
+def user(engine: Engine, settings: Settings, shell: dict[str, str], tmp_path: Path) -> Iterator[User]:
+    own = {"BUILDX_CONFIG": str(tmp_path / "buildx")}
+    with Engine.connect(replace(settings, env={**settings.env, **own})) as found:
+        yield User(found, shell | own, tmp_path)
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="an engine in namespaces of its own needs root")
+
+
+@needs_root
+@pytest.mark.slow
+@pytest.mark.usefixtures("cleaned")
+@pytest.mark.skipif(
+    not all((CGROUPS / each).is_dir() for each in ("memory", "cpuset")),
+    reason="in control groups version 2 a container does not see the limits of the group that holds its own",
+)
+def test_a_remote_builder_gives_the_same_wheel_by_a_plan_for_its_own_machine(
+    engine: Engine,
+    user: User,
+    settings: Settings,
+    store: Store,
+    with_compilers: LockedBase,
+    remote: RemoteBuilder,
+    tmp_path: Path,
+) -> None:
+    settings = replace(settings, mirror=str(store.root))
+    locked = locked_on(with_compilers, store)
+    compiled(locked, engine, settings, store, cost=COST)
+    here = wheelhouse.known(store, locked.builds[0].key)
+    assert here
+
+    remote.daemon.limit(MEMORY)
+    builder, other = user.create("far", remote, remote.authority), Store(tmp_path / "other")
+    compiled(locked, user.engine, settings, other, builder=builder, cost=COST)
+    there = wheelhouse.known(other, locked.builds[0].key)
+    assert there
+    assert other.read(f"sha256:{there.sha256}") == store.read(f"sha256:{here.sha256}")
+    assert here.record["planned"]["warning"] is None, "this machine has the memory"
+    assert there.record["planned"]["warning"]
+    context = Context(other, settings, Quiet())
+    found = probe(locked, layers.assemble_base(locked, context), BuildEnvironment(user.engine, builder, context))
+    assert (found.cores, found.limited) == (1, True)
+    assert found.memory == pytest.approx(MEMORY, abs=4096)
+
+
+@needs_root
+@pytest.mark.slow
+@pytest.mark.fault(
+    "Engine", "the client certificate of a remote builder is one that the builder refuses", "named; nothing is kept"
+)
+def test_a_remote_builder_that_refuses_the_certificate_is_named(
+    user: User, settings: Settings, store: Store, with_compilers: LockedBase, remote: RemoteBuilder, tmp_path: Path
+) -> None:
+    settings = replace(settings, mirror=str(store.root))
+    locked = locked_on(with_compilers, store)
+    builder = user.create("far", remote, Authority(tmp_path / "stranger", "Another CA"))
+    with raises("engine-builder-unreachable", where=remote.address) as caught:
+        compiled(locked, user.engine, settings, store, builder=builder)
+    assert str(tmp_path / "stranger" / "client.pem") in str(caught.value.why)
+    assert "cert=" in str(caught.value.fix)
+    assert wheelhouse.known(store, locked.builds[0].key) is None
+    assert list(store.scratch.iterdir()) == []
+
+
+class Killing(Quiet):
+    """Kills the daemon when the second unit is being compiled."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    def counter(self, label: str, noun: str) -> Counter:
+        killing = super().counter(label, noun)
+        killing.reach = self._reach  # type: ignore[method-assign]
+        return killing
+
+    def _reach(self, done: int, total: int, note: str) -> None:
+        if done == 2:
+            self._daemon.signal("KILL")
+
+
+@needs_root
+@pytest.mark.slow
+@pytest.mark.fault(
+    "Engine", "a remote builder is killed while it compiles", "named; the next build goes on from what is compiled"
+)
+def test_a_remote_builder_that_is_killed_is_named_and_the_next_build_goes_on(
+    user: User, settings: Settings, store: Store, with_compilers: LockedBase, remote: RemoteBuilder
+) -> None:
+    settings = replace(settings, mirror=str(store.root))
+    locked = locked_on(with_compilers, store, SLOW)
+    builder = user.create("far", remote, remote.authority)
+    with raises("source-build-connection-lost"):
+        compiled(locked, user.engine, settings, store, builder=builder, progress=Killing(remote.daemon))
+    assert wheelhouse.known(store, locked.builds[0].key) is None
+    assert list(store.scratch.iterdir()) == []
+
+    remote.daemon.start()
+    compiled(locked, user.engine, settings, store, builder=builder)
+    wheel = wheelhouse.known(store, locked.builds[0].key)
+    assert wheel
+    log = store.read(wheel.record["log"]).decode().splitlines()
+    # The compilers outlive the daemon until their worker reports the next unit; the second build waits for them.
+    assert [line for line in log if line.startswith(("compiled: ", "kept: "))] == [
+        *(f"compiled: {_OBJECTS}/{name}.o" for name in ("tiny", "two", "zero")),
+        *(f"kept: {_OBJECTS}/{name}.o" for name in ("tiny", "two")),
+        f"compiled: {_OBJECTS}/zero.o",
+    ]
+    assert not [line for line in log if "Error" in line]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 import subprocess
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from imagegen.core.config import Settings
+from imagegen.run import embedded_engine
 from imagegen.run.engine.connection import open_client
 
 _PATIENCE = 30  # seconds for an engine to listen
@@ -67,6 +69,7 @@ class Daemon:
         self.root = root
         self.host = f"unix://{root}/s"
         self.hosts = [self.host, *hosts]
+        self._group = f"imagegen-test-{os.getpid()}-{secrets.token_hex(4)}"
         settings: Mapping[str, Any] = {
             "hosts": self.hosts,
             "data-root": f"{root}/data",
@@ -79,7 +82,7 @@ class Daemon:
             "ip-forward": False,
             "ip-masq": False,
             "exec-opts": ["native.cgroupdriver=cgroupfs"],
-            "cgroup-parent": f"/imagegen-test-{os.getpid()}",
+            "cgroup-parent": f"/{self._group}",
             **config,
         }
         (root / "daemon.json").write_text(json.dumps(settings))
@@ -118,9 +121,26 @@ class Daemon:
         while name in {"KILL", "TERM"} and self._listens() and time.monotonic() < deadline:
             time.sleep(0.01)
 
+    def limit(self, memory: int) -> None:
+        """Give its builds and containers so many bytes of memory, and one core (control groups version 1)."""
+        top = Path("/sys/fs/cgroup")
+        limits = {
+            "memory/memory.limit_in_bytes": str(memory),
+            "cpuset/cpuset.cpus": (top / "cpuset/cpuset.cpus").read_text().replace("-", ",").split(",")[0],
+            "cpuset/cpuset.mems": (top / "cpuset/cpuset.mems").read_text(),
+        }
+        for file, value in limits.items():
+            path = top / Path(file).parent / self._group / Path(file).name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(value)
+
     def close(self) -> None:
         self._shell.kill()
         self._shell.communicate()
+        deadline = time.monotonic() + _PATIENCE  # its last processes may still be ending
+        while embedded_engine.cgroups(self._group) and time.monotonic() < deadline:
+            embedded_engine.remove_cgroups(self._group)
+            time.sleep(0.02)
 
     def _do(self, commands: str) -> None:
         """Have the shell run them, and wait until it has."""
