@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -166,6 +165,8 @@ def _debug() -> bool:
 
 
 def _traceback(error: BaseException) -> None:
+    import traceback  # late: it loads modules of its own
+
     from imagegen.core.text import shown
 
     _tell(shown("".join(traceback.format_exception(error)).rstrip()))
