@@ -23,7 +23,7 @@ from packaging.utils import parse_wheel_filename
 
 from imagegen.audit import facts
 from imagegen.core.store import Store
-from imagegen.image.layers.layer import LayerSink
+from imagegen.image.layers.codec import LayerSink
 from imagegen.image.layers.scan import WheelScanner, scan_wheel
 from imagegen.image.layers.tar import TarWriter
 from imagegen.image.layers.wheel import installation, open_locked

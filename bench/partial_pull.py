@@ -34,7 +34,7 @@ from imagegen.core.store import Store
 from imagegen.core.types import Compression
 from imagegen.image import layers
 from imagegen.image.layers import Image, Layer, chunked
-from imagegen.image.layers.layer import LayerSink
+from imagegen.image.layers.codec import LayerSink
 from imagegen.image.layers.recompress import recompressed, uncompressed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

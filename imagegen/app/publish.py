@@ -49,7 +49,7 @@ from imagegen.core.types import Compression
 from imagegen.image import layers
 from imagegen.image.inventory.subjects import known_scans
 from imagegen.image.layers import Image
-from imagegen.image.layers.layer import CODEC
+from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.image.layers.recompress import recompressed
 from imagegen.plan.lock import local_tags

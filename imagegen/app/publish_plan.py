@@ -11,7 +11,7 @@ from imagegen.core.net import Client
 from imagegen.core.oci import ZSTD_TYPE, Descriptor
 from imagegen.core.store import Store
 from imagegen.core.text import counted
-from imagegen.image.layers.layer import CODEC
+from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.image.layers.sources import plan_layers, previously_built_layers
 from imagegen.plan.lock.environments import environments

@@ -17,7 +17,7 @@ from packaging.version import Version
 from imagegen.app.session import LockCheck, Session
 from imagegen.core.data import shipped
 from imagegen.core.progress import Quiet
-from imagegen.image.layers.layer import CODEC
+from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan.lock import dumps, read
 from imagegen.plan.lock.environments import distinct_wheels, parts

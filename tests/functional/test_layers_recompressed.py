@@ -25,8 +25,8 @@ from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image.layers import Image, Layer, image
 from imagegen.image.layers.chunked import ChunkedLayer
+from imagegen.image.layers.codec import LayerSink
 from imagegen.image.layers.image import description, read_description
-from imagegen.image.layers.layer import LayerSink
 from imagegen.image.layers.recompress import Recompression, recompressed
 from imagegen.image.layers.tar import TarWriter
 from tests.support.errors import raises

@@ -17,7 +17,7 @@ import pytest
 from imagegen.cli.app import App
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError
-from imagegen.image.layers.layer import CODEC
+from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan import lock, matrix
 from imagegen.plan.lock.file import _render, loads

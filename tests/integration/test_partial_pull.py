@@ -18,8 +18,8 @@ from imagegen.core.registry import PushTarget, parse
 from imagegen.core.registry.reference import engine_name
 from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer, image
+from imagegen.image.layers.codec import LayerSink
 from imagegen.image.layers.image import keep
-from imagegen.image.layers.layer import LayerSink
 from imagegen.image.layers.recompress import recompressed
 from imagegen.image.layers.tar import TarWriter
 from imagegen.run.engine import Engine

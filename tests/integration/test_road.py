@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.image import layers
-from imagegen.image.layers.layer import CODEC
+from imagegen.image.layers.codec import CODEC
 from imagegen.plan import lock
 from imagegen.run.engine import Engine
 from tests.support.machines import PLAIN, Built, Place, digest_of, relocked, write_plain

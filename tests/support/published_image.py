@@ -16,7 +16,7 @@ from imagegen.core.oci import EMPTY, EMPTY_CONTENT, INDEX_TYPE, MANIFEST_TYPE, Z
 from imagegen.core.registry.pull import fallback_tag
 from imagegen.core.store import Store
 from imagegen.image import base, layers
-from imagegen.image.layers.layer import LayerSink
+from imagegen.image.layers.codec import LayerSink
 from imagegen.image.layers.plan import plan
 from imagegen.image.layers.tar import TarWriter
 from imagegen.plan.lock import dumps_attached

@@ -20,8 +20,8 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import base as bases
 from imagegen.image.layers import Layer
+from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.image import LayersDocument, dump
-from imagegen.image.layers.layer import CODEC
 from imagegen.plan import lock as locks
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare import operands

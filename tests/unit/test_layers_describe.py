@@ -16,6 +16,7 @@ from imagegen.core.oci import GZIP_TYPE, ZSTD_TYPE
 from imagegen.core.store.cache import StoredBlob
 from imagegen.image.layers import Layer
 from imagegen.image.layers.chunked import CHUNKED, CHUNKED_LAYERS, ChunkedBlob, SkippableFrame, TableOfContents
+from imagegen.image.layers.codec import CODEC, GZIP
 from imagegen.image.layers.image import (
     MAX_DOCUMENT,
     ChunkedBlobs,
@@ -24,7 +25,6 @@ from imagegen.image.layers.image import (
     dump,
     read_description,
 )
-from imagegen.image.layers.layer import CODEC, GZIP
 
 ONE, TWO = (f"sha256:{digit * 64}" for digit in "12")
 DIGESTS = st.integers(0, 1 << 256).map(lambda number: f"sha256:{number % (1 << 256):064x}")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from imagegen.core.oci import digest_of
 from imagegen.core.types import EPOCH
-from imagegen.image.layers.layer import FRAME, LayerSink
+from imagegen.image.layers.codec import FRAME, LayerSink
 from imagegen.image.layers.tar import TarWriter
 
 names = st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size=1, max_size=120).filter(

@@ -25,9 +25,9 @@ from imagegen.image import base
 from imagegen.image.inputs import bytecode_base, complete, fetch_copies, fetch_each, tree
 from imagegen.image.layers import scan, sources
 from imagegen.image.layers.archive import ArchiveError, ZipArchive
+from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.image import Image, base_image, image, keep
 from imagegen.image.layers.layer import (
-    CODEC,
     Compiler,
     Layer,
     files_layer,

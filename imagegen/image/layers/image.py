@@ -29,7 +29,8 @@ from imagegen.core.store.cache import StoredBlob
 from imagegen.core.types import Compression, Digest
 from imagegen.image import base
 from imagegen.image.layers.chunked import CHUNKED, CHUNKED_LAYERS, ChunkedBlob, ChunkedLayer
-from imagegen.image.layers.layer import CODEC, GZIP, Layer, PrintableName
+from imagegen.image.layers.codec import CODEC, GZIP
+from imagegen.image.layers.layer import Layer, PrintableName
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR
 from imagegen.image.layers.wheel import PREFIX
 from imagegen.plan.lock import dumps_attached, inputs_hash

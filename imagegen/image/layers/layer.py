@@ -14,32 +14,28 @@ ComparedLayer    what a comparison needs, as far as it is known      supply/comp
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 import subprocess
 import threading
-import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Annotated, BinaryIO
-
-import zstandard
+from typing import Annotated
 
 from imagegen.core.errors import SandboxError, WheelError
 from imagegen.core.oci import ZSTD_TYPE, LayerDescriptor
 from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store
-from imagegen.core.store.cache import BlobCache, Cache, StoredBlob
+from imagegen.core.store.cache import Cache
 from imagegen.core.store.layout import BlobWriter
 from imagegen.core.types import Digest, Size, string
 from imagegen.image.inputs import libpython_link
 from imagegen.image.layers import loader, scan
+from imagegen.image.layers.codec import CODEC, LayerSink
 from imagegen.image.layers.plan import (
     INTERPRETER,
     OPEN,
@@ -52,11 +48,11 @@ from imagegen.image.layers.plan import (
     support_links,
 )
 from imagegen.image.layers.scan import WheelScanner, recorded_blob
+from imagegen.image.layers.segments import SegmentedTar
 from imagegen.image.layers.tar import TarWriter
 from imagegen.image.layers.wheel import (
     MAX_SOURCE,
     InstalledFile,
-    Wheel,
     compiles,
     installation,
     is_same,
@@ -67,70 +63,10 @@ from imagegen.image.layers.wheel import (
     skeleton,
 )
 from imagegen.plan.lock.foundation import directory
-from imagegen.plan.lock.model import Lock
-
-# Compression of layers: zstd with every parameter fixed, so that equal tar streams give equal blobs.
-#
-# The uncompressed digest (diff_id) depends on the lock and the layer format alone; the blob's also on libzstd, so its
-# version is part of the codec's name, which stands in every record. Source: OCI image-spec v1.1, media type
-# application/vnd.oci.image.layer.v1.tar+zstd; RFC 8878, by which a stream is any number of frames.
-
-# Level 1 packs a wheel's files to about the size of the wheel and keeps up with a download; level 3 is a little smaller
-# and slower. A frame of its own for every 4 MiB costs 0.4 % of size and spares the encoder its sliding window: an
-# eighth less time (docs/internals/measurements.md).
-LEVEL = 1
-FRAME = 4 << 20
-CODEC = (
-    f"zstd {'.'.join(str(part) for part in zstandard.ZSTD_VERSION)} level {LEVEL} frames of {FRAME >> 20} MiB "
-    f"(zstandard {zstandard.__version__})"
-)
-
-# For registries and runtimes that do not know zstd. zlib gives the same bytes on every processor, which faster encoders
-# of the format do not promise (github.com/intel/isa-l issue 140); level 4 packs as tight as zstd's level 1 does.
-GZIP_LEVEL = 4
-GZIP_BLOCK = 4 << 20
-GZIP = f"zlib {zlib.ZLIB_RUNTIME_VERSION} level {GZIP_LEVEL} blocks of {GZIP_BLOCK >> 20} MiB"
-
-
-class LayerSink:
-    """Takes a tar stream, gives a compressed blob and the stream's own digest. How the writer cuts it does not show."""
-
-    def __init__(self, blob: BlobWriter) -> None:
-        self._blob = blob
-        self._diff = hashlib.sha256()
-        # threads=0 is the single-threaded encoder: with workers libzstd cuts the stream elsewhere.
-        self._zstd = zstandard.ZstdCompressor(level=LEVEL, threads=0, write_checksum=False)
-        self._frame = memoryview(bytearray(FRAME))
-        self._filled = 0
-        self.unpacked = 0
-
-    def write(self, data: bytes) -> None:
-        self.unpacked += len(data)
-        rest = memoryview(data)
-        while rest:
-            piece = rest[: FRAME - self._filled]
-            self._frame[self._filled : self._filled + len(piece)] = piece
-            self._filled += len(piece)
-            rest = rest[len(piece) :]
-            if self._filled == FRAME:
-                self._flush()
-
-    def close(self) -> str:
-        """Finish the blob (not yet committed) and return the diff_id."""
-        self._flush()
-        return "sha256:" + self._diff.hexdigest()
-
-    def _flush(self) -> None:
-        with self._frame[: self._filled] as frame:
-            self._diff.update(frame)
-            self._blob.write(self._zstd.compress(frame))
-        self._filled = 0
-
+from imagegen.plan.lock.model import Lock, LockedWheel
 
 # Byte-code for the target interpreter, compiled by that interpreter in sandboxes; never by the host's.
 
-_BYTE_CODE = BlobCache("bytecode")
-_READ = 1 << 18
 # Part of the layer format: a request is compiled in one fresh process, so its files decide the bytes together.
 FILES_PER_REQUEST = 64
 REQUESTS_AHEAD = 4  # also part of it
@@ -140,34 +76,16 @@ Source = tuple[str, bytes]  # the file's absolute path in the image, its content
 
 
 class ByteCode:
-    """The byte-code of one wheel: compiled while its sources are given, or as the store kept it from the last time.
+    """The byte-code of one wheel, compiled while its sources are given.
 
-    A wheel that shares its layer is converted again whenever a neighbour changes; with `key`, a digest of all that
-    decides its byte-code, compiling, most of the work, is not done again. Byte-code comes a fixed number of sources
-    after its own, so that memory stays small and the order depends on nothing but the sources. A context manager.
+    Byte-code comes a fixed number of sources after its own, so that memory stays small and the order depends on nothing
+    but the sources.
     """
 
-    def __init__(self, compiler: Compiler, store: Store, key: str | None) -> None:
-        self._compiler, self._store, self._key = compiler, store, key
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler = compiler
         self._sources: list[Source] = []
-        self._ahead: deque[tuple[list[str], Future[list[bytes]] | None]] = deque()
-        self._open = ExitStack()
-        self._kept: BinaryIO | None = None
-        self._keep: BlobWriter | None = None
-        self._compress = zstandard.ZstdCompressor(level=LEVEL).compressobj()
-
-    def __enter__(self) -> ByteCode:
-        found = _BYTE_CODE.get(self._store, self._key) if self._key else None
-        if found and self._store.intact(found.digest, found.size):
-            blob = self._open.enter_context(self._store.open(found.digest))
-            reader = zstandard.ZstdDecompressor().stream_reader(blob, read_size=_READ)  # type: ignore[arg-type]
-            self._kept = self._open.enter_context(reader)
-        elif self._key:
-            self._keep = self._open.enter_context(self._store.writer())
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._open.close()
+        self._ahead: deque[tuple[list[str], Future[list[bytes]]]] = deque()
 
     def add(self, path: str, source: bytes) -> Iterator[tuple[str, bytes]]:
         """Take the next source, in sorted order; gives (path of a source, pyc) of earlier ones."""
@@ -183,27 +101,16 @@ class ByteCode:
             self._submit()
         while self._ahead:
             yield from self._take()
-        if self._keep and self._key:
-            self._keep.write(self._compress.flush())
-            _BYTE_CODE.put(self._store, self._key, StoredBlob(self._keep.commit(), self._keep.size))
 
     def _submit(self) -> None:
-        future = None if self._kept else self._compiler.submit(tuple(self._sources))
-        self._ahead.append(([path for path, _ in self._sources], future))
+        self._ahead.append(([path for path, _ in self._sources], self._compiler.submit(tuple(self._sources))))
         self._sources.clear()
 
     def _take(self) -> Iterator[tuple[str, bytes]]:
         paths, future = self._ahead.popleft()
-        pycs = future.result() if future else [self._stored() for _ in paths]
-        for path, pyc in zip(paths, pycs, strict=True):
-            if self._keep:
-                self._keep.write(self._compress.compress(struct.pack(">I", len(pyc)) + pyc))
+        for path, pyc in zip(paths, future.result(), strict=True):
             if pyc:
                 yield path, pyc
-
-    def _stored(self) -> bytes:
-        assert self._kept  # noqa: S101 - there is a future otherwise
-        return self._kept.read(struct.unpack(">I", self._kept.read(4))[0])
 
 
 class Compiler:
@@ -318,29 +225,33 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
     """Convert the wheels of one plan, all in the store, into a layer. `lock` is that of its first environment."""
     prefix, *others = plan.prefixes
 
-    def fill(tar: TarWriter) -> None:
-        written: dict[str, InstalledFile] = {}
+    def fill(tar: SegmentedTar) -> None:
+        written: dict[str, str] = {}
         for locked in plan.wheels:
+            known = scan.scanned_contents(store, locked, lock.python)
+            if known is not None:
+                own = _own(lock, locked, known, written)
+                if tar.copy(_segment_key(lock, locked, plan.prefixes, known.keys() - own)):
+                    written |= own
+                    continue
             with open_locked(store, locked) as wheel:
                 files = installation(wheel, lock.python)
                 # Before the layer is known: a layer in the store means that its files can be checked against others.
-                scan.remember(store, locked, files, lock.python)
+                contents = scan.remember(store, locked, files, lock.python)
+                own = _own(lock, locked, contents, written)
                 scanned = recorded_blob(store, locked, lock.python)
                 watch = None if scanned else WheelScanner(store, locked, wheel, files, lock.python)
-                files = watch.watched() if watch else files
-                left = scan.left_out(lock, locked.name, (file.path for file in files))
-                own = [file for file in files if file.path not in left and not _shared(written, file, wheel)]
-                first = relocated(own, wheel, lock.python, prefix)
-                sources = [file.path for file in first if compiles(file, lock.python, prefix)]
-                key = digest_of_json([layer_key(lock, [locked]), sources]) if len(plan.wheels) > 1 else None
-                with ByteCode(compiler, store, key) as byte_code:
-                    compiled = _write_wheel(tar, first, lock.python, byte_code, prefix)
-                for other in others:
-                    _link_wheel(tar, first, relocated(own, wheel, lock.python, other))
-                    for path in compiled:
-                        tar.hard_link(other + path.removeprefix(prefix), path)
+                files = [file for file in (watch.watched() if watch else files) if file.path in own]
+                first = relocated(files, wheel, lock.python, prefix)
+                with tar.segment(_segment_key(lock, locked, plan.prefixes, contents.keys() - own)):
+                    compiled = _write_wheel(tar, first, lock.python, ByteCode(compiler), prefix)
+                    for other in others:
+                        _link_wheel(tar, first, relocated(files, wheel, lock.python, other))
+                        for path in compiled:
+                            tar.hard_link(other + path.removeprefix(prefix), path)
                 if watch:
                     watch.finish()
+            written |= own
 
     return _make(store, plan.name, plan.key, fill)
 
@@ -350,7 +261,7 @@ def skeleton_layer(store: Store, plan: LayerPlan, lock: Lock) -> Layer:
     home = lock.interpreter.path.rpartition("/")[0]
     config = f"home = {home}\ninclude-system-site-packages = false\nversion = {lock.python}\n"
 
-    def fill(tar: TarWriter) -> None:
+    def fill(tar: SegmentedTar) -> None:
         for prefix in plan.prefixes:
             for path, target in skeleton(lock.python, prefix).items():
                 if path.endswith(".cfg"):
@@ -371,20 +282,20 @@ def interpreter_layer(store: Store, key: str, lock: Lock, tree: Path, compiler: 
     home = directory(lock.interpreter)
     sources = f"{home}/lib/python{lock.python}/"
 
-    def fill(tar: TarWriter) -> None:
+    def fill(tar: SegmentedTar) -> None:
         tar.directory(home)
-        with ByteCode(compiler, store, None) as byte_code:
-            for file in sorted((tree / home.lstrip("/")).rglob("*")):
-                path, size = f"/{file.relative_to(tree)}", file.lstat().st_size
-                if file.is_symlink():
-                    tar.link(path, os.readlink(file))
-                elif file.is_dir():
-                    tar.directory(path)
-                else:
-                    tar.file(path, size, _chunks(file), executable=os.access(file, os.X_OK))
-                    if path.startswith(sources) and path.endswith(".py") and size <= MAX_SOURCE:
-                        _write_byte_code(tar, byte_code.add(path, file.read_bytes()), lock.python)
-            _write_byte_code(tar, byte_code.rest(), lock.python)
+        byte_code = ByteCode(compiler)
+        for file in sorted((tree / home.lstrip("/")).rglob("*")):
+            path, size = f"/{file.relative_to(tree)}", file.lstat().st_size
+            if file.is_symlink():
+                tar.link(path, os.readlink(file))
+            elif file.is_dir():
+                tar.directory(path)
+            else:
+                tar.file(path, size, _chunks(file), executable=os.access(file, os.X_OK))
+                if path.startswith(sources) and path.endswith(".py") and size <= MAX_SOURCE:
+                    _write_byte_code(tar, byte_code.add(path, file.read_bytes()), lock.python)
+        _write_byte_code(tar, byte_code.rest(), lock.python)
         if link := libpython_link(tree, lock.interpreter):
             tar.link(*link)
 
@@ -400,15 +311,17 @@ def _chunks(file: Path) -> Iterator[bytes]:
 def support_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) -> Layer:
     """Make the layer of the files that every image has beside its stack: see `support`."""
 
-    def fill(tar: TarWriter) -> None:
+    def fill(tar: SegmentedTar) -> None:
         files = support_files(lock)
         for file in files:
             tar.file(file.path, len(file.content), [file.content], executable=file.executable)
-        with ByteCode(compiler, store, bytecode_key(lock)) as byte_code:
-            for file in files:
-                if file.path.endswith(".py"):
-                    _write_byte_code(tar, byte_code.add(file.path, file.content), lock.python)
-            _write_byte_code(tar, byte_code.rest(), lock.python)
+        if not tar.copy(bytecode_key(lock)):
+            with tar.segment(bytecode_key(lock)):
+                byte_code = ByteCode(compiler)
+                for file in files:
+                    if file.path.endswith(".py"):
+                        _write_byte_code(tar, byte_code.add(file.path, file.content), lock.python)
+                _write_byte_code(tar, byte_code.rest(), lock.python)
         for path in OPEN:
             tar.directory(path, 0o1777)
         for path, target in support_links(lock).items():
@@ -426,7 +339,7 @@ def files_layer(store: Store, plan: LayerPlan, lock: Lock) -> Layer:
     above = {str(parent) for copy in lock.copies for parent in PurePosixPath(copy.path).parents}
     present = {path for path in (copy.path for copy in lock.copies) if path in OPEN or path.count("/") == 1}
 
-    def fill(tar: TarWriter) -> None:
+    def fill(tar: SegmentedTar) -> None:
         for file in sorted((file for copy in lock.copies for file in copy.files), key=lambda file: file.path):
             with store.open(file.digest) as content:
                 chunks = iter(partial(content.read, 1 << 20), b"")
@@ -443,7 +356,7 @@ def loader_layer(store: Store, plan: LayerPlan, lock: Lock, root: Path) -> Layer
     files, links = loader.layer_files(lock, store, root)
     above = {str(parent) for path in (*files, *links) for parent in PurePosixPath(path).parents}
 
-    def fill(tar: TarWriter) -> None:
+    def fill(tar: SegmentedTar) -> None:
         for path, content in sorted(files.items()):
             tar.file(path, len(content), [content])
         for path, target in sorted(links.items()):
@@ -461,17 +374,19 @@ def tar_layer(store: Store, name: str, key: str, tar_digest: str) -> Layer:
         return _finish(store, name, key, sink, blob)
 
 
-def _make(store: Store, name: str, key: str, fill: Callable[[TarWriter], None], below: Iterable[str] = ()) -> Layer:
+def _make(store: Store, name: str, key: str, fill: Callable[[SegmentedTar], None], below: Iterable[str] = ()) -> Layer:
     with store.lock(f"layer-{key}"):
         layer = stored(store, name, key)  # another build may have made it while this one waited
         if layer is not None:
             return layer
         with store.writer() as blob:
             sink = LayerSink(blob)
-            tar = TarWriter(sink.write, below)
+            tar = SegmentedTar(store, sink, below)
             fill(tar)
             tar.close()
-            return _finish(store, name, key, sink, blob)
+            layer = _finish(store, name, key, sink, blob)
+            tar.keep(layer)
+            return layer
 
 
 def _write_wheel(
@@ -508,19 +423,23 @@ def _write_byte_code(tar: TarWriter, pycs: Iterable[tuple[str, bytes]], python: 
     return paths
 
 
-def _shared(written: dict[str, InstalledFile], file: InstalledFile, wheel: Wheel) -> bool:
-    """Return whether an earlier wheel of this layer wrote the very same file.
+def _own(lock: Lock, locked: LockedWheel, contents: scan.Contents, written: Mapping[str, str]) -> scan.Contents:
+    """Return those of a wheel's files that its layer gets: not the lock's for another wheel, not `written` already.
 
-    The whole image is checked by `ownership`.
+    The whole image is checked by `scan.check`. Raises WheelError for a path that an earlier wheel of this layer wrote
+    with other contents.
     """
-    before = written.setdefault(file.path, file)
-    if before is file:
-        return False
-    if (before.sha256, before.executable) != (file.sha256, file.executable):
-        raise WheelError(
-            "two packages own one file", code="wheel-file-conflict", where=f"{wheel.filename}: {file.path}"
-        )
-    return True
+    left = scan.left_out(lock, locked.name, contents)
+    wanted = {path: identity for path, identity in contents.items() if path not in left}
+    if clash := next((path for path in wanted if written.get(path, wanted[path]) != wanted[path]), None):
+        where = f"{locked.file.filename}: {clash}"
+        raise WheelError("two packages own one file", code="wheel-file-conflict", where=where)
+    return {path: identity for path, identity in wanted.items() if path not in written}
+
+
+def _segment_key(lock: Lock, locked: LockedWheel, prefixes: tuple[str, ...], absent: Iterable[str]) -> str:
+    """Return the digest of all that decides a wheel's part of a layer; `absent` are files that it leaves out."""
+    return digest_of_json([layer_key(lock, [locked], prefixes), sorted(absent)])
 
 
 def _finish(store: Store, name: str, key: str, sink: LayerSink, blob: BlobWriter) -> Layer:

@@ -33,8 +33,9 @@ from imagegen.core.store.cache import BlobCache, Cache, StoredBlob
 from imagegen.core.text import counted
 from imagegen.image.layers import chunked
 from imagegen.image.layers.chunked import CHUNKED, ChunkedBlob
+from imagegen.image.layers.codec import GZIP, GZIP_BLOCK, GZIP_LEVEL
 from imagegen.image.layers.image import Image, image, keep
-from imagegen.image.layers.layer import GZIP, GZIP_BLOCK, GZIP_LEVEL, Layer
+from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.plan.lock.model import Lock
 

@@ -225,6 +225,11 @@ def known(store: Store, locked: LockedWheel, python: str) -> Contents | None:
     return found
 
 
+def scanned_contents(store: Store, locked: LockedWheel, python: str) -> Contents | None:
+    """Return the files that the wheel installs; None unless the store has both these and the wheel's scan."""
+    return known(store, locked, python) if recorded_blob(store, locked, python) else None
+
+
 def _identity(file: InstalledFile | File) -> str:
     return f"{file.sha256 or 'unhashed'} {'x' if file.executable else '-'}"
 

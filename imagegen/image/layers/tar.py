@@ -27,15 +27,20 @@ class TarWriter:
 
     def __init__(self, write: Callable[[bytes], object], below: Iterable[str] = ()) -> None:
         self._write = write
-        self._directories = {path.strip("/") for path in below}
+        self._directories = dict.fromkeys(path.strip("/") for path in below)  # in the order of their entries
+        self._complete: set[str] = set()  # directories that have an entry and whose parents have one
 
     def directory(self, path: str, mode: int = 0o755) -> None:
         """A directory and its parents, unless this stream has them; `path` is absolute in the image."""
-        parts = path.strip("/").split("/")
+        whole = path.strip("/")
+        if whole in self._complete:
+            return
+        self._complete.add(whole)
+        parts = whole.split("/")
         for depth in range(1, len(parts) + 1):
             name = "/".join(parts[:depth])
             if name not in self._directories:
-                self._directories.add(name)
+                self._directories[name] = None
                 self._header(name, tarfile.DIRTYPE, mode=mode if depth == len(parts) else 0o755)
 
     def file(self, path: str, size: int, chunks: Iterable[bytes], *, executable: bool = False) -> None:

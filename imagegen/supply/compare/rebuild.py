@@ -22,7 +22,7 @@ from imagegen.image import layers
 from imagegen.image.inputs import project_files
 from imagegen.image.inventory.archive import Plain
 from imagegen.image.inventory.layers import Stream
-from imagegen.image.layers.layer import CODEC
+from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import plan
 from imagegen.plan.lock.environments import environments, parts, with_locks
 from imagegen.plan.lock.model import Lock

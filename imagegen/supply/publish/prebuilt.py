@@ -25,7 +25,8 @@ from imagegen.core.store import Store
 from imagegen.core.types import Digest
 from imagegen.image.inventory.subjects import known_scans
 from imagegen.image.layers import Layer
-from imagegen.image.layers.layer import CODEC, PrintableName
+from imagegen.image.layers.codec import CODEC
+from imagegen.image.layers.layer import PrintableName
 from imagegen.image.layers.plan import LayerPlan, is_heavy, plan
 from imagegen.image.layers.sources import plan_layers
 from imagegen.plan.lock.model import Lock

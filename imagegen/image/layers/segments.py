@@ -1,0 +1,106 @@
+"""Segments: the part of a layer that is one wheel's, copied from a stored layer when a neighbour of the wheel changes.
+
+Most of the work on a wheel, compiling and inflating, is then not done again. The bytes are the same either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import PurePosixPath
+
+import zstandard
+
+from imagegen.core.oci import LayerDescriptor
+from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
+from imagegen.core.types import Digest, Size
+from imagegen.image.layers.codec import LayerSink
+from imagegen.image.layers.tar import TarWriter
+
+_READ = 1 << 20
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of the tar in a stored layer: `length` bytes from the byte `skip` of the zstd frame at `offset` of a blob.
+
+    The part has the entries of the directories `added`; its other entries lie in these and in those of `above`.
+    """
+
+    digest: Digest
+    size: Size
+    offset: Size
+    skip: Size
+    length: Size
+    added: tuple[str, ...]
+    above: tuple[str, ...]
+
+
+_SEGMENTS = Cache("segment", Segment)
+
+
+@dataclass(frozen=True)
+class _Span:
+    start: int
+    end: int
+    added: tuple[str, ...]
+    above: tuple[str, ...]
+
+
+class SegmentedTar(TarWriter):
+    """Writes the tar of a layer, with segments that later layers can copy. A segment's key decides its bytes.
+
+    Directories are the exception: which of them have entries already is compared. Where one differs, there is no copy.
+    """
+
+    def __init__(self, store: Store, sink: LayerSink, below: Iterable[str] = ()) -> None:
+        super().__init__(sink.write, below)
+        self._store, self._sink = store, sink
+        self._spans: dict[str, _Span] = {}
+
+    def copy(self, key: str) -> bool:
+        """Write the segment of this key from a stored layer, and return whether one has it."""
+        found = _SEGMENTS.get(self._store, key)
+        if found is None or not self._fits(found) or not self._store.intact(found.digest, found.size):
+            return False
+        start = self._sink.unpacked
+        with self._store.path(found.digest).open("rb") as blob:
+            blob.seek(found.offset)
+            reader = zstandard.ZstdDecompressor().stream_reader(blob, read_size=_READ, read_across_frames=True)
+            reader.read(found.skip)
+            rest = found.length
+            while rest:
+                data = reader.read(min(rest, _READ))
+                assert data  # noqa: S101 - the blob is intact, and the record has its own checksum
+                self._write(data)
+                rest -= len(data)
+        self._directories |= dict.fromkeys(found.added)
+        self._spans[key] = _Span(start, self._sink.unpacked, found.added, found.above)
+        return True
+
+    @contextmanager
+    def segment(self, key: str) -> Iterator[None]:
+        """Make what is written until the end of the context a segment."""
+        start, before = self._sink.unpacked, len(self._directories)
+        self._complete.clear()  # at the end it has the directories of this segment's entries
+        yield
+        added = tuple(islice(self._directories, before, None))
+        needed = {str(path) for each in self._complete for path in (PurePosixPath(each), *PurePosixPath(each).parents)}
+        above = tuple(sorted(needed - {".", *added}))
+        self._spans[key] = _Span(start, self._sink.unpacked, added, above)
+
+    def keep(self, layer: LayerDescriptor) -> None:
+        """Record the segments, once the layer is stored."""
+        for key, span in self._spans.items():
+            offset, skip = self._sink.place(span.start)
+            length = span.end - span.start
+            segment = Segment(layer.digest, layer.size, offset, skip, length, span.added, span.above)
+            _SEGMENTS.put(self._store, key, segment)
+
+    def _fits(self, segment: Segment) -> bool:
+        """Return whether the same directories have entries in this layer as where the segment was made."""
+        present = self._directories
+        return all(path in present for path in segment.above) and not any(path in present for path in segment.added)
