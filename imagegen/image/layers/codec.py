@@ -8,7 +8,9 @@ application/vnd.oci.image.layer.v1.tar+zstd; RFC 8878, by which a stream is any 
 from __future__ import annotations
 
 import hashlib
+import os
 import zlib
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import zstandard
 
@@ -31,16 +33,23 @@ GZIP_BLOCK = 4 << 20
 GZIP = f"zlib {zlib.ZLIB_RUNTIME_VERSION} level {GZIP_LEVEL} blocks of {GZIP_BLOCK >> 20} MiB"
 
 
+_PACKING = ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="pack")
+
+
 class LayerSink:
-    """Takes a tar stream, gives a compressed blob and the stream's own digest. How the writer cuts it does not show."""
+    """Takes a tar stream, gives a compressed blob and the stream's own digest. How the writer cuts it does not show.
+
+    A frame is compressed in another thread while the next one is filled.
+    """
 
     def __init__(self, blob: BlobWriter) -> None:
         self._blob = blob
         self._diff = hashlib.sha256()
         # threads=0 is the single-threaded encoder: with workers libzstd cuts the stream elsewhere.
         self._zstd = zstandard.ZstdCompressor(level=LEVEL, threads=0, write_checksum=False)
-        self._frame = memoryview(bytearray(FRAME))
+        self._frame, self._other = (memoryview(bytearray(FRAME)) for _ in range(2))
         self._filled = 0
+        self._packing: Future[None] | None = None
         self._frames: list[int] = []  # where in the blob each frame begins
         self._packed = 0
         self.unpacked = 0
@@ -59,6 +68,7 @@ class LayerSink:
     def close(self) -> str:
         """Finish the blob (not yet committed) and return the diff_id."""
         self._flush()
+        self._wait()
         return "sha256:" + self._diff.hexdigest()
 
     def place(self, position: int) -> tuple[int, int]:
@@ -68,10 +78,18 @@ class LayerSink:
         return self._frames[position // FRAME], position % FRAME
 
     def _flush(self) -> None:
-        with self._frame[: self._filled] as frame:
-            self._diff.update(frame)
-            packed = self._zstd.compress(frame)
+        self._wait()
+        self._packing = _PACKING.submit(self._pack, self._frame[: self._filled])
+        self._frame, self._other = self._other, self._frame
+        self._filled = 0
+
+    def _wait(self) -> None:
+        if self._packing:
+            self._packing.result()
+
+    def _pack(self, frame: memoryview) -> None:
+        self._diff.update(frame)
+        packed = self._zstd.compress(frame)
         self._frames.append(self._packed)
         self._packed += len(packed)
         self._blob.write(packed)
-        self._filled = 0
