@@ -6,6 +6,7 @@ Compressed JSON. A set of names is one text with NUL between them: they end with
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Collection
 from typing import Any
 
@@ -209,7 +210,7 @@ def _to_elf(value: dict[str, Any]) -> Elf:
         tuple(value["needed"]),
         tuple(value["rpath"]),
         tuple(value["runpath"]),
-        _split(value["undefined"]),
+        _split(value["undefined"], shared=True),
         _split(value["exported"]),
         {name: _split(nodes) for name, nodes in value["requires"].items()},
         _split(value["provides"]),
@@ -223,8 +224,10 @@ def _joined(names: Collection[str]) -> str | None:
     return _NUL.join(sorted(names)) if names else None
 
 
-def _split(text: str | None) -> frozenset[str]:
-    return frozenset() if text is None else frozenset(text.split(_NUL))
+def _split(text: str | None, *, shared: bool = False) -> frozenset[str]:
+    """Return the names of a text. What is `shared` is held once: the libraries of a stack need the same symbols."""
+    names = [] if text is None else text.split(_NUL)
+    return frozenset(map(sys.intern, names) if shared else names)
 
 
 _CUBIN = Elf(CUDA)  # stacks hold 15,000
