@@ -77,6 +77,11 @@ def test_parts_are_copied_when_a_neighbour_changes(tmp_path: Path) -> None:
     assert layer(store, [TWO, ONE])[1] == [False, False], "other directories have entries already"
 
 
+@pytest.mark.fault(
+    "Killed and damaged",
+    "a layer of which a new one would copy parts is damaged or gone",
+    "the parts are made of the wheels again, with the same bytes",
+)
 @pytest.mark.parametrize("lost", [True, False])
 def test_a_lost_or_damaged_layer_gives_no_parts(tmp_path: Path, *, lost: bool) -> None:
     store = Store(tmp_path)
