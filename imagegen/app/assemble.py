@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from imagegen.app.audit import audit_before_image
+from imagegen.app.audit_ahead import audited_ahead
 from imagegen.app.check_locks import require_unchanged_copies
 from imagegen.app.finished import FinishedBuild, keep_finished
 from imagegen.app.session import Session
@@ -78,11 +80,12 @@ def assemble_image(
     if unscanned := sum(each.origin is Origin.BUILD and each.plan.key in known for each in sources):
         progress.say(f"note: {counted(unscanned, 'remote layer')} must be built here: wheel scans are missing")
     stack = LayerStack(sources)
-    height = _offer(loading, lock, stack, 0)
     try:
-        for layer in layers.ensure_layers(lock, sources, session.context_for(cell), remote):
-            stack.add(layer)
-            height = _offer(loading, lock, stack, height)
+        with audited_ahead(session, cell, lock) if audit else nullcontext():
+            height = _offer(loading, lock, stack, 0)
+            for layer in layers.ensure_layers(lock, sources, session.context_for(cell), remote):
+                stack.add(layer)
+                height = _offer(loading, lock, stack, height)
     except MissingFiles as error:
         if cell.stack:
             from imagegen.plan.projects.stack import locate_missing  # late: an ordinary build reads no such file

@@ -20,7 +20,7 @@ from imagegen.app.session import Session
 from imagegen.audit.check import audit
 from imagegen.audit.facts import FACTS_FORMAT
 from imagegen.audit.imports import RefusedKeyword
-from imagegen.audit.model import Finding, Severity, Subject
+from imagegen.audit.model import Finding, Package, Severity, Subject
 from imagegen.audit.report import joined_reports
 from imagegen.core import data, registry
 from imagegen.core.config import Settings
@@ -70,11 +70,19 @@ _AUDITS = Cache("audit", _Audited)
 _SHOWN = 10  # errors of an audit in one message
 
 
-def audit_before_image(session: Session, cell: Cell, lock: Lock) -> str | None:
+def is_audited(session: Session, cell: Cell, lock: Lock) -> bool:
+    """Return whether the store has the result of `audit_before_image`."""
+    return _AUDITS.get(session.store, _audit_key(lock, cell)) is not None
+
+
+def audit_before_image(
+    session: Session, cell: Cell, lock: Lock, scans: Mapping[str, Package] | None = None
+) -> str | None:
     """Raise AuditError where the audit of the lock finds errors; return a note on how many warnings there are.
 
     The store keeps the result until the lock, the wheels that were compiled for it, the modules that the matrix
-    declares, or the audit itself change. Raises also as `inventory.cell.subject`.
+    declares, or the audit itself change. `scans` are read already, by distribution. Raises also as
+    `inventory.cell.subject`.
     """
     store, progress = session.store, session.progress
     key = _audit_key(lock, cell)
@@ -83,7 +91,7 @@ def audit_before_image(session: Session, cell: Cell, lock: Lock) -> str | None:
         gc.disable()  # what is read of wheels holds no cycles: searching it for some takes a tenth of the audit
         try:
             with timed(progress, f"auditing {lock.cell}"):
-                report = audit(subject(lock, cell, session.context_for(cell)))
+                report = audit(subject(lock, cell, session.context_for(cell), scans or {}))
         finally:
             gc.enable()
         errors = [_line(each) for each in report.findings if each.severity is Severity.ERROR]

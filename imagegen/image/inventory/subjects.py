@@ -81,9 +81,12 @@ def _keys(locked: Lock) -> Iterator[tuple[BlobCache, str]]:
 SYSTEMS = BlobCache("system")
 
 
-def cell_subject(locked: Lock, cell: Cell, context: Context) -> Subject:
-    """Return a cell as the subject of an audit. Raises FetchError, WheelError, BaseError, StoreError."""
-    known = _packages(locked, context)
+def cell_subject(locked: Lock, cell: Cell, context: Context, scans: Mapping[str, Package] | None = None) -> Subject:
+    """Return a cell as the subject of an audit. `scans` are read already, by distribution.
+
+    Raises FetchError, WheelError, BaseError, StoreError.
+    """
+    known = _packages(locked, context, scans or {})
     declared = cell.declarations
     packages: list[Package] = []
     excused: frozenset[str] = frozenset()
@@ -120,12 +123,17 @@ def known_system(locked: Lock, store: Store) -> SystemLibraries | None:
     return None if data is None else facts.system(data)
 
 
-def _packages(locked: Lock, context: Context) -> dict[str, Package]:
-    """Name -> facts, of every wheel."""
-    known = {wheel.name: scan.recorded_scan(context.store, wheel, locked.python) for wheel in locked.wheels}
-    missing = tuple(wheel for wheel in locked.wheels if known[wheel.name] is None)
-    found = {name: package for name, package in known.items() if package}
-    if missing:
+def stored_scans(wheels: Iterable[LockedWheel], python: str, store: Store) -> dict[str, Package]:
+    """Return the scans that the store has of these wheels, by distribution."""
+    known = {wheel.name: scan.recorded_scan(store, wheel, python) for wheel in wheels}
+    return {name: package for name, package in known.items() if package}
+
+
+def _packages(locked: Lock, context: Context, scans: Mapping[str, Package]) -> dict[str, Package]:
+    """Return the scans of all wheels, by distribution."""
+    unread = [wheel for wheel in locked.wheels if wheel.name not in scans]
+    found = {**scans, **stored_scans(unread, locked.python, context.store)}
+    if missing := tuple(wheel for wheel in unread if wheel.name not in found):
         required = replace(locked, wheels=missing)
         with closing(inputs.fetch_each(required, context)) as arrivals:
             found |= _read(

@@ -11,6 +11,7 @@ import hashlib
 import os
 import zlib
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 
 import zstandard
 
@@ -33,7 +34,9 @@ GZIP_BLOCK = 4 << 20
 GZIP = f"zlib {zlib.ZLIB_RUNTIME_VERSION} level {GZIP_LEVEL} blocks of {GZIP_BLOCK >> 20} MiB"
 
 
-_PACKING = ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="pack")
+@cache
+def _packers(process: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a fork of this process has none of its threads
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="pack")
 
 
 class LayerSink:
@@ -79,7 +82,7 @@ class LayerSink:
 
     def _flush(self) -> None:
         self._wait()
-        self._packing = _PACKING.submit(self._pack, self._frame[: self._filled])
+        self._packing = _packers(os.getpid()).submit(self._pack, self._frame[: self._filled])
         self._frame, self._other = self._other, self._frame
         self._filled = 0
 

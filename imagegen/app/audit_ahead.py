@@ -1,0 +1,90 @@
+"""Audit a lock in a second process while its layers are made: of a build with one changed pin, the audit is a third.
+
+The result goes to the store, where `audit_before_image` finds it. Whatever ends the process early costs time alone: the
+build then makes the audit itself. Errors that the audit finds are raised by the build.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn
+
+from imagegen.app.audit import audit_before_image, is_audited
+from imagegen.app.session import Session
+from imagegen.audit.model import Package
+from imagegen.core.progress import Quiet
+from imagegen.image.inventory.subjects import stored_scans
+from imagegen.image.layers import scan
+from imagegen.plan.lock.environments import parts
+from imagegen.plan.lock.model import Lock
+from imagegen.plan.matrix.model import Cell
+
+_SCANNED = 0.9  # of a lock's wheels: with fewer, the memory of an audit would come on top of that of a whole build
+_STEP = 0.02  # seconds between two looks for scans
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+@contextmanager
+def audited_ahead(session: Session, cell: Cell, lock: Lock) -> Iterator[None]:
+    """Audit the lock during the context, in which its layers are made, and wait for the audit at the end.
+
+    This is done where the store has the scans of nearly all wheels; those of the others come with the layers. An
+    exception in the context ends the audit.
+    """
+    audits = [(part, each) for part, each in parts(cell, lock) if _is_near(session, part, each)]
+    if not audits:
+        yield
+        return
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        _audit(session, audits, reader)
+    os.close(reader)
+    try:
+        yield
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        raise
+    finally:
+        os.close(writer)  # the child sees the end of the pipe: no further scans come
+        os.waitpid(child, 0)
+
+
+def _is_near(session: Session, cell: Cell, lock: Lock) -> bool:
+    """Return whether the lock has no audit, and nearly all that one needs."""
+    scanned = sum(scan.recorded_blob(session.store, wheel, lock.python) is not None for wheel in lock.wheels)
+    return scanned >= _SCANNED * len(lock.wheels) and not is_audited(session, cell, lock)
+
+
+def _audit(session: Session, audits: Sequence[tuple[Cell, Lock]], reader: int) -> NoReturn:
+    """Audit the locks in this process, a fork, and end it. Of the parent's threads there is none here."""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        gc.freeze()  # pages that the collector does not write stay shared
+        session.progress = Quiet()
+        for cell, lock in audits:
+            scans = _scans(session, lock, reader)
+            if scans is not None:
+                audit_before_image(session, cell, lock, scans)
+    finally:
+        os._exit(0)
+
+
+def _scans(session: Session, lock: Lock, reader: int) -> dict[str, Package] | None:
+    """Return the scans of all wheels, by distribution, as layers give them; None where some do not come."""
+    found: dict[str, Package] = {}
+    while True:
+        complete = bool(select.select([reader], [], [], _STEP if found else 0)[0])
+        unread = [wheel for wheel in lock.wheels if wheel.name not in found]
+        found |= stored_scans(unread, lock.python, session.store)
+        if len(found) == len(lock.wheels):
+            return found
+        if complete:
+            return None
