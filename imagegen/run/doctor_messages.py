@@ -37,7 +37,9 @@ _TWO = "run the image of one lock: its parts were resolved together, and `imageg
 _INTERFACE = "on each host, to the interface with the address that the others reach (`ip -br address`)"
 _HOSTS = (
     KnownMessage(
-        r"hostname of the client socket cannot be retrieved\. err=-3[^\0]{0,2000}?client socket has timed out",
+        # In one second: the look-up ended when the time was over. One that DNS refuses ends at once.
+        r"(\d\d:\d\d:\d\d)\.\d+ .{0,80}hostname of the client socket cannot be retrieved\. err=-3\s+"
+        r"\[E\d+ \1.{0,80}client socket has timed out",
         "a connection to the rendezvous was possibly made too late: torch looks up the names of its addresses, and DNS "
         "does not answer (a look-up then takes 10 s with glibc's defaults)",
         "a `nameserver` in /etc/resolv.conf that answers, or a line `::ffff:ADDRESS HOSTNAME` in /etc/hosts for each "
@@ -46,7 +48,8 @@ _HOSTS = (
         "2026-11-26",
     ),
     KnownMessage(
-        r"client socket has timed out after \d+m?s while trying to connect to \(([^\s,]{1,80}), \d+\)",
+        r"client socket has (?:timed out after \d+m?s while trying to connect to|failed to connect to any network "
+        r"address of) \(([^\s,]{1,80}), \d+\)",
         "the rendezvous at {0} cannot be reached: that is no address of the first host, or its port is closed",
         "MASTER_ADDR (torchrun: --rdzv-endpoint) with an address of the first host, not localhost; open MASTER_PORT; "
         "containers on several hosts: `docker run --network host`",

@@ -101,6 +101,11 @@ MET = {
     "[W1126 14:16:02.764301397 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n"
     "[E1126 14:16:02.764467367 socket.cpp:1028] [c10d] The client socket has timed out after 8000ms while trying to "
     "connect to (10.213.0.3, 29500).": "DNS does not answer",
+    "[W1126 15:52:14.410654037 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n"
+    "[E1126 15:52:21.359337215 socket.cpp:1028] [c10d] The client socket has timed out after 8000ms while trying to "
+    "connect to (node0, 29500).": "node0",
+    "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of (node0, "
+    "29500). The client socket has failed to connect to 0.0.0.0:8355 (errno: 113 - No route to host).": "node0",
     "torch.distributed.DistStoreError: Timed out after 11 seconds waiting for clients. 1/2 clients joined.": "1/2",
     "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:152] timed "
     "out connecting: SO_ERROR: Connection refused, remote=[127.0.1.1]:26517$0": "127.0.1.1",
