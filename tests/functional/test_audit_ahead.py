@@ -48,39 +48,53 @@ def no_base(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subjects, "scan_system", lambda *_: SystemLibraries({}, {}))
 
 
-def no_child() -> bool:
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return True
-    return False
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The processes that were forked."""
+    started: list[int] = []
+    fork = os.fork
+
+    def recorded() -> int:
+        child = fork()
+        if child:
+            started.append(child)
+        return child
+
+    monkeypatch.setattr(os, "fork", recorded)
+    return started
 
 
-def test_the_audit_waits_for_the_last_scan(tmp_path: Path) -> None:
+def assert_ended(children: list[int]) -> None:
+    (child,) = children
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_the_audit_waits_for_the_last_scan(tmp_path: Path, children: list[int]) -> None:
     stack = Stack(tmp_path)
     with audited_ahead(stack.session, stack.cell, stack.lock):
         assert not stack.audited()
         stack.scan_last()
     assert stack.audited()
-    assert no_child()
+    assert_ended(children)
 
 
-def test_scans_that_do_not_come_are_not_waited_for(tmp_path: Path) -> None:
+def test_scans_that_do_not_come_are_not_waited_for(tmp_path: Path, children: list[int]) -> None:
     stack = Stack(tmp_path)
     with audited_ahead(stack.session, stack.cell, stack.lock):
         pass
     assert not stack.audited()
-    assert no_child()
+    assert_ended(children)
 
 
-def test_a_failed_build_ends_the_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_build_ends_the_audit(tmp_path: Path, children: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     stack = Stack(tmp_path)
     stack.scan_last()
     monkeypatch.setattr("imagegen.app.audit.audit", lambda _: time.sleep(60))
     start = time.monotonic()
     with pytest.raises(KeyError), audited_ahead(stack.session, stack.cell, stack.lock):
         raise KeyError
-    assert no_child()
+    assert_ended(children)
     assert time.monotonic() - start < 30
 
 
