@@ -11,15 +11,16 @@ import gc
 import os
 import select
 import signal
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from imagegen.app.audit import audit_before_image, is_audited
 from imagegen.app.session import Session
 from imagegen.audit.model import Package
 from imagegen.core.progress import Quiet
-from imagegen.image.inventory.subjects import stored_scans
+from imagegen.image.inventory.subjects import known_system, stored_scans
 from imagegen.image.layers import scan
 from imagegen.plan.lock.environments import parts
 from imagegen.plan.lock.model import Lock
@@ -27,6 +28,8 @@ from imagegen.plan.matrix.model import Cell
 
 _SCANNED = 0.9  # of a lock's wheels: with fewer, the memory of an audit would come on top of that of a whole build
 _STEP = 0.02  # seconds between two looks for scans
+_POLL = 0.005  # seconds between two looks for the end of the process
+_PATIENCE = 120  # seconds; the audit of a large stack takes ten on a busy machine
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
@@ -38,35 +41,77 @@ def audited_ahead(session: Session, cell: Cell, lock: Lock) -> Iterator[None]:
     exception in the context ends the audit.
     """
     audits = [(part, each) for part, each in parts(cell, lock) if _is_near(session, part, each)]
-    if not audits:
+    forked = _fork(session, audits) if audits else None
+    if forked is None:
         yield
         return
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(writer)
-        _audit(session, audits, reader)
-    os.close(reader)
+    child, writer = forked
+    ended = False
     try:
-        yield
-    except BaseException:
-        os.kill(child, signal.SIGKILL)
-        raise
+        try:
+            yield
+        finally:
+            os.close(writer)  # the child sees the end of the pipe: no further scans come
+        ended = _has_ended(child)
     finally:
-        os.close(writer)  # the child sees the end of the pipe: no further scans come
-        os.waitpid(child, 0)
+        if not ended:
+            with suppress(ProcessLookupError, ChildProcessError):  # it may be gone
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+
+
+def _fork(session: Session, audits: Sequence[tuple[Cell, Lock]]) -> tuple[int, int] | None:
+    """Audit the locks in a fork of this process. Return its id and the pipe that is closed when all layers are made.
+
+    None where the system starts no further process.
+    """
+    try:
+        reader, writer = os.pipe()
+    except OSError:
+        return None
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the fork has this process's handlers
+    try:
+        child = os.fork()
+        if child == 0:
+            os.close(writer)
+            _audit(session, audits, reader)
+    except OSError:
+        os.close(writer)
+        return None
+    finally:
+        os.close(reader)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    return child, writer
+
+
+def _has_ended(child: int) -> bool:
+    """Wait for the process, and return whether it ended."""
+    deadline = time.monotonic() + _PATIENCE
+    try:
+        while not os.waitpid(child, os.WNOHANG)[0]:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL)
+    except ChildProcessError:  # this process was started with SIGCHLD ignored
+        pass
+    return True
 
 
 def _is_near(session: Session, cell: Cell, lock: Lock) -> bool:
     """Return whether the lock has no audit, and nearly all that one needs."""
-    scanned = sum(scan.recorded_blob(session.store, wheel, lock.python) is not None for wheel in lock.wheels)
-    return scanned >= _SCANNED * len(lock.wheels) and not is_audited(session, cell, lock)
+    store = session.store
+    scanned = sum(scan.recorded_blob(store, wheel, lock.python) is not None for wheel in lock.wheels)
+    known = scanned >= _SCANNED * len(lock.wheels) and known_system(lock, store) is not None
+    return known and not is_audited(session, cell, lock)
 
 
 def _audit(session: Session, audits: Sequence[tuple[Cell, Lock]], reader: int) -> NoReturn:
     """Audit the locks in this process, a fork, and end it. Of the parent's threads there is none here."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(each, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
         gc.freeze()  # pages that the collector does not write stay shared
         session.progress = Quiet()
         for cell, lock in audits:
@@ -80,11 +125,11 @@ def _audit(session: Session, audits: Sequence[tuple[Cell, Lock]], reader: int) -
 def _scans(session: Session, lock: Lock, reader: int) -> dict[str, Package] | None:
     """Return the scans of all wheels, by distribution, as layers give them; None where some do not come."""
     found: dict[str, Package] = {}
-    while True:
-        complete = bool(select.select([reader], [], [], _STEP if found else 0)[0])
+    complete = False
+    while not complete:
+        complete = bool(select.select([reader], [], [], _STEP)[0])
         unread = [wheel for wheel in lock.wheels if wheel.name not in found]
         found |= stored_scans(unread, lock.python, session.store)
         if len(found) == len(lock.wheels):
             return found
-        if complete:
-            return None
+    return None

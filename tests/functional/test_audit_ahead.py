@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from imagegen.app.audit import audit_before_image, is_audited
 from imagegen.app.audit_ahead import audited_ahead
 from imagegen.app.session import Session
+from imagegen.audit import facts
 from imagegen.audit.model import SystemLibraries
 from imagegen.core.config import Settings
 from imagegen.core.store import Store
 from imagegen.image.inventory import subjects
+from imagegen.image.inventory.subjects import system_key
 from imagegen.image.layers import scan
 from imagegen.plan.lock.model import Lock
 from tests.support.errors import raises
@@ -35,17 +38,13 @@ class Stack:
         *first, self.last = self.lock.wheels
         for wheel in first:
             scan.scan_wheel(self.store, wheel, self.lock.python)
+        subjects.SYSTEMS.write(self.store, system_key(self.lock), facts.packed(SystemLibraries({}, {})))
 
     def scan_last(self) -> None:
         scan.scan_wheel(self.store, self.last, self.lock.python)
 
     def audited(self) -> bool:
         return is_audited(self.session, self.cell, self.lock)
-
-
-@pytest.fixture(autouse=True)
-def no_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subjects, "scan_system", lambda *_: SystemLibraries({}, {}))
 
 
 @pytest.fixture
@@ -96,6 +95,28 @@ def test_a_failed_build_ends_the_audit(tmp_path: Path, children: list[int], monk
         raise KeyError
     assert_ended(children)
     assert time.monotonic() - start < 30
+
+
+def test_without_room_for_a_process_the_build_makes_the_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = Stack(tmp_path)
+    monkeypatch.setattr(os, "fork", Mock(side_effect=BlockingIOError))
+    before = len(os.listdir("/proc/self/fd"))
+    with audited_ahead(stack.session, stack.cell, stack.lock):
+        stack.scan_last()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not stack.audited()
+
+
+def test_an_audit_that_does_not_end_is_ended(
+    tmp_path: Path, children: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = Stack(tmp_path)
+    stack.scan_last()
+    monkeypatch.setattr("imagegen.app.audit.audit", lambda _: time.sleep(60))
+    monkeypatch.setattr("imagegen.app.audit_ahead._PATIENCE", 0.1)
+    with audited_ahead(stack.session, stack.cell, stack.lock):
+        pass
+    assert_ended(children)
 
 
 def test_few_scans_or_a_finished_audit_start_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import zstandard
 from imagegen.core.oci import LayerDescriptor
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
+from imagegen.core.store.layout import DamagedError
 from imagegen.core.types import Digest, Size
 from imagegen.image.layers.codec import LayerSink
 from imagegen.image.layers.tar import TarWriter
@@ -60,11 +61,12 @@ class SegmentedTar(TarWriter):
         super().__init__(sink.write, below)
         self._store, self._sink = store, sink
         self._spans: dict[str, _Span] = {}
+        self._verified: set[str] = set()  # digests of blobs
 
     def copy(self, key: str) -> bool:
         """Write the segment of this key from a stored layer, and return whether one has it."""
         found = _SEGMENTS.get(self._store, key)
-        if found is None or not self._fits(found) or not self._store.intact(found.digest, found.size):
+        if found is None or not self._fits(found) or not self._is_whole(found):
             return False
         start = self._sink.unpacked
         with self._store.path(found.digest).open("rb") as blob:
@@ -74,7 +76,10 @@ class SegmentedTar(TarWriter):
             rest = found.length
             while rest:
                 data = reader.read(min(rest, _READ))
-                assert data  # noqa: S101 - the blob is intact, and the record has its own checksum
+                if not data:
+                    raise DamagedError(
+                        f"blob {found.digest} ends before the segment {key}", where=str(self._store.root)
+                    )
                 self._write(data)
                 rest -= len(data)
         self._directories |= dict.fromkeys(found.added)
@@ -99,6 +104,21 @@ class SegmentedTar(TarWriter):
             length = span.end - span.start
             segment = Segment(layer.digest, layer.size, offset, skip, length, span.added, span.above)
             _SEGMENTS.put(self._store, key, segment)
+
+    def _is_whole(self, segment: Segment) -> bool:
+        """Return whether the store has the blob, and has verified it for this layer; a damaged one is removed.
+
+        An earlier verification does not count: the bytes become part of another blob, which has a digest of its own.
+        """
+        if segment.digest not in self._verified:
+            if not self._store.has(segment.digest, segment.size):
+                return False
+            try:
+                self._store.verify(segment.digest)
+            except DamagedError:
+                return False
+            self._verified.add(segment.digest)
+        return True
 
     def _fits(self, segment: Segment) -> bool:
         """Return whether the same directories have entries in this layer as where the segment was made."""
