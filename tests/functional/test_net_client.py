@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import threading
 from collections.abc import Iterator
@@ -294,3 +295,20 @@ def test_a_piece_beyond_the_end_is_an_error(server: Server, tmp_path: Path) -> N
     for url in (server.url, (tmp_path / "file").as_uri()):
         with raises("fetch-digest-mismatch"):
             client().piece(url, len(DATA) - 100, 300)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_stopped_download_leaves_its_part_unless_the_disk_is_full(server: Server, store: Store, full: bool) -> None:
+    class Stopping(Meter):
+        def advance(self, amount: int) -> None:
+            if amount and full:
+                with raises("store-disk-full"), store.explained():
+                    raise OSError(errno.ENOSPC, "another file does not fit")
+            if amount:
+                stopped.close()
+
+    server.behaviours = [cut(300_000), ranged]
+    stopped = client()
+    with raises("fetch-stopped"):
+        stopped.download(server.url, store, sha256=SHA, size=len(DATA), meter=Stopping())
+    assert leftovers(store) == ([] if full else [f"part-{SHA}"])

@@ -21,7 +21,7 @@ from urllib.parse import urljoin
 
 from imagegen.core.errors import FetchError
 from imagegen.core.net.address import Address, parse
-from imagegen.core.store import Store, disk
+from imagegen.core.store import Store
 from imagegen.core.store.disk import PART, names
 from imagegen.core.text import counted, cut, redact
 
@@ -322,17 +322,19 @@ class Partial:
 def partial(store: Store, sha256: str, limit: int) -> Iterator[Partial]:
     """Yield the existing part of the download, locked; a part longer than `limit` bytes is emptied.
 
-    Raises StoreError when the disk is full or read-only.
+    A part that is left stays for a later run, unless a file did not fit on the store's disk, this one or another: the
+    others need the disk space more. Raises StoreError when the disk is full or read-only.
     """
     path = store.root / "tmp" / f"{PART}{sha256}"
     with store.explained(), _locked(path) as file:
         part = Partial(file, path, limit)
         try:
-            yield part
-            file.flush()
-        except OSError as error:
-            if disk.is_full(error):
-                part.size = 0  # other files need the disk space more
+            with store.explained():  # first: it is what finds the disk full
+                yield part
+                file.flush()
+        except BaseException:
+            if store.full:
+                part.size = 0
             raise
         finally:
             if part.size == 0:

@@ -18,7 +18,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -54,6 +54,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.full = False  # whether a file did not fit on the disk since the store was opened
         self._needed = 0
         with self.explained():
             for name in (BLOBS, "records", "rootfs", "tmp", "locks"):
@@ -243,9 +244,15 @@ class Store:
         if any(os.strerror(number) in stderr for number in disk.FULL):
             raise disk.full(self.root, "the store", _REMEDY, self._needed)
 
-    def explained(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def explained(self) -> Iterator[None]:
         """Turn the errors of a full or read-only disk into sentences. Raises StoreError."""
-        return disk.explained(self.root, "the store", _REMEDY, self._needed)
+        try:
+            with disk.explained(self.root, "the store", _REMEDY, self._needed):
+                yield
+        except StoreError as error:
+            self.full |= error.code == "store-disk-full"
+            raise
 
     def _drop(self, path: Path, handle: int) -> bool:
         """Remove the open file at `path`, unless another one has taken its place; whether it is gone."""
