@@ -8,14 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
+from imagegen.core.types import Gpu
 from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import Fact, Facts, evaluate_cell, facts_of_cell, nearest_cell, rule_constraints
-from imagegen.plan.rules.evaluate import evaluate
-from imagegen.plan.rules.verdict import Conflict, kind_of
+from imagegen.plan.rules import (
+    Fact,
+    Facts,
+    evaluate_cell,
+    evaluate_on,
+    facts_of_cell,
+    minimum_version,
+    nearest_cell,
+    rule_constraints,
+)
+from imagegen.plan.rules.evaluate import evaluate, implied_literals
+from imagegen.plan.rules.facts import on_each
+from imagegen.plan.rules.verdict import WORST_FIRST, Conflict, kind_of
 from tests.support.errors import raises
 from tests.support.matrix_samples import RULE, SMALL, load
 
@@ -330,3 +341,27 @@ def test_the_order_of_rules_does_not_matter(rules: list[Rule], known: dict[str, 
     shuffled = list(rules)
     chance.shuffle(shuffled)  # type: ignore[attr-defined]
     assert evaluate(shuffled, facts(known)) == evaluate(rules, facts(known))
+
+
+GPUS = [Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "blackwell", ())]
+LINKED = {"a": SPECIFIERS, "b": SPECIFIERS, "gpu": st.sampled_from([">=12", "<12"]), "driver": st.just(">=580")}
+LINKED_RULES = st.lists(
+    st.tuples(*(st.sampled_from(sorted(LINKED)).flatmap(lambda n: st.tuples(st.just(n), LINKED[n])) for _ in "12")),
+    max_size=6,
+).map(lambda rows: [rule(f"r{n}", dict([when]), dict([then])) for n, (when, then) in enumerate(rows)])
+
+
+@example([rule("r0", {"gpu": ">=12"}, {"a": ">=2"}), rule("r1", {"b": ""}, {"a": "<2"})], {"a": "any", "b": "1.0"})
+@given(LINKED_RULES, KNOWN)
+def test_rules_that_no_gpu_can_touch_are_judged_once(rules: list[Rule], known: dict[str, str]) -> None:
+    about = replace(facts(known), names={"base": "deb", "platform": "linux/amd64"})
+    about = replace(about, versions={**about.versions, "cuda": Fact.exactly("13.0")})
+    verdict = evaluate_on(GPUS, rules, about)
+    each = [evaluate(rules, one) for one in on_each(GPUS, about)]
+    assert verdict.answer == min((one.answer for one in each), key=WORST_FIRST.index)
+    blamed = {conflicting.id for one in each for conflict in one.conflicts for conflicting in conflict.rules}
+    assert {conflicting.id for conflict in verdict.conflicts for conflicting in conflict.rules} == blamed
+    if verdict.answer != "incompatible":
+        implied = [implied_literals(rules, one, lambda name: name == "driver") for one in on_each(GPUS, about)]
+        bounded = all(any(literal.specifier == ">=580" for literal in one) for one in implied)
+        assert minimum_version(rules, about, "driver", GPUS) == ("580" if bounded else None)

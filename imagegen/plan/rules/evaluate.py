@@ -12,7 +12,16 @@ from packaging.version import Version
 
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix.model import ENV, NO_CUDA, Cell, Rule, is_surrounding
-from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell, on_each, overridden_in, rules_in_context
+from imagegen.plan.rules.facts import (
+    Fact,
+    Facts,
+    extras_of,
+    facts_of_cell,
+    linked_rules,
+    on_each,
+    overridden_in,
+    rules_in_context,
+)
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.solve import Clause, Contradiction, Literal, State, clauses, smallest, solve
 from imagegen.plan.rules.statements import MetadataCache
@@ -41,7 +50,7 @@ def minimum_version(rules: Iterable[Rule], facts: Facts, name: str, gpus: Iterab
     A rule counts when the facts decide everything else in it: then its bound on `name` must hold. Of several GPUs, the
     one with the lowest bound decides: below that, the stack works on none.
     """
-    binding = sorted((rule for rule in rules if rule.binding), key=lambda rule: rule.id)
+    binding = sorted((rule for rule in linked_rules(rules, name, facts) if rule.binding), key=lambda rule: rule.id)
     each = [_highest(implied_literals(binding, one, lambda about: about == name)) for one in on_each(gpus, facts)]
     known = [bound for bound in each if bound is not None]
     return min(known, key=Version) if len(known) == len(each) else None
@@ -67,15 +76,16 @@ def evaluate(rules: Iterable[Rule], facts: Facts) -> Verdict:
     """
     ordered = sorted(rules_in_context(rules, facts), key=lambda rule: rule.id)
     problem = Problem(ordered, facts)
-    conflicts = tuple(_conflicts(problem, ordered))
-    severities = {conflict.severity for conflict in conflicts}
-    blamed = {rule.id for conflict in conflicts for rule in conflict.rules}
     known = {name: mask for clause in problem.fact_clauses for name, mask in clause.literals}
     known = {name: known.get(name, full) for name, full in problem.domains.items()}
+    # A rule that the facts satisfy is no part of a conflict with them: they are.
+    rest = [rule for rule in ordered if not _satisfied(problem.of_rule(rule), known)]
+    conflicts = tuple(_conflicts(problem, rest))
+    severities = {conflict.severity for conflict in conflicts}
+    blamed = {rule.id for conflict in conflicts for rule in conflict.rules}
     if "error" in severities:
         return Verdict("incompatible", conflicts)
-    rest = (rule for rule in ordered if rule.binding and rule.id not in blamed)
-    if "suspicion" in severities or not all(_satisfied(problem.of_rule(rule), known) for rule in rest):
+    if "suspicion" in severities or any(rule.binding and rule.id not in blamed for rule in rest):
         return Verdict("unknown", conflicts)
     return Verdict("compatible", conflicts)
 
@@ -84,8 +94,11 @@ def evaluate_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Ver
     """Return the worst verdict on any of the GPUs, with the conflicts of all; without GPUs, the verdict of the facts
     alone.
     """
-    rules = tuple(rules)
-    each = [evaluate(rules, one) for one in on_each(gpus, facts)]
+    rules, on_gpus = tuple(rules), on_each(gpus, facts)
+    linked = linked_rules(rules, "gpu", facts) if len(on_gpus) > 1 else rules
+    of_gpus = {rule.id for rule in linked}
+    each = [evaluate((rule for rule in rules if rule.id not in of_gpus), facts)]
+    each += [evaluate(linked, one) for one in on_gpus]
     worst = min(each, key=lambda verdict: WORST_FIRST.index(verdict.answer))
     conflicts = {tuple(rule.id for rule in one.rules): one for verdict in each for one in verdict.conflicts}
     return replace(worst, conflicts=tuple(conflicts.values()))

@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagegen.core.types import Gpu
-from imagegen.plan.matrix.model import Cell, Requirement, Rule, cuda_version
+from imagegen.plan.matrix.model import ENV, Cell, Requirement, Rule, cuda_version, is_surrounding
 
 ANY = ">=0.dev0"  # every PEP 440 version; the empty specifier would let in arbitrary strings too
 
@@ -97,6 +97,30 @@ def rules_in_context(
         if not _is_overridden(rule, facts)
         if rule.leaders or rule.kind != "pip-refuses" or built.isdisjoint(rule.then)
     ]
+
+
+def linked_rules(rules: Iterable[Rule], name: str, facts: Facts) -> tuple[Rule, ...]:
+    """Return the rules that, with these facts, can restrict what restricts `name`: those that name it, and those that
+    share with such a rule a name that the facts leave open. All of them, where the facts are not closed.
+    """
+    rules = tuple(rules)
+    if not facts.closed:
+        return rules
+    linked, found = {name}, frozenset[str]()
+    while more := {rule.id for rule in rules if rule.id not in found and not linked.isdisjoint(rule.names)}:
+        found |= more
+        linked |= {each for rule in rules if rule.id in more for each in rule.names if not _is_decided(each, facts)}
+    return tuple(rule for rule in rules if rule.id in found)
+
+
+def _is_decided(name: str, facts: Facts) -> bool:
+    """Return whether closed facts leave one value for a name; a package has its label too."""
+    if name.startswith(ENV):
+        return facts.env is not None
+    fact = facts.versions.get(name) or facts.packages.get(name)
+    if fact is None:
+        return name in facts.names or not is_surrounding(name)
+    return fact.version is not None and (is_surrounding(name) or fact.local is not None)
 
 
 def _is_overridden(rule: Rule, facts: Facts) -> bool:
