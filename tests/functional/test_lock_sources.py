@@ -146,6 +146,44 @@ def test_hints_spare_the_pages(host: Host, store: Store, tmp_path: Path) -> None
     assert sum(path.startswith("/simple") for path in host.paths) == 1
 
 
+def hinted(host: Host, name: str) -> LockedWheel:
+    """A wheel that the host offers, and its path there."""
+    each = wheel(name, path=f"files/{name}-1.0%2Bcpu-py3-none-any.whl")
+    host.offer(each, content(name), below="files")
+    return each
+
+
+def test_a_later_run_reads_no_page_for_hints(host: Host, store: Store, tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, f"{host.url}/simple")
+    for name in ("a", "b"):
+        fetch(lock_of(hinted(host, name)), Context(store, settings, Quiet()))
+    assert [path for path in host.paths if path.startswith("/simple")] == ["/simple/a/"]
+
+
+def test_files_that_moved_to_another_host_are_found_on_the_page(host: Host, store: Store, tmp_path: Path) -> None:
+    (tmp_path / "moved").mkdir()
+    moved = Host(tmp_path / "moved")
+    settings = settings_of(tmp_path, f"{host.url}/simple")
+    fetch(lock_of(hinted(host, "a")), Context(store, settings, Quiet()))
+    try:
+        each = hinted(moved, "b")
+        (host.root / "simple" / "b").mkdir()
+        (host.root / "simple" / "b" / "index.html").write_text(f'<a href="{moved.url}/{each.file.path}">b</a>')
+        fetch(lock_of(each), Context(store, settings, Quiet()))
+        fetch(lock_of(hinted(moved, "c")), Context(store, settings, Quiet()))
+    finally:
+        moved.close()
+    assert host.paths[-2:] == [f"/{each.file.path}", "/simple/b/"], "c has no page there, and needs none"
+
+
+def test_credentials_of_a_file_host_are_not_kept(host: Host, store: Store, tmp_path: Path) -> None:
+    each = hinted(host, "a")
+    signed = host.url.replace("//", "//me:secret@")
+    (host.root / "simple" / "a" / "index.html").write_text(f'<a href="{signed}/{each.file.path}">a</a>')
+    fetch(lock_of(each), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Quiet()))
+    assert not list(store.root.glob("records/file-host/**/*"))
+
+
 def test_a_wrong_hint_costs_only_the_page(host: Host, store: Store, tmp_path: Path) -> None:
     each = wheel("a", path="moved/away/a-1.0.whl")
     host.offer(each, content("a"), below="files")

@@ -297,10 +297,10 @@ def hint(url: str, filename: str) -> str | None:
         return None
 
 
-def from_hint(links: Iterable[IndexLink], path: str) -> str | None:
-    """The address of `path` on the file host that an index's page shows."""
+def file_host(links: Iterable[IndexLink]) -> str | None:
+    """Return the address of the file host that an index's page shows, without a path: what a hint is relative to."""
     for link in links:
         parts = urlsplit(link.url)
         if parts.scheme in ("http", "https"):
-            return parts._replace(path=f"/{path}", query="", fragment="").geturl()
+            return f"{parts.scheme}://{parts.netloc}"
     return None

@@ -16,15 +16,20 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
+from imagegen.core.oci import digest_of
 from imagegen.core.progress import Meter
 from imagegen.core.registry.layout import Mirror
 from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.indexes import IndexLink
 from imagegen.plan.lock.model import BUILT, LINKS, LOCAL, URL, LockedFile
 
 _THREADS = 6
+# Where an index keeps its files, "https://files.example", by the digest of its address, of the alias where it has none
+# here: as its last page showed it. With it, a file with a hint needs no page.
+_FILE_HOSTS = Cache("file-host", str)
 
 T = TypeVar("T")
 
@@ -97,8 +102,18 @@ class Finder:
             yield required.file.url
         if required.file.index == LOCAL:
             tried.append("the project: the matrix names a path that is not there")
-        if required.file.index in (URL, LINKS, BUILT, LOCAL):
-            return
+        if required.file.index not in (URL, LINKS, BUILT, LOCAL):
+            yield from self._in_index(required, tried)
+
+    def _in_index(self, required: RequiredFile, tried: list[str]) -> Iterator[str]:
+        """Yield addresses in the file's index: the hint's, on the file host of an earlier run, then on that of a page;
+        and those on the project's page.
+        """
+        address = self._settings.index_urls.get(required.file.index, required.file.index)
+        key = digest_of(address.encode())
+        known = _FILE_HOSTS.get(self._store, key) if required.file.path else None
+        if known:
+            yield f"{known}/{required.file.path}"
         url = indexes.url_of(required.file.index, self._settings)
         if url is None:
             tried.append(f"index {required.file.index}: no address is known for it")
@@ -106,8 +121,10 @@ class Finder:
         if required.file.path:
             # The page of whichever project came first shows the index's file host.
             links = self._listing(url, "", partial(indexes.project, self._client, url, required.name), [])
-            if links and (hinted := indexes.from_hint(links, required.file.path)):
-                yield hinted
+            if links and (host := indexes.file_host(links)):
+                if host != known and "@" not in host:  # no credentials in the store
+                    _FILE_HOSTS.put(self._store, key, host)
+                yield f"{host}/{required.file.path}"
         links = self._project(url, required.name, tried)
         yield from self._matching(links, required, url, tried)
 
