@@ -20,7 +20,7 @@ from imagegen.app.audit import audit_before_image, is_audited
 from imagegen.app.session import Session
 from imagegen.audit.model import Package
 from imagegen.core.progress import Quiet
-from imagegen.image.inventory.subjects import known_system, stored_scans
+from imagegen.image.inventory.subjects import SYSTEMS, stored_scans, system_key
 from imagegen.image.layers import scan
 from imagegen.plan.lock.environments import parts
 from imagegen.plan.lock.model import Lock
@@ -100,9 +100,10 @@ def _has_ended(child: int) -> bool:
 def _is_near(session: Session, cell: Cell, lock: Lock) -> bool:
     """Return whether the lock has no audit, and nearly all that one needs."""
     store = session.store
+    if is_audited(session, cell, lock) or SYSTEMS.get(store, system_key(lock)) is None:
+        return False
     scanned = sum(scan.recorded_blob(store, wheel, lock.python) is not None for wheel in lock.wheels)
-    known = scanned >= _SCANNED * len(lock.wheels) and known_system(lock, store) is not None
-    return known and not is_audited(session, cell, lock)
+    return scanned >= _SCANNED * len(lock.wheels)
 
 
 def _audit(session: Session, audits: Sequence[tuple[Cell, Lock]], reader: int) -> NoReturn:

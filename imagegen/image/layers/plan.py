@@ -224,8 +224,11 @@ class _Placed(NamedTuple):
 
 def _placed(lock: Lock) -> list[_Placed]:
     """Return the wheels of all environments of the lock, each once where its files are the same."""
+    every = environments(lock)
+    if len(every) == 1:
+        return [_Placed(wheel, every) for wheel in every[0].lock.wheels]
     found: dict[str, _Placed] = {}
-    for each in environments(lock):
+    for each in every:
         for wheel in each.lock.wheels:
             key = layer_key(each.lock, (wheel,))
             found[key] = _Placed(wheel, (*(found[key].environments if key in found else ()), each))
