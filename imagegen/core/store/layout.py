@@ -54,7 +54,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.full = False  # whether a file did not fit on the disk since the store was opened
+        self.full = False  # whether a file did not fit on the disk since the last `expect`
         self._needed = 0
         with self.explained():
             for name in (BLOBS, "records", "rootfs", "tmp", "locks"):
@@ -236,7 +236,7 @@ class Store:
 
         Should the disk be full later all the same, the error names the size.
         """
-        self._needed = size
+        self._needed, self.full = size, False
         disk.require(self.root, "the store", _REMEDY, size)
 
     def blame_disk(self, stderr: str) -> None:
