@@ -135,10 +135,12 @@ def fetch_each(lock: Lock, context: Context, rootfs: Callable[[], Path] | None =
     workshop = sdist_builder(lock.foundation, context)
     if rootfs:
         workshop = replace(workshop, rootfs=rootfs)
-    total = sum(required.file.estimate for wheel in absent for required in _parts(wheel))
+    files = [required.file for wheel in absent for required in _parts(wheel)]
+    verb = "building" if all(context.store.has(file.digest, file.size) for file in files) else "fetching"
+    total = sum(file.estimate for file in files)
     with (
         Client(context.settings) as client,
-        context.progress.meter(f"fetching {counted(len(absent), 'wheel')}", total) as meter,
+        context.progress.meter(f"{verb} {counted(len(absent), 'wheel')}", total) as meter,
     ):
         finder = Finder(client, context.store, context.settings, meter)
         yield from in_parallel(

@@ -19,7 +19,7 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.net import Client, Page, UnreachableError
-from imagegen.core.progress import Quiet
+from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store
 from imagegen.image.inputs import complete, fetch, fetch_each
 from imagegen.plan.lock import indexes, with_indexes
@@ -283,6 +283,26 @@ def test_an_index_out_of_reach_is_asked_once(store: Store, tmp_path: Path, monke
     with raises("fetch-files-missing"):
         fetch(lock_of(*wheels), Context(store, settings_of(tmp_path, "http://127.0.0.1:1/simple"), Quiet()))
     assert len(requested) == 1
+
+
+@pytest.mark.parametrize(("stored", "label"), [(True, "building 1 wheel"), (False, "fetching 1 wheel")])
+def test_the_label_tells_sdists_that_are_there_from_files_to_fetch(
+    host: Host, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: bool, label: str
+) -> None:
+    class Labels(Quiet):
+        def meter(self, label: str, total: int) -> Meter:
+            labels.append(label)
+            return super().meter(label, total)
+
+    labels = list[str]()
+    source = wheel("source")
+    host.offer(source, content("source"), below="files")
+    if stored:
+        store.write(content("source"))
+    monkeypatch.setattr("imagegen.plan.lock.sdist.build", lambda *_: made.file)
+    made = replace(wheel("a"), name="source", sdist=LockedSdist(source.file, ()))
+    list(fetch_each(lock_of(made), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Labels())))
+    assert labels == [label]
 
 
 def test_a_consumer_that_stops_ends_the_downloads(host: Host, store: Store, tmp_path: Path) -> None:
