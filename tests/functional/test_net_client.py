@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import errno
 import hashlib
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import BaseHTTPRequestHandler
@@ -297,13 +298,24 @@ def test_a_piece_beyond_the_end_is_an_error(server: Server, tmp_path: Path) -> N
             client().piece(url, len(DATA) - 100, 300)
 
 
-@pytest.mark.parametrize("full", [True, False])
-def test_a_stopped_download_leaves_its_part_unless_the_disk_is_full(server: Server, store: Store, full: bool) -> None:
+def a_file_does_not_fit(store: Store) -> None:
+    with raises("store-disk-full"), store.explained():
+        raise OSError(errno.ENOSPC, "another file does not fit")
+
+
+def a_program_finds_the_disk_full(store: Store) -> None:
+    with raises("store-disk-full"):
+        store.blame_disk(f"tar: x: {os.strerror(errno.ENOSPC)}")
+
+
+@pytest.mark.parametrize("fill", [a_file_does_not_fit, a_program_finds_the_disk_full, None])
+def test_a_stopped_download_leaves_its_part_unless_the_disk_is_full(
+    server: Server, store: Store, fill: Callable[[Store], None] | None
+) -> None:
     class Stopping(Meter):
         def advance(self, amount: int) -> None:
-            if amount and full:
-                with raises("store-disk-full"), store.explained():
-                    raise OSError(errno.ENOSPC, "another file does not fit")
+            if amount and fill:
+                fill(store)
             if amount:
                 stopped.close()
 
@@ -311,4 +323,4 @@ def test_a_stopped_download_leaves_its_part_unless_the_disk_is_full(server: Serv
     stopped = client()
     with raises("fetch-stopped"):
         stopped.download(server.url, store, sha256=SHA, size=len(DATA), meter=Stopping())
-    assert leftovers(store) == ([] if full else [f"part-{SHA}"])
+    assert leftovers(store) == ([] if fill else [f"part-{SHA}"])

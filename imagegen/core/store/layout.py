@@ -11,6 +11,7 @@ returns.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -242,7 +243,8 @@ class Store:
     def blame_disk(self, stderr: str) -> None:
         """Raise StoreError if a program's stderr says that the disk of its temporary directory in the store is full."""
         if any(os.strerror(number) in stderr for number in disk.FULL):
-            raise disk.full(self.root, "the store", _REMEDY, self._needed)
+            with self.explained():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     @contextmanager
     def explained(self) -> Iterator[None]:
