@@ -97,7 +97,8 @@ def evaluate_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Ver
     rules, on_gpus = tuple(rules), on_each(gpus, facts)
     linked = linked_rules(rules, "gpu", facts) if len(on_gpus) > 1 else rules
     of_gpus = {rule.id for rule in linked}
-    each = [evaluate((rule for rule in rules if rule.id not in of_gpus), facts)]
+    others = [rule for rule in rules if rule.id not in of_gpus]
+    each = [evaluate(others, facts)] if others else []
     each += [evaluate(linked, one) for one in on_gpus]
     worst = min(each, key=lambda verdict: WORST_FIRST.index(verdict.answer))
     conflicts = {tuple(rule.id for rule in one.rules): one for verdict in each for one in verdict.conflicts}
