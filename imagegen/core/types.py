@@ -46,11 +46,13 @@ class Gpu:
 # Each type admits one narrow form, because a value may reach a Dockerfile, an image config, a path or a command line.
 # Where two types differ in one point, a comment has the reason. Messages use `meaning`, else they show the pattern.
 
-RESERVED_ENV = {"PATH", "VIRTUAL_ENV"}  # the image's layout decides these
+RESERVED_ENV = {"VIRTUAL_ENV"}  # the image's layout decides it
+# Lists of directories: the values of an image, its stacks and its base are joined, in this order.
+SEARCH_PATHS = {"LD_LIBRARY_PATH", "LIBRARY_PATH", "PATH"}
 # Variables that the machine of a source build decides, so that no recipe can: parallelism and directories.
 BUILD_ENV = {
     *("CMAKE_BUILD_PARALLEL_LEVEL", "MAKEFLAGS", "MAX_JOBS", "NINJAFLAGS", "NVCC_THREADS"),
-    *("CUDA_HOME", "HOME", "LANG", "PYTHONPATH", "SOURCE_DATE_EPOCH", "TMPDIR"),
+    *("CUDA_HOME", "HOME", "LANG", "PATH", "PYTHONPATH", "SOURCE_DATE_EPOCH", "TMPDIR"),
 }
 LONGEST_REQUIREMENT = 2000  # characters
 _SHOWN = 200  # characters of a requirement that an error repeats
@@ -197,6 +199,21 @@ def _build_env_name(name: str) -> str:
     if name in BUILD_ENV:
         raise ValueError(f"{name} is set by the machine that builds: it never depends on the cell")
     return _env_name(name)
+
+
+def join_paths(*values: str) -> str:
+    """Return the directories of all `values`, lists as in PATH, each once.
+
+    Empty entries are left out: programs read them as the working directory.
+    """
+    return ":".join(dict.fromkeys(directory for value in values for directory in value.split(":") if directory))
+
+
+def require_absolute(name: str, value: str) -> None:
+    """Raise ValueError if the variable is one of SEARCH_PATHS and names a directory that is not absolute."""
+    relative = [directory for directory in value.split(":") if directory and not directory.startswith("/")]
+    if name in SEARCH_PATHS and relative:
+        raise ValueError(f'{name} is a list of absolute directories, and "{relative[0]}" is not absolute')
 
 
 def _specifier(text: str) -> str:

@@ -27,16 +27,17 @@ from imagegen.core.types import EPOCH
 from imagegen.image import inputs, layers
 from imagegen.image.base import fetch_packages
 from imagegen.image.base.installer import COMMAND, ENVIRONMENT
-from imagegen.image.layers.image import (
+from imagegen.image.layers.image import command, entrypoint, environment, labels, user, working_directory
+from imagegen.image.layers.plan import (
+    ENV,
+    LINKS,
+    LOADER_CONFIGURATION,
+    OPEN,
+    ROOT,
     base_environment,
-    command,
-    entrypoint,
-    environment,
-    labels,
-    user,
-    working_directory,
+    support_files,
+    support_links,
 )
-from imagegen.image.layers.plan import ENV, LINKS, LOADER_CONFIGURATION, OPEN, ROOT, support_files, support_links
 from imagegen.image.layers.wheel import PREFIX
 from imagegen.incontainer import WORKER
 from imagegen.incontainer.worker.source import PATCHED

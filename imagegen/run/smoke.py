@@ -15,6 +15,7 @@ from xml.etree import ElementTree as ET
 from imagegen.audit import catalogue
 from imagegen.core.errors import ContainerError, NoGpuError, OutputLimitError, SmokeError
 from imagegen.core.progress import Progress
+from imagegen.core.types import SEARCH_PATHS
 from imagegen.image.layers.wheel import PREFIX
 from imagegen.incontainer import SMOKE
 from imagegen.incontainer.smoke.table import Check, applicable
@@ -302,7 +303,7 @@ def spec(lock: Lock, declared: Declarations) -> dict[str, object]:
     return {
         "python": lock.python,
         "prefix": PREFIX,
-        "env": {variable.name: variable.value for variable in lock.env},
+        "env": {each.name: each.value for each in lock.env if each.name not in SEARCH_PATHS},  # others may add to them
         "versions": {package.name: package.version for package in lock.packages},
         "imports": {name: list(modules) for name, modules in declared.imports.items()},
         "omits": dict(declared.omits),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from imagegen.core.errors import Location
 from imagegen.image.layers import image, keep_record, record_of, recorded_image
 from imagegen.image.layers.image import labels
-from imagegen.image.layers.plan import HEAVY, environment_variables, plan, support_files, support_links
+from imagegen.image.layers.plan import HEAVY, plan, support_files, support_links
 from imagegen.image.layers.sources import plan_layers
 from imagegen.plan.lock import dumps, dumps_attached, inputs_hash, loads_attached, loads_combined
 from imagegen.plan.lock.environments import environments, shared_wheels, with_locks
@@ -180,21 +180,27 @@ def test_gpus_are_those_of_all_environments_and_the_driver_is_the_newest() -> No
 
 
 def test_an_environment_has_its_own_constraints_variables_and_activate() -> None:
-    other = replace(lock_of(TORCH, TWO), env=(EnvVar("MODE", "it's two", "Tests."),))
+    env = (
+        EnvVar("LD_LIBRARY_PATH", "/driver", "Tests."),
+        EnvVar("MODE", "it's two", "Tests."),
+        EnvVar("PATH", "/b", "Tests."),
+    )
+    other = replace(lock_of(TORCH, TWO), env=env)
     lock = combined({"main": lock_of(TORCH, ONE), "other": other})
     files = {each.path: each.content.decode() for each in support_files(lock)}
     assert "small==1.0" in files["/opt/imagegen/constraints.txt"]
     assert "small==2.0" in files["/opt/imagegen/environments/other/constraints.txt"]
     activate = files["/opt/venvs/other/bin/activate"].splitlines()
-    assert 'export PATH="/opt/venvs/other/bin:$PATH"' in activate
-    assert "export MODE='it'\"'\"'s two'" in activate
-    assert "/opt/venv/bin/activate" in files
-    assert environment_variables(lock.environments[1]) == {
-        "VIRTUAL_ENV": "/opt/venvs/other",
-        "PIP_CONSTRAINT": "/opt/imagegen/environments/other/constraints.txt",
-        "UV_CONSTRAINT": "/opt/imagegen/environments/other/constraints.txt",
-        "MODE": "it's two",
-    }
+    assert 'export PATH="/opt/venv/bin:$PATH"' in files["/opt/venv/bin/activate"].splitlines()
+    assert activate[1:] == [
+        'export PATH="/opt/venvs/other/bin:/b:$PATH"',
+        "export VIRTUAL_ENV=/opt/venvs/other",
+        "export PIP_CONSTRAINT=/opt/imagegen/environments/other/constraints.txt",
+        "export UV_CONSTRAINT=/opt/imagegen/environments/other/constraints.txt",
+        "export MODE='it'\"'\"'s two'",
+        'export LD_LIBRARY_PATH="/driver${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"',
+        "hash -r",
+    ]
     assert not [path for path in (each.path for each in support_files(LOCK)) if path.endswith("/activate")]
 
 

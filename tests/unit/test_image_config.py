@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from imagegen.core.oci import ImageConfig, RemoteImage
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers.image import image, labels
 from imagegen.image.layers.plan import ENTRYPOINT
 from imagegen.plan.lock import contradictions, dumps
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import ConfigField, ExposedPort, Label
+from imagegen.plan.matrix.model import ConfigField, EnvVar, ExposedPort, Label
 from tests.support.matrix_samples import SMALL, complaint, load
 from tests.support.tiny_lock import LOCK
 
@@ -43,6 +44,37 @@ def config(lock: Lock) -> dict[str, Any]:
 def test_an_image_without_fields_has_those_of_imagegen() -> None:
     assert config(LOCK).keys() == {"Cmd", "Entrypoint", "Env", "Labels", "WorkingDir"}
     assert config(LOCK)["Cmd"] == ["/bin/bash"]
+
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@pytest.mark.parametrize(
+    ("base", "own", "expected"),
+    [
+        ((), {}, {"PATH": f"/opt/venv/bin:{PATH}"}),
+        ((), {"PATH": "/d/bin"}, {"PATH": f"/opt/venv/bin:/d/bin:{PATH}"}),
+        (("PATH=",), {"PATH": "/d/bin"}, {"PATH": f"/opt/venv/bin:/d/bin:{PATH}"}),
+        (("PATH=/c:/d/bin:/bin",), {"PATH": "/d/bin"}, {"PATH": "/opt/venv/bin:/d/bin:/c:/bin"}),
+        (("PATH=/c", "A=/b"), {"A": "/a"}, {"PATH": "/opt/venv/bin:/c", "A": "/a"}),
+        (("LD_LIBRARY_PATH=/c::/d",), {}, {"LD_LIBRARY_PATH": "/c::/d"}),
+        (("LD_LIBRARY_PATH=/c::/d",), {"LD_LIBRARY_PATH": "/d:/e"}, {"LD_LIBRARY_PATH": "/d:/e:/c"}),
+        (("LIBRARY_PATH=/cuda/stubs",), {"LIBRARY_PATH": "/d"}, {"LIBRARY_PATH": "/d:/cuda/stubs"}),
+    ],
+)  # fmt: skip
+def test_search_paths_of_the_base_are_kept_after_the_locks(
+    base: tuple[str, ...], own: dict[str, str], expected: dict[str, str]
+) -> None:
+    digest = "sha256:" + "0" * 64
+    content = RemoteImage(digest, digest, ImageConfig(base, (), (), "", ""), ())
+    registry = replace(
+        LOCK.base, kind="registry", suite=None, debs=(), archives={}, image="a.example.org/b:1", content=content
+    )
+    lock = replace(LOCK, base=registry, env=tuple(EnvVar(*variable, "b") for variable in own.items()))
+    variables = dict(line.partition("=")[::2] for line in config(lock)["Env"])
+    assert expected.items() <= variables.items()
+    rendered = recipe.render(lock, "tiny:test").dockerfile
+    assert all(f'{name}="{value}"' in rendered for name, value in expected.items())
 
 
 def test_an_entry_point_of_its_own_has_no_shell_as_its_arguments() -> None:

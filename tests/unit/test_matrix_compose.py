@@ -8,9 +8,10 @@ import pytest
 
 from imagegen.cli.app import App
 from imagegen.core.errors import IncompatibleError
+from imagegen.plan import matrix
 from imagegen.plan.matrix import Cell
 from imagegen.plan.rules import Fact, Facts
-from tests.support.matrix_samples import SMALL, complaint, load
+from tests.support.matrix_samples import SHIPPED, SMALL, complaint, load
 
 STACKS = """\
 stacks:
@@ -72,6 +73,25 @@ def test_what_comes_later_wins(tmp_path: Path) -> None:
     assert specifiers(default) == {"torch": "==2.13.0", "numpy": ">=1", "tool": ""}
     assert {each.name: each.value for each in default.env} == {"A": "second", "B": "first"}
     assert (default.base.name, default.base.glibc) == ("deb", "2.36")
+
+
+def test_search_paths_are_joined_and_the_images_directories_come_first(tmp_path: Path) -> None:
+    """A driver's directory of a stack stays where an image or a base names directories of its own."""
+    text = STACKS.replace("value: second, because: b}", "value: second, because: b}, PATH: {value: /s, because: s}")
+    text = text.replace("value: newest, because: b}", 'value: newest, because: b}, PATH: {value: "/s:/v", because: v}')
+    own = SMALL.replace("bases:\n  deb:\n", "bases:\n  deb:\n    env: {PATH: {value: /b, because: b}}\n")
+    extending = "  own:\n    extends: stacked\n    env: {PATH: {value: /o::/s, because: o}}\n"
+    removing = extending.replace("own", "bare").replace("    env", "    without: [PATH]\n    env")
+    loaded = load(tmp_path, own, text + extending + removing)
+
+    def path(cell: str) -> tuple[str, str]:
+        (variable,) = (each for each in loaded.select(cell)[0].env if each.name == "PATH")
+        return variable.value, variable.because
+
+    assert path("stacked") == ("/s:/b", "s b")
+    assert path("stacked-cpu-py311-newest") == ("/s:/v:/b", "v s b")
+    assert path("own") == ("/o:/s:/b", "o s b")
+    assert path("bare") == ("/o:/s:/b", "o b")
 
 
 def test_variants_apply_where_all_their_axes_agree(tmp_path: Path) -> None:
@@ -197,3 +217,14 @@ def test_a_malformed_address_of_a_wheel_is_an_error(fields: str, tmp_path: Path)
     entry = "numpy: {%s, because: n}"
     assert complaint(tmp_path / "sound", SMALL.replace("numpy: {because: n}", entry % sound)) == ""
     assert complaint(tmp_path / "faulty", SMALL.replace("numpy: {because: n}", entry % fields))
+
+
+def test_every_shipped_image_for_gpus_finds_a_driver_that_is_mounted() -> None:
+    """GKE, COS and Vertex mount it at /usr/local/nvidia; images for the CPU do not change."""
+    for each in matrix.load([SHIPPED]).all_cells:
+        values = {variable.name: variable.value.split(":") for variable in each.env}
+        for_gpus = each.axes["cuda"] != "cpu"
+        for name in ("LD_LIBRARY_PATH", "LIBRARY_PATH"):
+            assert (values.get(name, [])[:2] == ["/usr/local/nvidia/lib64", "/usr/local/nvidia/lib"]) is for_gpus
+        assert ("/usr/local/nvidia/bin" in values.get("PATH", [])) is for_gpus
+        assert "TRITON_LIBCUDA_PATH" not in values  # Triton would look nowhere else

@@ -154,7 +154,12 @@ def _edit(text: str, old: str, new: str) -> str:
         (
             "purpose: p",
             "purpose: p\n    env: {PATH: {value: x, because: b}}",
-            ["PATH is set by the image's own layout"],
+            ['PATH is a list of absolute directories, and "x" is not absolute'],
+        ),
+        (
+            "purpose: p",
+            "purpose: p\n    env: {VIRTUAL_ENV: {value: x, because: b}}",
+            ["VIRTUAL_ENV is set by the image's own layout"],
         ),
         ("purpose: p", "purpose: p\n    env: {A=B: {value: x, because: b}}", ["0.yaml:22:11: images.small.env.A=B"]),
         ("description: n}", "description: n, override: true}", ['0.yaml:17:27: "numpy" overrides nothing']),

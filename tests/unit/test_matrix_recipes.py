@@ -159,7 +159,7 @@ def test_a_cell_has_the_recipes_of_its_own_components(tmp_path: Path) -> None:
         ('"9.0": "90"', '"9.0": "$(id)"', ["r.yaml:29:22: recipes.fast.architectures.names.9.0: must match"]),
         ('separator: ";"', 'separator: "&"', ["r.yaml:28:18: recipes.fast.architectures.separator:"]),
         ("FAST_FORCE_BUILD:", "MAX_JOBS:", ["r.yaml:25:7: recipes.fast.env.MAX_JOBS:"]),
-        ("FAST_FORCE_BUILD:", "PATH:", ["r.yaml:25:7:", "PATH is set by the image's own layout"]),
+        ("FAST_FORCE_BUILD:", "PATH:", ["r.yaml:25:7:", "PATH is set by the machine that builds"]),
         ("FAST_FORCE_BUILD:", "SOURCE_DATE_EPOCH:", ["r.yaml:25:7: recipes.fast.env.SOURCE_DATE_EPOCH:"]),
         ("jobs: MAX_JOBS", "jobs: FAST_FORCE_BUILD", ["r.yaml:2:3:", "FAST_FORCE_BUILD: a variable is for one thing"]),
         ("threads: NVCC_THREADS", "threads: MAX_JOBS", ["r.yaml:2:3:", "MAX_JOBS: a variable is for one thing"]),

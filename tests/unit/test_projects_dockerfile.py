@@ -51,6 +51,13 @@ def recover(folder: Path, text: str) -> Recovered:
     return dockerfile.read(folder / "Dockerfile", {}).recover(LINUX)
 
 
+def test_a_search_path_with_a_relative_directory_is_omitted(tmp_path: Path) -> None:
+    """An entry would be refused: a matrix takes only absolute directories there."""
+    found = recover(tmp_path, "FROM debian:12\nENV LD_LIBRARY_PATH=lib LIBRARY_PATH=/a::/b\n")
+    assert {name: value for name, (value, _) in found.env.items()} == {"LIBRARY_PATH": "/a::/b"}
+    assert any("LD_LIBRARY_PATH" in each.what for each in found.omissions)
+
+
 def test_what_is_recovered_and_what_is_not(tmp_path: Path) -> None:
     found = recover(tmp_path, TEXT)
     pins = {pin.package: (pin.specifier, pin.places[0].line) for pin in found.pins}

@@ -31,7 +31,7 @@ from imagegen.image import base
 from imagegen.image.layers.chunked import CHUNKED, CHUNKED_LAYERS, ChunkedBlob, ChunkedLayer
 from imagegen.image.layers.codec import CODEC, GZIP
 from imagegen.image.layers.layer import Layer, PrintableName
-from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR
+from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR, base_environment, locked_variables
 from imagegen.image.layers.wheel import PREFIX
 from imagegen.plan.lock import dumps_attached, inputs_hash
 from imagegen.plan.lock.environments import environments
@@ -192,21 +192,15 @@ class Image:
 
 
 def environment(lock: Lock) -> dict[str, str]:
-    """The container's environment: what the base has, then the venv, home and constraints, then what the lock sets."""
+    """The container's environment: what the base has, then the venv, home and constraints, then what the lock sets.
+
+    Search paths are joined, and the venv's programs come first.
+    """
     before = base_environment(lock)
-    own = {
-        "PATH": f"{PREFIX}/bin:{before.get('PATH') or _PATH}",
-        "VIRTUAL_ENV": PREFIX,
-        "LANG": "C.UTF-8",
-        **{variable.name: variable.value for variable in ENV},
-    }
-    return before | own | {variable.name: variable.value for variable in lock.env}
-
-
-def base_environment(lock: Lock) -> dict[str, str]:
-    """Return the environment that the registry image sets."""
-    pairs = (each.partition("=") for each in lock.base.content.config.env) if lock.base.content else ()
-    return {name: value for name, _, value in pairs}
+    before["PATH"] = before.get("PATH") or _PATH
+    own = {"VIRTUAL_ENV": PREFIX, "LANG": "C.UTF-8", **{variable.name: variable.value for variable in ENV}}
+    joined = before | own | locked_variables(lock, before)
+    return joined | {"PATH": f"{PREFIX}/bin:{joined['PATH']}"}
 
 
 def entrypoint(lock: Lock) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from imagegen import incontainer
 from imagegen.core.oci import canonical_json, digest_of
+from imagegen.core.types import SEARCH_PATHS, join_paths
 from imagegen.image import base
 from imagegen.image.inputs import tree_key
 from imagegen.image.layers.wheel import PREFIX, site_packages
@@ -86,12 +87,19 @@ def support_files(lock: Lock) -> tuple[SupportFile, ...]:
     return tuple(sorted(found, key=lambda file: file.path))
 
 
-def environment_variables(each: LockedEnvironment) -> dict[str, str]:
-    """Return the variables by which programs use this environment of an image with several, but for PATH."""
+def base_environment(lock: Lock) -> dict[str, str]:
+    """Return the environment that the registry image sets."""
+    pairs = (each.partition("=") for each in lock.base.content.config.env) if lock.base.content else ()
+    return {name: value for name, _, value in pairs}
+
+
+def locked_variables(lock: Lock, before: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that the lock sets; the directories of its search paths come before those of `before`."""
     return {
-        "VIRTUAL_ENV": each.prefix,
-        **dict.fromkeys(("PIP_CONSTRAINT", "UV_CONSTRAINT"), _constraints_of(each)),
-        **{variable.name: variable.value for variable in each.lock.env},
+        variable.name: join_paths(variable.value, before.get(variable.name, ""))
+        if variable.name in SEARCH_PATHS
+        else variable.value
+        for variable in lock.env
     }
 
 
@@ -101,11 +109,17 @@ def _constraints_of(each: LockedEnvironment) -> str:
 
 def _files_of_environment(each: LockedEnvironment) -> Iterator[SupportFile]:
     """Yield the files of an environment of several: its constraints, and what a shell reads to use it."""
-    variables = environment_variables(each)
+    variables = {
+        "VIRTUAL_ENV": each.prefix,
+        **dict.fromkeys(("PIP_CONSTRAINT", "UV_CONSTRAINT"), _constraints_of(each)),
+        **locked_variables(each.lock, {}),
+    }
+    paths = {name: variables.pop(name) for name in sorted(SEARCH_PATHS & variables.keys())}
     lines = [
         f"# The environment {each.name}, for a shell to read: . {each.prefix}/bin/activate",
-        f'export PATH="{each.prefix}/bin:$PATH"',
+        f'export PATH="{join_paths(f"{each.prefix}/bin", paths.pop("PATH", ""))}:$PATH"',
         *(f"export {name}={shlex.quote(value)}" for name, value in variables.items()),
+        *(f'export {name}="{value}${{{name}:+:${name}}}"' for name, value in paths.items()),
         "hash -r",
     ]
     yield SupportFile(f"{each.prefix}/bin/activate", ("\n".join(lines) + "\n").encode())

@@ -58,7 +58,7 @@ from imagegen.plan.matrix.model import (
     cuda_version,
 )
 from imagegen.plan.matrix.recipe import Recipe
-from imagegen.plan.matrix.recipe_file import recipe
+from imagegen.plan.matrix.recipe_file import join_env, recipe
 from imagegen.plan.matrix.references import Entries, PlacedEntry, check_references
 from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, GitEntry, ImageEntry, SdistEntry, StackFileEntry
 
@@ -401,7 +401,8 @@ class _Completion:
             for name, component, use in ((n, self.components[n], use) for n, use in sorted(made.components.items()))
         )
         requirements = tuple(map(self._shared, requirements))
-        variables = (EnvVar(name, each.value, each.because) for name, each in sorted({**base_env, **made.env}.items()))
+        env = sorted(join_env(base_env, made.env).items())
+        variables = (EnvVar(name, each.value, each.because) for name, each in env)
         aliases = {"pypi", *(each.index for each in requirements)} & set(self.indexes)
         draft = Cell(
             id=cell_id(found.name, axes, {name: axis.default for name, axis in self.axes.items()}),

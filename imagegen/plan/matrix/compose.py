@@ -10,7 +10,7 @@ from typing import Literal
 from imagegen.core.errors import Location, MatrixError
 from imagegen.core.text import did_you_mean
 from imagegen.plan.matrix.model import CONFIG_NAMES, ConfigName
-from imagegen.plan.matrix.recipe_file import EnvEntry
+from imagegen.plan.matrix.recipe_file import EnvEntry, join_env
 from imagegen.plan.matrix.references import PlacedEntry
 from imagegen.plan.matrix.schema import (
     CommandEntry,
@@ -98,8 +98,9 @@ def _replace(made: Composition, part: ImageEntry | VariantEntry) -> None:
 
 
 def _add(made: Composition, part: PartEntry) -> None:
-    for name in PartEntry.model_fields.keys() - {"config"}:
+    for name in PartEntry.model_fields.keys() - {"config", "env"}:
         getattr(made, name).update(getattr(part, name))
+    made.env = join_env(made.env, part.env)
     made.config.update({name: each for name in CONFIG_NAMES if (each := getattr(part.config, name))})
 
 

@@ -45,6 +45,27 @@ class EnvEntry(Strict):
     because: t.Text
 
 
+def _require_absolute(env: dict[str, EnvEntry]) -> dict[str, EnvEntry]:
+    for name, entry in env.items():
+        t.require_absolute(name, entry.value)
+    return env
+
+
+ImageEnv = Annotated[dict[t.EnvName, EnvEntry], t.Check(_require_absolute)]
+
+
+def join_env(before: Mapping[str, EnvEntry], after: Mapping[str, EnvEntry]) -> dict[str, EnvEntry]:
+    """Return the variables of both; a value of `after` replaces one of `before`, but search paths are joined."""
+    joined = {
+        name: EnvEntry(
+            value=t.join_paths(after[name].value, before[name].value),
+            because=" ".join(dict.fromkeys((after[name].because, before[name].because))),
+        )
+        for name in t.SEARCH_PATHS & before.keys() & after.keys()
+    }
+    return {**before, **after, **joined}
+
+
 class SdistFileEntry(Strict):
     """A source distribution of the default index."""
 

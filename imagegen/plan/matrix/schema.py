@@ -13,7 +13,7 @@ from imagegen.core import types as t
 from imagegen.core.strict import Strict
 from imagegen.plan.matrix.builds import PublishedBuild
 from imagegen.plan.matrix.model import ENV, SURROUNDINGS, InterpreterFile, Kind, NgcImage, System
-from imagegen.plan.matrix.recipe_file import EnvEntry, NamedEntry, RecipeEntry
+from imagegen.plan.matrix.recipe_file import EnvEntry, ImageEnv, NamedEntry, RecipeEntry
 
 
 class GpuEntry(NamedEntry):
@@ -101,7 +101,7 @@ class BaseEntry(NamedEntry):
     packages: dict[t.DebianPackage, t.Text] = Field(
         default={}, description="Package -> why it is in the base; of kind registry, in a layer above the image."
     )
-    env: dict[t.EnvName, EnvEntry] = Field(default={}, description="Set in every image on this base.")
+    env: ImageEnv = Field(default={}, description="Set in every image on this base.")
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Self:
@@ -283,7 +283,11 @@ class PartEntry(Strict):
     """The common fields of images, stacks and variants."""
 
     components: dict[t.Name, ComponentUse] = {}
-    env: dict[t.EnvName, EnvEntry] = {}
+    env: ImageEnv = Field(
+        default={},
+        description="Environment variable -> its value. LD_LIBRARY_PATH, LIBRARY_PATH and PATH are lists: the "
+        "directories of an image come before its stacks' and its base's.",
+    )
     packages: dict[t.DebianPackage, t.Text] = Field(
         default={}, description="Debian package -> why it is there, in a layer above the base."
     )

@@ -278,8 +278,10 @@ class _DockerfileRecovery:
         try:
             TypeAdapter(t.EnvName).validate_python(name)
             TypeAdapter(t.EnvValue).validate_python(expanded)
-        except ValidationError as error:
-            why = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+            t.require_absolute(name, expanded)
+        except ValueError as error:
+            why = str(error.errors()[0]["msg"] if isinstance(error, ValidationError) else error)
+            why = why.removeprefix("Value error, ")
             self._omit(place, f"the variable {name}", why, "leave it out")
             return
         if name not in _BUILD_VARIABLES:
