@@ -116,6 +116,39 @@ def test_libraries_that_come_before_the_drivers(tmp_path: Path) -> None:
     ]
 
 
+GKE, WSL, OPENSHIFT = "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/run/nvidia/driver/usr/lib64"
+
+
+@pytest.mark.parametrize(
+    ("mounted", "searched", "reaches"),
+    [
+        (GKE, "", False),
+        (GKE, "/nowhere:/usr/local/cuda/lib64", False),
+        (GKE, f"/nowhere:{GKE}", True),
+        (WSL, GKE, False),
+        (WSL, WSL, True),
+        (OPENSHIFT, "", False),
+        ("/usr/lib/x86_64-linux-gnu", "", True),  # as NVIDIA's container toolkit mounts it
+    ],
+)
+def test_a_driver_that_is_mounted_and_not_found(mounted: str, searched: str, reaches: bool, tmp_path: Path) -> None:
+    library(tmp_path, mounted, "libcuda.so.580.95.05")
+    found = snapshot.unreached({"LD_LIBRARY_PATH": searched}, str(tmp_path))
+    assert found == (None if reaches else f"{mounted}/libcuda.so.1")
+
+
+@pytest.mark.parametrize("directory", ["/usr/local/nvidia/lib64", "/opt/driver"])
+def test_a_loaders_cache_counts_and_its_configuration_does_not(directory: str, tmp_path: Path) -> None:
+    """ld.so reads the cache that ldconfig wrote, and neither ld.so.conf nor what has gone since."""
+    library(tmp_path, GKE, "libcuda.so.580.95.05")
+    (tmp_path / "etc/ld.so.conf.d").mkdir(parents=True)
+    (tmp_path / "etc/ld.so.conf.d/nvidia.conf").write_text(f"{GKE}\n")
+    assert snapshot.unreached({}, str(tmp_path)) == f"{GKE}/libcuda.so.1"
+    strings = f"glibc-ld.so.cache1.1\0libcuda.so.1\0{directory}/libcuda.so.1\0".encode()
+    (tmp_path / "etc/ld.so.cache").write_bytes(strings)
+    assert snapshot.unreached({}, str(tmp_path)) == (None if directory == GKE else f"{GKE}/libcuda.so.1")
+
+
 def test_a_machine_of_files(tmp_path: Path) -> None:
     for name in ("dev/nvidia0", "dev/nvidiactl", "dev/null", "dev/infiniband/uverbs0"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

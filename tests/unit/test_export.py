@@ -26,6 +26,7 @@ from imagegen.run.smoke import ROOT, CheckResult
 from imagegen.supply import export
 from imagegen.supply.export import Entry, read_results, read_tree, run_image
 from imagegen.supply.publish.attachments import SmokeRequirement
+from tests.support.elf_files import make_elf
 from tests.support.environment_samples import combined
 from tests.support.errors import raises
 from tests.support.image_layers import Files, files_layer, image, layer, member
@@ -245,6 +246,18 @@ def test_the_driver_s_libraries_are_mounted_and_linked_for_a_linker(
     libraries = {Path(target).name for target in mounted if target.startswith(f"{root}/{run_image.LIBRARIES}")}
     assert libraries == {"libcuda.so.580.95.05", "libnvidia-ml.so.580.95.05"}
     assert (root / run_image.LIBRARIES / "libcuda.so").readlink() == Path("libcuda.so.1")
+
+
+def test_a_driver_that_a_cloud_mounts_is_found_without_the_loaders_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "libimagegen-test.so.1"
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "lib64" / name).write_bytes(make_elf(soname=name))
+    with pytest.raises(OSError, match=name):
+        run_image.library_path(name)
+    monkeypatch.setattr(run_image, "MOUNTED", str(tmp_path))
+    assert run_image.library_path(name) == tmp_path / "lib64" / name
 
 
 ENVIRONMENTS = [

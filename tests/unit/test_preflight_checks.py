@@ -103,6 +103,30 @@ CASES: dict[str, tuple[Image, dict[str, Any], tuple[str, str], tuple[str, ...]]]
         ("loader", "warning"),
         ("data-center GPUs", "/etc/ld.so.conf.d/c.conf"),
     ),
+    "GKE, and LD_LIBRARY_PATH replaced": (
+        HOPPER,
+        {"gpus": (), "unreached": "/usr/local/nvidia/lib64/libcuda.so.1", **with_env(LD_LIBRARY_PATH="/opt/lib")},
+        ("loader", "error"),
+        ("LD_LIBRARY_PATH=/usr/local/nvidia/lib64:/opt/lib", "LIBRARY_PATH"),
+    ),
+    "WSL, and no LD_LIBRARY_PATH": (
+        HOPPER,
+        {"gpus": (), "unreached": "/usr/lib/wsl/lib/libcuda.so.1"},
+        ("loader", "error"),
+        ("unset", "LD_LIBRARY_PATH=/usr/lib/wsl/lib,"),
+    ),
+    "OpenShift's driver container": (
+        HOPPER,
+        {"gpus": (), "unreached": "/run/nvidia/driver/usr/lib64/libcuda.so.1"},
+        ("loader", "error"),
+        ("runtimeClassName: nvidia", "does not help"),
+    ),
+    "a host whose driver is a container's": (
+        HOPPER,
+        {"place": "host", "gpus": (), "unreached": "/run/nvidia/driver/usr/lib64/libcuda.so.1"},
+        ("loader", "warning"),
+        ("container toolkit",),
+    ),
     "no home": (
         HOPPER,
         {"writable": {"HOME": False}, "uid": 12345, "environ": {**ENGINE, "HOME": "/"}},
@@ -181,6 +205,13 @@ QUIET: dict[str, tuple[Image, dict[str, Any]]] = {
     "the driver's own libcuda on the path, as Kubernetes' device plugin does it": (
         HOPPER,
         {"libraries": (CudaLibrary("/usr/local/nvidia/lib64/libcuda.so.1", "580.159.04", "LD_LIBRARY_PATH"),)},
+    ),
+    "the same, of a driver that tells no version": (
+        HOPPER,
+        {
+            "driver": None,
+            "libraries": (CudaLibrary("/usr/local/nvidia/lib64/libcuda.so.1", "580.159.04", "LD_LIBRARY_PATH"),),
+        },
     ),
     "expandable segments without an engine": (
         HOPPER._replace(packages={"torch": "2.11.0"}),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
-from .model import CudaLibrary, CudaProbe, Finding, Gpu, Image, Machine, numbers, older
+from .model import DRIVER_ROOT, MOUNTS, CudaLibrary, CudaProbe, Finding, Gpu, Image, Machine, numbers, older
 
 # visible
 #
@@ -21,7 +22,7 @@ def visible_applies(image: Image, machine: Machine) -> bool:
 
 
 def check_visible(image: Image, machine: Machine) -> Iterator[Finding]:
-    if not machine.gpus:
+    if not machine.gpus and not machine.unreached:
         yield _no_gpu(machine)
     chosen = machine.environ.get("NVIDIA_DRIVER_CAPABILITIES")
     if machine.place == "container" and chosen:
@@ -177,7 +178,7 @@ def _runs(gpu: tuple[int, ...], code: tuple[int, ...]) -> bool:
 
 # loader
 #
-# A libcuda on the loader's path that is not the driver's.
+# A driver that is mounted and that the loader does not find; a libcuda on the loader's path that is not the driver's.
 #
 # Sources: CUDA Compatibility, "Forward Compatibility" (data-center GPUs only; cuda-compat must be newer than the
 # driver); measured on an H200 with driver 580.159.04, 2026-11-21: cuInit gives 803 with cuda-compat 580.95.05 on
@@ -189,6 +190,8 @@ def loader_applies(image: Image, machine: Machine) -> bool:
 
 
 def check_loader(image: Image, machine: Machine) -> Iterator[Finding]:
+    if machine.unreached:
+        yield _unreached(machine.unreached, machine)
     for library in machine.libraries:
         where = f"{library.named_by} leads to {library.path}"
         fix = f"take that directory out of {library.named_by}"
@@ -210,7 +213,27 @@ def check_loader(image: Image, machine: Machine) -> Iterator[Finding]:
 
 
 def _is_compat(library: CudaLibrary) -> bool:
+    if os.path.dirname(library.path) in MOUNTS:
+        return False
     return library.version is not None or "compat" in library.path
+
+
+def _unreached(path: str, machine: Machine) -> Finding:
+    searched = machine.environ.get("LD_LIBRARY_PATH", "")
+    value = ":".join(filter(None, (os.path.dirname(path), searched)))
+    fix = f"set LD_LIBRARY_PATH={value}, and LIBRARY_PATH likewise for kernels that are linked at run time"
+    if path.startswith(DRIVER_ROOT):
+        fix = (
+            "let NVIDIA's container toolkit mount the driver (Kubernetes: runtimeClassName: nvidia, and nvidia.com/gpu "
+            "in resources.limits); LD_LIBRARY_PATH does not help, since another system's C library is in that directory"
+        )
+    return Finding(
+        "loader",
+        "error" if machine.place == "container" else "warning",
+        f"the loader does not find the driver, which is mounted: {path} is in no directory of LD_LIBRARY_PATH "
+        f"({searched or 'unset'}) and not in the loader's cache, so every CUDA call fails",
+        fix,
+    )
 
 
 # cuda

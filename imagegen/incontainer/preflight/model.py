@@ -83,6 +83,7 @@ class Machine(NamedTuple):
     shm: int | None = None  # bytes of /dev/shm; None: there is none
     writable: Mapping[str, bool] = _NONE  # "HOME", "TMPDIR" -> whether it is there and ours
     libraries: tuple[CudaLibrary, ...] = ()
+    unreached: str | None = None  # the driver's libcuda.so.1, if it is mounted and the loader finds none
     memlock: int | None = None  # bytes that may be locked in memory; None: any number
     probe: CudaProbe | None = None  # on request only: loading the driver takes a while, and may crash
 
@@ -91,6 +92,11 @@ class Machine(NamedTuple):
         """Whether the kernel is WSL's ("5.15.153.1-microsoft-standard-WSL2")."""
         return "microsoft" in self.kernel.lower()
 
+
+# Where a driver is mounted. Sources: GoogleCloudPlatform's container-engine-accelerators, cmd/nvidia_gpu
+# (-container-path); NVIDIA's "CUDA on WSL User Guide"; NVIDIA's GPU operator (driverInstallDir). Read 2026-11-28.
+MOUNTS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib")
+DRIVER_ROOT = "/run/nvidia/driver"  # of the GPU operator's driver container, a whole system, as on OpenShift
 
 IMAGE_FILE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "image.json")
 

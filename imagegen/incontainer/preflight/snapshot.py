@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from .model import CudaLibrary, Gpu, Machine
+from .model import DRIVER_ROOT, MOUNTS, CudaLibrary, Gpu, Machine
 from .program import Program, answer, start
 
 _FIELDS = "driver_version,compute_cap,memory.total,memory.free,name"  # the name last: it may hold anything
 _PATIENCE = 3  # seconds for nvidia-smi, which waits where the driver does
-_WSL_SMI = "/usr/lib/wsl/lib/nvidia-smi"
+_SMI = ("nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi")
+_LIBCUDA = "libcuda.so.1"
+_VARIABLE = "LD_LIBRARY_PATH"
 _DEVICES = ("nvidia", "dxg")
 
 
@@ -23,7 +25,7 @@ def begin(environ: Mapping[str, str], root: str = "/") -> Program | None:
     """Start nvidia-smi if there is a driver; `gather` reads its output."""
     if not (_proc_driver(root) or any(_devices(root))):
         return None
-    for name in ("nvidia-smi", _WSL_SMI):
+    for name in _SMI:
         try:
             return start([name, f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"], environ)
         except OSError:
@@ -54,6 +56,7 @@ def gather(environ: Mapping[str, str], begun: Program | None, *, place: str = "c
         shm=_shm(root),
         writable={name: _writable(_directory(name, environ)) for name in ("HOME", "TMPDIR")},
         libraries=tuple(libraries(environ, root)),
+        unreached=unreached(environ, root),
         memlock=_memlock(),
     )
 
@@ -84,8 +87,8 @@ def parse_smi(code: int, said: str) -> tuple[str | None, tuple[Gpu, ...], str]:
 
 def libraries(environ: Mapping[str, str], root: str = "/") -> Iterator[CudaLibrary]:
     """Yield every libcuda.so.1 in a directory that a variable or configuration file gives to the loader (ld.so(8))."""
-    for directory in filter(None, environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")):
-        yield from _library(directory, "LD_LIBRARY_PATH", root)
+    for directory in filter(None, environ.get(_VARIABLE, "").replace(";", ":").split(":")):
+        yield from _library(directory, _VARIABLE, root)
     folder = os.path.join(root, "etc/ld.so.conf.d")
     for name in sorted(_listed(folder)):
         if name.endswith(".conf"):
@@ -94,8 +97,40 @@ def libraries(environ: Mapping[str, str], root: str = "/") -> Iterator[CudaLibra
                     yield from _library(line.strip(), f"/etc/ld.so.conf.d/{name}", root)
 
 
+def unreached(environ: Mapping[str, str], root: str = "/") -> str | None:
+    """Return the libcuda.so.1 of a mounted driver if the loader finds no libcuda.so.1 (ld.so(8)), else None."""
+    directories = [*MOUNTS, *(f"{DRIVER_ROOT}{directory}" for directory in _built_in())]
+    mounted = next(_existing(directories, root), None)
+    if mounted is None or any(library.named_by == _VARIABLE for library in libraries(environ, root)):
+        return None
+    return None if any(_existing([*_cached(root), *_built_in()], root)) else mounted
+
+
+def _existing(directories: Iterable[str], root: str) -> Iterator[str]:
+    for directory in directories:
+        path = f"{directory}/{_LIBCUDA}"
+        if os.path.exists(os.path.join(root, path[1:])):
+            yield path
+
+
+def _built_in() -> list[str]:
+    """Return the directories that the loader searches after its cache, of Debian and of others."""
+    machine = f"/{os.uname().machine}-linux-gnu"
+    return [f"{below}{name}" for below in ("/lib", "/usr/lib") for name in (machine, "", "64")]
+
+
+def _cached(root: str) -> list[str]:
+    """Return the directories of libcuda.so.1 in the loader's cache, whose strings end with a zero byte."""
+    try:
+        with open(os.path.join(root, "etc/ld.so.cache"), "rb") as file:
+            strings = file.read(1 << 24).split(b"\0")
+    except OSError:
+        return []
+    return [os.path.dirname(os.fsdecode(path)) for path in strings if path.endswith(f"/{_LIBCUDA}".encode())]
+
+
 def _library(directory: str, named_by: str, root: str) -> Iterator[CudaLibrary]:
-    path = os.path.join(directory, "libcuda.so.1")
+    path = os.path.join(directory, _LIBCUDA)
     inside = os.path.join(root, path.lstrip("/"))
     if os.path.exists(inside):
         real = os.path.realpath(inside)

@@ -54,7 +54,7 @@ CHECKS = (
     Check(
         "loader",
         gpu_checks.check_loader,
-        "no cuda-compat and no stub comes before the driver's libcuda",
+        "the loader finds the driver's libcuda, with no cuda-compat and no stub before it",
         gpu_checks.loader_applies,
     ),
     Check("cuda", gpu_checks.check_cuda, "CUDA starts, in a process of its own", gpu_checks.cuda_applies),

@@ -68,6 +68,7 @@ MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x1, 0x20, 0x1000, 0x4000, 
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1
 NODES = ("null", "zero", "full", "random", "urandom", "tty")
 DRIVER_TOOLS = ("nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
+MOUNTED = "/usr/local/nvidia"  # where GKE and Vertex AI mount the driver, which the loader does not search by itself
 # Libraries of the driver that containers get for the capabilities "compute" and "utility".
 DRIVER_LIBRARIES = (
     "libcuda",
@@ -458,13 +459,16 @@ def add_driver(root: str) -> None:
     link.unlink(missing_ok=True)
     link.symlink_to("libcuda.so.1")
     for name in DRIVER_TOOLS:
-        if tool := shutil.which(name):
+        if tool := shutil.which(name) or shutil.which(name, path=f"{MOUNTED}/bin"):
             bind(os.path.realpath(tool), f"{root}/usr/bin/{name}", read_only=True)
 
 
 def library_path(name: str) -> Path:
-    """Return the file that the dynamic loader opens for `name`. Raises OSError when there is none."""
-    ctypes.CDLL(name)
+    """Return the file that the dynamic loader opens for `name`, or that a cloud mounts. Raises OSError without one."""
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        ctypes.CDLL(f"{MOUNTED}/lib64/{name}")
     with open("/proc/self/maps", encoding="utf-8") as maps:
         stem = name.partition(".so")[0]
         return next(
