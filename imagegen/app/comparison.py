@@ -133,8 +133,8 @@ def verify_image(
         else:
             steps.append(StepResult("layers", StepStatus.UNCHECKED, "they were left out"))
         attached = read_attachments(source, found.digest, project, no_signer)
-        lock, more = verify_attachments(found, attached, demands)
-        return Verified(ImageVerdict(reference, found.digest, (*steps, *more)), found, lock)
+        lock, signer, more = verify_attachments(found, attached, demands)
+        return Verified(ImageVerdict(reference, found.digest, (*steps, *more)), found, lock, signer)
 
     found, steps = contents.found_at(source, requested, reference)
     if not isinstance(found, ReadIndex):
@@ -146,7 +146,7 @@ def verify_image(
     attached = read_attachments(source, found.digest, project, no_signer)
     steps += verify_index({platform: each.lock for platform, each in images.items()}, attached, demands)
     verdicts = {platform: each.verdict for platform, each in images.items()}
-    return Verified(ImageVerdict(reference, found.digest, tuple(steps), verdicts), None, None, images)
+    return Verified(ImageVerdict(reference, found.digest, tuple(steps), verdicts), None, None, platforms=images)
 
 
 def read_attachments(source: ImageLocation, digest: str, project: Project, no_signer: str = NO_SIGNER) -> Attachments:

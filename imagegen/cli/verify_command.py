@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -21,6 +21,7 @@ from imagegen.core.registry.layout import LayoutRepository
 from imagegen.core.text import shown
 from imagegen.image.inventory.archive import piped
 from imagegen.plan.lock.environments import environments
+from imagegen.plan.lock.file import dumps_attached
 from imagegen.supply.compare import operands, rebuild
 from imagegen.supply.compare.contents import ImageVerdict, StepResult, StepStatus
 from imagegen.supply.compare.verify import VerificationOptions, Verified
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from imagegen.image.inventory.layers import Stream
     from imagegen.plan.lock.model import Lock
     from imagegen.plan.matrix.model import Cell
+    from imagegen.supply.compare.contents import ReadImage
+
+_REBUILD = "rebuild"  # name of the step
 
 
 @click.command("verify")
@@ -49,7 +53,20 @@ if TYPE_CHECKING:
     "--require-signature", is_flag=True, help="Fail where no key and no identity is named to verify a signature with."
 )
 @click.option("--no-layers", is_flag=True, help="Skip the bytes of layers: nothing large is read.")
-@click.option("--rebuild", "again", is_flag=True, help="Build the lock again in an empty store, and compare.")
+@click.option(
+    "--rebuild",
+    "again",
+    is_flag=True,
+    help="Then build the lock in an empty store, and compare: one that a trusted signer or this project has.",
+)
+@click.option(
+    "--rebuild-unsigned",
+    "unsigned",
+    is_flag=True,
+    help="As --rebuild, also a lock of an unknown author, if the project trusts no signer. The lock chooses the hosts "
+    "that are asked and the code that runs in the sandbox: programs of its base, install scripts of Debian packages, "
+    "build backends of sdists.",
+)
 @json_option()
 @pass_app
 def command(
@@ -61,12 +78,14 @@ def command(
     require_signature: bool,
     no_layers: bool,
     again: bool,
+    unsigned: bool,
     as_json: bool,
 ) -> int:
     """Verify an image of a registry, or of an OCI layout (oci:DIR), against its lock and attestations.
 
-    Each artifact has a line; exit code 0 when none fails, 1 when one does. Only that registry is queried. Of an image
-    index, the image of each platform is verified.
+    Each artifact has a line; exit code 0 when none fails, 1 when one does, 2 when only a rebuild may not be done. Only
+    that registry is queried, and for a rebuild the hosts that the verified lock names. Of an image index, the image of
+    each platform is verified.
     """
     operands.check_image(reference, partial(known_names, app))
     project = Project(keys=tuple(Key(str(key), key) for key in keys)) if keys else projects.load(app.project)
@@ -88,31 +107,73 @@ def command(
             demands=demands,
             no_signer="none of the keys of --key" if keys else NO_SIGNER,
         )
-        verdict = _with_rebuild(app, verified, source, client) if again else verified.verdict
+        verdict = verified.verdict
+        if not as_json:
+            _print_steps(verdict)
+        if again or unsigned:
+            refused = partial(
+                _refusal, app, verdict, signers=bool(project.keys or project.identities), unsigned=unsigned
+            )
+            verdict = _with_rebuild(app, verified, source, client, refused)
+            if not as_json:
+                _print_steps(verdict, _REBUILD)
     if as_json:
         app.json(_as_dict(verdict) | {"reference": reference, "good": verdict.good, "verdict": verdict.sentence})
     else:
-        _print_steps(verdict)
-        for platform, image in verdict.platforms.items():
-            click.echo(shown(f"{platform}:"))
-            _print_steps(image)
         click.echo(shown(verdict.sentence))
-    return 0 if verdict.good else 1
+    return 0 if verdict.good else 1 if verdict.wrong else 2
 
 
-def _print_steps(verdict: ImageVerdict) -> None:
+def _print_steps(verdict: ImageVerdict, name: str | None = None) -> None:
+    """Print all steps of a verdict, or those of one name; for an index, then those of each image."""
     for step in verdict.steps:
-        click.echo(shown(f"{step.outcome.value:<11} {step.name}: {step.evidence}"))
+        if name in (None, step.name):
+            click.echo(shown(f"{step.outcome.value:<11} {step.name}: {step.evidence}"))
+    for platform, image in verdict.platforms.items():
+        click.echo(shown(f"{platform}:"))
+        _print_steps(image, name)
 
 
-def _with_rebuild(app: App, verified: Verified, source: operands.ImageLocation, client: Client) -> ImageVerdict:
-    """Return the verdict with a step about a rebuild of each image."""
+def _with_rebuild(
+    app: App,
+    verified: Verified,
+    source: operands.ImageLocation,
+    client: Client,
+    refused: Callable[[Verified], str | None],
+) -> ImageVerdict:
+    """Return the verdict with a step about a rebuild of each image; `refused` returns why one may not be done."""
     verdict, images = verified.verdict, verified.platforms.items()
     if images:
         return replace(
-            verdict, platforms={platform: _with_rebuild(app, each, source, client) for platform, each in images}
+            verdict,
+            platforms={platform: _with_rebuild(app, image, source, client, refused) for platform, image in images},
         )
-    return replace(verdict, steps=(*verdict.steps, _again(app, verified, source, client)))
+    why = refused(verified)
+    if why is None and verified.found and verified.lock:
+        step = _again(app, verified.found, verified.lock, source, client)
+    else:
+        step = StepResult(_REBUILD, StepStatus.NOT_DONE, why or "there is no lock")
+    return replace(verdict, steps=(*verdict.steps, step))
+
+
+def _refusal(app: App, verdict: ImageVerdict, verified: Verified, *, signers: bool, unsigned: bool) -> str | None:
+    """Return why the lock of an image may not be built, and how to permit it; None: it may be.
+
+    `verdict` is of all that was verified, also of the image's index. With trusted signers (`signers`), one of them must
+    attest the lock. Otherwise it must be the project's, or the user accepts the code of any author (`unsigned`).
+    """
+    if verdict.wrong or verified.lock is None:
+        return f"only the lock of an image without a failed step is built ({verdict.wrong_names} failed)"
+    if signers:
+        return None if verified.signer else "no trusted signer attests the lock"
+    cell = verified.lock.cell
+    with suppress(UsageError, LockError):  # it is not a cell of this project, or its lock cannot be read
+        locked = app.find_lock(app.matrix.select_one(cell))
+        if locked and dumps_attached(locked) == dumps_attached(verified.lock):
+            return None
+    why = f"no trusted signer is named, and the lock is not this project's lock of {cell}"
+    fix = "name its signer with --key or in publish.yaml, or run the code that the lock names with --rebuild-unsigned"
+    return None if unsigned else f"{why}; {fix}"
 
 
 def _contradiction(app: App, reference: str, locks: Sequence[Lock]) -> str | None:
@@ -127,10 +188,7 @@ def _contradiction(app: App, reference: str, locks: Sequence[Lock]) -> str | Non
     return contradiction(name.tag, locks, [each for each in app.matrix.all_cells if each.image == lock.image], default)
 
 
-def _again(app: App, verified: Verified, source: operands.ImageLocation, client: Client) -> StepResult:
-    if verified.found is None or verified.lock is None:
-        return StepResult("rebuild", StepStatus.UNCHECKED, "there is no lock to build again")
-    lock = verified.lock
+def _again(app: App, found: ReadImage, lock: Lock, source: operands.ImageLocation, client: Client) -> StepResult:
     cell: Cell | None
     try:
         cell = app.matrix.select_one(lock.cell)
@@ -152,10 +210,10 @@ def _again(app: App, verified: Verified, source: operands.ImageLocation, client:
     with ExitStack() as stack:
         made = stack.enter_context(rebuild.rebuild_image(lock, app.store, settings, app.progress, cell, gpus))
         whole, image, store = made
-        comparison = rebuild.compared(verified.found, whole, image, there, lambda digest, _: store.open(digest))
+        comparison = rebuild.compared(found, whole, image, there, lambda digest, _: store.open(digest))
     same = comparison.level in (rebuild.Level.MANIFEST, rebuild.Level.CONTENTS)
     return StepResult(
-        "rebuild", StepStatus.PASS if same else StepStatus.FAIL, f"{comparison.sentence} ({comparison.digest})"
+        _REBUILD, StepStatus.PASS if same else StepStatus.FAIL, f"{comparison.sentence} ({comparison.digest})"
     )
 
 

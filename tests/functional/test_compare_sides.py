@@ -301,4 +301,4 @@ def test_the_commands(run: Run, published: Published, tmp_path: Path) -> None:
     assert code == 1
     assert "fail        signature: none of the keys of --key has signed this image\n" in out
     code, out, _ = run("verify", published.reference, "--rebuild", "--no-layers")
-    assert "not checked rebuild: there is no lock to build again" in out
+    assert "not done    rebuild: only the lock of an image without a failed step is built (lock, numerical" in out

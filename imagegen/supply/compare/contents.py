@@ -44,6 +44,7 @@ class StepStatus(Enum):
     FAIL = "fail"
     ABSENT = "absent"  # there is nothing to check, and nothing that would demand it
     UNCHECKED = "not checked"
+    NOT_DONE = "not done"  # demanded, and not permitted
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,19 @@ class ImageVerdict:
 
     @property
     def good(self) -> bool:
-        """True if no step failed."""
-        return not self.wrong
+        """True if no step failed, and all demanded steps were done."""
+        return not self.wrong and not self._steps(StepStatus.NOT_DONE)
 
     @property
     def wrong(self) -> tuple[StepResult, ...]:
-        return tuple(step for step in self._every if step.outcome is StepStatus.FAIL)
+        return self._steps(StepStatus.FAIL)
+
+    @property
+    def wrong_names(self) -> str:
+        return ", ".join(dict.fromkeys(step.name for step in self.wrong))
+
+    def _steps(self, outcome: StepStatus) -> tuple[StepResult, ...]:
+        return tuple(step for step in self._every if step.outcome is outcome)
 
     @property
     def _every(self) -> tuple[StepResult, ...]:
@@ -85,12 +93,12 @@ class ImageVerdict:
 
     @property
     def sentence(self) -> str:
-        """The verdict in one line: the steps that failed, or those that were not checked."""
+        """The verdict in one line: the steps that failed, or those that were not done or not checked."""
         if self.wrong:
-            names = ", ".join(dict.fromkeys(step.name for step in self.wrong))
-            return f"{self.reference} is not what it should be: {names}"
+            return f"{self.reference} is not what it should be: {self.wrong_names}"
         left = [
-            f"{step.name} not checked: {step.evidence}" for step in self._every if step.outcome is StepStatus.UNCHECKED
+            f"{step.name} {step.outcome.value}: {step.evidence}"
+            for step in (*self._steps(StepStatus.NOT_DONE), *self._steps(StepStatus.UNCHECKED))
         ]
         is_right = ": each image is what its lock says" if self.platforms else " is what its lock says"
         return "; ".join([f"{self.reference}{is_right}", *left])

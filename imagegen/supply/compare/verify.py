@@ -208,12 +208,14 @@ _ATTESTATION = "attestation of the "
 class Verified:
     """The verdict, and what a rebuild needs: the image and its lock, where both could be read.
 
-    Of an index, `platforms` has those of each platform's image.
+    `signer` is trusted, signed the image, and attests this lock. Of an index, `platforms` has those of each platform's
+    image.
     """
 
     verdict: ImageVerdict
     found: ReadImage | None
     lock: Lock | None
+    signer: str | None = None
     platforms: Mapping[str, Verified] = field(default_factory=dict)
 
 
@@ -244,8 +246,10 @@ class VerificationOptions:
 
 def verify_attachments(
     found: ReadImage, attachments: Attachments, demands: VerificationOptions
-) -> tuple[Lock | None, list[StepResult]]:
-    """Check what is attached to an image against the image. Return its lock, if one can be read, and the steps.
+) -> tuple[Lock | None, str | None, list[StepResult]]:
+    """Check what is attached to an image against the image.
+
+    Return its lock, if one can be read, the signer as in `Verified`, and the steps.
 
     Raises UnavailableError.
     """
@@ -255,10 +259,11 @@ def verify_attachments(
     by_kind: Mapping[Kind, list[Attached]] = {
         kind: [each for each in attachments.result.documents if each.document.kind is kind] for kind in KINDS.values()
     }
-    lock = None
+    lock = signer = None
     for each in by_kind[LOCK]:
         read, step = contents.read_lock(found, each.document.content)
-        lock = lock or read
+        if lock is None and read:
+            lock, signer = read, each.signer if attachments.result.signers else None
         steps.append(_attested(step, each, attachments))
     if not by_kind[LOCK]:
         steps.append(failed("lock", "none is attached: there is nothing that would say what this image should be"))
@@ -274,7 +279,7 @@ def verify_attachments(
         if not by_kind[kind] and not any(step.name == title for step in steps):
             steps.append(StepResult(title, StepStatus.ABSENT, "none is attached"))
     steps += _facts(attachments, by_kind[LAYERS])
-    return lock, sorted(steps, key=lambda step: _rank(step.name))
+    return lock, signer, sorted(steps, key=lambda step: _rank(step.name))
 
 
 def verify_index(
