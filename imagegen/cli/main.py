@@ -120,9 +120,16 @@ def _run() -> int:
     from imagegen.core.errors import ImagegenError
 
     try:
-        code = run()
-        if sys.stdout:
-            sys.stdout.flush()
+        try:
+            code = run()
+            if sys.stdout:
+                sys.stdout.flush()
+        except OSError as error:
+            from imagegen.core.store import disk  # late: few runs end so
+
+            if failure := disk.system_failure(error):
+                raise failure from error
+            raise
     except ImagegenError as error:
         if _debug():
             _traceback(error)

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from imagegen.core import data
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, Location, StoreError
@@ -171,7 +169,7 @@ def _into_directory(
             _copy(store, blob.digest, layout)
             meter.advance(blob.size)
         _copy(store, EMPTY.digest, layout)
-        with FileLock(at / ".imagegen-lock"):
+        with disk.locked(at / ".imagegen-lock"):
             _list(layout, {listing.name: _write_manifest(store, listing, layout) for listing in listings})
     return len(absent)
 

@@ -29,7 +29,7 @@ HEAVY = {"docker", "installer", "jinja2", "requests", "urllib3", "zstandard"}
 # Commands that read results of earlier runs alone; they need nothing either of what parses, solves or fetches, nor, on
 # a pipe, of what draws tables.
 READING = ["--version", "--help", "list", "show cpu-grpo", "lock cpu-grpo --check", "list *"]
-UNREAD = {"filelock", "pydantic", "pydantic_core", "rich", "yaml", "tomllib", "uv", "ssl", "http.client", "tarfile"}
+UNREAD = {"pydantic", "pydantic_core", "rich", "yaml", "tomllib", "uv", "ssl", "http.client", "tarfile"}
 UNREAD |= {"packaging.requirements", "packaging.specifiers", "packaging.tags", "packaging.utils"}
 UNREAD |= {"imagegen.plan.rules.solve", "imagegen.plan.lock.builds"}
 # Commands that judge what they read; they validate no file of their own, and what metadata and scans state is parsed.

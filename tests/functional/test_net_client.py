@@ -6,6 +6,7 @@ import base64
 import errno
 import hashlib
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -296,6 +297,21 @@ def test_a_piece_beyond_the_end_is_an_error(server: Server, tmp_path: Path) -> N
     for url in (server.url, (tmp_path / "file").as_uri()):
         with raises("fetch-digest-mismatch"):
             client().piece(url, len(DATA) - 100, 300)
+
+
+def test_a_limit_of_this_machine_is_no_fault_of_a_host(
+    server: Server, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    server.behaviours = [whole]
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socket", refuse)
+        with raises("store-unusable") as caught:
+            fetch(server.url, store)
+    assert "ulimit -n" in str(caught.value)
+    assert store.read(fetch(server.url, store)) == DATA
 
 
 def a_file_does_not_fit(store: Store) -> None:

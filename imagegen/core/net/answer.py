@@ -22,7 +22,7 @@ from urllib.parse import urljoin
 from imagegen.core.errors import FetchError
 from imagegen.core.net.address import Address, parse
 from imagegen.core.store import Store
-from imagegen.core.store.disk import PART, names
+from imagegen.core.store.disk import PART, flock, names
 from imagegen.core.text import counted, cut, redact
 
 if TYPE_CHECKING:
@@ -345,7 +345,7 @@ def partial(store: Store, sha256: str, limit: int) -> Iterator[Partial]:
 def _locked(path: Path) -> Iterator[BinaryIO]:
     while True:
         with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            flock(file.fileno(), fcntl.LOCK_EX, path)
             # The previous holder of the lock may have moved the file to its blob's name, or removed it.
             if names(path, file.fileno()):
                 yield file

@@ -39,6 +39,7 @@ from imagegen.core.net.answer import (
     redirected,
 )
 from imagegen.core.net.request import AUTHORIZATION, CHUNK, Body
+from imagegen.core.store import disk
 from imagegen.core.text import redact
 
 _here = threading.local()  # .line: the watchdog of the exchange that this thread is in
@@ -206,6 +207,8 @@ class Exchange:
                         code="fetch-untrusted-certificate",
                         why=distrust(cause),
                     ) from error
+                if isinstance(cause, OSError) and cause.errno in disk.LIMITS:  # no host is to blame
+                    raise cause from error
                 came = headway()
                 # Less than a chunk is no headway, or a server that drips would be asked for ever.
                 failures, best = (0, came) if came >= best + CHUNK else (failures + 1, best)

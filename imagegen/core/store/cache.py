@@ -41,10 +41,11 @@ class Cache(Generic[V]):
 
     def get(self, store: Store, key: str) -> V | None:
         """Return the result for the inputs behind `key`, or None."""
-        try:
-            seal, _, body = self._path(store, key).read_bytes().partition(b"\n")
-        except FileNotFoundError:
-            return None
+        with store.explained():
+            try:
+                seal, _, body = self._path(store, key).read_bytes().partition(b"\n")
+            except FileNotFoundError:
+                return None
         return self._parse(body) if seal == self._seal(key, body) else None
 
     def _parse(self, body: bytes) -> V | None:

@@ -1,11 +1,11 @@
-"""Failures of the disk under the store: full, read-only, owned by another user."""
+"""Failures of the disk under the store: full, read-only, owned by another user, damaged, without locks."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -13,6 +13,14 @@ from imagegen.core.errors import StoreError
 from imagegen.core.progress import human
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+LIMITS = (errno.EMFILE, errno.ENFILE)  # of open files
+_OPEN_FILES = 1024
+# What a disk, a network file system or a limit of the machine answers; a wrong path or a fault of imagegen does not.
+_SYSTEM = frozenset((
+    *FULL, *LIMITS, errno.EIO, errno.ESTALE, errno.EROFS, errno.EACCES, errno.EPERM, errno.EBUSY, errno.ENOLCK,
+    errno.ENOMEM, errno.ENXIO, errno.ENODEV, errno.EUCLEAN, errno.EREMOTEIO,
+    errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.ETXTBSY,
+))  # fmt: skip
 _CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EFBIG)
 
 
@@ -30,19 +38,46 @@ def free(place: Path) -> int:
 
 
 @contextmanager
-def explained(place: Path, what: str, fix: str | None, needed: int = 0) -> Iterator[None]:
-    """Turn errors of a full or read-only disk into StoreErrors about `what`, which lies at `place`."""
+def explained(place: Path, what: str, fix: str | None, needed: int = 0, remedy: str | None = None) -> Iterator[None]:
+    """Turn errors of the disk into StoreErrors about `what`, which lies at `place`; `remedy` is the fix if it is full.
+
+    Errors of connections, and of files elsewhere that have another cause than the disk, pass.
+    """
     try:
         yield
     except OSError as error:
         if is_full(error):
-            raise full(place, what, fix, needed) from error
+            raise full(place, what, remedy or fix, needed) from error
         if error.errno in _CLOSED:
             reason = os.strerror(error.errno)
             raise StoreError(
                 f"{what} cannot be written", code="store-unwritable", where=str(place), why=reason, fix=fix
             ) from error
+        if error.errno not in errno.errorcode or isinstance(error, ConnectionError | TimeoutError):
+            raise
+        is_inside = _path(error, place).is_relative_to(place)
+        if found := failure(error, place, what, fix) if is_inside else system_failure(error):
+            raise found from error
         raise
+
+
+def system_failure(error: OSError) -> StoreError | None:
+    """Return the error about a file that the state of this machine causes; None if it has another cause."""
+    fix = "correct that, and run the same command again"
+    return failure(error, Path("this machine"), "a file", fix) if error.errno in _SYSTEM else None
+
+
+def failure(error: OSError, place: Path, what: str, fix: str | None) -> StoreError:
+    """Return the error for a failed operation on a file of `what`, which lies at `place`."""
+    if error.errno in LIMITS:
+        fix = f"allow more open files: `ulimit -n {_OPEN_FILES}`"
+    why = error.strerror or os.strerror(error.errno or 0)
+    return StoreError(f"{what} cannot be used", code="store-unusable", where=str(_path(error, place)), why=why, fix=fix)
+
+
+def _path(error: OSError, place: Path) -> Path:
+    """Return the path in the error, else `place`: an operation on an open file names none."""
+    return Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else place
 
 
 def require(place: Path, what: str, fix: str | None, needed: int) -> None:
@@ -75,9 +110,15 @@ def new_file(folder: Path, prefix: str) -> tuple[int, Path]:
 
     while True:
         handle, name = tempfile.mkstemp(dir=folder, prefix=prefix)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        if names(Path(name), handle):
-            return handle, Path(name)
+        path = Path(name)
+        try:
+            flock(handle, fcntl.LOCK_EX, path)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            os.close(handle)
+            raise
+        if names(path, handle):
+            return handle, path
         os.close(handle)  # swept away before it was locked
 
 
@@ -93,7 +134,12 @@ def new_directory(folder: Path, prefix: str) -> Iterator[Path]:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:  # swept away before it was opened
             continue
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            flock(handle, fcntl.LOCK_EX, path)
+        except BaseException:
+            path.rmdir()
+            os.close(handle)
+            raise
         if names(path, handle):
             break
         os.close(handle)
@@ -101,6 +147,34 @@ def new_directory(folder: Path, prefix: str) -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+        os.close(handle)
+
+
+def flock(handle: int, operation: int, path: Path) -> None:
+    """Lock the open file at `path`. Raises StoreError if its file system has no locks; BlockingIOError with LOCK_NB."""
+    try:
+        fcntl.flock(handle, operation)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        fix = "use a directory whose file system has locks, as local disks have: XDG_CACHE_HOME moves the store"
+        raise StoreError(
+            "a file cannot be locked", code="store-no-locks", where=str(path), why=os.strerror(error.errno), fix=fix
+        ) from error
+
+
+@contextmanager
+def locked(path: Path, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Hold the lock of a file, which stays, between threads and processes; `waiting` is called if another holds it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, path)
+        except BlockingIOError:
+            waiting()
+            flock(handle, fcntl.LOCK_EX, path)
+        yield
+    finally:
         os.close(handle)
 
 

@@ -193,7 +193,8 @@ def _place(source: Path, target: Path) -> None:
 
 def _entries(store: Store) -> list[dict[str, Any]]:
     try:
-        return Layout(store.root).entries()
+        with store.explained():
+            return Layout(store.root).entries()
     except FetchError as error:
         raise StoreError(
             "the store's list of images is damaged",

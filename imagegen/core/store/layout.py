@@ -19,7 +19,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,7 +29,8 @@ from imagegen.core.store import disk
 
 _CHUNK = 1 << 20
 _SECOND = 10**9  # nanoseconds
-_REMEDY = "`imagegen store gc`, or set XDG_CACHE_HOME to a directory of yours on a larger disk"
+_FIX = "set XDG_CACHE_HOME to a directory of yours on another disk"
+_REMEDY = f"`imagegen store gc`, or {_FIX}"
 
 
 def _mark(digest: str) -> int:
@@ -96,7 +97,8 @@ class Store:
         if not self.has(digest, size):
             return False
         path = self.path(digest)
-        before = path.stat().st_mtime_ns
+        with self.explained():
+            before = path.stat().st_mtime_ns
         if before % _SECOND == _mark(digest):
             return True
         try:
@@ -110,7 +112,7 @@ class Store:
 
     def use(self, path: Path) -> int | None:
         """Return the size in bytes of a file of the store, or None; it counts as used now."""
-        with self.gate(fcntl.LOCK_SH):
+        with self.explained(), self.gate(fcntl.LOCK_SH):
             try:
                 found = path.stat()
             except FileNotFoundError:
@@ -125,13 +127,14 @@ class Store:
         """Lock between users and the collector: shared while a file is found and marked as used, exclusive while it is
         removed.
         """
+        path = self.root / "locks" / "gate"
         try:
-            handle = os.open(self.root / "locks" / "gate", os.O_RDWR | os.O_CLOEXEC)
+            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:  # a store that cannot be written is not collected
             yield
             return
         try:
-            fcntl.flock(handle, operation)
+            disk.flock(handle, operation, path)
             yield
         finally:
             os.close(handle)
@@ -148,12 +151,16 @@ class Store:
                 return "`imagegen store check --repair` removes damaged blobs; the next build makes them again"
             return "it has been removed; run the same command again, and it is made or fetched again"
 
-        try:
-            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe of that name must not block
-        except FileNotFoundError as error:
-            raise StoreError(
-                f"the store has no blob {digest}", code="store-blobs-missing", where=str(self.root), fix="build again"
-            ) from error
+        with self.explained():
+            try:
+                handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe of that name must not block
+            except FileNotFoundError as error:
+                raise StoreError(
+                    f"the store has no blob {digest}",
+                    code="store-blobs-missing",
+                    where=str(self.root),
+                    fix="build again",
+                ) from error
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
             raise DamagedError(f"blob {digest} is no regular file", where=str(path), fix="remove it")
@@ -201,19 +208,11 @@ class Store:
 
         `waiting` is called first if another build holds it.
         """
-        from filelock import FileLock, Timeout  # late: commands that only read take no lock
-
-        lock = FileLock(self.root / "locks" / re.sub(r"[^A-Za-z0-9._-]", "_", name))
-        with self.explained():
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                waiting()
-                lock.acquire()
-        try:
+        with ExitStack() as stack:
+            with self.explained():
+                path = self.root / "locks" / re.sub(r"[^A-Za-z0-9._-]", "_", name)
+                stack.enter_context(disk.locked(path, waiting))
             yield
-        finally:
-            lock.release()
 
     def replace(self, name: Path | str, data: bytes, *, sync: bool = True) -> None:
         """Replace a small file of the store (not a blob) whole: readers see the old content or the new.
@@ -250,7 +249,7 @@ class Store:
     def explained(self) -> Iterator[None]:
         """Turn the errors of a full or read-only disk into sentences. Raises StoreError."""
         try:
-            with disk.explained(self.root, "the store", _REMEDY, self._needed):
+            with disk.explained(self.root, "the store", _FIX, self._needed, _REMEDY):
                 yield
         except StoreError as error:
             self.full |= error.code == "store-disk-full"
@@ -293,9 +292,11 @@ class BlobWriter:
 
     def discard(self) -> None:
         """Remove what was not committed. `write` and `commit` report a full disk; this does not report it again."""
-        self._path.unlink(missing_ok=True)
-        with suppress(OSError):
-            self._file.close()
+        try:
+            self._path.unlink(missing_ok=True)
+        finally:
+            with suppress(OSError):
+                self._file.close()
 
 
 class VerifiedReader:
@@ -320,7 +321,10 @@ class VerifiedReader:
             yield chunk
 
     def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
+        try:
+            data = self._file.read(size)
+        except OSError as error:
+            raise disk.failure(error, self._path, f"blob {self._digest}", _FIX) from error
         self._hash.update(data)
         if size != 0 and (size < 0 or len(data) < size) and "sha256:" + self._hash.hexdigest() != self._digest:
             raise DamagedError(
