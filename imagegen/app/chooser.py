@@ -46,14 +46,14 @@ def offered(images: Sequence[ChooserValues]) -> ChooserValues:
     return ChooserValues(*names, *map(tuple, versions))
 
 
-def preference(state: StateName, values: ChooserValues, cell: Cell) -> tuple[object, ...]:
+def preference(state: StateName, cell: Cell, defaults: Collection[str]) -> tuple[object, ...]:
     """Return the sort key of the image that the chooser proposes among those that fit.
 
-    Tested images come first, then the newest CUDA, the fewest GPUs (an image made for one architecture), the default
-    cell of an image, and the newest Python.
+    Tested images come first, then the newest CUDA, the flagships of the matrix, `defaults` (ids of default cells), the
+    fewest architectures, and the newest Python.
     """
     cuda, python = (tuple(-part for part in version_key(text)) for text in (cell.cuda_version or "0", cell.python))
-    return state != "tested", cuda, len(values.gpu), len(cell.id), python, cell.id
+    return state != "tested", cuda, not cell.flagship, cell.id not in defaults, len(cell.gpus), python, cell.id
 
 
 def engines(packages: Collection[str]) -> tuple[str, ...]:

@@ -122,13 +122,8 @@ def launch_spec(
 
 
 def gpu_products(cell: Cell) -> tuple[str, ...]:
-    """Return the GPUs that the cell's image runs on, without those whose host has another processor."""
-    return tuple(
-        product
-        for gpu in cell.gpus
-        for product in gpu.products
-        if product not in gpu.arm64 or cell.platform == "linux/arm64"
-    )
+    """Return the GPUs that the cell's image runs on: those whose hosts have its platform."""
+    return tuple(product for gpu in cell.gpus for product in gpu.products if gpu.platform_of(product) == cell.platform)
 
 
 def published_repository(session: Session, cell: Cell) -> str | None:

@@ -6,7 +6,7 @@ import functools
 import itertools
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,7 @@ class SiteReport:
     packages: tuple[LockedPackage, ...] = ()  # of the locks of `sheets`
     descriptions: Mapping[str, str] = field(default_factory=dict)  # of images, where a cell's own would mislead
     unconfirmed: tuple[Rule, ...] = ()  # rules whose last check is more than six months old
+    defaults: Collection[str] = ()  # ids of the default cells of images
 
 
 # The view model of a report: every number and text that its pages show. Pure.
@@ -221,6 +222,7 @@ def index(report: SiteReport) -> SiteIndex:
         for image, cells in itertools.groupby(report.cells, key=lambda cell: cell.image)
     ]
     sheets = tuple(_sheets(report))
+    proposed = sorted(sheets, key=lambda sheet: chooser.preference(sheet.state.name, sheet.cell, report.defaults))
     choices = [sheet.choice for sheet in sheets] + [row.choice for row in rows.values() if row.choice]
     return SiteIndex(
         counts={name: counts[name] for name in MEANINGS},
@@ -230,13 +232,9 @@ def index(report: SiteReport) -> SiteIndex:
         choices=chooser.offered(choices),
         heat=_heat(report, rows),
         packages=report.packages,
-        preferred={sheet.cell.id: place for place, sheet in enumerate(sorted(sheets, key=_preference))},
+        preferred={sheet.cell.id: place for place, sheet in enumerate(proposed)},
         unconfirmed=report.unconfirmed,
     )
-
-
-def _preference(sheet: CellPage) -> tuple[object, ...]:
-    return chooser.preference(sheet.state.name, sheet.choice, sheet.cell)
 
 
 def _heat(report: SiteReport, views: Mapping[str, RowView]) -> HeatMap:

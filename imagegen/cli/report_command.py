@@ -76,6 +76,7 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
             for cell in cells
             if cell.id not in locks
         ),
+        defaults=frozenset(app.matrix.defaults.values()),
         others=tuple(each for name, each in locks.items() if name not in {cell.id for cell in chosen}),
         packages=packages_of(app, whole, licences),
         descriptions=_descriptions(app),

@@ -38,7 +38,13 @@ class Gpu:
     family: str  # "blackwell"
     products: tuple[str, ...]  # "RTX 5090"
     aliases: tuple[str, ...] = ()  # other names that users type: "10.1", as CUDA 12.8 calls what is 11.0
-    arm64: tuple[str, ...] = ()  # the products and aliases whose host processor is arm64: "GH200"
+    amd64: tuple[str, ...] = ()  # the products and aliases that only hosts with an x86-64 processor have: "B200"
+    arm64: tuple[str, ...] = ()  # those that only hosts with an arm64 processor have: "GH200"
+    source: str = ""
+
+    def platform_of(self, product: str) -> str:
+        """Return the platform of a product's hosts. A card for a PCIe slot fits others too, but x86-64 is usual."""
+        return "linux/arm64" if product in self.arm64 else "linux/amd64"
 
 
 # Validated string types of all files that imagegen reads, each defined once, and the base class of their tables.

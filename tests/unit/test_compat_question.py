@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from imagegen.core.errors import UsageError
 from imagegen.plan import matrix
-from imagegen.plan.rules import Question, Vocabulary, parse_question
+from imagegen.plan.rules import MetadataCache, Question, Vocabulary, explain, parse_question
 from tests.support.errors import raises
 from tests.support.matrix_samples import SHIPPED, shipped_matrix
 
@@ -301,6 +301,37 @@ def test_two_words_are_a_name_and_its_version() -> None:
 def test_a_gpu_of_an_arm64_system_implies_that_platform(words: list[str], platform: str, assumed: bool) -> None:
     question = requested(*words)
     assert (question.facts.names["platform"], bool(question.assumed)) == (platform, assumed)
+
+
+@pytest.mark.parametrize(
+    ("words", "platforms"),
+    [
+        (["blackwell-vllm-cu130-py311-linux-arm64", "B200"], ["linux/amd64"]),
+        (["blackwell-sglang-cu130-py311-linux-arm64", "HGX B300"], ["linux/amd64"]),
+        (["hopper-vllm-cu130-py311-linux-arm64", "H100"], ["linux/amd64"]),
+        (["blackwell-vllm-cu130-py311", "GB200"], ["linux/arm64"]),
+        (["vllm", "B200", "aarch64"], ["linux/amd64"]),
+        (["vllm", "GB200", "x86_64"], ["linux/arm64"]),
+        (["vllm", "H100", "aarch64"], []),  # a card for PCIe slots fits hosts that are rare too
+        (["hopper-vllm-cu130-py311-linux-arm64", "sm_90"], []),  # an architecture is of several cards
+        (["blackwell-vllm-cu130-py311-linux-arm64", "gpu==B200,GB200"], []),
+        (["blackwell-vllm", "GB200"], []),
+    ],
+)
+def test_a_card_has_the_platform_of_its_hosts(words: list[str], platforms: list[str]) -> None:
+    assert [rule.then["platform"] for rule in requested(*words).hosts] == platforms
+
+
+def test_an_image_for_another_platform_than_the_hosts_of_a_card_is_a_conflict() -> None:
+    question = requested("blackwell-vllm-cu130-py311-linux-arm64", "B200")
+    found = explain(question, (), MetadataCache(lambda _: None))
+    (conflict,) = found.conflicts
+    assert (found.answer, conflict.kind, [rule.id for rule in conflict.rules]) == (
+        "incompatible",
+        "breaks",
+        ["host:b200"],
+    )
+    assert "blackwell-vllm-cu130-py311," in conflict.rules[0].fix
 
 
 @pytest.mark.parametrize(

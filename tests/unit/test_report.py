@@ -105,12 +105,15 @@ def test_the_chooser_offers_what_the_images_have(report: site.SiteReport) -> Non
 def test_the_chooser_proposes_tested_images_first(report: site.SiteReport) -> None:
     gpu, cpu = (sheet.cell for sheet in report.sheets)
     newer = replace(cpu, id="tiny-cpu-py312", axes={**cpu.axes, "python": "3.12"})
+    flagship = replace(newer, id="flagship", flagship=True)
     keys = {
-        (state, cell.id): chooser.preference(state, ChooserValues(("x",), (), (), ()), cell)
-        for state in ("tested", "locked") for cell in (cpu, newer, gpu)
+        (state, cell.id): chooser.preference(state, cell, {cpu.id})
+        for state in ("tested", "locked") for cell in (cpu, newer, flagship, gpu)
     }  # fmt: skip
     assert sorted(keys, key=lambda key: keys[key]) == [
-        (state, cell) for state in ("tested", "locked") for cell in ("tiny-gpu", "tiny-cpu-py312", "tiny-cpu-py311")
+        (state, cell)
+        for state in ("tested", "locked")
+        for cell in ("tiny-gpu", "flagship", "tiny-cpu-py311", "tiny-cpu-py312")
     ]
 
 

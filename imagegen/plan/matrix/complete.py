@@ -409,6 +409,7 @@ class _Completion:
             image=found.name,
             description=entry.description or "",
             purpose=entry.purpose or "",
+            flagship=entry.flagship,
             axes=axes,
             base=base,
             interpreter=interpreter,

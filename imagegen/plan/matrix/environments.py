@@ -47,6 +47,7 @@ def combined_cell(
         image=found.name,
         description=entry.description,
         purpose=entry.purpose,
+        flagship=entry.flagship,
         indexes=dict(sorted(indexes.items())),
         gpus=_common_gpus(environments),
         inputs={},

@@ -502,6 +502,7 @@ class Cell:
     ldconfig_places: Mapping[str, Location] = field(default_factory=dict)  # path -> its entry in the matrix
     override_places: Mapping[str, Location] = field(default_factory=dict)  # package -> its override in the matrix
     accepts: Mapping[str, str] = field(default_factory=dict)  # id of a rule that only warns here -> why
+    flagship: bool = False  # whether its image is proposed among images that fit equally well
     extends: str | None = None  # the image whose content this one takes over, where the matrix names one
     stack: StackFile | None = None  # None: the requirements are resolved, or a uv.lock of a commit has the content
     # Of an image with several, the default one first, the others by name: requirements and settings are then its own.

@@ -23,11 +23,13 @@ class GpuEntry(NamedEntry):
     family: t.Name
     products: list[t.Alias] = Field(default=[], description="What users call the cards.")
     aliases: list[t.Alias] = Field(default=[], description="Other names that users type.")
-    arm64: list[t.Alias] = Field(default=[], description="The products and aliases whose host processor is arm64.")
+    amd64: list[t.Alias] = Field(default=[], description="The products and aliases that only x86-64 hosts have.")
+    arm64: list[t.Alias] = Field(default=[], description="The products and aliases that only arm64 hosts have.")
     source: t.Text
 
     def gpu(self, name: str) -> t.Gpu:
-        return t.Gpu(name, self.capability, self.family, tuple(self.products), tuple(self.aliases), tuple(self.arm64))
+        names = (tuple(each) for each in (self.products, self.aliases, self.amd64, self.arm64))
+        return t.Gpu(name, self.capability, self.family, *names, self.source)
 
 
 class AcceleratorEntry(NamedEntry):
@@ -382,6 +384,7 @@ class ImageEntry(NamedEntry, PartEntry):
     )
     description: t.Text | None = Field(default=None, description="Required unless the image extends another.")
     purpose: t.Text | None = Field(default=None, description="Required unless the image extends another.")
+    flagship: bool = Field(default=False, description="Of images that fit equally well, this one is proposed.")
     base: t.Name | None = Field(default=None, description="Required unless the image extends another.")
     interpreter: t.Name | None = Field(default=None, description="In place of the one that the base and Python give.")
     gpus: list[t.GpuName] = Field(default=[], description="What its CUDA cells are for.")
@@ -414,7 +417,9 @@ class ImageEntry(NamedEntry, PartEntry):
             raise ValueError("one environment is what its cell is already: name two or more")
         if self.default not in self.environments:
             raise ValueError(f"`default` names one of {', '.join(sorted(self.environments))}")
-        if other := sorted(self.model_fields_set - {"description", "purpose", "environments", "default", "override"}):
+        if other := sorted(
+            self.model_fields_set - {"description", "purpose", "flagship", "environments", "default", "override"}
+        ):
             raise ValueError(f"`{other[0]}` belongs to the cells of its environments: change it there")
         return self
 

@@ -25,10 +25,11 @@ T = TypeVar("T")
 
 
 def rules_about(question: Question, rules: Iterable[Rule], library: MetadataCache) -> list[Rule]:
-    """Return the rules in the context of a question, and those that follow from the overrides of its cell."""
+    """Return the rules in the context of a question, and those of the cell's overrides and the cards' hosts."""
     accepts = question.cell.accepts if question.cell else ()
     overrides = override_rules(question.cell) if question.cell else ()
-    return [*rules_in_context(rules, question.facts, accepts, required_by_others(question, library)), *overrides]
+    in_context = rules_in_context(rules, question.facts, accepts, required_by_others(question, library))
+    return [*in_context, *overrides, *question.hosts]
 
 
 def required_by_others(question: Question, library: MetadataCache) -> frozenset[str]:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from imagegen.core.errors import UsageError
 from imagegen.core.types import Gpu, parse_specifier
 from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.model import ENV, NO_CUDA, NO_GLIBC, Cell, NgcImage, is_surrounding
+from imagegen.plan.matrix.model import ENV, NO_CUDA, NO_GLIBC, Cell, NgcImage, Rule, is_surrounding
 from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell
 from imagegen.plan.rules.statements import MetadataCache
 from imagegen.plan.rules.torch_pins import LIBRARIES
 from imagegen.plan.rules.vocabulary import (
     WSL,
+    CardHost,
     UnknownName,
     UnknownNameError,
     Vocabulary,
@@ -51,6 +52,7 @@ class Question:
     assumed: tuple[str, ...] = field(default=(), compare=False)  # sentences on what follows from names in the query
     image: NgcImage | None = None  # the base, where it is one of NVIDIA's
     short: frozenset[str] = frozenset()  # packages of NVIDIA that are named without the major version of their CUDA
+    hosts: tuple[Rule, ...] = ()  # about the platform of the hosts of its cards
 
     @property
     def is_unknown(self) -> bool:
@@ -77,20 +79,22 @@ class Question:
 def parse_question(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vocabulary: Vocabulary) -> Question:
     """The question that the words and `--set` options put. Raises UsageError."""
     requester = _QuestionParser(vocabulary)
-    cell, words = _cell(words, matrix)
+    cell, others = _cell(words, matrix)
     if cell is None and sets:
         raise UsageError(
             "--set changes a cell, and none is named",
             code="usage-option-conflict",
             fix="imagegen why blackwell-vllm --set vllm=0.12.0",
         )
-    for word in _joined([*words, *sets], vocabulary):
+    for word in _joined([*others, *sets], vocabulary):
         requester.feed(word)
     if cell is None and not requester.requested:
         raise UsageError(
             "there is nothing to explain", code="usage-nothing-named", fix=f"name a cell, or versions: `{_EXAMPLE}`"
         )
-    return requester.about(cell)
+    hosts = requester.hosts(cell, by_id=cell is not None and cell.id in words)
+    cells = {each.platform: each.id for each in matrix.on_platforms(cell, "all")} if cell and hosts else {}
+    return replace(requester.about(cell), hosts=tuple(host.rule(cells) for host in hosts))
 
 
 def missing_metadata(question: Question, library: MetadataCache) -> dict[str, str]:
@@ -283,16 +287,25 @@ class _QuestionParser:
         except UnknownNameError as error:
             self.unknown[name] = self.cards[name] = error.unknown
 
-    def _assume_platform(self) -> None:
-        """Take linux/arm64 where each GPU of the query is part of an arm64 system, and no platform is named."""
-        if (
-            "platform" not in self.requested
-            and self.products
-            and all(map(self.vocabulary.gpus.is_arm64, self.products))
-        ):
-            self.names["platform"] = "linux/arm64"
-            self.requested["platform"] = "==linux/arm64"
-            self.assumed.append(f"platform linux/arm64: the host of {', '.join(self.products)} has an arm64 processor")
+    def hosts(self, cell: Cell | None, *, by_id: bool) -> tuple[CardHost, ...]:
+        """Return the hosts that the platform must be for; if it is left open, take that of all hosts and return none.
+
+        The id of a cell names its platform. If the question names a platform itself, a card for PCIe slots fits it.
+        """
+        hosts = [host for name in self.products if (host := self.vocabulary.gpus.host(name))]
+        if "platform" in self.requested:
+            return tuple(host for host in hosts if host.is_only)
+        platforms = {host.platform for host in hosts}
+        if by_id:
+            return tuple(hosts) if len(platforms) == 1 else ()
+        if len(platforms) != 1 or len(hosts) < len(self.products):
+            return ()
+        platform = platforms.pop()
+        if platform != (cell.platform if cell else _PLATFORM):
+            self.names["platform"] = platform
+            self.requested["platform"] = f"=={platform}"
+            self.assumed.append(f"platform {platform}: {replace(hosts[0], card=', '.join(self.products))}")
+        return ()
 
     def _base(self, name: str) -> None:
         try:
@@ -325,7 +338,6 @@ class _QuestionParser:
 
     def about(self, cell: Cell | None) -> Question:
         """Return the question; for a cell, with its facts unless a word of the query changes them."""
-        self._assume_platform()
         self.versions = {**self.image_facts, **self.versions}
         if self.image and "torch" not in self.requested:
             torch = replace(Fact.requested(f"=={self.image.torch}"), built=True)

@@ -13,7 +13,7 @@ from imagegen.core.errors import UsageError
 from imagegen.core.text import nearest
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.model import NO_CUDA, SURROUNDINGS, NgcImage, System, cuda_version
+from imagegen.plan.matrix.model import NO_CUDA, SURROUNDINGS, NgcImage, Rule, System, cuda_version
 
 T = TypeVar("T")
 
@@ -33,7 +33,9 @@ _WITHOUT_IMAGES = {
     "macos": "images, rules and metadata here are of Linux",
 }
 WSL = frozenset({"wsl", "wsl2"})
+_PROCESSORS = {"linux/amd64": "x86-64", "linux/arm64": "arm64"}
 
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LIKENESS = 0.8  # difflib's ratio, at least, of a typing error: "troch" and "torch" have 0.8
 _CUDA = re.compile(r"(?:cuda|cu)([1-9][0-9](?:\.[0-9](?:\.[0-9]+)?)?)")
 _DRIVER = re.compile(r"(?:driver|r|driverr)([3-9][0-9]{2}(?:\.[0-9]+)*)")
@@ -60,6 +62,37 @@ def plain(text: str) -> str:
 def is_variant(word: str) -> bool:
     """Return whether a word belongs to the name of a GPU before it, as "Ti" does."""
     return _VARIANT.fullmatch(word.lower()) is not None
+
+
+@dataclass(frozen=True)
+class CardHost:
+    """The host of a card."""
+
+    card: str  # as it was typed
+    platform: str
+    is_only: bool  # whether the card has no other hosts
+    source: str
+
+    def __str__(self) -> str:
+        return f"the host of {self.card} has an {_PROCESSORS[self.platform]} processor"
+
+    def rule(self, cells: Mapping[str, str]) -> Rule:
+        """Return the rule that an image for the card is for the platform of its host; `cells` are the image's."""
+        cell = cells.get(self.platform)
+        return Rule(
+            id=f"host:{plain(self.card)}",
+            when={},
+            then={"platform": self.platform},
+            conflict={},
+            because=f"{str(self)[0].upper()}{str(self)[1:]}, and images for it are for {self.platform}.",
+            source=self.source,
+            date=max(_DATE.findall(self.source), default=""),
+            severity="error",
+            evidence="documented",
+            kind="breaks",
+            message="exec format error",
+            fix=f"Use {cell}, the cell for {self.platform}." if cell else f"Use an image for {self.platform}.",
+        )
 
 
 @dataclass(frozen=True)
@@ -91,14 +124,20 @@ class GpuNames:
             return self.known[f"sm{found[1]}"]
         return self.known.get(self._card(name), ())
 
-    def is_arm64(self, name: str) -> bool:
-        """Return whether the host of the named GPU has an arm64 processor: a GB200, or any Jetson."""
+    def host(self, name: str) -> CardHost | None:
+        """Return the host of the named card; None for an architecture whose cards come for several kinds of hosts."""
         found = self.find(name)
-        if len(found) != 1 or name.lower() in self.families:
-            return False
-        arm64 = {plain(form) for each in found[0].arm64 for form in _forms(each)}
-        products = {plain(each) for each in found[0].products}
-        return self._card(name) in arm64 or (bool(products) and products <= arm64)
+        if len(found) != 1:
+            return None
+        (gpu,) = found
+        only = {*gpu.amd64, *gpu.arm64}
+        card = self._card(name)
+        cards = [product for product in {*gpu.products, *only} if card in map(plain, _forms(product))]
+        platforms = {gpu.platform_of(product) for product in cards or gpu.products}
+        is_only = only.issuperset(cards or gpu.products)
+        if len(platforms) != 1 or not (cards or is_only):
+            return None
+        return CardHost(name, platforms.pop(), is_only, gpu.source)
 
     def reason(self, name: str) -> str:
         """Return why a name is not known: another maker's accelerator, or a name of several architectures."""
