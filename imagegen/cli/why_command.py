@@ -283,6 +283,12 @@ def _as_dicts(answers: Mapping[str, _WhyAnswer]) -> dict[str, Any]:
 def _as_dict(found: _WhyAnswer) -> dict[str, Any]:
     question, explanation, state, ways = found.question, found.explanation, found.state, found.ways
     return {
+        "question": {
+            "cell": question.cell and question.cell.id,
+            "requested": dict(question.requested),
+            "extras": {name: sorted(extras) for name, extras in question.extras.items() if extras},
+            "platform": question.facts.names.get("platform"),
+        },
         "verdict": explanation.answer,
         "kind": explanation.kind,  # null where nothing speaks against the combination
         "overridden_by": list(explanation.overridden_by),

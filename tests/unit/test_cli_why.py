@@ -69,6 +69,7 @@ def test_what_is_offered_can_be_pasted_and_works(run: Run) -> None:
     for requested in (ASKED, ("blackwell-vllm", "--set", "vllm=0.12.0")):
         found = json.loads(run("why", *requested, "--json").out)
         assert set(found) == {
+            "question",
             "verdict",
             "kind",
             "overridden_by",
@@ -81,6 +82,7 @@ def test_what_is_offered_can_be_pasted_and_works(run: Run) -> None:
             "unknown_names",
         }
         assert found["verdict"] == "incompatible"
+        assert found["question"]["requested"]["vllm"] in {"==0.11.0", "==0.12.0"}
         for conflict in found["conflicts"]:
             assert {"rule", "components", "reason", "source", "fix"} <= set(conflict)
         assert found["nearest"]

@@ -283,6 +283,45 @@ def test_two_words_are_a_name_and_its_version() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "understood"),
+    [
+        ("vllm flash-attn", ["vllm", "flash-attn"]),
+        ("vllm flash attn", ["vllm", "flash-attn"]),
+        ("verl vllm flash-attn H100 py311", ["verl", "vllm", "flash-attn", "gpu", "python"]),
+        ("transformer engine torch RTX 5090", ["transformer-engine", "torch", "gpu"]),
+        ("te torch", ["transformer-engine", "torch"]),
+        ("transformer-engine cu12", ["transformer-engine", "cuda"]),
+        ("vllm-flash-attn", ["vllm-flash-attn"]),
+        ("transformer_engine_torch", ["transformer-engine-torch"]),
+        ("flash attn", ["flash-attn"]),
+        ("NVIDIA RTX PRO 6000 Blackwell vllm", ["gpu", "vllm"]),
+    ],
+)
+def test_words_that_are_names_by_themselves_are_not_joined_to_another_name(words: str, understood: list[str]) -> None:
+    question = requested(*words.split())
+    assert (list(question.requested), question.assumed) == (understood, ())
+
+
+@pytest.mark.parametrize("words", ["sglang router", "sglang kernel", "torch memory saver"])
+def test_a_name_that_begins_with_another_name_is_reported_as_understood(words: str) -> None:
+    question = requested(*words.split())
+    name = words.replace(" ", "-")
+    assert (list(question.requested), question.assumed) == ([name], (f'"{words}" is the package {name}',))
+
+
+@given(
+    st.lists(
+        st.sampled_from(sorted({each.package for each in MATRIX.components.values()} - MATRIX.defaults.keys())),
+        min_size=2,
+        max_size=4,
+        unique=True,
+    )
+)
+def test_each_package_that_is_typed_is_asked_about(packages: list[str]) -> None:
+    assert list(requested(*packages).requested) == packages
+
+
+@pytest.mark.parametrize(
     ("words", "platform", "assumed"),
     [
         (["GH200"], "linux/arm64", True),

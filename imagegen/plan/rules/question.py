@@ -128,7 +128,10 @@ def _cell(words: Sequence[str], matrix: Matrix) -> tuple[Cell | None, list[str]]
 
 
 def _joined(words: Sequence[str], vocabulary: Vocabulary) -> Iterator[str]:
-    """`RTX 5090` without quotes comes as two words: they belong together where together they mean something."""
+    """Yield words, names of several words as one: `RTX 5090` without quotes comes as two.
+
+    Words that can be read as several names are not joined to one of a package: vllm flash-attn, not vllm-flash-attn.
+    """
     position = 0
     while position < len(words):
         lengths = range(_LONGEST, 1, -1)
@@ -141,7 +144,14 @@ def _joined(words: Sequence[str], vocabulary: Vocabulary) -> Iterator[str]:
 
 def _together(words: Sequence[str], length: int, vocabulary: Vocabulary) -> bool:
     value = " ".join(words).rpartition("=")[2]
-    return len(words) == length and all(map(_plain_word, words[1:])) and vocabulary.meaning(value) is not None
+    meant = vocabulary.meaning(value) if len(words) == length and all(map(_plain_word, words[1:])) else None
+    return meant is not None and (is_surrounding(meant[0]) or not _are_names(words, vocabulary))
+
+
+def _are_names(words: Sequence[str], vocabulary: Vocabulary) -> bool:
+    """Return whether the words can be read as several names."""
+    starts = (place for place in range(1, len(words)) if vocabulary.meaning(" ".join(words[:place])))
+    return any(vocabulary.meaning(" ".join(words[place:])) or _are_names(words[place:], vocabulary) for place in starts)
 
 
 def _with_version(words: Sequence[str], vocabulary: Vocabulary) -> int:
@@ -197,6 +207,9 @@ class _QuestionParser:
                 self.unknown[name] = self.vocabulary.unknown_gpu(name)
                 self.requested[name] = ""
                 return
+            first = self.vocabulary.meaning(name.partition(" ")[0])
+            if meant and first not in {None, meant} and not is_surrounding(meant[0]):  # it is not what was typed first
+                self.assumed.append(f'"{name}" is the package {meant[0]}')
             name, specifier = meant or _named_version(name, self.vocabulary) or (name, "")
         if name.lower().startswith(ENV):
             self._variable(name[len(ENV) :], specifier)
