@@ -173,7 +173,8 @@ def _question(app: App, matrix: Matrix, words: Sequence[str], sets: Sequence[str
     if missing := missing_metadata(question, app.metadata):
         from imagegen.plan.harvest import on_demand  # late: it brings the network
 
-        found = on_demand.look_up(missing, Context(app.store, app.settings, app.progress), today())
+        context = Context(app.store, app.settings, app.progress)
+        found = on_demand.look_up(missing, context, today(), question.extras)
         for package in found.values():
             app.metadata.add(package)
         question = parse_question(words, sets, matrix, Vocabulary.of(matrix, [*sorted(app.harvested), *found]))

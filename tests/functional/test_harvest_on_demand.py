@@ -89,6 +89,18 @@ def test_why_answers_about_a_package_that_is_not_shipped(
     assert not [path for _, path, _ in index.requested if "troch" in path]  # it resembles torch
 
 
+def test_extras_are_read_with_those_that_add_nothing(run: Run, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
+    more = "Provides-Extra: Some_More\nProvides-Extra: empty"
+    content = metadata("peft", "0.17.1", 'torch==2.8.0; extra == "some.more"', more=more)
+    index.beside("peft-0.17.1-py3-none-any.whl", content)
+    index.page("peft", Offer("peft-0.17.1-py3-none-any.whl"))
+    assert run("why", "peft[empty,some_more]==0.17.1", "torch==2.8.0").code == 0
+    assert run("why", "peft[some_more]==0.17.1", "torch==2.9.1").code == 1
+    unknown = json.loads(run("why", "peft[some-more,nonsense]==0.17.1", "--json").out)["unknown"]
+    assert [sentence.partition(":")[0] for sentence in unknown] == ["peft[nonsense]"]
+
+
 def test_a_release_that_came_after_the_shipped_metadata_is_read(
     run: Run, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from packaging.specifiers import SpecifierSet
@@ -32,27 +32,33 @@ _MISSING = ""  # the record of a package that the index does not have
 _CACHE = Cache("metadata", str)
 
 
-def look_up(requested: Mapping[str, str], context: Context, today: str) -> dict[str, PackageReleases]:
+def look_up(
+    requested: Mapping[str, str], context: Context, today: str, extras: Mapping[str, Collection[str]] | None = None
+) -> dict[str, PackageReleases]:
     """Return the packages of `requested` (normalised name -> PEP 440 specifier) that the index has.
 
     A package is absent from the result if the index does not have it, or does not answer in time. `today` is a date,
-    "2026-11-24": a record counts for one day.
+    "2026-11-24": a record counts for one day. The requirements of `extras`, by package, are read too.
     """
     if context.settings.env.get(OFFLINE, "").lower() in {"1", "true", "yes", "on"}:
         return {}
     url = indexes.url_of(DEFAULT, context.settings)
-    keys = {name: _key(url, name, text, today) for name, text in list(requested.items())[:_PACKAGES]}
+    packages = {
+        name: (PackageReleases(name, DEFAULT, None, None, tuple(sorted((extras or {}).get(name, ()))), {}), specifier)
+        for name, specifier in list(requested.items())[:_PACKAGES]
+    }
+    keys = {name: _key(url, package, text, today) for name, (package, text) in packages.items()}
     known = {name: found for name, key in keys.items() if (found := _CACHE.get(context.store, key)) is not None}
     if url and (missing := [name for name in keys if name not in known]):
         context.progress.say(f"asking {DEFAULT} for {', '.join(missing)}")
-        for name, found in _fetch({name: requested[name] for name in missing}, url, context.settings, today).items():
+        for name, found in _fetch([packages[name] for name in missing], url, context.settings, today).items():
             known[name] = found
             _keep(context, keys[name], found)
     return {name: metadata_file.parse(text.encode(), name=name) for name, text in known.items() if text != _MISSING}
 
 
-def _key(url: str | None, name: str, specifier: str, today: str) -> str:
-    return digest_of(json.dumps([url, name, specifier, today]).encode())
+def _key(url: str | None, package: PackageReleases, specifier: str, today: str) -> str:
+    return digest_of(json.dumps([url, package.name, specifier, today, *package.extras]).encode())
 
 
 def _keep(context: Context, key: str, found: str) -> None:
@@ -62,14 +68,17 @@ def _keep(context: Context, key: str, found: str) -> None:
         context.progress.say(f"not kept for later: {error.what}")
 
 
-def _fetch(requested: Mapping[str, str], url: str, settings: Settings, today: str) -> dict[str, str]:
+def _fetch(
+    requested: Sequence[tuple[PackageReleases, str]], url: str, settings: Settings, today: str
+) -> dict[str, str]:
     """Return name -> the file of its metadata; a package whose reading failed is absent."""
     deadline = time.monotonic() + _SECONDS
     with Client(settings, attempts=1, timeout=(_SECONDS / 2, _SECONDS / 2), patience=_SECONDS) as client:
         pool = ThreadPoolExecutor(len(requested), thread_name_prefix="on-demand")
         try:
             jobs = {
-                name: pool.submit(_read, name, text, client, url, today, deadline) for name, text in requested.items()
+                package.name: pool.submit(_read, package, specifier, client, url, today, deadline)
+                for package, specifier in requested
             }
             return {name: found for name, job in jobs.items() if (found := job.result()) is not None}
         finally:
@@ -77,13 +86,16 @@ def _fetch(requested: Mapping[str, str], url: str, settings: Settings, today: st
             pool.shutdown(cancel_futures=True)
 
 
-def _read(name: str, specifier: str, client: Client, url: str, today: str, deadline: float) -> str | None:
+def _read(
+    package: PackageReleases, specifier: str, client: Client, url: str, today: str, deadline: float
+) -> str | None:
+    name = package.name
+
     def fetch(link: IndexLink, version: str) -> wheel_metadata.Metadata:
         if time.monotonic() > deadline:
             raise FetchError(f"{name} took too long", code="fetch-too-slow")
         return wheel_metadata.fetch(client, link, name, version)
 
-    package = PackageReleases(name, DEFAULT, None, None, (), {})
     try:
         links = releases.newest(name, indexes.project(client, url, name), SpecifierSet(specifier), _AT_MOST)
         found = metadata_file.dumps(releases.read(package, links, fetch, today)).decode() if links else _MISSING

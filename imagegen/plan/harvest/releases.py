@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -130,7 +130,7 @@ def _release(
     read = metadata(wheel.link, version) if wheel else None
     try:
         python = _specifier(read.python if read else found.sdists[0].python)
-        plain, extras = _split(requested.extras, read.requires if read else ())
+        plain, extras = _split(requested.extras, read or Metadata((), ""))
     except (ValueError, RecursionError) as error:
         file = (wheel.link if wheel else found.sdists[0]).filename
         raise FetchError(
@@ -148,15 +148,15 @@ def _release(
     )
 
 
-def _split(extras: Iterable[str], texts: Sequence[str]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """Return the requirements of a plain install on Linux, and those that each of the extras adds."""
-    if len(texts) > _MOST:
-        raise ValueError(f"it has {len(texts)} requirements")
-    parsed = {_canonical(text): parse_requirement(text).marker for text in texts}
+def _split(extras: Iterable[str], read: Metadata) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """Return the requirements of a plain install on Linux, and what each of the extras adds, if the release has it."""
+    if len(read.requires) > _MOST:
+        raise ValueError(f"it has {len(read.requires)} requirements")
+    parsed = {_canonical(text): parse_requirement(text).marker for text in read.requires}
     plain = {text for text, marker in parsed.items() if marker is None or _may_hold(str(marker), "")}
     rest = {text: str(marker) for text, marker in sorted(parsed.items()) if text not in plain}
     more = {extra: tuple(text for text, marker in rest.items() if _may_hold(marker, extra)) for extra in extras}
-    return tuple(sorted(plain)), {extra: added for extra, added in sorted(more.items()) if added}
+    return tuple(sorted(plain)), {extra: more[extra] for extra in sorted(more) if more[extra] or extra in read.extras}
 
 
 @cache

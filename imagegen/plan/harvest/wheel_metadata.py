@@ -31,6 +31,7 @@ class Metadata:
 
     requires: tuple[str, ...]
     python: str
+    extras: frozenset[str] = frozenset()  # normalised
 
 
 def fetch(client: Client, link: IndexLink, package: str, version: str) -> Metadata:
@@ -71,7 +72,8 @@ def parse(raw: bytes, package: str, version: str) -> Metadata:
 
     if canonicalize_name(one("Name"), validate=True) != package or Version(one("Version")) != Version(version):
         raise ValueError(f"it is that of {one('Name')} {one('Version')}")
-    return Metadata(tuple(every("Requires-Dist")), one("Requires-Python") if "Requires-Python" in found else "")
+    extras = frozenset(canonicalize_name(extra) for extra in every("Provides-Extra"))
+    return Metadata(tuple(every("Requires-Dist")), one("Requires-Python") if "Requires-Python" in found else "", extras)
 
 
 def of_file(file: BinaryIO, package: str, version: str) -> Metadata:

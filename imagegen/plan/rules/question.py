@@ -27,7 +27,7 @@ from imagegen.plan.rules.vocabulary import (
 )
 
 _WORD = re.compile(
-    r"(?P<name>[A-Za-z0-9][\w ./:+-]*?)\s*(?:\[(?P<extras>[\w\s,-]+)\])?\s*(?P<specifier>(?:[=<>!~]=?).*)?", re.DOTALL
+    r"(?P<name>[A-Za-z0-9][\w ./:+-]*?)\s*(?:\[(?P<extras>[\w\s,.-]+)\])?\s*(?P<specifier>(?:[=<>!~]=?).*)?", re.DOTALL
 )
 _EXAMPLE = "imagegen why torch==2.9.1 vllm==0.11.0 cuda==12.8 gpu==sm_120 python==3.12"
 _VERSION = re.compile(r"[vR]?([0-9]+(?:\.[0-9]+)*(?:[._-]?[a-z]+[0-9]*)*(?:\+[\w.]+)?)", re.ASCII)
@@ -100,7 +100,8 @@ def parse_question(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vo
 def missing_metadata(question: Question, library: MetadataCache) -> dict[str, str]:
     """Return normalised package -> specifier for those of the question of which an index may know more.
 
-    These are names that are not known and resemble no known name, and pins of a harvested package to other releases.
+    These are names that are not known and resemble no known name, and of harvested packages pins to other releases, and
+    extras that no release in question is known to have.
     """
     found: dict[str, str] = {}
     for each in question.unknown:
@@ -113,7 +114,20 @@ def missing_metadata(question: Question, library: MetadataCache) -> dict[str, st
         known, specifier = library.of(package), question.requested.get(package)
         if known and specifier and not fact.built and not known.within(fact):
             found[package] = specifier.partition("+")[0]
-    return found
+    return found | {name: question.requested[name].partition("+")[0] for name in missing_extras(question, library)}
+
+
+def missing_extras(question: Question, library: MetadataCache) -> dict[str, list[str]]:
+    """Return package -> the extras that the question requests of it and that no release in question is known to have.
+
+    An installer ignores them. Packages without such an extra, or without a known release in question, are absent.
+    """
+    found = {}
+    for name in question.requested.keys() & question.extras.keys():
+        fact, known = question.facts.packages.get(name), library.of(name)
+        if fact and known and not fact.built and (among := known.within(fact)):
+            found[name] = known.lacking(among, question.extras[name])
+    return {name: extras for name, extras in found.items() if extras}
 
 
 def _cell(words: Sequence[str], matrix: Matrix) -> tuple[Cell | None, list[str]]:

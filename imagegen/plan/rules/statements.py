@@ -108,6 +108,11 @@ class Releases:
         fitting = (fact is None or version in fact.range for version in self.versions)
         return sum(1 << position for position, fits in enumerate(fitting) if fits)
 
+    def lacking(self, among: int, extras: Iterable[str]) -> list[str]:
+        """Return the extras, normalised, that no release in the mask is known to have, sorted."""
+        releases = [release for place, release in enumerate(self.all) if among >> place & 1]
+        return sorted(extra for extra in extras if not any(extra in release.extras for release in releases))
+
     def fitting(self, specifier: str) -> int:
         """The mask of those that a PEP 440 specifier admits."""
         if specifier not in self._fitting:
@@ -203,12 +208,15 @@ class MetadataCache:
         self.scans = scans or ScanCache(lambda _: None)
 
     def add(self, package: PackageReleases) -> None:
-        """Add releases that were read on demand; those that are known stay as they are."""
+        """Add releases that were read on demand; those that are known stay the same, except for more extras."""
         from imagegen.plan.rules.statement_tables import table_of  # late: results of earlier runs stand for most tables
 
         known = self.of(package.name)
         if known:
             merged = {**package.releases, **known.package.releases}
+            for version in package.releases.keys() & known.package.releases.keys():
+                extras = {**package.releases[version].extras, **merged[version].extras}
+                merged[version] = replace(merged[version], extras=extras)
             newest_first = sorted(merged, key=Version, reverse=True)
             package = replace(known.package, releases={version: merged[version] for version in newest_first})
         self._known[package.name] = Releases(table_of(package))

@@ -20,7 +20,7 @@ from imagegen.plan.rules.evaluate import (
 )
 from imagegen.plan.rules.facts import Facts, on_each
 from imagegen.plan.rules.problem import FreeNames, Problem
-from imagegen.plan.rules.question import Question
+from imagegen.plan.rules.question import Question, missing_extras
 from imagegen.plan.rules.solve import Clause, GaveUpError, State, smallest
 from imagegen.plan.rules.statements import MetadataCache
 from imagegen.plan.rules.verdict import WORST_FIRST, Answer, AnswerKind, Conflict, kind_of
@@ -138,7 +138,7 @@ class _Case:
         self.held: dict[str, int] = {}  # as `known`, without what is not known here
         for name, mask in (literal for each in self.problem.fact_clauses for literal in each.literals):
             self.held[name] = self.held.get(name, mask) & mask
-        self.missing = list(gaps(self.problem, library))
+        self.missing = [*gaps(self.problem, library), *_gaps_of_extras(question, library)]
 
     def explain(self) -> Explanation:
         try:
@@ -235,10 +235,20 @@ class _Case:
                     break
 
 
+def _gaps_of_extras(question: Question, library: MetadataCache) -> Iterator[str]:
+    """Yield sentences about extras that no release in question is known to have."""
+    for name, extras in sorted(missing_extras(question, library).items()):
+        text = question.facts.packages[name].text
+        about = f"no release of {name} is" if text == "any version" else f"{name} {text} is not"
+        for extra in extras:
+            yield f"{name}[{extra}]: {about} known to have this extra, and installers ignore an extra that is absent"
+
+
 def gaps(problem: Problem, library: MetadataCache) -> Iterator[str]:
     """Sentences about packages, or CUDA, of which a version is asked that is not known here."""
-    cuda = problem.facts.versions.get("cuda")
-    if cuda and problem.cudas and not any(version in cuda.range for version in problem.cudas):
+    cuda, torch = problem.facts.versions.get("cuda"), problem.facts.packages.get("torch")
+    own_build = torch is not None and torch.built  # for that CUDA, as on an image of NVIDIA
+    if cuda and not own_build and problem.cudas and not any(version in cuda.range for version in problem.cudas):
         known = f"{problem.cudas[0]} to {problem.cudas[-1]}"
         yield f"cuda {cuda.text}: of no build for that CUDA anything is known here; those known are of {known}"
     for name, fact in problem.facts.packages.items():
