@@ -314,6 +314,66 @@ def test_an_extra_is_shown_and_its_requirements_count(run: Run) -> None:
     assert "trl[deepspeed,math-verify]==1.0.0" in run("why", "trl[math_verify,deepspeed]==1.0.0").out
 
 
+@pytest.mark.parametrize(
+    ("words", "unknown"),
+    [
+        ("verl[cupy-cu130,vllm]==0.9.0", {"verl[cupy-cu130]"}),
+        ("verl[cupy_cu130,vllm]==0.9.0", {"verl[cupy-cu130]"}),
+        ("verl[cupy.cu130]==0.9.1", set()),
+        ("vllm[nonsense]", {"vllm[nonsense]"}),
+        ("trl[vllm,nonsense,Math_Verify,other]==0.24.0", {"trl[nonsense]", "trl[other]"}),
+        ("sglang[srt]>=0.4", set()),  # a release in question has it
+        ("ray[default]==2.55.0", set()),
+        ("verl06-sglang", set()),  # a cell's extras are its own
+    ],
+)
+def test_an_extra_that_no_release_is_known_to_have_is_unknown(run: Run, words: str, unknown: set[str]) -> None:
+    ended = run("why", words, "--json")
+    assert {sentence.partition(":")[0] for sentence in json.loads(ended.out)["unknown"]} == unknown
+    assert ended.code == (2 if unknown else 0)
+
+
+def test_no_way_out_loses_an_extra(run: Run) -> None:
+    ended = run("why", "blackwell-sglang", "--set", "vllm==0.12.0", "--json")
+    extras = json.loads(ended.out)["question"]["extras"]["verl"]
+    assert {"cupy-cu130", "verl-core"} <= set(extras)
+    for way in json.loads(ended.out)["nearest"]:
+        assert not json.loads(run(*shlex.split(way["command"])[1:], "--json").out)["unknown"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["torch==2.9.1+foo", "torchaudio==2.9.1+foo", "vllm==0.11.0+mine", "flash-attn==2.8.3+local", "trl==0.24.0+cu128"],
+)
+def test_a_label_that_no_known_build_has_is_unknown(run: Run, words: str) -> None:
+    found = json.loads((ended := run("why", words, "--json")).out)
+    assert (ended.code, [each["rule"] for each in found["conflicts"]]) == (2, [f"build:{words.replace('==', '-')}"])
+
+
+@pytest.mark.parametrize("tag", sorted(shipped_matrix().ngc_images))
+def test_every_image_of_nvidia_is_answered_about(run: Run, tag: str) -> None:
+    assert run("why", f"nvcr.io/nvidia/pytorch:{tag}-py3").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("25.12", "transformers==4.57.1"), 0),
+        (("26.02", "torchaudio==2.11.0"), 0),  # a pre-release of the torch that its wheel is compiled for
+        (("25.03", "torchaudio==2.11.0"), 1),  # it declares no torch, so that NVIDIA's stays, and lacks symbols
+        (("26.01", "sgl-kernel==0.3.9"), 1),
+        (("25.08", "xformers==0.0.32.post2"), 0),  # it declares another torch, which pip installs
+    ],
+)
+def test_pip_replaces_the_torch_of_an_image_only_if_another_is_declared(
+    run: Run, words: tuple[str, str], code: int
+) -> None:
+    tag, package = words
+    found = json.loads((ended := run("why", f"nvidia/pytorch:{tag}", package, "--json")).out)
+    assert ended.code == code
+    assert any("pip replaces" in each for each in found["assumed"]) is package.startswith("xformers")
+
+
 def test_pip_replaces_the_torch_of_an_image_where_a_package_requires_another(run: Run) -> None:
     ended = run("why", "nvcr.io/nvidia/pytorch:25.02-py3", "vllm==0.10.1.1", "--json")
     found = json.loads(ended.out)

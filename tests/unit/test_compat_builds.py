@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from packaging.version import Version
 
+from imagegen.core.data import shipped
 from imagegen.plan.matrix.builds import Builds, PublishedBuild
 from imagegen.plan.rules import (
     MetadataCache,
     Question,
+    ScanCache,
     Vocabulary,
     build_rules,
     choose_builds,
     explain,
+    load_demands,
+    load_table,
     parse_question,
     suggest,
 )
@@ -49,7 +56,7 @@ def chosen(*words: str) -> Question:
         (["torch==2.11.0", "flash-attn==2.8.3+cu128torch2.11"], {"torch": None}),
         (["torch==2.11.0+cu128"], {"torch": "cu128"}),
         (["torch==2.9.1", "linux/arm64"], {"torch": ""}),
-        (["torch==2.11.0", "torchvision==0.26.0"], {"torch": "", "torchvision": None}),  # it follows torch
+        (["torch==2.11.0", "torchvision==0.26.0"], {"torch": "", "torchvision": ""}),
         (["torchvision==0.26.0"], {"torchvision": ""}),
         (["vllm==0.20.0"], {"vllm": ""}),
         (["flash-attn==2.8.3"], {"flash-attn": None}),  # PyPI has its sources alone
@@ -177,12 +184,62 @@ def test_builds_decide_answers_and_proposals(
         ["torch==2.11.0", "GH200", "driver==580"],
         ["torch==2.9.1", "linux/arm64"],
         ["vllm==0.10.0", "RTX 5090"],  # the torch that it requires may be any build
-        ["torch==2.8.0+mine"],
         ["sgl-kernel==0.2.7+cu128", "B200"],  # PyPI's build of it is for CUDA 12.4, and has no code for Blackwell
     ],
 )
 def test_another_build_is_meant_where_the_question_says_so(run: Run, words: list[str]) -> None:
     assert run("why", *words).code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["torch==2.9.1", "torchaudio==2.11.0"],
+        ["torch==2.9.1+cu128", "torchaudio==2.11.0"],
+        ["torch==2.9.1", "torchaudio==2.11.0", "cu128"],
+        ["torch==2.10.0+cu126", "torchaudio>=2.11"],
+        ["torch>=2.8,<2.10", "torchaudio==2.11.0"],
+        ["torch==2.9.1+cu129", "sgl-kernel==0.3.9"],
+        ["torch==2.8.0", "vllm==0.12.0", "cu128"],
+    ],
+)
+def test_a_wheel_that_lacks_symbols_of_torch_is_refused_with_labels_and_without(run: Run, words: list[str]) -> None:
+    assert run("why", *words).code == 1
+
+
+DIRECTORIES = [shipped("matrices")]
+SCANNED = MetadataCache(
+    lambda package: load_table(DIRECTORIES, package), ScanCache(lambda package: load_demands(DIRECTORIES, package))
+)
+
+
+def pairs() -> Iterator[tuple[str, str, str, str]]:
+    """Yield torch, the label of its CUDA on PyPI, and each release of a package that follows it."""
+    torch, *followers = (SCANNED.of(name) for name in ("torch", "torchaudio", "torchvision"))
+    for release in torch.all if torch else ():
+        for follower in followers:
+            if release.cuda and follower:
+                label = f"cu{release.cuda.replace('.', '')}"
+                yield from ((release.version, label, follower.package.name, each.version) for each in follower.all)
+
+
+def answer_of(*words: str) -> str:
+    about = choose_builds(parse_question(words, [], MATRIX, VOCABULARY), SCANNED, MATRIX.builds)
+    return explain(about, [*MATRIX.rules, *build_rules(about, SCANNED, MATRIX.builds)], SCANNED).answer
+
+
+@given(st.sampled_from(list(pairs())))
+@example(("2.9.1", "cu128", "torchaudio", "2.11.0"))
+@example(("2.11.0", "cu130", "torchaudio", "2.11.0"))
+def test_labels_change_no_answer_about_torch_and_what_follows_it(pair: tuple[str, str, str, str]) -> None:
+    torch, label, name, release = pair
+    spellings = (
+        (f"torch=={torch}", f"{name}=={release}"),
+        (f"torch=={torch}+{label}", f"{name}=={release}+{label}"),
+        (f"torch=={torch}+{label}", f"{name}=={release}"),
+        (f"torch=={torch}", f"{name}=={release}", label),
+    )
+    assert len({answer_of(*words) for words in spellings}) == 1
 
 
 FOR_TORCH_2_6 = [

@@ -7,8 +7,18 @@ from dataclasses import replace
 import pytest
 
 from imagegen.plan.matrix.model import NgcImage
-from imagegen.plan.rules import Fact, Question, explain, replace_base_torch, suggest
+from imagegen.plan.rules import (
+    Fact,
+    MetadataCache,
+    Question,
+    ScanCache,
+    explain,
+    replace_base_torch,
+    suggest,
+    table_of,
+)
 from imagegen.plan.rules.declared import required_by_others
+from imagegen.plan.rules.scans import Demand, PackageDemands, WheelDemands
 from imagegen.plan.rules.suggestions import PlatformChoices
 from tests.support.package_metadata import library, package, question, rule
 
@@ -85,6 +95,18 @@ def test_pip_replaces_the_torch_of_a_base_that_a_package_excludes(asked: dict[st
     assert not {"torch"} & replaced.facts.packages.keys()
     assert "cuda" not in replaced.facts.versions
     assert len(replaced.assumed) == 1
+
+
+def test_a_rule_about_a_wheel_replaces_no_torch_of_a_base() -> None:
+    demand = Demand("torch", (), (("torch", "==2.9.*"),), (), "is compiled for torch 2.9", "", "Use torch 2.9")
+    wheel = WheelDemands("0.24", "trl-0.24-cp312-abi3-linux_x86_64.whl", "0" * 64, "2026-11-24", (), (demand,))
+    scans = ScanCache({"trl": PackageDemands("trl", {"0.24": wheel})}.get)
+    trl = package("trl", {"0.24": ()})
+    asked = question(trl="==0.24")
+    asked = based(replace(asked, facts=replace(asked.facts, packages={"trl": Fact.requested("==0.24", "")})))
+    found = MetadataCache({"trl": table_of(trl)}.get, scans)
+    assert replace_base_torch(asked, found) == asked
+    assert explain(asked, (), found).answer == "incompatible"
 
 
 def test_the_torch_of_a_base_stays_where_it_satisfies_what_is_declared() -> None:

@@ -17,13 +17,15 @@ from imagegen.plan.matrix.builds import LEADER, Builds
 from imagegen.plan.matrix.metadata import ReleaseMetadata
 from imagegen.plan.matrix.model import NO_CUDA, Rule
 from imagegen.plan.rules.question import Question
-from imagegen.plan.rules.scans import PLATFORM
+from imagegen.plan.rules.scans import PLATFORM, of_any_build
 from imagegen.plan.rules.statements import MetadataCache, Releases
 
 _PIN = re.compile(r"==\s*([^,*+\s]+)(?:\+[\w.]+)?")
 _OF_TORCH, _OF_CUDA = ("torch", "c++-abi"), ("cuda", "driver")  # demands of wheel scans, by the end of their ids
 _ARM = "linux/arm64"
 _NAMED = 6  # labels that a reason names
+# An index that takes uploads from everyone takes none with a label, and the day on which that was read.
+_UPLOADS = ("https://packaging.python.org/en/latest/specifications/version-specifiers/", "2026-11-28")
 _ANY = "?*"  # glob over labels: any, but none is no label
 _CUDA_LABEL = re.compile(r"(?<![a-z])cu[1-9][0-9][0-9](?![0-9])")  # cu128; cu12 is a major version alone
 
@@ -33,8 +35,7 @@ def choose_builds(question: Question, library: MetadataCache, builds: Builds) ->
     facts = question.facts
     packages = dict(facts.packages)
     if not _names_cuda(question):
-        family = builds.family() & packages.keys()
-        for name in {LEADER} & family or family:  # the others follow the leader
+        for name in builds.family() & packages.keys():
             fact = packages[name]
             if fact.local is None and question.requested.get(name) and not fact.built:
                 packages[name] = replace(fact, local="")
@@ -53,7 +54,8 @@ def build_rules(question: Question, library: MetadataCache, builds: Builds) -> t
 def _names_cuda(question: Question) -> bool:
     facts = question.facts
     labels = (fact.local or "" for name, fact in facts.packages.items() if name in question.requested)
-    return "cuda" in facts.versions or facts.names.get("cuda") == NO_CUDA or any(map(_CUDA_LABEL.search, labels))
+    named = "cuda" in facts.versions and (question.image is None or "cuda" in question.requested)
+    return named or facts.names.get("cuda") == NO_CUDA or any(map(_CUDA_LABEL.search, labels))
 
 
 def _release(question: Question, name: str) -> str | None:
@@ -134,21 +136,25 @@ def _without_cuda(rule: Rule) -> Rule:
 
 
 def _scanned(question: Question, library: MetadataCache, builds: Builds) -> Iterator[Rule]:
-    """Yield the rules of wheel scans that are true of builds with a label in the question too.
+    """Yield the rules of wheel scans that are true of builds with a label, and of builds whose label is open, too.
 
     Of the leader, the build for the CUDA of PyPI's is PyPI's. Of others, all builds of a release are compiled beside
     the one torch that it requires. Source of the first:
     https://github.com/pytorch/pytorch/blob/2f805b59/scripts/release/promote/prep_binary_for_pypi.sh, 2026-11-24
     """
+    if question.facts.names.get("platform") != PLATFORM:
+        return
     for name, fact in question.facts.packages.items():
-        release = _release(question, name)
-        build = builds.build(name, release, fact.local) if release and fact.local else None
-        if build is None or release is None or question.facts.names.get("platform") != PLATFORM:
+        release, scans = _release(question, name), library.scans.of(name)
+        if scans is None or fact.built or not builds.of(name):
             continue
-        same = name == LEADER and build.cuda == _cuda_of_pypi(name, release, question, library, builds)
-        for rule in library.scans.rules(name, [release]):
-            if same or _demand(rule) in _OF_TORCH:
+        build = builds.build(name, release, fact.local) if release and fact.local else None
+        of_pypi = _cuda_of_pypi(name, release, question, library, builds) if name == LEADER and release else None
+        for rule in library.scans.rules(name, [each for each in scans.releases if Version(each) in fact.range]):
+            if build and (build.cuda == of_pypi or _demand(rule) in _OF_TORCH):
                 yield _labelled(rule, name, fact.local or "")
+            elif fact.local is None and _demand(rule) in _OF_TORCH:
+                yield replace(of_any_build(rule, name), id=f"{rule.id}+*")
 
 
 def unscanned_rules(question: Question, library: MetadataCache, builds: Builds) -> Iterator[Rule]:
@@ -179,31 +185,34 @@ def _is_everywhere(release: ReleaseMetadata) -> bool:
 
 
 def _missing(question: Question, library: MetadataCache, builds: Builds) -> Iterator[Rule]:
-    """Yield a rule for each label in the question that no build of the release has."""
+    """Yield a rule for each label in the question that no known build of the release has.
+
+    It only doubts labels that there may be all the same: of a publisher that adds builds, or of another form.
+    """
     for name, fact in question.facts.packages.items():
         release = _release(question, name)
-        if release is None or not fact.local or not builds.is_missing(name, release, fact.local):
+        if release is None or not fact.local or builds.build(name, release, fact.local):
             continue
         known = builds.of(name, release)
         cuda = _cuda_of_pypi(name, release, question, library, builds)
-        has = [f"PyPI's ({_spoken(cuda)})"] if cuda else []
         labels = builds.labels(name, release)
+        has = [f"PyPI's{f' ({_spoken(cuda)})' if cuda else ''}"] if cuda or not labels else []
         has += [f"+{label}" for label in labels[:_NAMED]]
         has += [f"{len(labels) - _NAMED} more"] if len(labels) > _NAMED else []
-        open_ended = any(each.open_ended for each in known)
+        doubtful = any(each.open_ended for each in known) or not builds.is_missing(name, release, fact.local)
         yield Rule(
             id=f"build:{name}-{release}+{fact.local}",
             when={name: f"=={release}"},
             conflict={name: f"+{fact.local}"},
             then={},
             because=f"No build {name} {release}+{fact.local} is known; builds of {release} are {', '.join(has)}.",
-            source="; ".join(dict.fromkeys(each.source for each in known)),
-            date=max(each.date for each in known),
+            source="; ".join(dict.fromkeys(each.source for each in known)) or _UPLOADS[0],
+            date=max((each.date for each in known), default=_UPLOADS[1]),
             severity="error",
-            evidence="remembered" if open_ended else "documented",
+            evidence="remembered" if doubtful else "documented",
             kind="breaks",
             message=f"No matching distribution found for {name}=={release}+{fact.local}",
-            fix=f"Name one of these builds{', or the address of the wheel' if open_ended else ''}.",
+            fix=f"Name one of these builds{', or the address of the wheel' if doubtful else ''}.",
         )
 
 

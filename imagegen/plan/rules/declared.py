@@ -62,11 +62,14 @@ def replace_base_torch(question: Question, library: MetadataCache) -> Question:
 
 
 def _is_replaced(image: NgcImage, question: Question, library: MetadataCache) -> bool:
-    """Return whether the question names another torch, or what is declared of its packages excludes the base's."""
+    """Return whether the question names another torch, or what is declared of its packages excludes the base's.
+
+    An installer knows neither rules nor scans of wheels.
+    """
     if "torch" in question.requested:
         return Version(image.torch) not in question.facts.packages["torch"].range
     problem = Problem((), question.facts, library, FreeNames(extras=question.extras))
-    core = minimal_core(problem, [each for each in problem.clauses if not each.origin.startswith("wheels ")])
+    core = minimal_core(problem, [each for each in problem.clauses if not each.origin.startswith(("wheels ", "rule "))])
     return core is not None and "fact torch" in core
 
 

@@ -153,12 +153,15 @@ def _of_torch(verdict: WheelVerdict) -> Iterator[Demand]:
 
 
 def _range(verdict: WheelVerdict) -> str:
-    """Return the minors as a specifier; a minor between the first and the last that lacks symbols is left out."""
+    """Return the minors as a specifier; a minor between the first and the last that lacks symbols is left out.
+
+    Pre-releases are of their minor: NVIDIA's images have such.
+    """
     first, last = verdict.torch[0], verdict.torch[-1]
     if first == last and not verdict.later:
         return f"=={first}.*"
     gaps = [f"!={minor}.*" for minor in _between(first, last) if minor not in verdict.torch]
-    return ",".join([f">={first}", *([] if verdict.later else [f"<{_after(last)}"]), *gaps])
+    return ",".join([f">={first}.dev0", *([] if verdict.later else [f"<{_after(last)}.dev0"]), *gaps])
 
 
 def _between(first: str, last: str) -> list[str]:

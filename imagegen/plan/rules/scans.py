@@ -96,10 +96,10 @@ class ScanCache:
         served = [each for each in scanned if _serves(found.releases[each], cuda)]
         others = [each for each in scanned if each not in served]
         for rule in self.rules(package, served):
-            yield _of_any_build(rule, package)
+            yield of_any_build(rule, package)
         for rule in self.rules(package, others):
             doubt = f"{rule.because.removesuffix('.')}; its build for another CUDA may differ."
-            yield replace(_of_any_build(rule, package), evidence="remembered", because=doubt)
+            yield replace(of_any_build(rule, package), evidence="remembered", because=doubt)
 
     def rules_of(self, facts: Facts) -> Iterator[Rule]:
         """Yield the rules about packages of which the facts name one release that was not compiled from sources."""
@@ -148,7 +148,7 @@ def _rule(package: str, demand: Demand, run: Sequence[WheelDemands]) -> Rule:
     )
 
 
-def _of_any_build(rule: Rule, package: str) -> Rule:
+def of_any_build(rule: Rule, package: str) -> Rule:
     """Return the rule without its condition that the package has no label."""
     return replace(rule, when={**rule.when, package: rule.when[package].removesuffix(_UNLABELLED)})
 
