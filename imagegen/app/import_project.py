@@ -99,10 +99,12 @@ def import_project(session: Session, source: Path, name: str | None, selection: 
     image = name or _directory_name(source)
     python = choose_python(session, _asked_python(source, file), Location(source))
     found = file.recover(MarkerTarget(_versions(session).get(python.value, python.value)))
+    if isinstance(file, requirements.RequirementsFile | conda.CondaFile):
+        found = _with_project_itself(found, source.parent)
     found = found.with_names(lambda each: _relative(each, session.project, source))
     found = _with_copies(_with_own_packages(found, session.project), session.project)
     found = _without_replaced_torch(session, found)
-    stack = _stack(session, source, selection) if isinstance(file, locks.UvLockFile | locks.PylockFile) else None
+    stack = _stack(session, source, file) if isinstance(file, locks.UvLockFile | locks.PylockFile) else None
     label = _relative(source, session.project, source)
     return write_imported(session, image, found, python, label, Location(source), stack)
 
@@ -152,7 +154,7 @@ def _tried(session: Session, path: Path, text: str, source: Location) -> Iterato
         yield tried
 
 
-def _stack(session: Session, source: Path, selection: Selection) -> StackFile | None:
+def _stack(session: Session, source: Path, file: locks.UvLockFile | locks.PylockFile) -> StackFile | None:
     """Return a lock file as the stack of an image; None where it lies outside of the project's directory."""
     root, whole = os.path.realpath(session.project), os.path.realpath(source)
     path = os.path.relpath(whole, root)
@@ -161,8 +163,7 @@ def _stack(session: Session, source: Path, selection: Selection) -> StackFile | 
     except ValidationError:
         return None
     kind: Literal["uv", "pylock"] = "uv" if source.name == "uv.lock" else "pylock"
-    extras, groups = sorted(set(selection.extras)), sorted(set(selection.groups))
-    return StackFile(kind, path, tuple(extras), tuple(groups), Location(source))
+    return StackFile(kind, path, tuple(sorted(file.extras)), tuple(sorted(file.groups)), Location(source))
 
 
 def find_file(directory: Path) -> tuple[Path, tuple[str, ...]]:
@@ -214,6 +215,13 @@ def _relative(file: Path, project: Path, source: Path) -> str:
     whole, root = os.path.realpath(file), os.path.realpath(project)
     inside = Path(whole).is_relative_to(root)
     return os.path.relpath(whole, root if inside else os.path.realpath(source.parent))
+
+
+def _with_project_itself(found: Recovered, directory: Path) -> Recovered:
+    """Return the packages with the directory at the requirement of the project itself: an index has another's."""
+    name = requirements.project_name(directory)
+    pins = (replace(pin, directory=directory) if pin.package == name else pin for pin in found.pins)
+    return replace(found, pins=tuple(pins))
 
 
 def _with_own_packages(found: Recovered, project: Path) -> Recovered:

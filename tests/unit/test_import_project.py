@@ -52,6 +52,64 @@ def test_the_entry_is_complete_and_explained(project: Path, golden: Callable[[st
     assert imported.missing == 1
 
 
+OWN_PROJECT = """\
+[build-system]
+requires = ["setuptools"]
+[project]
+name = "Six"
+version = "99"
+[project.optional-dependencies]
+all = ["certifi"]
+"""
+_CONDA = "dependencies:\n- pip:\n  - six[all]\n"
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "a project named as a package of PyPI is required by name, path or address",
+    "its directory is locked, no index is asked",
+)
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("requirements.txt", "-e .[all]\n"),
+        ("requirements.txt", "./ [ALL] ; python_version >= '3.8'\n"),
+        ("requirements.txt", "SIX[all] @ file:.\n"),
+        ("requirements.txt", "-e file:./[all]\n"),
+        ("requirements.txt", "six [all] @ file://{project}#egg=six\n"),
+        ("requirements.txt", "six[All]==99\n"),
+        ("requirements.in", "six\n.[all]\n"),
+        ("environment.yml", _CONDA),
+    ],
+)
+def test_a_requirement_of_the_project_itself_is_its_directory(project: Path, file: str, text: str) -> None:
+    (project / "pyproject.toml").write_text(OWN_PROJECT)
+    imported = run(project, text.replace("{project}", str(project)), file=file)
+    (requirement,) = (each for each in imported.cell.requirements if each.component.package == "six")
+    assert requirement.own and requirement.own.path == "."
+    assert requirement.extras == ("all",)
+    assert imported.omissions == ()
+
+
+def test_a_directory_for_another_platform_is_left_out(project: Path) -> None:
+    (project / "pyproject.toml").write_text(OWN_PROJECT)
+    imported = run(project, "numpy\n. ; sys_platform == 'win32'\n")
+    assert [each.component.package for each in imported.cell.requirements] == ["numpy"]
+    assert imported.found.other_platforms == 1
+
+
+def test_extras_of_a_lock_file_are_compared_normalised(project: Path) -> None:
+    (project / "uv.lock").write_text(
+        'version = 1\nrequires-python = ">=3.11"\n'
+        '[[package]]\nname = "six"\nversion = "99"\nsource = { virtual = "." }\n'
+        '[package.optional-dependencies]\nall = [{ name = "six", extra = ["in-fer"] }]\nin-fer = [{ name = "idna" }]\n'
+        '[[package]]\nname = "idna"\nversion = "3.10"\nsource = { registry = "https://i.example.org/simple" }\n'
+    )
+    imported = import_project(session_of(project), project / "uv.lock", "my-rl", Selection(("All",)))
+    assert imported.cell.stack and imported.cell.stack.extras == ("all",)
+    assert [pin.package for pin in imported.found.pins] == ["idna"]
+
+
 def test_a_dockerfile_gives_config_and_files(project: Path, golden: Callable[[str, str], None]) -> None:
     (project / "serve.py").write_text("")
     text = """\

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.core.errors import LockError, ProjectFileError
+from imagegen.core.errors import Location, LockError, ProjectFileError
 from imagegen.plan.projects import locks
-from imagegen.plan.projects.model import DeclaringFile, MarkerTarget, Recovered
+from imagegen.plan.projects.model import COMMIT as COMMIT_FIX
+from imagegen.plan.projects.model import OWN_PACKAGE, DeclaringFile, MarkerTarget, Recovered
 
 LINUX = MarkerTarget("3.12.6")
 INDEX = 'source = { registry = "https://i.example.org/simple" }'
@@ -115,7 +116,8 @@ dependencies = [
 [project.optional-dependencies]
 gpu = ["kernel==3"]
 [dependency-groups]
-dev = ["tester", {include-group = "x"}]
+dev = ["tester", {include-group = "Lint.Er"}]
+lint_er = ["ruff", {include-group = "dev"}]
 [tool.uv.sources]
 d = { git = "https://example.org/d.git" }
 """
@@ -201,9 +203,85 @@ def test_a_pylock_that_gives_no_answer_is_refused(tmp_path: Path, text: str, cod
 def test_a_pyproject_gives_its_requirements_with_lines(tmp_path: Path) -> None:
     file = locks.read_pyproject(write(tmp_path, "pyproject.toml", PYPROJECT), ["gpu"], ["dev"])
     found = file.recover(LINUX)
-    assert pins(found) == {"a": (">=1", 5), "kernel": ("==3", 11), "tester": ("", 13)}
+    assert pins(found) == {"a": (">=1", 5), "kernel": ("==3", 11), "ruff": ("", 14), "tester": ("", 13)}
     assert [(each.place.line, each.is_package) for each in found.omissions] == [(7, True), (8, True)]
     assert (file.python, found.other_platforms) == (">=3.10", 1)
+
+
+SELF_REFERENCES = """\
+[project]
+name = "My_Proj"
+dependencies = ["base", "my.proj"]
+[project.optional-dependencies]
+"In_Fer" = ["vllm==0.11.0", "my-proj[all]"]
+win = ["pywin"]
+all = ["MY-PROJ[in-fer,missing]>=1", "my-proj[win]; sys_platform == 'win32'"]
+here = ["my-proj[in.fer] @ file:."]
+[dependency-groups]
+dev = ["my_proj[all]", "tester"]
+"""
+_OWN = ("a project named as a package of PyPI requires its own extras", "its extras are selected, no index is asked")
+
+
+@pytest.mark.fault("Matrices, rules, locks", *_OWN)
+@pytest.mark.parametrize(("extras", "groups"), [(["ALL"], []), (["in.fer"], []), (["here"], []), ([], ["Dev"])])
+@pytest.mark.parametrize("is_package", [True, False])
+def test_a_requirement_of_the_project_itself_selects_its_extras(
+    tmp_path: Path, extras: list[str], groups: list[str], *, is_package: bool
+) -> None:
+    text = SELF_REFERENCES + ("[build-system]\nrequires = []\n" if is_package else "")
+    found = locks.read_pyproject(write(tmp_path, "pyproject.toml", text), extras, groups).recover(LINUX)
+    own = [(pin.package, pin.directory, pin.extras) for pin in found.pins if pin.package == "my-proj"]
+    chosen = tuple(sorted({"all", "in-fer", *({"here"} & set(extras))}))
+    assert own == ([("my-proj", tmp_path, chosen)] if is_package else [])
+    assert pins(found).keys() - {"my-proj"} == {"base", "vllm", *({"tester"} if groups else ())}
+    assert [(each.place.line, each.is_package) for each in found.omissions] == [(7, True)]
+    assert "all" not in found.other_extras and "win" in found.other_extras
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.sets(st.sampled_from("abcd")), min_size=1))
+def test_extras_that_name_each_other_are_all_selected(
+    tmp_path_factory: pytest.TempPathFactory, edges: dict[str, set[str]]
+) -> None:
+    """Any graph of extras, with cycles: what is reachable is selected, once; an extra that is absent is an omission."""
+    lines = [f'{each} = ["p-{each}", "proj[{",".join(sorted(others))}]"]' for each, others in edges.items()]
+    text = "\n".join(['[project]\nname = "proj"\n[project.optional-dependencies]', *lines])
+    first = min(edges)
+    found = locks.read_pyproject(write(tmp_path_factory.getbasetemp(), "pyproject.toml", text), [first]).recover(LINUX)
+    reached, left = {first}, [first]
+    while left:
+        more = (edges[left.pop()] & edges.keys()) - reached
+        reached |= more
+        left += more
+    assert pins(found).keys() == {f"p-{each}" for each in reached}
+    assert len(found.omissions) == sum(len(edges[each] - edges.keys()) for each in reached)
+
+
+def test_a_group_that_is_absent_is_refused_with_its_line(tmp_path: Path) -> None:
+    text = '[project]\nname = "a"\n[dependency-groups]\ndev = [{include-group = "x"}]\n'
+    with pytest.raises(ProjectFileError) as raised:
+        locks.read_pyproject(write(tmp_path, "pyproject.toml", text), [], ["dev"]).recover(LINUX)
+    assert raised.value.code == "project-malformed"
+    assert isinstance(raised.value.where, Location) and raised.value.where.line == 4
+
+
+@pytest.mark.parametrize(
+    ("source", "fix"),
+    [
+        ("[{url = 'https://e.org/a.whl', marker = \"sys_platform == 'darwin'\"}, {index = 'i'}]", None),
+        ("[{index = 'i', marker = \"sys_platform == 'darwin'\"}, {git = 'https://e.org/a.git'}]", COMMIT_FIX),
+        ("{path = '../a'}", OWN_PACKAGE),
+        ("{workspace = true}", OWN_PACKAGE),
+        ("{url = 'file:///a.whl', marker = 'not a marker'}", None),
+    ],
+)
+def test_the_source_of_a_requirement_is_the_one_whose_marker_holds(
+    tmp_path: Path, source: str, fix: str | None
+) -> None:
+    text = f'[project]\nname = "p"\ndependencies = ["a"]\n[tool.uv.sources]\na = {source}\n'
+    found = locks.read_pyproject(write(tmp_path, "pyproject.toml", text)).recover(LINUX)
+    assert [each.fix for each in found.omissions] == ([fix] if fix else [])
+    assert [pin.package for pin in found.pins] == ([] if fix else ["a"])
 
 
 @pytest.mark.parametrize(

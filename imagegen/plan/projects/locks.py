@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from packaging.pylock import Package, Pylock, PylockSelectError, PylockUnsupportedVersionError, PylockValidationError
+from packaging.requirements import Requirement
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -34,6 +35,7 @@ from imagegen.plan.projects.model import (
 )
 
 _GLIBC = 36  # minor version of Debian 12's, which the bases of imported images have
+_EXTRA, _GROUP = "extra", "dependency group"
 _NO_FILE = "an entry names no file, so the lock takes the release's file of the index or of the wheel finder"
 _CHECK = "check it with `imagegen lock`; docs/how-to/source-builds.md explains the wheel finder"
 _UV_LOCK = (
@@ -106,7 +108,8 @@ def read_uv_lock(path: Path, extras: Sequence[str] = (), groups: Sequence[str] =
         line = next((n for n, each in enumerate(text.splitlines(), 1) if each.startswith("version")), None)
         error.where = Location(path, line)
         raise
-    return UvLockFile(path, parsed, _lines(text, "[[package]]", len(parsed.package)), tuple(extras), tuple(groups))
+    lines = _lines(text, "[[package]]", len(parsed.package))
+    return UvLockFile(path, parsed, lines, _normalised(extras), _normalised(groups))
 
 
 def _lines(text: str, header: str, count: int) -> Sequence[int | None]:
@@ -209,7 +212,8 @@ def read_pylock(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = 
         raise malformed("the version of pylock.toml is unknown", Location(path), str(error), fix) from error
     except (PylockValidationError, RecursionError) as error:
         raise malformed("pylock.toml is malformed", Location(path), str(error)) from error
-    return PylockFile(path, parsed, _lines(text, "[[packages]]", len(parsed.packages)), tuple(extras), tuple(groups))
+    lines = _lines(text, "[[packages]]", len(parsed.packages))
+    return PylockFile(path, parsed, lines, _normalised(extras), _normalised(groups))
 
 
 def _of_pylock(package: Package, place: Location) -> tuple[PackagePin | None, Omission | None]:
@@ -239,51 +243,112 @@ def _tags(target: MarkerTarget) -> list[Tag]:
     return [*cpython_tags(python, platforms=platforms), *compatible_tags(python, interpreter, platforms)]
 
 
+_TableName = tuple[str, str]  # kind and normalised name: ("extra", "vllm"), ("dependency group", "dev")
+_DEPENDENCIES: _TableName = ("", "")
+
+
 @dataclass(frozen=True)
 class PyprojectFile:
-    """The table `project` of a pyproject.toml, and uv's sources of its requirements."""
+    """The requirements of a pyproject.toml, and uv's sources of them."""
 
     path: Path
-    requirements: tuple[tuple[str, int | None], ...]  # with their lines
-    sources: dict[str, str]  # package -> its place outside of an index, of `tool.uv.sources`
+    text: str
+    name: str | None  # of the project, normalised
+    tables: Mapping[_TableName, Sequence[Any]]  # requirements of the project, its extras and its groups
+    chosen: tuple[_TableName, ...]
+    sources: Mapping[str, Any]  # package -> its entry of `tool.uv.sources`
     is_dynamic: bool  # its build backend alone knows the dependencies
+    is_package: bool
     python: str
-    other_extras: tuple[str, ...] = ()
-    own: PackagePin | None = None  # the project, where it is a package
 
     def recover(self, target: MarkerTarget) -> Recovered:
-        """Return the requirements whose markers hold. Raises ProjectFileError for one that is malformed."""
-        pins = [self.own] if self.own else []
-        omissions: list[Omission] = []
-        errors: ErrorList[ProjectFileError] = ErrorList()
-        other = 0
-        if self.is_dynamic and not self.own:  # a wheel of the package states them
+        """Return the requirements whose markers hold.
+
+        A requirement of the project itself selects its extras (PEP 508); a group may include others (PEP 735). Raises
+        ProjectFileError for a requirement that is malformed, or a group that is absent.
+        """
+        return _PyprojectRecovery(self, target).run()
+
+
+class _PyprojectRecovery:
+    """The packages of a pyproject.toml for one target."""
+
+    def __init__(self, file: PyprojectFile, target: MarkerTarget) -> None:
+        self.file, self.target = file, target
+        self.selected = [_DEPENDENCIES, *file.chosen]  # grows as these name others
+        self.pins: list[PackagePin] = []
+        self.omissions: list[Omission] = []
+        self.errors: ErrorList[ProjectFileError] = ErrorList()
+        self.other_platforms = 0
+
+    def run(self) -> Recovered:
+        file = self.file
+        if file.is_dynamic and not file.is_package:  # a wheel of the package states them
             why = (
                 "pyproject.toml does not list them: they are known after the build backend ran, which it does not here"
             )
             fix = "list them in a requirements.txt, or lock the project: `uv lock`"
-            omissions.append(Omission(Location(self.path), "the dependencies", why, fix, is_package=True))
-        for text, line in self.requirements:
-            place = Location(self.path, line)
+            self.omissions.append(Omission(Location(file.path), "the dependencies", why, fix, is_package=True))
+        for table in self.selected:
+            for each in file.tables.get(table, ()):
+                self._read(each)
+        raise_all(self.errors)
+        extras = tuple(sorted(name for kind, name in self.selected if kind == _EXTRA))
+        if file.is_package and file.name:
+            self.pins.append(PackagePin(file.name, "", (self._place(file.name),), extras, directory=file.path.parent))
+        declared = (name for kind, name in file.tables if kind == _EXTRA)
+        return Recovered(
+            merge(self.pins),
+            tuple(self.omissions),
+            other_platforms=self.other_platforms,
+            other_extras=_unchosen(declared, extras),
+        )
+
+    def _read(self, item: Any) -> None:
+        """Read an item of a table: a requirement, or the name of a group that the table includes."""
+        if isinstance(item, dict) and isinstance(name := item.get("include-group"), str):
+            if not self._select(_GROUP, name):
+                what = f"the project has no dependency group {name}"
+                self.errors.append(malformed(what, self._place(name), fix=_declared(self.file.tables, _GROUP)))
+        elif isinstance(item, str):
             try:
-                requirement = parse_requirement(text)
-                specifier = ",".join(sorted(map(str, requirement.specifier))).replace("===", "==")
-                parse_specifier(specifier)
+                self._requirement(parse_requirement(item), self._place(item))
             except ValueError as error:
-                errors.append(malformed(str(error), place))
-                continue
-            name = canonicalize_name(requirement.name)
-            if not target.holds(str(requirement.marker) if requirement.marker else None):
-                other += 1
-            elif requirement.url or name in self.sources:
-                where = requirement.url or self.sources[name]
-                why = "it is not of an index, and an entry needs a commit's tree or a wheel of an index"
-                omissions.append(Omission(place, redact(f"{name} of {where}"), why, COMMIT, is_package=True))
-            else:
-                extras = tuple(sorted(map(canonicalize_name, requirement.extras)))
-                pins.append(PackagePin(name, specifier, (place,), extras))
-        raise_all(errors)
-        return Recovered(merge(pins), tuple(omissions), other_platforms=other, other_extras=self.other_extras)
+                self.errors.append(malformed(str(error), self._place(item)))
+        else:
+            self.errors.append(malformed(f"{str(item)[:70]!r} is not a requirement", Location(self.file.path)))
+
+    def _requirement(self, requirement: Requirement, place: Location) -> None:
+        """Record a requirement. Raises ValueError for a specifier that no version can satisfy."""
+        specifier = ",".join(sorted(map(str, requirement.specifier))).replace("===", "==")
+        parse_specifier(specifier)
+        name = canonicalize_name(requirement.name)
+        if not self.target.holds(str(requirement.marker) if requirement.marker else None):
+            self.other_platforms += 1
+        elif name == self.file.name:
+            for extra in sorted(requirement.extras):
+                if not self._select(_EXTRA, extra):
+                    what, fix = f"{name}[{extra}]", _declared(self.file.tables, _EXTRA)
+                    self.omissions.append(Omission(place, what, "the project has no such extra", fix, is_package=True))
+        elif source := _source(
+            {"url": requirement.url} if requirement.url else self.file.sources.get(name), self.target
+        ):
+            where, fix = source
+            why = "it is not of an index, and an entry needs a commit's tree or a wheel of an index"
+            self.omissions.append(Omission(place, redact(f"{name} of {where}"), why, fix, is_package=True))
+        else:
+            extras = tuple(sorted(map(canonicalize_name, requirement.extras)))
+            self.pins.append(PackagePin(name, specifier, (place,), extras))
+
+    def _select(self, kind: str, name: str) -> bool:
+        """Select a table, once, and return whether the file has it."""
+        table = (kind, str(canonicalize_name(name)))
+        if table in self.file.tables and table not in self.selected:
+            self.selected.append(table)
+        return table in self.file.tables
+
+    def _place(self, text: str) -> Location:
+        return Location(self.file.path, _line_of(self.file.text, text))
 
 
 def read_pyproject(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> PyprojectFile:
@@ -293,36 +358,42 @@ def read_pyproject(path: Path, extras: Sequence[str] = (), groups: Sequence[str]
     """
     text = read_text(path)
     table = parse_toml(text, path)
-    project = _table(table, "project")
-    declared: dict[str, Any] = {"dependencies": project.get("dependencies", [])}
+    project, uv = _table(table, "project"), _table(_table(table, "tool"), "uv")
+    tables = {_DEPENDENCIES: project.get("dependencies", [])}
     optional, grouped = _table(project, "optional-dependencies"), _table(table, "dependency-groups")
-    for kind, names, known in (("extra", extras, optional), ("dependency group", groups, grouped)):
-        for name in names:
-            if name not in known:
-                fix = f"it declares {', '.join(sorted(known)) or 'none'}"
-                raise malformed(f"the project has no {kind} {name}", Location(path), fix=fix)
-            declared[f"{kind} {name}"] = known[name]
-    listed = [each for texts in declared.values() if isinstance(texts, list) for each in texts]
-    requirements = tuple((each, _line_of(text, each)) for each in listed if isinstance(each, str))
-    sources = _table(_table(_table(table, "tool"), "uv"), "sources")
-    named = {str(canonicalize_name(name)): place for name, each in sources.items() if (place := _source(each))}
-    python = project.get("requires-python", "")
-    dynamic = project.get("dynamic", [])
-    if not isinstance(python, str) or not isinstance(dynamic, list):
+    for kind, named in ((_EXTRA, optional), (_GROUP, grouped)):
+        tables |= {(kind, str(canonicalize_name(name))): items for name, items in named.items()}
+    chosen = tuple((kind, name) for kind, names in ((_EXTRA, extras), (_GROUP, groups)) for name in _normalised(names))
+    for kind, name in chosen:
+        if (kind, name) not in tables:
+            raise malformed(f"the project has no {kind} {name}", Location(path), fix=_declared(tables, kind))
+    own, python, dynamic = project.get("name"), project.get("requires-python", ""), project.get("dynamic", [])
+    if (
+        not isinstance(python, str)
+        or not isinstance(dynamic, list)
+        or not all(isinstance(each, list) for each in tables.values())
+    ):
         raise malformed("the table `project` is malformed", Location(path))
-    is_dynamic = "project" not in table or "dependencies" in dynamic
-    own = _own_package(table, path, text, tuple(sorted(extras)))
-    return PyprojectFile(path, requirements, named, is_dynamic, python, _unchosen(optional, extras), own)
+    return PyprojectFile(
+        path,
+        text,
+        str(canonicalize_name(own)) if isinstance(own, str) else None,
+        tables,
+        chosen,
+        {str(canonicalize_name(package)): source for package, source in _table(uv, "sources").items()},
+        is_dynamic="project" not in table or "dependencies" in dynamic,
+        is_package=isinstance(own, str) and bool(uv.get("package", "build-system" in table)),  # as for uv
+        python=python,
+    )
 
 
-def _own_package(table: dict[str, Any], path: Path, text: str, extras: tuple[str, ...]) -> PackagePin | None:
-    """Return the project as a package of the image; None for one without a build system, as for uv."""
-    name = _table(table, "project").get("name")
-    is_package = _table(_table(table, "tool"), "uv").get("package", "build-system" in table)
-    if not (isinstance(name, str) and is_package):
-        return None
-    place = Location(path, _line_of(text, name))
-    return PackagePin(canonicalize_name(name), "", (place,), extras, directory=path.parent)
+def _declared(tables: Mapping[_TableName, Sequence[Any]], kind: str) -> str:
+    return f"it declares {', '.join(sorted(name for each, name in tables if each == kind)) or 'none'}"
+
+
+def _normalised(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names of extras or groups as PEP 685 and 735 compare them, each once."""
+    return tuple(dict.fromkeys(str(canonicalize_name(name)) for name in names))
 
 
 def _table(parent: dict[str, Any], name: str) -> dict[str, Any]:
@@ -330,15 +401,24 @@ def _table(parent: dict[str, Any], name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _source(source: Any) -> str | None:
-    """The place outside of an index that an entry of `tool.uv.sources` names; None for an index."""
+def _address(requirement: Requirement) -> dict[str, str]:
+    return {"url": requirement.url} if requirement.url else {}
+
+
+def _source(source: Any, target: MarkerTarget) -> tuple[str, str] | None:
+    """Return the address outside of an index that an entry of `tool.uv.sources` names for a target, and how an image
+    can have it; None for an index.
+    """
     for each in source if isinstance(source, list) else [source]:
-        if isinstance(each, dict):
-            for kind in ("git", "url", "path"):
-                if kind in each:
-                    return str(each[kind])
-            if each.get("workspace"):
-                return "the workspace"
+        marker = each.get("marker") if isinstance(each, dict) else None
+        if not isinstance(each, dict) or (isinstance(marker, str) and not target.holds(marker)):
+            continue
+        if each.get("workspace"):
+            return "the workspace", OWN_PACKAGE
+        for kind in ("git", "url", "path"):
+            if kind in each:
+                address = str(each[kind])
+                return address, OWN_PACKAGE if kind == "path" or address.startswith("file:") else COMMIT
     return None
 
 

@@ -27,8 +27,11 @@ class MarkerTarget:
     machine: str = "x86_64"  # platform_machine
 
     def holds(self, marker: str | None) -> bool | None:
-        """Return whether a PEP 508 marker holds; None where that is unknown."""
-        return True if marker is None else metadata.holds(marker, self.python, self.machine, "")
+        """Return whether a PEP 508 marker holds; None if that is unknown, or if it is malformed."""
+        try:
+            return True if marker is None else metadata.holds(marker, self.python, self.machine, "")
+        except (ValueError, RecursionError):
+            return None
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from imagegen.plan.projects.model import (
 _COMMENT = re.compile(r"(?:^|\s+)#.*$")
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
 _VCS = re.compile(r"(?:git|hg|svn|bzr)\+")
+_LOCAL = re.compile(r"((?:[^@]+@\s*)?file:(?://(?=/))?)?([^\[;#?]*)")  # "name[extra] @ file:" and a path, or the path
 _SCHEME = re.compile(r"(?:https?|file|ftp)://")
 _HASH_LENGTHS = {"sha256": 64, "sha384": 96, "sha512": 128}  # hex digits; those that pip accepts
 _DEEPEST = 20  # files that name one another
@@ -200,10 +201,13 @@ class RequirementsReader:
         )
 
     def _directory(self, text: str) -> Path | None:
-        """Return the directory that a path of the file being read leads to; None for another requirement."""
-        if not self._open or not is_path(text):
+        """Return the directory that a path or a file: address of the file being read leads to; None for another
+        requirement.
+        """
+        match = _LOCAL.match(text)
+        if not self._open or not match or not (match[1] or is_path(text)):
             return None
-        path = self._open[-1].parent / text.partition("[")[0].rstrip()
+        path = self._open[-1].parent / (unquote(match[2]) if match[1] else match[2]).rstrip()
         return path if path.is_dir() else None
 
     def _option(self, name: str, value: str, place: Location, *, constraints: bool, directory: Path | None) -> None:
@@ -301,10 +305,8 @@ class _Recovery:
 
     def _pin(self, line: Line, *, required: bool = True) -> PackagePin | None:
         text, place = line.text, line.place
-        if line.directory and (name := _project_name(line.directory / "pyproject.toml")):
-            extras = re.search(r"\[([^]]*)\]", text)
-            names = {canonicalize_name(each.strip()) for each in extras[1].split(",")} if extras else ()
-            return PackagePin(name, "", (place,), tuple(sorted(names)), directory=line.directory)
+        if line.directory and (name := project_name(line.directory)):
+            return self._own(line, name, required=required)
         if line.editable or _VCS.match(text) or _SCHEME.match(text) or is_path(text):
             return self._address(text, place, None, editable=line.editable)
         try:
@@ -322,6 +324,14 @@ class _Recovery:
         if requirement.url:
             return self._address(requirement.url, place, requirement, editable=False)
         return self._named(requirement, place)
+
+    def _own(self, line: Line, name: str, *, required: bool) -> PackagePin | None:
+        if not self.target.holds(line.text.partition(";")[2].strip() or None):
+            self.other_platforms += required
+            return None
+        extras = re.search(r"\[([^]]*)\]", line.text)
+        names = {canonicalize_name(each.strip()) for each in extras[1].split(",")} if extras else ()
+        return PackagePin(name, "", (line.place,), tuple(sorted(names)), directory=line.directory)
 
     def _named(self, requirement: Requirement, place: Location) -> PackagePin | None:
         specifier = ",".join(sorted(str(each) for each in requirement.specifier)).replace("===", "==")
@@ -362,11 +372,12 @@ def is_path(text: str) -> bool:
     return text.startswith((".", "/", "~")) or bool(re.match(r"[A-Za-z0-9_.-]+/", text)) or text.endswith(".whl")
 
 
-def _project_name(path: Path) -> str | None:
-    """Return the name of the package that a pyproject.toml declares; None where there is none.
+def project_name(directory: Path) -> str | None:
+    """Return the name of the package that the pyproject.toml of a directory declares; None where there is none.
 
     Raises ProjectFileError for a file that is no TOML.
     """
+    path = directory / "pyproject.toml"
     project = parse_toml(read_text(path), path).get("project") if path.is_file() else None
     name = project.get("name") if isinstance(project, dict) else None
     return canonicalize_name(name) if isinstance(name, str) and name else None
