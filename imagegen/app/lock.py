@@ -19,7 +19,7 @@ from imagegen.plan.lock.environments import CombinedLock, combine, locked_enviro
 from imagegen.plan.lock.model import Foundation, Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.projects.stack import read_stack
-from imagegen.plan.rules import facts_of_cell, facts_of_lock
+from imagegen.plan.rules import facts_of_lock
 from imagegen.wheels.resolve.candidates import LocalWheelSelector
 from imagegen.wheels.resolve.lock import lock_cell
 from imagegen.wheels.resolve.options import LockOptions
@@ -124,8 +124,10 @@ def _foundation_keys(found: Foundation) -> dict[str, object]:
 
 
 def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: LockOptions) -> Lock:
-    """Resolve the cell. Raises IncompatibleError where a rule rejects the cell or the result, and as `lock_cell`."""
-    session.require_compatible(cell, facts_of_cell(cell))
+    """Resolve the cell. Raises IncompatibleError if a rule rejects the cell or the result, and as `facts_of` of the
+    session and `lock_cell`.
+    """
+    session.require_compatible(cell, session.facts_of(cell))
     try:
         locked = lock_cell(
             cell,

@@ -198,10 +198,8 @@ class Session:
 
         What the packages require of each other is up to the program that wrote the file.
         """
-        from imagegen.plan.projects.stack import facts_of_stack  # late: few cells have such a file
-
         try:
-            facts = facts_of_stack(cell, self.project)
+            facts = self.facts_of(cell)
         except (LockError, ProjectFileError) as error:
             return compatibility.CellAnswer("unknown", error.summary)
         verdict = self.judge(facts, cell)
@@ -209,6 +207,17 @@ class Session:
         worst = [each for each in verdict.conflicts if each.severity == ("error" if refused else "suspicion")]
         reason = " ".join(rule.because for each in worst for rule in each.rules)
         return compatibility.CellAnswer("incompatible" if refused else "unknown" if worst else "compatible", reason)
+
+    def facts_of(self, cell: Cell) -> Facts:
+        """Return the facts of a cell before it is locked: of the lock file that it takes, else of its requirements.
+
+        Raises LockError, ProjectFileError.
+        """
+        if not cell.stack:
+            return compatibility.facts_of_cell(cell)
+        from imagegen.plan.projects.stack import facts_of_stack  # late: few cells have such a file
+
+        return facts_of_stack(cell, self.project)
 
     @cached_property
     def model_types(self) -> Models:

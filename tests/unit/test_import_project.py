@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
+from imagegen.app import lock
 from imagegen.app.import_project import Imported, Selection, find_file, import_project
 from imagegen.app.session import Session
-from imagegen.core.errors import ImagegenError, UsageError
+from imagegen.core.errors import ImagegenError, LockError, UsageError
 from imagegen.core.progress import Quiet
 from imagegen.plan.matrix.document import parse
 from imagegen.plan.projects import entry
+from imagegen.wheels.resolve.options import LockOptions
 
 pytestmark = pytest.mark.usefixtures("shared_results")
 REQUIREMENTS = """\
@@ -108,6 +111,36 @@ def test_extras_of_a_lock_file_are_compared_normalised(project: Path) -> None:
     imported = import_project(session_of(project), project / "uv.lock", "my-rl", Selection(("All",)))
     assert imported.cell.stack and imported.cell.stack.extras == ("all",)
     assert [pin.package for pin in imported.found.pins] == ["idna"]
+
+
+@pytest.mark.parametrize(
+    ("index", "version"),
+    [
+        ("https://download.pytorch.org/whl/cpu", "2.8.0+cpu"),
+        ("https://i.example.org/simple", "2.8.0+cpu"),  # a mirror
+        ("https://download.pytorch.org/whl/cu126", "2.8.0+cu126"),
+        (PYPI_SIMPLE_ENDPOINT.rstrip("/"), "2.8.0"),
+    ],
+)
+def test_import_and_lock_give_one_answer_about_a_lock_file(
+    project: Path, index: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "uv.lock").write_text(
+        'version = 1\nrequires-python = ">=3.11"\n'
+        '[[package]]\nname = "app"\nversion = "1"\nsource = { virtual = "." }\ndependencies = [{ name = "torch" }]\n'
+        f'[[package]]\nname = "torch"\nversion = "{version}"\nsource = {{ registry = "{index}" }}\n'
+    )
+    imported = import_project(session_of(project), project / "uv.lock", "my-rl", Selection())
+    assert imported.answer.answer == "compatible"
+
+    def resolve(*_: object) -> None:
+        raise LockError("it is resolved", code="lock-resolved")
+
+    monkeypatch.setattr(lock, "lock_cell", resolve)
+    session = session_of(project)
+    with pytest.raises(LockError) as raised:
+        lock.resolve_cell(session, session.matrix.select_one("my-rl"), None, LockOptions())
+    assert raised.value.code == "lock-resolved"
 
 
 def test_a_dockerfile_gives_config_and_files(project: Path, golden: Callable[[str, str], None]) -> None:
