@@ -103,7 +103,7 @@ def import_project(session: Session, source: Path, name: str | None, selection: 
         found = _with_project_itself(found, source.parent)
     found = found.with_names(lambda each: _relative(each, session.project, source))
     found = _with_copies(_with_own_packages(found, session.project), session.project)
-    found = _without_replaced_torch(session, found)
+    found = _without_missing_extras(session, _without_replaced_torch(session, found))
     stack = _stack(session, source, file) if isinstance(file, locks.UvLockFile | locks.PylockFile) else None
     label = _relative(source, session.project, source)
     return write_imported(session, image, found, python, label, Location(source), stack)
@@ -377,6 +377,34 @@ def _without_replaced_torch(session: Session, found: Recovered) -> Recovered:
     is_named_by_it = found.cuda is not None and found.cuda[1] in torch.places
     pins = tuple(pin for pin in found.pins if pin is not torch)
     return replace(found, pins=pins, cuda=None if is_named_by_it else found.cuda)
+
+
+def _without_missing_extras(session: Session, found: Recovered) -> Recovered:
+    """Return the packages without the extras that no admitted release has; each is an omission."""
+    pins, omissions = [], list(found.omissions)
+    for pin in found.pins:
+        missing = _missing_extras(session, pin)
+        pins.append(replace(pin, extras=tuple(extra for extra in pin.extras if extra not in missing)))
+        for extra in missing:
+            why = f"no release that {pin.specifier} admits has this extra: what it would bring is not installed"
+            what, fix = f"{pin.package}[{extra}]", f"require a release of {pin.package} that has it"
+            omissions.append(Omission(pin.places[0], what, why, fix, is_package=True))
+    return replace(found, pins=tuple(pins), omissions=tuple(omissions))
+
+
+def _missing_extras(session: Session, pin: PackagePin) -> list[str]:
+    """Return the extras of a pin that no harvested release has of those that the pin admits."""
+    known = session.metadata.of(pin.package) if pin.extras and pin.specifier and not pin.directory else None
+    if known is None:
+        return []
+    allowed = SpecifierSet(pin.specifier, prereleases=True)
+    admitted = [each for each in known.package.releases.values() if allowed.contains(Version(each.version).public)]
+    kept = known.package.extras  # of other extras nothing is known
+    return [
+        extra
+        for extra in pin.extras
+        if admitted and extra in kept and not any(extra in release.extras for release in admitted)
+    ]
 
 
 def _with_torch(session: Session, found: Recovered, platform: ImagePlatform) -> Recovered:

@@ -270,6 +270,35 @@ def test_a_lock_names_its_overrides(workspace: Workspace) -> None:
     assert contradictions(edited, workspace.cell) == ("override",)
 
 
+def requiring(workspace: Workspace, package: str, *extras: str) -> None:
+    """Let the cell require extras of one of its packages, in line 7 of a file."""
+    requirements = (
+        replace(each, extras=extras) if each.component.package == package else each
+        for each in workspace.cell.requirements
+    )
+    places = {package: Location("matrices/own.yaml", 7)}
+    workspace.cell = replace(workspace.cell, requirements=tuple(requirements), extra_places=places)
+
+
+def test_an_extra_that_the_release_lacks_is_an_error(workspace: Workspace) -> None:
+    requiring(workspace, "peft", "gone")
+    with pytest.raises(LockError) as raised:
+        workspace.make()
+    assert raised.value.code == "lock-unknown-extra"
+    assert raised.value.where == Location("matrices/own.yaml", 7)
+
+
+def test_warnings_about_other_packages_are_reported(workspace: Workspace) -> None:
+    workspace.index.wheel("extra", "1.0")
+    workspace.index.wheel("peft", "1.0", "torch", "extra[gone]")
+    workspace.make()
+    assert [line for line in workspace.said if line.startswith("warning: uv: ")]
+    workspace.said.clear()
+    workspace.index.wheel("peft", "1.0", "torch", "extra")
+    workspace.make()
+    assert not [line for line in workspace.said if line.startswith("warning: uv: ")]
+
+
 def test_an_override_that_no_package_uses_is_an_error(workspace: Workspace) -> None:
     overridden(workspace, Override("gone", because="b"), Override("peft", "==1.0", because="b"))
     with pytest.raises(LockErrors) as raised:

@@ -66,6 +66,17 @@ def test_an_override_replaces_what_packages_require(settings: Settings, index: P
     }
 
 
+def test_extras_of_declared_metadata_are_taken_without_a_warning(settings: Settings, index: PackageIndex) -> None:
+    index.wheel("more", "1.0")
+    index.sdist("demo", "1.0", {})
+    declared = Component("demo", "demo", "", (), sdist=Sdist("1.0", ("more; extra == 'x'",), ()))
+    question = ResolveRequest(("demo[x,y]",), TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": index.site})
+    warnings: list[str] = []
+    found = resolve(replace(question, sdists=(declared,)), settings, warnings.append)
+    assert {each.name for each in found} == {"demo", "more"}
+    assert warnings == []
+
+
 CANARY = "open({canary!r}, 'w').write('ran')\n"
 BACKEND = CANARY + (
     "def build_wheel(*a): raise SystemExit(1)\n"

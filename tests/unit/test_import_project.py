@@ -94,6 +94,24 @@ def test_a_requirement_of_the_project_itself_is_its_directory(project: Path, fil
     assert imported.omissions == ()
 
 
+@pytest.mark.parametrize(
+    ("text", "extras", "lines"),
+    [
+        ("verl[cupy-cu130,vllm]==0.9.0", ("vllm",), [1]),
+        ("verl[cupy_cu130,vllm]==0.9.1", ("cupy-cu130", "vllm"), []),
+        ("verl[cupy-cu130]<0.9.1", (), [1]),
+        ("verl[cupy-cu130]>=0.9.0", ("cupy-cu130",), []),  # a release that is admitted has it
+        ("verl[unheard-of]==0.9.0", ("unheard-of",), []),  # whose requirements are not harvested
+    ],
+)
+def test_an_extra_that_no_admitted_release_has_is_named(
+    project: Path, text: str, extras: tuple[str, ...], lines: list[int]
+) -> None:
+    imported = run(project, text)
+    assert [each.place.line for each in imported.omissions] == lines
+    assert {each.component.package: each.extras for each in imported.cell.requirements}["verl"] == extras
+
+
 def test_a_directory_for_another_platform_is_left_out(project: Path) -> None:
     (project / "pyproject.toml").write_text(OWN_PROJECT)
     imported = run(project, "numpy\n. ; sys_platform == 'win32'\n")

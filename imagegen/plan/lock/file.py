@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagegen.core import data
-from imagegen.core.errors import MOST, ErrorGroup, ErrorList, Location, LockError
+from imagegen.core.errors import MOST, ErrorGroup, ErrorList, ImagegenError, Location, LockError
 from imagegen.core.oci import canonical_json, digest_of
 from imagegen.core.types import explain_mismatch
 from imagegen.plan.lock.environments import (
@@ -44,6 +44,14 @@ _LONGEST_LINE = 1 << 13  # a key of a million parts would take tomllib days
 
 class LockErrors(ErrorGroup, LockError):
     """All that is wrong with a lock file, at once."""
+
+
+def raise_all(errors: Sequence[ImagegenError]) -> None:
+    """Raise the error, or LockErrors with all of them, if there are any."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise LockErrors(errors)
 
 
 def read(path: Path, project: Path | None = None) -> Lock:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.text import redact
 from imagegen.plan.lock import indexes
-from imagegen.plan.lock.file import LockErrors
+from imagegen.plan.lock.file import raise_all
 from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import BUILT, GIT, LOCAL, LockedWheel
 from imagegen.plan.lock.recipes import Compiled, no_recipe, require_metadata
@@ -51,10 +52,7 @@ class Attempts:
             return None
 
     def require(self) -> None:
-        if len(self._errors) == 1:
-            raise self._errors[0]
-        if self._errors:
-            raise LockErrors(self._errors)
+        raise_all(self._errors)
 
 
 @dataclass(frozen=True)
@@ -296,10 +294,34 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+_NO_EXTRA = re.compile(r"The package `([^`=]+)(?:==([^`]+))?` does not have an extra named `([^`]+)`")  # of uv 0.13
+
+
+def report_warnings(cell: Cell, warnings: Iterable[str], progress: Progress) -> None:
+    """Report warnings of uv. Raises LockError for each extra that the cell requires and the release does not have."""
+    extras = {each.component.package: each.extras for each in cell.requirements}
+    errors: list[ImagegenError] = []
+    for warning in warnings:
+        match = _NO_EXTRA.match(warning)
+        if match and match[3] in extras.get(match[1], ()):
+            errors.append(
+                LockError(
+                    f'{match[1]} {match[2] or ""} has no extra "{match[3]}"',
+                    code="lock-unknown-extra",
+                    where=cell.extra_places.get(match[1]),
+                    why="the packages that it would bring are not in the image",
+                    fix=f"remove it from `extras`, or require a release of {match[1]} that has it",
+                )
+            )
+        else:
+            progress.say(f"warning: uv: {warning}")
+    raise_all(errors)
+
+
 def require_used(cell: Cell, found: Iterable[Pinned]) -> None:
     """Raise LockError for each override of a package that no found package requires."""
     required = {each.name for each in found if each.via}
-    unused = [
+    unused: list[ImagegenError] = [
         LockError(
             f'"{each.package}" overrides nothing',
             code="lock-unused-override",
@@ -310,7 +332,4 @@ def require_used(cell: Cell, found: Iterable[Pinned]) -> None:
         for each in cell.overrides
         if each.package not in required
     ]
-    if len(unused) > 1:
-        raise LockErrors(unused)
-    if unused:
-        raise unused[0]
+    raise_all(unused)

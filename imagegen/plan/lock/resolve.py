@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,7 @@ _INDEX_FAILED = re.compile(r"Failed to fetch|Request failed after|`?Content-Type
 _OMITTED = re.compile(
     r"No solution found when resolving dependencies:?|\s+Consider\s+using\s+`exclude-newer-package`[^.]*\."
 )
+_WARNING = "warning: "
 _EXPLANATION = 24  # lines of uv's own words that are passed on
 _KEPT_ENV = re.compile(
     r"HOME|PATH|TMPDIR|NETRC|USER|XDG_CONFIG_HOME|SSL_CERT_FILE|SSL_CERT_DIR|SSL_CLIENT_CERT|(?i:(https?|all|no)_proxy)"
@@ -138,8 +139,10 @@ class Pinned:
     sdist: Remote | None
 
 
-def resolve(question: ResolveRequest, settings: Settings) -> tuple[Pinned, ...]:
-    """Return the releases that satisfy the question, sorted by name.
+def resolve(
+    question: ResolveRequest, settings: Settings, warn: Callable[[str], None] = lambda _: None
+) -> tuple[Pinned, ...]:
+    """Return the releases that satisfy the question, sorted by name. `warn` is called with each warning of uv.
 
     Raises LockError with uv's explanation, shortened, and FetchError with the index's address if an index fails.
     """
@@ -150,11 +153,15 @@ def resolve(question: ResolveRequest, settings: Settings) -> tuple[Pinned, ...]:
         _furnish(work_dir, question)
         pins = work_dir / "pins.txt"
         pins.write_text("".join(f"{package}=={version}\n" for package, version in (question.preferences or {}).items()))
-        shared = ["--constraints", "constraints.txt", "--overrides", "overrides.txt"]
+        shared = ["--constraints", "constraints.txt"] if question.constraints else []
+        shared += ["--overrides", "overrides.txt"] if question.overrides or question.omitted else []
         shared += ["--python-platform", question.target.uv_platform]
         shared += ["--python-version", question.target.python, "--exclude-newer", question.as_of]
         shared += [f"--exclude-newer-package={name}=false" for name in question.undated]
-        _uv(work_dir, settings, question, [*shared, "--annotation-style", "line", "--output-file", pins.name])
+        output = _uv(work_dir, settings, question, [*shared, "--annotation-style", "line", "--output-file", pins.name])
+        for line in output.splitlines():
+            if line.startswith(_WARNING):
+                warn(line.removeprefix(_WARNING))
         via = dict(_annotated(pins.read_text()))
         files = [*shared, "--constraints", pins.name, "--format", "pylock.toml", "--output-file", "pylock.toml"]
         _uv(work_dir, settings, question, files)
@@ -195,6 +202,8 @@ def _furnish(work_dir: Path, question: ResolveRequest) -> None:
     lines = _placeholders(work_dir, question.omitted) if question.omitted else []
     if "pypi" in question.sites:
         lines += ["[[index]]", f"url = {json.dumps(question.sites['pypi'].url)}", "default = true"]
+    requested = map(Requirement, question.requirements)
+    extras = {canonicalize_name(each.name): each.extras for each in requested}
     for component in question.sdists:
         if component.sdist:
             lines += [
@@ -203,6 +212,8 @@ def _furnish(work_dir: Path, question: ResolveRequest) -> None:
                 f'version = "{component.sdist.version}"',
             ]
             lines += [f"requires-dist = {json.dumps(list(component.sdist.requires))}"]
+            # Declared metadata does not list the extras of the package, so uv warns of none of them.
+            lines += [f"provides-extra = {json.dumps(sorted(extras.get(component.package, ())))}"]
     (work_dir / "uv.toml").write_text("\n".join(lines) + "\n")
     guarded = shlex.join([sys.executable, "-I", uv_interpreter.__file__])
     (work_dir / "python").write_text(f'#!/bin/sh\nexec {guarded} "$0" "$@"\n')
@@ -234,8 +245,9 @@ def _check(text: str) -> None:
     raise LockError(f"{text!r} cannot be resolved", code="lock-unresolvable", why=why)
 
 
-def _uv(work_dir: Path, settings: Settings, question: ResolveRequest, arguments: Sequence[str]) -> None:
-    command = [uv.find_uv_bin(), "pip", "compile", "pyproject.toml", "--config-file", "uv.toml", "--quiet"]
+def _uv(work_dir: Path, settings: Settings, question: ResolveRequest, arguments: Sequence[str]) -> str:
+    """Run `uv pip compile` and return what it reports, without credentials. Raises LockError, FetchError."""
+    command = [uv.find_uv_bin(), "pip", "compile", "pyproject.toml", "--config-file", "uv.toml"]
     command += ["--python", str(work_dir / "python"), "--no-build-isolation", "--no-header", "--color", "never"]
     env = {name: value for name, value in settings.env.items() if _KEPT_ENV.fullmatch(name)}
     env |= {"UV_CACHE_DIR": str(_home(settings) / "cache"), "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
@@ -263,6 +275,7 @@ def _uv(work_dir: Path, settings: Settings, question: ResolveRequest, arguments:
         ) from error
     if done.returncode:
         raise _explained(done.stderr, question)
+    return redact(done.stderr)
 
 
 def _explained(stderr: str, question: ResolveRequest) -> LockError | FetchError:
@@ -279,7 +292,7 @@ def _explained(stderr: str, question: ResolveRequest) -> LockError | FetchError:
         )
     if undated := packages_without_upload_time(text):
         return _no_upload_time(undated, question)
-    lines = [line.rstrip() for line in _OMITTED.sub("", text).splitlines() if not line.startswith("warning:")]
+    lines = [line.rstrip() for line in _OMITTED.sub("", text).splitlines() if not line.startswith(_WARNING)]
     lines = [line for line in (re.sub(r"^(error:)?(\s*cause:)?\s*", "", line) for line in lines) if line]
     if len(lines) > _EXPLANATION:
         lines = [*lines[:_EXPLANATION], f"… ({len(lines) - _EXPLANATION} more lines)"]

@@ -442,6 +442,9 @@ class _Completion:
             patches=tuple(self._patches(made, definitions(placed, axes, "patches"))),
             ldconfig=tuple(itertools.starmap(LibraryDirectory, sorted(made.ldconfig.items()))),
             ldconfig_places={path: each.where for path, each in definitions(placed, axes, "ldconfig").items()},
+            extra_places={
+                self.components[name].package: named[name].where for name, use in made.components.items() if use.extras
+            },
             override_places={name: each.where for name, each in definitions(placed, axes, "overrides").items()},
             accepts=dict(sorted(made.accepts.items())),
             extends=entry.extends,

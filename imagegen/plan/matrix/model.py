@@ -500,6 +500,7 @@ class Cell:
     patches: tuple[PatchSource, ...] = ()  # sorted by path, and applied in this order
     ldconfig: tuple[LibraryDirectory, ...] = ()  # sorted by path, and searched in this order
     ldconfig_places: Mapping[str, Location] = field(default_factory=dict)  # path -> its entry in the matrix
+    extra_places: Mapping[str, Location] = field(default_factory=dict)  # package with extras -> its component
     override_places: Mapping[str, Location] = field(default_factory=dict)  # package -> its override in the matrix
     accepts: Mapping[str, str] = field(default_factory=dict)  # id of a rule that only warns here -> why
     flagship: bool = False  # whether its image is proposed among images that fit equally well

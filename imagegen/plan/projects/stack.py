@@ -20,7 +20,7 @@ from imagegen.core.errors import FetchError, ImagegenError, Location, LockError
 from imagegen.core.net import Client, MissingFiles
 from imagegen.core.text import redact
 from imagegen.plan.lock import indexes, uv_lock
-from imagegen.plan.lock.file import LockErrors
+from imagegen.plan.lock.file import raise_all
 from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import URL, Lock, LockedBuild, LockedFile, LockedWheel
 from imagegen.plan.lock.recipes import no_wheel, pyproject
@@ -179,7 +179,7 @@ class ProjectStack:
             error = no_wheel(found[each.name], target, cell)
             error.where = each.place
             errors.append(error)
-        _raise_all(errors)
+        raise_all(errors)
 
     @staticmethod
     def _route(package: StackPackage, context: Context) -> str:
@@ -418,10 +418,3 @@ def _is_locked(package: StackPackage, locked: LockedWheel | LockedBuild | None, 
     remote = target.best((file.filename, file) for file in package.wheels) or package.sdist
     file = source.file if source else locked.fetched
     return remote is not None and file.sha256 == remote.sha256
-
-
-def _raise_all(errors: list[ImagegenError]) -> None:
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        raise LockErrors(errors)

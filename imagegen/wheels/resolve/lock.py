@@ -49,6 +49,7 @@ from imagegen.plan.lock.resolution_inputs import (
     gather,
     page_of_wheels,
     pep508,
+    report_warnings,
     require_used,
 )
 from imagegen.plan.lock.resolve import UPLOADS, Pinned, Remote, ResolveRequest, resolve
@@ -227,9 +228,15 @@ class Resolver:
             preferences=kept,
         )
         with timed(self.context.progress, f"resolving {self.cell.id} as of {self.as_of}"):
-            found = resolve(question, self.context.settings)
+            found = self._resolve(question)
         require_used(self.cell, found)
         return tuple(each for each in found if each.name not in question.omitted)
+
+    def _resolve(self, question: ResolveRequest) -> tuple[Pinned, ...]:
+        warnings: list[str] = []
+        found = resolve(question, self.context.settings, warnings.append)
+        report_warnings(self.cell, warnings, self.context.progress)
+        return found
 
     def _asked(self, requirement: Requirement) -> str:
         package = requirement.component.package
@@ -275,7 +282,7 @@ class Resolver:
         """The wheel of the uv that resolves here. Its age is no matter of the stack's as-of time."""
         now = rfc3339(datetime.now(UTC))
         question = ResolveRequest((f"uv=={UV_VERSION}",), self.target, now, {}, default_site(self.context.settings))
-        (wheel,) = self._files(resolve(question, self.context.settings), {}, {})
+        (wheel,) = self._files(self._resolve(question), {}, {})
         return wheel
 
     def _files(
@@ -338,7 +345,7 @@ class Resolver:
         if not pins:
             return ()
         question = ResolveRequest(pins, self.target, self.as_of, routes={}, sites=default_site(self.context.settings))
-        return self._files(resolve(question, self.context.settings), {}, {})
+        return self._files(self._resolve(question), {}, {})
 
     def _built(self, locked: LockedWheel, source: LockedSdist, own: Sequence[RequiredFile]) -> LockedWheel:
         """`locked` with the wheel of `source`; `own` and what its backend needs are fetched first."""
