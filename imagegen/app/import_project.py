@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from imagegen.app.entries import entry_path, trial, write_entry
 from imagegen.app.session import Session
 from imagegen.core import types as t
+from imagegen.core.data import project_of
 from imagegen.core.errors import Location, MatrixErrors, OptionConflictError, ProjectFileError, UsageError
 from imagegen.core.text import redact
 from imagegen.core.types import parse_requirement
@@ -95,12 +96,13 @@ def import_project(session: Session, source: Path, name: str | None, selection: 
 
     Without a name, the image has that of the file's directory. Raises ProjectFileError, LockError, UsageError.
     """
-    file = _read(session, source, selection)
+    project = project_of(source, session.project)
+    file = _read(session, source, project, selection)
     image = name or _directory_name(source)
-    python = choose_python(session, _asked_python(source, file), Location(source))
+    python = choose_python(session, _asked_python(source, project, file), Location(source))
     found = file.recover(MarkerTarget(_versions(session).get(python.value, python.value)))
     if isinstance(file, requirements.RequirementsFile | conda.CondaFile):
-        found = _with_project_itself(found, source.parent)
+        found = _with_project_itself(found, source.parent, project)
     found = found.with_names(lambda each: _relative(each, session.project, source))
     found = _with_copies(_with_own_packages(found, session.project), session.project)
     found = _without_missing_extras(session, _without_replaced_torch(session, found))
@@ -181,23 +183,23 @@ def find_file(directory: Path) -> tuple[Path, tuple[str, ...]]:
     return directory / there[0], tuple(name for name in there if name != there[0])
 
 
-def _read(session: Session, source: Path, selection: Selection) -> DeclaringFile:
+def _read(session: Session, source: Path, project: Path, selection: Selection) -> DeclaringFile:
     extras, groups = selection.extras, selection.groups
     is_dockerfile = source.name.startswith("Dockerfile") or source.suffix.lower() == ".dockerfile"
     has_extras = source.name in ("uv.lock", "pyproject.toml") or is_valid_pylock_path(source)
     selection.require(source.name, extras=has_extras, stages=is_dockerfile)
     if source.name == "uv.lock":
-        return locks.read_uv_lock(source, extras, groups)
+        return locks.read_uv_lock(source, extras, groups, project)
     if is_valid_pylock_path(source):
-        return locks.read_pylock(source, extras, groups)
+        return locks.read_pylock(source, extras, groups, project)
     if source.name == "pyproject.toml":
-        return locks.read_pyproject(source, extras, groups)
+        return locks.read_pyproject(source, extras, groups, project)
     if is_dockerfile:
-        return dockerfile.read(source, _ngc_images(session), selection.stage)
+        return dockerfile.read(source, _ngc_images(session), selection.stage, project)
     if source.suffix in (".yml", ".yaml"):
-        return conda.read(source)
+        return conda.read(source, project)
     if source.suffix in (".txt", ".in"):
-        return requirements.read(source)
+        return requirements.read(source, project)
     raise UsageError(
         f"{source} is not a file that can be imported", code="usage-unknown-file", fix=f"known are {_KINDS}"
     )
@@ -217,9 +219,9 @@ def _relative(file: Path, project: Path, source: Path) -> str:
     return os.path.relpath(whole, root if inside else os.path.realpath(source.parent))
 
 
-def _with_project_itself(found: Recovered, directory: Path) -> Recovered:
+def _with_project_itself(found: Recovered, directory: Path, project: Path) -> Recovered:
     """Return the packages with the directory at the requirement of the project itself: an index has another's."""
-    name = requirements.project_name(directory)
+    name = requirements.project_name(directory, project)
     pins = (replace(pin, directory=directory) if pin.package == name else pin for pin in found.pins)
     return replace(found, pins=tuple(pins))
 
@@ -306,17 +308,19 @@ def _own_python(session: Session) -> str:
     return next(each.python for each in interpreters if BASE_SYSTEM in each.systems)
 
 
-def _asked_python(source: Path, file: DeclaringFile) -> list[tuple[str, str]]:
+def _asked_python(source: Path, project: Path, file: DeclaringFile) -> list[tuple[str, str]]:
     """Return the specifiers of Python of the file, .python-version and pyproject.toml beside it, with their sources."""
     asked = [(file.python, source.name)]
     if (pin := source.parent / ".python-version").is_file():
-        text = next((line.strip() for line in read_text(pin).splitlines() if line.strip()[:1] not in ("", "#")), "")
+        lines = (line.strip() for line in read_text(pin, project).splitlines())
+        text = next((line for line in lines if line[:1] not in ("", "#")), "")
         version = re.fullmatch(r"(?:cpython-?|python-?)?(\d+\.\d+)(?:\.\d+)?", text)
         if not version:
             raise malformed(f"{text!r} is no version of Python", Location(pin, 1), fix="as in 3.12")
         asked.append((f"=={version[1]}.*", pin.name))
-    if source.name != "pyproject.toml" and not file.python and (project := source.parent / "pyproject.toml").is_file():
-        asked.append((locks.read_pyproject(project).python, project.name))
+    pyproject = source.parent / "pyproject.toml"
+    if source.name != pyproject.name and not file.python and pyproject.is_file():
+        asked.append((locks.read_pyproject(pyproject, project=project).python, pyproject.name))
     for text, name in asked:
         try:
             SpecifierSet(text)

@@ -72,7 +72,7 @@ def _lock_environments(session: Session, cell: Cell, options: LockOptions, *, re
     if record:
         locked = _recorded(session, cell, locked)
     path = session.project / "locks" / f"{cell.id}.toml"
-    changed = previous is None or lock.dumps(locked) != lock.read_text(session.lock_path(cell)) or not path.exists()
+    changed = previous is None or lock.dumps(locked) != session.lock_text(cell) or not path.exists()
     if changed:
         lock.write(locked, path)
         if locked.record is None and previous and previous.record:

@@ -248,11 +248,16 @@ class Session:
         """Return whether anything is at the path of the cell's lock."""
         return _there(self.lock_path(cell))
 
+    def lock_text(self, cell: Cell) -> str:
+        """Return the text of the cell's lock. Raises LockError where it cannot be read."""
+        path = self.lock_path(cell)
+        return lock.read_text(path, data.project_directory(path.parent))
+
     def find_lock(self, cell: Cell) -> Lock | None:
         path = self.lock_path(cell)
         if not self.has_lock(cell):
             return None
-        text = lock.read_text(path, data.project_directory(path.parent))
+        text = self.lock_text(cell)
         digest = compiled.digest_of(text)
         read, known = self._read.get(cell.id, (None, None))
         if read and known == digest and not cell.environments:

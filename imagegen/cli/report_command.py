@@ -120,7 +120,7 @@ def _sheet(app: App, cell: Cell, locked: Lock, licences: Mapping[str, Licence]) 
 
 def _downloads(app: App, cell: Cell, locked: Lock, licences: Mapping[str, Licence]) -> dict[str, tuple[str, bytes]]:
     """Return what the page of a cell lets readers save: title -> file name, content. Nothing is fetched for it."""
-    found = {"lock": (f"{cell.id}.toml", lock.read_text(app.lock_path(cell)).encode())}
+    found = {"lock": (f"{cell.id}.toml", app.lock_text(cell).encode())}
     if digest := expected_digest(locked, app.store, "zstd"):
         document = sbom(locked, digest, with_system(locked, licences, app.store))
         found["SBOM (CycloneDX)"] = (f"{cell.id}.cdx.json", document)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-OUTSIDE = "a symbolic link leads out of the project"  # why a file is refused
+OUTSIDE = "it is outside of the project"  # why a file is refused; a symbolic link may lead there
 _LONGEST = 16 << 20  # bytes; the longest lock has some hundred kB
 MAX_SOURCE_FILE = 1 << 20  # bytes of a file that users edit; the longest shipped one has 11 kB
 
@@ -35,9 +35,31 @@ def project_directory(directory: Path) -> Path | None:
     return None if directory == shipped(directory.name) else directory.parent
 
 
+def project_of(file: Path, directory: Path) -> Path:
+    """Return the directory whose files `file` may refer to.
+
+    It is the top of the git checkout that has the file, else `directory` if that has it, else the file's own
+    directory. Links are not followed: a checkout's link to another directory does not make that one a project. Neither
+    is the home directory a project; many users keep its configuration files in git.
+    """
+    path, home = Path(os.path.abspath(file)), Path(os.path.expanduser("~"))
+    for top in path.parents:
+        if top == home:
+            break
+        if os.path.lexists(top / ".git"):
+            return top
+    return directory if path.is_relative_to(os.path.abspath(directory)) else path.parent
+
+
+def is_within(path: Path, project: Path) -> bool:
+    """Return whether a path stays in the project, also by links. A `.git` does not, because it can hold credentials."""
+    target, root = Path(os.path.realpath(path)), os.path.realpath(project)
+    return target.is_relative_to(root) and ".git" not in target.relative_to(root).parts
+
+
 def require_within(path: Path, project: Path) -> None:
-    """Raise OSError where symbolic links lead out of the project: its author may not name files of this machine."""
-    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(project)):
+    """Raise OSError for a path that leads out of the project: its author may not name files of this machine."""
+    if not is_within(path, project):
         raise OSError(errno.EXDEV, OUTSIDE, str(path))
 
 
@@ -47,11 +69,11 @@ def read(path: Path, project: Path | None = None, longest: int = _LONGEST) -> by
     Raises OSError, also for what is no regular file (it might never end), has more than `longest` bytes, or lies
     outside of its `project`.
     """
+    if project:
+        require_within(path, project)
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        if project:
-            require_within(path, project)
         content = file.read(longest + 1)
     if content is None:  # a file of the kernel's that has nothing to say now
         raise OSError(errno.EAGAIN, "it has no contents to be read now", str(path))

@@ -108,3 +108,17 @@ def test_another_shape_is_described(tmp_path: Path, text: str, said: str) -> Non
 def test_an_address_with_a_password_is_no_source(tmp_path: Path) -> None:
     with pytest.raises(MatrixErrors, match="source: must match"):
         load(write(tmp_path, "publish:\n  source: https://me:secret@github.com/acme/images\n"))
+
+
+@pytest.mark.parametrize("path", ["/etc/hostname", "../key.pub", "linked.pub", "linked/key.pub"])
+@pytest.mark.parametrize("entry", ["keys: {k: %s}", "identities: {i: {issuer: a, subject: b, trust_root: %s}}"])
+def test_a_file_outside_of_the_project_is_refused(path: str, entry: str, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (tmp_path / "key.pub").write_text("secret")
+    (project / "linked.pub").symlink_to(tmp_path / "key.pub")
+    (project / "linked").symlink_to(tmp_path)
+    write(project, f"publish:\n  {entry % path}\n")
+    with pytest.raises(MatrixError) as caught:
+        load(project)
+    assert (caught.value.code, str(caught.value.where).split(":")[1]) == ("matrix-unreadable", "2")

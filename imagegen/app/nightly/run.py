@@ -247,7 +247,7 @@ def propose_joined(session: Session, as_of: str, before: Lock | None, cell: Cell
     found = session.find_lock(cell)
     if isinstance(found, CombinedLock) and not found.moved:
         return Proposal(cell, as_of, found, found)
-    file = lock.loads_combined(lock.read_text(session.lock_path(cell)), session.lock_path(cell)) if found else None
+    file = lock.loads_combined(session.lock_text(cell), session.lock_path(cell)) if found else None
     return Proposal(cell, as_of, before or found, join_locks(session, cell, locks), file=file)
 
 

@@ -40,8 +40,8 @@ class CondaFile:
     """The packages of an environment by their place, and the part for pip."""
 
     path: Path
+    pip: requirements.RequirementsFile
     specs: list[tuple[str, str, Location]] = field(default_factory=list)  # name, version, place
-    pip: requirements.RequirementsFile = field(default_factory=requirements.RequirementsFile)
     python: str = ""
 
     def recover(self, target: MarkerTarget) -> Recovered:
@@ -74,14 +74,17 @@ class CondaFile:
         )
 
 
-def read(path: Path) -> CondaFile:
-    """Read an environment.yml. Raises ProjectFileError."""
-    return parse(read_text(path), path)
+def read(path: Path, project: Path) -> CondaFile:
+    """Read an environment.yml of a project. Raises ProjectFileError."""
+    return parse(read_text(path, project), path, project)
 
 
-def parse(text: str, path: Path) -> CondaFile:
-    """Return the contents of a file; `path` names it. Raises ProjectFileError."""
-    found = CondaFile(path)
+def parse(text: str, path: Path, project: Path | None = None) -> CondaFile:
+    """Return the contents of a file of a project (default: its directory); `path` names it.
+
+    Raises ProjectFileError.
+    """
+    found = CondaFile(path, requirements.RequirementsFile(project or path.parent))
     errors: ErrorList[ProjectFileError] = ErrorList()
     pip: list[tuple[int, str]] = []
     for node in _dependencies(text, path):
@@ -97,7 +100,7 @@ def parse(text: str, path: Path) -> CondaFile:
         else:
             errors.append(malformed("a dependency is neither a package nor the part `pip`", _place(path, node)))
     raise_all(errors)
-    found.pip = requirements.parse(_as_file(pip), path)
+    found.pip = requirements.parse(_as_file(pip), path, project)
     return found
 
 

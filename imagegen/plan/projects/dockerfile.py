@@ -68,6 +68,7 @@ class Dockerfile:
     path: Path
     instructions: tuple[Instruction, ...]
     images: Mapping[str, KnownImage]  # published ones, by name and tag, besides those that their names describe
+    project: Path  # no file outside of it is read
     stage: str = ""
     python: str = ""
 
@@ -76,7 +77,7 @@ class Dockerfile:
 
         Raises ProjectFileError, UsageError for a stage that the file does not have.
         """
-        recovery = _DockerfileRecovery(self.path, target, self.images)
+        recovery = _DockerfileRecovery(self.path, target, self.images, self.project)
         stages = self._stages()
         position = _position(stages, self.stage) if self.stage else len(stages) - 1
         found = recovery.run(_chain(stages, position), self._globals())
@@ -113,12 +114,14 @@ class Dockerfile:
         return stages
 
 
-def read(path: Path, images: Mapping[str, KnownImage], stage: str = "") -> Dockerfile:
-    """Read a Dockerfile; `images` are published ones whose names do not say what they hold, by name and tag.
+def read(path: Path, images: Mapping[str, KnownImage], stage: str = "", project: Path | None = None) -> Dockerfile:
+    """Read a Dockerfile of a project (default: its directory).
 
-    `stage` is as in Dockerfile. Raises ProjectFileError, with the line of what cannot be read.
+    `images` are published ones whose names do not say what they hold, by name and tag. `stage` is as in Dockerfile.
+    Raises ProjectFileError, with the line of what cannot be read.
     """
-    return Dockerfile(path, tuple(parse(read_text(path), path)), images, stage)
+    project = project or path.parent
+    return Dockerfile(path, tuple(parse(read_text(path, project), path)), images, project, stage)
 
 
 def _label(stages: list[BuildStage], position: int) -> str:
@@ -185,6 +188,7 @@ class _DockerfileRecovery:
     path: Path
     target: MarkerTarget
     images: Mapping[str, KnownImage]
+    project: Path
     variables: dict[str, str] = field(default_factory=dict)
     env: dict[str, tuple[str, Location]] = field(default_factory=dict)
     debian: dict[str, Location] = field(default_factory=dict)
@@ -193,8 +197,8 @@ class _DockerfileRecovery:
     cuda: tuple[str, Location] | None = None
 
     def __post_init__(self) -> None:
-        self.reader = requirements.RequirementsReader(requirements.RequirementsFile())
-        self.config = ConfigReader(self.path)
+        self.reader = requirements.RequirementsReader(requirements.RequirementsFile(self.project))
+        self.config = ConfigReader(self.path, self.project)
 
     def run(self, chain: list[BuildStage], outer: Mapping[str, str]) -> Recovered:
         base = self._base(chain[0])
@@ -399,7 +403,7 @@ class _DockerfileRecovery:
         if copied := self.config.source(name):
             self.reader.read(copied, constraints=option == "-c", place=place)
             return
-        for folder in (self.path.parent, self.path.parent.parent) if self.config.is_in_workdir else ():
+        for folder in self.config.contexts if self.config.is_in_workdir else ():
             if (folder / name).is_file() and not name.startswith("/"):
                 self.reader.read(folder / name, constraints=option == "-c", place=place)
                 return

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from imagegen.core import types as t
+from imagegen.core.data import is_within
 from imagegen.core.errors import Location
 from imagegen.core.text import redact
 from imagegen.plan.matrix.model import ConfigName
@@ -74,9 +75,9 @@ class LoaderReader:
             self._add(texts, place, what)
         return True
 
-    def copied(self, source: Path, place: Location) -> None:
+    def copied(self, source: Path, project: Path, place: Location) -> None:
         """Read a file of the project that is copied to where ldconfig reads it. Raises ProjectFileError."""
-        self._add(read_text(source).splitlines(), place, f"the copy of {source.name}")
+        self._add(read_text(source, project, place).splitlines(), place, f"the copy of {source.name}")
 
     def directories(self, files: Mapping[str, tuple[Path, Location]]) -> dict[str, Location]:
         """Return the directories with copied `files`, by path in the image; the others are added to the omissions."""
@@ -167,6 +168,7 @@ class ConfigReader:
     """A reader of a stage's instructions and of those of the stages that it begins with, in their order."""
 
     path: Path
+    project: Path
     base: BaseConfig = field(default_factory=BaseConfig)
     labels: dict[str, tuple[str, Location]] = field(default_factory=dict)
     ports: dict[str, Location] = field(default_factory=dict)
@@ -179,6 +181,12 @@ class ConfigReader:
     _directory: str = ""  # in which the next command of a RUN runs
     _stage: int = 0  # the line of its FROM
     _copied: dict[str, Path] = field(default_factory=dict)  # path in the image -> any file or directory of the context
+
+    @property
+    def contexts(self) -> list[Path]:
+        """Return the directories of the project that may be the build context."""
+        folders = (self.path.parent, self.path.parent.parent)
+        return [folder for folder in folders if is_within(folder, self.project)]
 
     def begin_stage(self, line: int, base: BaseConfig | None) -> None:
         """Begin the stage whose FROM has that line, with the base image of the first one."""
@@ -288,7 +296,8 @@ class ConfigReader:
             elif sources := self._sources(name):
                 found += sources
             else:
-                self._omit(each, f"{name} is neither beside the Dockerfile nor above it", "name it under `files`")
+                why = f"the project has no {name} in the Dockerfile's directory or the one above it"
+                self._omit(each, why, "name it under `files`")
         is_directory = is_directory or len(found) > 1 or target in {*system_directories(), *self._copied, self._workdir}
         for context, source in found:
             path = target if source.is_dir() or not is_directory else str(PurePosixPath(target, source.name))
@@ -298,7 +307,7 @@ class ConfigReader:
                 fix = "name them under `files`, and the project's own package as a component with `path:`"
                 self._omit(each, why, fix)
             elif is_configuration(path) and source.is_file():
-                self.loader.copied(source, Location(self.path, each.line))
+                self.loader.copied(source, self.project, Location(self.path, each.line))
             elif (refusal := self._refusal(t.TargetPath, path)) is not None:
                 self._omit(each, refusal, "name the files under `files`, with another path")
             else:
@@ -319,10 +328,10 @@ class ConfigReader:
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if ".." in parts:
             return []
-        for context in (self.path.parent, self.path.parent.parent):
+        for context in self.contexts:
             pattern = "/".join(parts)
             matches = sorted(context.glob(pattern)) if re.search(r"[*?\[]", pattern) else [context / pattern]
-            if found := [(context, each) for each in matches if each.exists()]:
+            if found := [(context, each) for each in matches if each.exists() and is_within(each, self.project)]:
                 return found
         return []
 

@@ -99,9 +99,14 @@ class UvLockFile:
         return tuple(Root(name, self.extras, self.groups) for name in names)
 
 
-def read_uv_lock(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> UvLockFile:
-    """Read a uv.lock. Raises ProjectFileError, and LockError for a format that is not known."""
-    text = read_text(path)
+def read_uv_lock(
+    path: Path, extras: Sequence[str] = (), groups: Sequence[str] = (), project: Path | None = None
+) -> UvLockFile:
+    """Read a uv.lock of a project (default: its directory).
+
+    Raises ProjectFileError, and LockError for a format that is not known.
+    """
+    text = read_text(path, project or path.parent)
     try:
         parsed = uv_lock.parse(text, str(path))
     except LockError as error:
@@ -202,9 +207,11 @@ class PylockFile:
             ) from error
 
 
-def read_pylock(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> PylockFile:
-    """Read a pylock.toml. Raises ProjectFileError."""
-    text = read_text(path)
+def read_pylock(
+    path: Path, extras: Sequence[str] = (), groups: Sequence[str] = (), project: Path | None = None
+) -> PylockFile:
+    """Read a pylock.toml of a project (default: its directory). Raises ProjectFileError."""
+    text = read_text(path, project or path.parent)
     try:
         parsed = Pylock.from_dict(parse_toml(text, path))
     except PylockUnsupportedVersionError as error:
@@ -351,23 +358,25 @@ class _PyprojectRecovery:
         return Location(self.file.path, _line_of(self.file.text, text))
 
 
-def read_pyproject(path: Path, extras: Sequence[str] = (), groups: Sequence[str] = ()) -> PyprojectFile:
-    """Read a pyproject.toml: the dependencies of the project and of its `extras` and `groups`.
+def read_pyproject(
+    path: Path, extras: Sequence[str] = (), groups: Sequence[str] = (), project: Path | None = None
+) -> PyprojectFile:
+    """Read a pyproject.toml of a project (default: its directory).
 
-    Raises ProjectFileError.
+    It gives the dependencies of the project and of its `extras` and `groups`. Raises ProjectFileError.
     """
-    text = read_text(path)
+    text = read_text(path, project or path.parent)
     table = parse_toml(text, path)
-    project, uv = _table(table, "project"), _table(_table(table, "tool"), "uv")
-    tables = {_DEPENDENCIES: project.get("dependencies", [])}
-    optional, grouped = _table(project, "optional-dependencies"), _table(table, "dependency-groups")
+    metadata, uv = _table(table, "project"), _table(_table(table, "tool"), "uv")
+    tables = {_DEPENDENCIES: metadata.get("dependencies", [])}
+    optional, grouped = _table(metadata, "optional-dependencies"), _table(table, "dependency-groups")
     for kind, named in ((_EXTRA, optional), (_GROUP, grouped)):
         tables |= {(kind, str(canonicalize_name(name))): items for name, items in named.items()}
     chosen = tuple((kind, name) for kind, names in ((_EXTRA, extras), (_GROUP, groups)) for name in _normalised(names))
     for kind, name in chosen:
         if (kind, name) not in tables:
             raise malformed(f"the project has no {kind} {name}", Location(path), fix=_declared(tables, kind))
-    own, python, dynamic = project.get("name"), project.get("requires-python", ""), project.get("dynamic", [])
+    own, python, dynamic = metadata.get("name"), metadata.get("requires-python", ""), metadata.get("dynamic", [])
     if (
         not isinstance(python, str)
         or not isinstance(dynamic, list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -132,18 +133,22 @@ class DeclaringFile(Protocol):
         ...
 
 
-def read_text(path: Path) -> str:
-    """Return the text of a file. Raises ProjectFileError for one that cannot be read or is not UTF-8."""
+def read_text(path: Path, project: Path, named_at: Location | None = None) -> str:
+    """Return the text of a file of a project. `named_at` is the line that names the file, if another file does.
+
+    Raises ProjectFileError for a file that is outside of the project, cannot be read or is not UTF-8.
+    """
+    where = named_at or Location(path)
+    what = f"{path} is named here and cannot be read" if named_at else "the file cannot be read"
     try:
-        return data.read(path).decode("utf-8-sig")
+        return data.read(path, project).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ProjectFileError(
-            "the file is not UTF-8", code="project-unreadable", where=Location(path), fix="save it as UTF-8"
+            what, code="project-unreadable", where=where, why="it is not UTF-8", fix="save it as UTF-8"
         ) from error
     except OSError as error:
-        raise ProjectFileError(
-            "the file cannot be read", code="project-unreadable", where=Location(path), why=error.strerror
-        ) from error
+        fix = "copy the file into the project" if error.errno == errno.EXDEV else None
+        raise ProjectFileError(what, code="project-unreadable", where=where, why=error.strerror, fix=fix) from error
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:

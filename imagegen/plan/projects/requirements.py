@@ -6,6 +6,7 @@ joined, an option may stand on a line of its own or behind a requirement, and fi
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion
 
+from imagegen.core.data import is_within
 from imagegen.core.errors import ErrorList, Location, ProjectFileError
 from imagegen.core.text import did_you_mean, redact
 from imagegen.core.types import parse_requirement, parse_specifier
@@ -74,8 +76,9 @@ class Line:
 
 @dataclass
 class RequirementsFile:
-    """A file with those that it names. `python` is "", as the format has no place for it."""
+    """A file of a project with those that it names. `python` is "", as the format has no place for it."""
 
+    project: Path  # no file outside of it is read
     lines: list[Line] = field(default_factory=list)
     constraints: list[Line] = field(default_factory=list)
     indexes: dict[str, Location] = field(default_factory=dict)  # address -> its place
@@ -90,17 +93,23 @@ class RequirementsFile:
         return _Recovery(self, target).run()
 
 
-def read(path: Path) -> RequirementsFile:
-    """Read a file and those that it names by -r and -c. Raises ProjectFileError."""
-    reader = RequirementsReader(RequirementsFile())
+def read(path: Path, project: Path | None = None) -> RequirementsFile:
+    """Read a file of a project (default: its directory) and those that it names by -r and -c.
+
+    Raises ProjectFileError.
+    """
+    reader = RequirementsReader(RequirementsFile(project or path.parent))
     reader.read(path, constraints=False)
     raise_all(reader.errors)
     return reader.found
 
 
-def parse(text: str, path: Path) -> RequirementsFile:
-    """Return the contents of a file; `path` names it, and files that it names are read. Raises ProjectFileError."""
-    reader = RequirementsReader(RequirementsFile())
+def parse(text: str, path: Path, project: Path | None = None) -> RequirementsFile:
+    """Return the contents of a file; `path` names it, and files that it names are read as `read` does.
+
+    Raises ProjectFileError.
+    """
+    reader = RequirementsReader(RequirementsFile(project or path.parent))
     reader.parse(text, path, constraints=False)
     raise_all(reader.errors)
     return reader.found
@@ -140,12 +149,9 @@ class RequirementsReader:
             self.errors.append(malformed("a file names itself, directly or through others", where, why))
             return
         try:
-            text = read_text(path)
+            text = read_text(path, self.found.project, place)
         except ProjectFileError as error:
-            what = f"{path} is named here and cannot be read" if place else error.what
-            self.errors.append(
-                ProjectFileError(what, code="project-unreadable", where=where, why=error.why or error.what)
-            )
+            self.errors.append(error)
             return
         self.parse(text, path, constraints=constraints)
 
@@ -208,7 +214,7 @@ class RequirementsReader:
         if not self._open or not match or not (match[1] or is_path(text)):
             return None
         path = self._open[-1].parent / (unquote(match[2]) if match[1] else match[2]).rstrip()
-        return path if path.is_dir() else None
+        return path if is_within(path, self.found.project) and path.is_dir() else None
 
     def _option(self, name: str, value: str, place: Location, *, constraints: bool, directory: Path | None) -> None:
         if name in _FILES.values():
@@ -305,7 +311,7 @@ class _Recovery:
 
     def _pin(self, line: Line, *, required: bool = True) -> PackagePin | None:
         text, place = line.text, line.place
-        if line.directory and (name := project_name(line.directory)):
+        if line.directory and (name := project_name(line.directory, self.file.project, place)):
             return self._own(line, name, required=required)
         if line.editable or _VCS.match(text) or _SCHEME.match(text) or is_path(text):
             return self._address(text, place, None, editable=line.editable)
@@ -372,13 +378,14 @@ def is_path(text: str) -> bool:
     return text.startswith((".", "/", "~")) or bool(re.match(r"[A-Za-z0-9_.-]+/", text)) or text.endswith(".whl")
 
 
-def project_name(directory: Path) -> str | None:
+def project_name(directory: Path, project_directory: Path, named_at: Location | None = None) -> str | None:
     """Return the name of the package that the pyproject.toml of a directory declares; None where there is none.
 
-    Raises ProjectFileError for a file that is no TOML.
+    Raises ProjectFileError for a file that cannot be read or is not TOML.
     """
     path = directory / "pyproject.toml"
-    project = parse_toml(read_text(path), path).get("project") if path.is_file() else None
+    is_there = os.path.lexists(path)
+    project = parse_toml(read_text(path, project_directory, named_at), path).get("project") if is_there else None
     name = project.get("name") if isinstance(project, dict) else None
     return canonicalize_name(name) if isinstance(name, str) and name else None
 

@@ -284,7 +284,7 @@ def _installed(cell: Cell, project: Path) -> list[StackPackage]:
 
 def locate_missing(error: MissingFiles, path: Path) -> None:
     """Set the place of an error to the line of the lock file `path` that has the first of the files, if any has one."""
-    lines = read_text(path).splitlines()
+    lines = read_text(path, path.parent).splitlines()
     hashes = [file.sha256 for file in error.files]
     line = next((number for number, text in enumerate(lines, 1) if any(each in text for each in hashes)), None)
     if line:
@@ -327,7 +327,7 @@ def read_stack(declared: StackFile, project: Path) -> ProjectStack:
             fix="name a file below the project's directory",
         ) from error
     read = read_uv_lock if declared.kind == "uv" else read_pylock
-    return ProjectStack(declared, read(path, declared.extras, declared.groups))
+    return ProjectStack(declared, read(path, declared.extras, declared.groups, project))
 
 
 def _of_uv(file: UvLockFile, components: Iterable[Root], target: WheelTarget) -> Iterator[StackPackage]:

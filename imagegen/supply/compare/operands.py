@@ -196,7 +196,7 @@ def _read(text: str, places: SideSources, platform: Platform | None) -> DiffOper
     if text.endswith(".toml") and Path(text).exists():
         whole = locks.read_text(Path(text))
         beside = [Path(text).with_name(f"{cell}.toml") for cell in named_cells(whole)]
-        others = {path.stem: locks.read_text(path) for path in beside if path.exists()}
+        others = {path.stem: locks.read_text(path, path.parent) for path in beside if path.exists()}
         return _lock(text, f"the lock in {text}", _joined(whole, text, others, places), places.store)
     if cell := places.cell(text):
         found, path = places.locked(cell)

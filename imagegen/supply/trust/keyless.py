@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import requests
 from pydantic import ValidationError
 
+from imagegen.core import data
 from imagegen.core.errors import FetchError, TrustError, UntrustedSignerError
 from imagegen.core.net.answer import DeniedError, reason_of
 from imagegen.core.net.client import Client
@@ -128,7 +129,7 @@ def trust_config(path: Path | None, *, offline: bool) -> Any:
                 "Sigstore's trust root cannot be had", code="trust-root-unavailable", why=reason_of(error), fix=fix
             ) from error
     try:
-        config = ClientTrustConfig.from_json(path.read_text(encoding="utf-8"))
+        config = ClientTrustConfig.from_json(data.read(path).decode())
         config.trusted_root.get_fulcio_certs()
     except OSError as error:
         raise TrustError(

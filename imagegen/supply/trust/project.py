@@ -57,7 +57,8 @@ class Project:
 def load(directory: Path) -> Project:
     """Read publish.yaml of a project; without the file, all fields are empty. Raises MatrixErrors with all faults.
 
-    Raises MatrixError for a publish.yml and a dangling link: ignoring them would disable verification.
+    Raises MatrixError for a publish.yml and a dangling link, because ignoring them would disable verification, and for
+    a file outside of the project.
     """
     path, misspelt = directory / FILE, directory / _MISSPELT
     if os.path.lexists(misspelt):
@@ -87,13 +88,22 @@ def load(directory: Path) -> Project:
         read = ProjectFile.model_validate(document.data)
     except ValidationError as invalid:
         raise MatrixErrors(explain(document, invalid.errors(include_url=False), ProjectFile)) from invalid
+
+    def file(path: str, *keys: str) -> Path:
+        if not data.is_within(directory / path, directory):
+            what, fix = f"{path} cannot be read", "copy the file into the project"
+            where = document.where(("publish", *keys))
+            raise MatrixError(what, code="matrix-unreadable", where=where, why=data.OUTSIDE, fix=fix)
+        return directory / path
+
     return Project(
         read.publish.to,
         read.publish.source,
-        tuple(Key(name, directory / file) for name, file in read.publish.keys.items()),
+        tuple(Key(name, file(path, "keys", name)) for name, path in read.publish.keys.items()),
         tuple(
-            Identity(name, each.issuer, each.subject, directory / each.trust_root if each.trust_root else None)
+            Identity(name, each.issuer, each.subject, root and file(root, "identities", name, "trust_root"))
             for name, each in read.publish.identities.items()
+            for root in [each.trust_root]
         ),
     )
 

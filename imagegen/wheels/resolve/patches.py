@@ -25,8 +25,7 @@ def read(cell: Cell, store: Store) -> dict[str, tuple[WheelPatch, ...]]:
     found: dict[str, tuple[WheelPatch, ...]] = {}
     for each in cell.patches:
         try:
-            data.require_within(each.file, each.top)
-            content = data.read(each.file)
+            content = data.read(each.file, each.top)
         except OSError as error:
             raise _refused(each, f"{each.file}: {error.strerror}") from error
         sha256 = store.write(content).removeprefix("sha256:")
