@@ -99,6 +99,19 @@ def write(path: Path, content: bytes | Iterable[bytes]) -> None:
         Path(name).unlink(missing_ok=True)
 
 
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """Return a JSON document, with json's `options`.
+
+    Raises ValueError, also for a document that is nested too deeply, and for an integer of more than 4,300 digits.
+    """
+    import json
+
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object, as json's `object_pairs_hook`. Raises ValueError for a name that it has twice."""
     table = dict(pairs)

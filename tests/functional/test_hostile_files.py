@@ -300,7 +300,7 @@ def test_the_command_line_refuses_an_edited_lock_and_lock_mends_it(tmp_path: Pat
         (r'sha256 = "[0-9a-f]{64}"', 'sha256 = "../../../etc/passwd"', "base.debs[1].sha256"),
         (r"size = \d+", "size = -5", "greater than or equal to 0"),
         (r"size = \d+", f"size = {'9' * 400}", "less than"),
-        (r"size = \d+", f"size = {'9' * 5000}", "digits"),
+        (r"size = \d+", f"size = {'9' * 5000}", "characters"),
         (r"size = \d+", "size = 1e3", "valid integer"),
         (r'kind = "debian"', 'kind = "alpine"', "'debian'"),
         (r'name = "adduser"', 'name = "adduser-"', "base.debs[1].name"),

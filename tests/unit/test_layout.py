@@ -20,6 +20,7 @@ ORDER = [
     "core.strict",
     "core.errors",
     "core.data",
+    "core.toml",
     "core.compiled",
     "core.config",
     "core.progress",

@@ -12,6 +12,7 @@ from packaging.markers import Marker
 
 from imagegen.core.errors import LockError
 from imagegen.plan.lock.uv_lock import DistributionFile, GitCommit, Root, UvPackage, UvSource, parse, select, sha256_of
+from tests.support.errors import raises
 
 HEAD = 'version = 1\nrevision = 3\nrequires-python = ">=3.10"\n'
 X86 = "platform_machine == 'x86_64'"
@@ -147,8 +148,11 @@ def test_a_file_without_sha256(written: str | None) -> None:
         "version = true\nrequires-python = ''",
         "version = 1",
         "version = 1\nrequires-python = 'x'",
-        "= 1",
         HEAD + package("Not_Normalised"),
+        HEAD + package("a\\n"),
+        HEAD + package("a", version="1.0\\n"),
+        HEAD + package("a", version="9" * 5000),
+        HEAD + package("a", version="one"),
         HEAD + package("a", ""),
         HEAD + package("a", 'url = "https://e.org", git = "https://e.org#' + "0" * 40 + '"'),
         HEAD + package("a", 'git = "https://e.org/a?rev=main"'),
@@ -159,6 +163,11 @@ def test_what_is_no_uv_lock(text: str) -> None:
     with pytest.raises(LockError) as caught:
         parse(text, "uv.lock")
     assert caught.value.where == "uv.lock"
+
+
+def test_text_that_is_not_toml_is_refused_with_its_line() -> None:
+    with raises("lock-uv-lock-malformed", where="uv.lock:2"):
+        parse("version = 1\n= 1", "uv.lock")
 
 
 @given(st.text() | st.sampled_from([SAMPLE[:cut] for cut in range(0, len(SAMPLE), 7)]))

@@ -39,9 +39,6 @@ _HASH = "_inputs_hash"  # attribute of a lock that is no field
 _RELOCK = "restore the file from version control, or delete it and run `imagegen lock`"
 
 
-_LONGEST_LINE = 1 << 13  # a key of a million parts would take tomllib days
-
-
 class LockErrors(ErrorGroup, LockError):
     """All that is wrong with a lock file, at once."""
 
@@ -84,16 +81,12 @@ def loads_combined(text: str, path: Path | str = "<lock>") -> CombinedFile:
 
 def _parsed(text: str, path: Path | str) -> dict[str, Any]:
     """Return the tables of a lock file of the format that this imagegen reads, less its version."""
-    import tomllib
+    from imagegen.core import toml
 
     try:
-        if max(map(len, text.splitlines()), default=0) > _LONGEST_LINE:
-            raise ValueError(f"a line is longer than {_LONGEST_LINE} characters")  # noqa: TRY301 - as what tomllib raises
-        table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, and numbers that are too long for int
-        line = re.search(r"line (\d+)", str(error))
-        at_end = len(text.splitlines()) if "end of document" in str(error) else None
-        where = Location(path, int(line[1]) if line else at_end)
+        table = toml.loads(text)
+    except toml.TomlError as error:
+        where = Location(path, error.line)
         raise LockError(
             "the lock is not TOML", code="lock-malformed", where=where, why=str(error), fix=_RELOCK
         ) from error

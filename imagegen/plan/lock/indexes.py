@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -20,6 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 from packaging.version import Version
 
 from imagegen.core.config import Settings, mirror_name
+from imagegen.core.data import parse_json
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import FetchError, LockError
 from imagegen.core.net.address import Page, file_path, is_file
@@ -214,7 +214,7 @@ def _links(page: Page, name: str) -> list[IndexLink]:
     # By content, not by its declared type: there are mirrors that serve HTML as JSON.
     try:
         if page.body.lstrip()[:1] == b"{":
-            data = json.loads(page.body)
+            data = parse_json(page.body)
             _check_count(len(data["files"]))
             data["files"] = [each for each in data["files"] if len(each["filename"]) <= _MAX_NAME]
             found = pypi_simple.ProjectPage.from_json_data(data, page.url)

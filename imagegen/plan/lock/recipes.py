@@ -8,7 +8,6 @@ from __future__ import annotations
 import posixpath
 import re
 import tarfile
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagegen.core import data, git
-from imagegen.core.errors import BuildError, LockError
+from imagegen.core import data, git, toml
+from imagegen.core.errors import BuildError, Location, LockError
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu, parse_requirement
 from imagegen.plan.lock.foundation import LockedBase, LockedDeb
@@ -47,12 +46,13 @@ def pyproject(store: Store, archive: git.PackedTree, folder: str, subdirectory: 
     """Return the pyproject.toml of a project in an archive, {} where it has none. Raises LockError."""
     path = posixpath.join(folder, subdirectory, "pyproject.toml")
     try:
-        return tomllib.loads(member(store, archive, path).decode())
+        return toml.loads(member(store, archive, path).decode(), data.MAX_SOURCE_FILE)
     except KeyError:
         return {}
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
+        where = Location(path, error.line) if isinstance(error, toml.TomlError) else path
         raise LockError(
-            "pyproject.toml is malformed", code="lock-pyproject-malformed", where=path, why=str(error)
+            "pyproject.toml is malformed", code="lock-pyproject-malformed", where=where, why=str(error)
         ) from error
 
 

@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import uv
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from imagegen.core import toml
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
 from imagegen.core.store.cache import Cache
@@ -165,7 +165,7 @@ def resolve(
         via = dict(_annotated(pins.read_text()))
         files = [*shared, "--constraints", pins.name, "--format", "pylock.toml", "--output-file", "pylock.toml"]
         _uv(work_dir, settings, question, files)
-        packages = tomllib.loads((work_dir / "pylock.toml").read_text()).get("packages", [])
+        packages = toml.loads((work_dir / "pylock.toml").read_text()).get("packages", [])
     found = tuple(sorted((_pinned(package, via) for package in packages), key=lambda pinned: pinned.name))
     if {pinned.name for pinned in found} != via.keys():
         odd = sorted({pinned.name for pinned in found} ^ via.keys())

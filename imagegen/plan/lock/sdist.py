@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import struct
-import tomllib
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
+from imagegen.core import toml
 from imagegen.core.errors import ReproducibilityError, SandboxError, WheelError
 from imagegen.core.git import LARGEST_POINTER, is_pointer
 from imagegen.core.oci import digest_of
@@ -87,7 +87,7 @@ def _build_once(version: str | None, sdist: LockedSdist, workshop: SdistBuilder)
     # At the top level: directories that bubblewrap makes for mounts cannot be entered by the sandbox's user.
     files = {f"/{file.filename}": file for file in (sdist.file, *(each.file for each in sdist.build_requires))}
     mounts = {inside: workshop.store.path(file.digest) for inside, file in files.items()}
-    mounts["/tomllib"] = Path(tomllib.__file__).parent
+    mounts["/tomllib"] = toml.TOMLLIB
     sandbox = Sandbox(workshop.rootfs(), read_only=mounts, memory=_MEMORY)
     env = {"SOURCE_DATE_EPOCH": str(EPOCH), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1"}
     if sdist.git and version:  # setuptools-scm and hatch-vcs ask git for the version, and the archive has no repository

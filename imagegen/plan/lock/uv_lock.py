@@ -10,7 +10,6 @@ from __future__ import annotations
 import configparser
 import posixpath
 import re
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,12 +17,12 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, unquote, urljoin, urlsplit
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from imagegen.core import git
+from imagegen.core import git, toml
+from imagegen.core import types as t
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, Location, LockError
 from imagegen.plan.lock import indexes
@@ -119,8 +118,8 @@ class DistributionFile(_Table):
 class UvPackage(_Table):
     """One distribution of the file, with its files and edges."""
 
-    name: str
-    version: str | None = None  # None: only the build backend of a member knows it
+    name: t.Distribution
+    version: t.PackageVersion | None = None  # None: only the build backend of a member knows it
     source: UvSource
     resolution_markers: tuple[str, ...] = ()  # of the forks that it belongs to; none: of all
     dependencies: tuple[Dependency, ...] = ()
@@ -177,7 +176,7 @@ class Selected:
 def parse(text: str, where: str) -> UvLock:
     """Return the file's contents; `where` names it in errors. Raises LockError."""
     try:
-        table = tomllib.loads(text)
+        table = toml.loads(text)
         if (found := table.get("version")) != VERSION or isinstance(found, bool):
             what = f"format {found!r} of uv.lock is unknown"
             raise LockError(
@@ -197,8 +196,9 @@ def parse(text: str, where: str) -> UvLock:
         raise LockError(
             "uv.lock is malformed", code="lock-uv-lock-malformed", where=where, why=f"{path}: {first['msg']}"
         ) from error
-    except (ValueError, RecursionError) as error:  # tomllib.TOMLDecodeError and InvalidSpecifier are ValueErrors
-        raise LockError("uv.lock is malformed", code="lock-uv-lock-malformed", where=where, why=str(error)) from error
+    except ValueError as error:  # also of TOML, and of packaging
+        line = Location(where, error.line) if isinstance(error, toml.TomlError) else where
+        raise LockError("uv.lock is malformed", code="lock-uv-lock-malformed", where=line, why=str(error)) from error
     return parsed
 
 
@@ -212,9 +212,7 @@ def select(lock: UvLock, roots: Sequence[Root], python: str, machine: str, where
 
 
 def _require_valid(package: UvPackage) -> None:
-    """Raise ValueError for a package whose name is not normalised or whose source is none of uv's kinds."""
-    if package.name != canonicalize_name(package.name):
-        raise ValueError(f"{package.name!r} is no normalised package name")
+    """Raise ValueError for a package whose source is none of uv's kinds."""
     kinds = [kind for kind in _KINDS if getattr(package.source, kind) is not None]
     if len(kinds) != 1:
         raise ValueError(f"{package}: its source names {' and '.join(kinds) or 'no place'}")
@@ -262,7 +260,7 @@ class _Selection:
     def _require_target(self) -> None:
         try:
             fits = SpecifierSet(self.lock.requires_python).contains(self.python, prereleases=True)
-        except InvalidSpecifier:
+        except ValueError:
             fits = False
         if not fits:
             raise self._error(f"it is for Python {self.lock.requires_python}, and the cell has {self.python}")

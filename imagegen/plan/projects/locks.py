@@ -110,8 +110,9 @@ def read_uv_lock(
     try:
         parsed = uv_lock.parse(text, str(path))
     except LockError as error:
-        line = next((n for n, each in enumerate(text.splitlines(), 1) if each.startswith("version")), None)
-        error.where = Location(path, line)
+        if not isinstance(error.where, Location):
+            line = next((n for n, each in enumerate(text.splitlines(), 1) if each.startswith("version")), None)
+            error.where = Location(path, line)
         raise
     lines = _lines(text, "[[package]]", len(parsed.package))
     return UvLockFile(path, parsed, lines, _normalised(extras), _normalised(groups))

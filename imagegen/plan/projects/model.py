@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from imagegen.core import data
+from imagegen.core import data, toml
 from imagegen.core.errors import ErrorList, Location, ProjectFileError, ProjectFileErrors
 from imagegen.core.types import parse_specifier
 from imagegen.plan.matrix import metadata
@@ -138,26 +136,24 @@ def read_text(path: Path, project: Path, named_at: Location | None = None) -> st
 
     Raises ProjectFileError for a file that is outside of the project, cannot be read or is not UTF-8.
     """
-    where = named_at or Location(path)
-    what = f"{path} is named here and cannot be read" if named_at else "the file cannot be read"
     try:
         return data.read(path, project).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        where, why = (named_at, f"{path}: {why}") if named_at else (Location(path), why)
+        is_outside = isinstance(error, OSError) and error.errno == errno.EXDEV
+        fix = "copy it into the project" if is_outside else None
         raise ProjectFileError(
-            what, code="project-unreadable", where=where, why="it is not UTF-8", fix="save it as UTF-8"
+            "a file cannot be read", code="project-unreadable", where=where, why=why, fix=fix
         ) from error
-    except OSError as error:
-        fix = "copy the file into the project" if error.errno == errno.EXDEV else None
-        raise ProjectFileError(what, code="project-unreadable", where=where, why=error.strerror, fix=fix) from error
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
     """Return the table of a TOML file. Raises ProjectFileError with line and column."""
     try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        found = re.search(r"line (\d+), column (\d+)", str(error))
-        where = Location(path, int(found[1]), int(found[2])) if found else Location(path)
+        return toml.loads(text)
+    except toml.TomlError as error:
+        where = Location(path, error.line, error.column)
         raise malformed("this is not valid TOML", where, str(error)) from error
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,9 @@ from packaging.version import Version
 from imagegen.audit.check import audit
 from imagegen.audit.gpu import arch, runs
 from imagegen.audit.model import CodeTarget, Package, Severity
+from imagegen.core import data, toml
 from imagegen.core.config import Settings
+from imagegen.core.data import parse_json
 from imagegen.core.errors import BuildError, EngineError, WheelError
 from imagegen.core.oci import MACHINES
 from imagegen.core.progress import human
@@ -158,8 +159,8 @@ def _event(line: str) -> Event | None:
     """Parse an event line; None for other lines, even similar ones: a compiler may print anything."""
     found = _EVENT.fullmatch(line)
     try:
-        said = json.loads(found[1]) if found else None
-    except (ValueError, RecursionError):
+        said = parse_json(found[1]) if found else None
+    except ValueError:
         return None
     return Event.of(said) if isinstance(said, dict) and said.get("event") else None
 
@@ -340,9 +341,9 @@ def _stated(pyproject: Path) -> tuple[str, Version] | None:
     if pyproject.is_symlink() or not pyproject.is_file():
         return None
     try:
-        project: Any = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
+        project: Any = toml.loads(data.read(pyproject, longest=data.MAX_SOURCE_FILE).decode()).get("project", {})
         return str(project["name"]), Version(project["version"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
