@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 import imagegen.audit
 import imagegen.image.inventory
@@ -137,7 +137,7 @@ def _public(version: str) -> str | None:
     """Return a version without its label, which makes it another build of the release; None for what is no version."""
     try:
         return Version(version).public
-    except InvalidVersion:
+    except ValueError:
         return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from imagegen.app.session import Session
+from imagegen.core.data import parse_json
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress
@@ -90,8 +90,8 @@ def side_sources(session: Session, client: Client) -> SideSources:
     def fingerprints(source: ImageLocation, digest: str) -> tuple[Fingerprint, ...]:
         found: dict[str, Fingerprint] = {}
         for content in documents(source, digest, NUMERICS):
-            with suppress(ValueError, RecursionError):  # `verify` reports it
-                for each in numerics.attached(json.loads(content), digest):
+            with suppress(ValueError):  # `verify` reports it
+                for each in numerics.attached(parse_json(content), digest):
                     found.setdefault(each.device, each)
         return tuple(found.values())
 

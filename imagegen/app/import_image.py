@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 from pydantic import TypeAdapter, ValidationError
 
 from imagegen.app.audit import LAYOUT, main_environment, read_image
@@ -143,7 +143,7 @@ def _unnamed(each: InstalledDistribution, place: Location) -> Omission | None:
     what = f"{each.name} {each.version}"
     try:
         Version(each.version)
-    except InvalidVersion:
+    except ValueError:
         return Omission(place, what, f"{each.path} gives no version", OWN_PACKAGE, is_package=True)
     url = redact(str(each.direct_url.get("url", "")))
     if commit := each.direct_url.get("vcs_info"):

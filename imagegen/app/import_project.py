@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from packaging.pylock import is_valid_pylock_path
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import TypeAdapter, ValidationError
@@ -324,7 +324,7 @@ def _asked_python(source: Path, project: Path, file: DeclaringFile) -> list[tupl
     for text, name in asked:
         try:
             SpecifierSet(text)
-        except InvalidSpecifier as error:
+        except ValueError as error:
             where = Location(source.parent / name)
             raise malformed(f"{text!r} is no specifier of Python", where, str(error)) from error
     return asked

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from imagegen.app.comparison import comparison_facts
 from imagegen.app.nightly import changes
@@ -350,7 +350,7 @@ def version_step(before: str, after: str) -> str:
     """
     try:
         old, new = Version(before), Version(after)
-    except InvalidVersion:
+    except ValueError:
         return "not comparable"
     if old == new:
         return "another file"

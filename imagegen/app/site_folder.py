@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from imagegen.core.data import parse_json
 from imagegen.core.errors import StoreError
 from imagegen.core.store import disk
 
@@ -65,9 +66,9 @@ def require_own(directory: Path) -> None:
 
 def _written(directory: Path) -> set[str]:
     try:
-        names = json.loads((directory / MARK).read_bytes())["files"]
+        names = parse_json((directory / MARK).read_bytes())["files"]
         return {MARK, *map(str, names)}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return set()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -20,6 +19,7 @@ import click
 
 from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layout
 from imagegen.cli.app import App, Styled, Table, complete_cells, json_option, pass_app, print_report
+from imagegen.core.data import parse_json
 from imagegen.core.errors import IncompatibleError, LockError, OptionConflictError, SmokeError, UsageError
 from imagegen.core.text import counted
 from imagegen.plan.lock.environments import parts
@@ -260,7 +260,7 @@ class BuildProcesses:
 def _parse(output: str) -> Mapping[str, Any] | None:
     """Return the only entry of a build's JSON; None for any other output."""
     try:
-        (entry,) = json.loads(output)
+        (entry,) = parse_json(output)
     except ValueError:
         return None
     return entry if isinstance(entry, dict) else None

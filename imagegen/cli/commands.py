@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from imagegen import __version__
-from imagegen.core.errors import UsageError
+from imagegen.core.errors import MemoryLimitError, UsageError
 from imagegen.core.text import did_you_mean
 
 _PATH = "imagegen.command"  # in a context's meta, which all contexts of a run share: the command that was found last
@@ -122,6 +122,17 @@ def run() -> object:
         with cli.make_context("imagegen", sys.argv[1:]) as context:
             meta = context.meta
             return cli.invoke(context)
+    except MemoryError as error:
+        function, trace = "", error.__traceback__
+        while trace:
+            module = trace.tb_frame.f_globals["__name__"]
+            function = f"{module}.{trace.tb_frame.f_code.co_qualname}" if module.startswith("imagegen.") else function
+            trace = trace.tb_next
+        raise MemoryLimitError(
+            f"`{meta.get(_PATH, 'imagegen')}` needs more memory than there is",
+            why=f"{function} could not allocate it",
+            fix="allow more memory, or check the size of the input",
+        ) from error
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.exceptions.NoArgsIsHelpError as error:

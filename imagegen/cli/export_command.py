@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from imagegen.app.assemble import assemble_image, ensure_wheels
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
+from imagegen.core.data import parse_json
 from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.core.progress import human
 from imagegen.core.store.images import require_new, require_new_file
@@ -116,7 +116,7 @@ def _write_parts(
 def _read_inventory(path: Path) -> dict[str, str]:
     """Return sha256 -> path. Raises UsageError for a file that `run_image.py inventory` did not write."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         return {str(digest): str(file) for digest, file in found.items()}
     except (ValueError, AttributeError) as error:
         fix = "write it on the host: `python3 run_image.py inventory FILE`"

@@ -310,3 +310,10 @@ class UntrustedSignerError(TrustError):
     """A valid signature of a signer that the project does not name."""
 
     code = "trust-untrusted-signer"
+
+
+class MemoryLimitError(ImagegenError):
+    """A command needs more memory than the machine or a limit of the process allows."""
+
+    exit_code = 82
+    code = "memory"

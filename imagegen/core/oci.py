@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 from imagegen.core import data
+from imagegen.core.data import parse_json
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import FetchError
 from imagegen.core.text import unprintable
@@ -404,8 +405,8 @@ def _annotations(value: Any) -> dict[str, str]:
 
 def _json(data: bytes) -> dict[str, Any]:
     try:
-        return _table(json.loads(data), "it")
-    except (ValueError, RecursionError) as error:
+        return _table(parse_json(data), "it")
+    except ValueError as error:
         raise _Malformed(f"it is not JSON: {error}") from error
 
 

@@ -6,7 +6,6 @@ is started in the container.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ from typing import Any
 from packaging.version import Version
 
 from imagegen.core.config import Settings
+from imagegen.core.data import parse_json
 from imagegen.core.errors import ContainerError, EngineError
 from imagegen.core.progress import human
 from imagegen.image.layers.image import LABEL
@@ -256,11 +256,11 @@ def _row(name: str, sees: str, findings: Iterable[Finding]) -> Row:
 def parse(stdout: bytes) -> tuple[list[Finding], list[Row], dict[str, Any]] | None:
     """Return findings, rows and facts of the doctor in a container; None for other output, which is not trusted."""
     try:
-        answer = json.loads(stdout)
+        answer = parse_json(stdout)
         found = [Finding(*(str(each[key]) for key in Finding._fields)) for each in answer["findings"]]
         rows = [Row(*(str(each[key]) for key in Row._fields)) for each in answer["checks"]]
         machine = dict(answer["machine"])
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError):
         return None
     return (found, rows, machine) if all(each.severity in SEVERITIES for each in found) else None
 

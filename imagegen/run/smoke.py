@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from xml.etree import ElementTree as ET
 
 from imagegen.audit import catalogue
+from imagegen.core.data import parse_json
 from imagegen.core.errors import ContainerError, NoGpuError, OutputLimitError, SmokeError
 from imagegen.core.progress import Progress
 from imagegen.core.types import SEARCH_PATHS
@@ -367,7 +368,7 @@ def parse(name: str, outcome: SmokeOutcome, seconds: float) -> CheckResult:
     text = outcome.stdout.decode("utf-8", "replace").strip()
     log = outcome.stderr.decode("utf-8", "replace").strip()
     try:
-        result = read_result(name, json.loads(text)) if outcome.exit_code == 0 else None
+        result = read_result(name, parse_json(text)) if outcome.exit_code == 0 else None
     except ValueError:
         result = None
     if result:

@@ -14,6 +14,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imagegen.core.config import WHEELHOUSE_VARIABLE, Settings
+from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, UsageError
 from imagegen.core.net import Client, NotFoundError
 from imagegen.core.oci import (
@@ -316,10 +317,10 @@ class RemoteWheelhouse:
         """Return the wheel with its record, which must describe the same wheel."""
         data = self._repository.document(entry.record)
         try:
-            content = json.loads(data)
+            content = parse_json(data)
             record: Mapping[str, Any] = content["record"]
             same = {**content, "record": {}} == asdict(entry.wheel) and isinstance(record, dict)
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError):
             raise self._wrong(entry.wheel.key, "its record cannot be read") from None
         if not same:
             raise self._wrong(entry.wheel.key, "its record is that of another wheel")

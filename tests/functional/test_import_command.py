@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.plan.projects import requirements
 from tests.support.command_line import Run
 
 UV_LOCK = 'version = {}\nrequires-python = ">=3.11"\n'
@@ -52,6 +53,15 @@ def test_init_imports_the_first_file_of_the_project(run: Run, tmp_path: Path) ->
     assert (tmp_path / "matrices/my-rl.yaml").read_text().count("#") > 3
 
 
+def test_memory_that_runs_out_is_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "requirements.txt").write_text("numpy\n")
+    monkeypatch.setattr(requirements, "read_text", lambda *_: exec("raise MemoryError"))
+    ended = run("import", str(tmp_path / "requirements.txt"), "--name", "my-rl")
+    assert ended.code == 82
+    assert "error[memory]: `imagegen import`" in ended.err
+    assert "requirements.RequirementsReader.read" in ended.err
+
+
 @pytest.mark.parametrize(
     ("name", "content", "options", "exit_code", "code"),
     [
@@ -64,6 +74,9 @@ def test_init_imports_the_first_file_of_the_project(run: Run, tmp_path: Path) ->
             "project-malformed",
         ),
         ("requirements.txt", "-e .\n", [], 81, "project-malformed"),
+        ("pyproject.toml", f"[project]\n{'a.' * 100_000}a = 1\n", [], 81, "project-malformed"),
+        ("pylock.toml", f"lock-version = {'9' * 5000}\n", [], 81, "project-malformed"),
+        ("uv.lock", UV_LOCK.format(1) + f"x.{'y.' * 50_000}z = 1\n", [], 67, "lock-uv-lock-malformed"),
         ("requirements.txt", "numpy\n", ["--extra", "x"], 64, "usage-option-conflict"),
         ("requirements.txt", "numpy\n", ["--target", "x"], 64, "usage-option-conflict"),
         ("Dockerfile", "FROM debian:12\n", ["--extra", "x"], 64, "usage-option-conflict"),

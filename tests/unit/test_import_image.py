@@ -131,6 +131,20 @@ def run(project: Path, config: dict[str, Any] = CONFIG, *layers: Things) -> Impo
     return import_image(session, str(archive), "my-rl")
 
 
+def test_metadata_beyond_the_limits_of_python_is_left_out(project: Path) -> None:
+    digits, nested = "9" * 5000, "[" * 200_000
+    odd = {
+        **pip("numpy"),
+        **pip("digits", digits),
+        **pip("nested", **{"direct_url.json": nested}),
+        **pip("number", **{"direct_url.json": f'{{"url": {digits}}}'}),
+    }
+    imported = run(project, CONFIG, BASE, odd)
+    assert {pin.package for pin in imported.found.pins} == {"numpy", "nested", "number"}
+    named = " ".join(each.what for each in imported.omissions)
+    assert all(text in named for text in ("digits 999", "unknown of nested", "unknown of number"))
+
+
 def test_what_is_recovered_and_what_is_not(project: Path) -> None:
     imported = run(project)
     assert {pin.package: pin.specifier for pin in imported.found.pins} == {

@@ -148,7 +148,7 @@ def test_any_value_anywhere_is_taken_or_an_error(place: tuple[str, ...], value: 
     [
         (b'{\n  "package": "torch",\n', "torch.json:3:1: this is not valid JSON"),
         (b"\xff", "it is not UTF-8"),
-        (b"[" * 100_000, "recursion"),
+        (b"[" * 100_000, "nested"),
         (b'{"package": ' + b"9" * 5000 + b"}", "digits"),
         (b'{"package": "torch", "package": "torch"}', '"package" is given twice'),
         (b'{\n"package": "torch",\n"index": "pypi",\n"versions": {}}', "it is about torch"),

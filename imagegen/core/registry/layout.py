@@ -7,7 +7,6 @@ repository: the tag). Sources: OCI image-spec v1.1 (image-layout.md, manifest.md
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any
 
 from imagegen.core import data
 from imagegen.core.config import MIRROR_VARIABLE, Settings
+from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, UsageError
 from imagegen.core.net import ByteSink, Client, NotFoundError, UnavailableError
 from imagegen.core.oci import (
@@ -299,7 +299,7 @@ class LayoutRepository(ReferrerReader):
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
+        found = parse_json(body)
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

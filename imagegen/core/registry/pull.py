@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 from imagegen.core.config import Settings
+from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError
 from imagegen.core.net import ByteSink, Client, DeniedError, NotFoundError, Page, UnavailableError, UnreachableError
 from imagegen.core.net.client import Reply, Sender
@@ -315,9 +316,9 @@ class Repository(ReferrerReader):
                         code="fetch-list-malformed",
                         why=f"HTTP status {page.status}",
                     )
-                tags = json.loads(page.body)["tags"] or []
+                tags = parse_json(page.body)["tags"] or []
                 found |= dict.fromkeys(tag for tag in tags if isinstance(tag, str) and is_tag(tag))
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
+            except (ValueError, KeyError, TypeError) as error:
                 raise FetchError(
                     f"the tags of {self._name} cannot be read", code="fetch-list-malformed", why="its list is none"
                 ) from error

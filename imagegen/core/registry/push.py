@@ -7,7 +7,6 @@ upload resumes at the offset that the registry states, and starts again where th
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -18,6 +17,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from imagegen.core.config import Settings
+from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, PublishError
 from imagegen.core.net import Client, DeniedError, NotFoundError, UnreachableError
 from imagegen.core.net.address import parse as parse_address
@@ -386,8 +386,8 @@ def _path(base: str) -> str:
 def _reasons(body: bytes) -> list[str]:
     """The registry's own words, as far as they come in the form that the specification gives errors."""
     try:
-        errors = json.loads(body)["errors"]
+        errors = parse_json(body)["errors"]
         found = [f"{error['code']} ({error['message']})" if error.get("message") else error["code"] for error in errors]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return []
     return [cut(redact(str(reason)), _MAX_REASON) for reason in found[:_MAX_REASONS]]

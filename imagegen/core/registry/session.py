@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 import subprocess
 import threading
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from imagegen.core.config import Settings
+from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, DeniedError, NotFoundError, UnavailableError, UnreachableError
 from imagegen.core.net.address import parse as parse_address
@@ -74,14 +74,14 @@ def credentials_for(host: str, env: Mapping[str, str]) -> Credentials | None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_bytes())
+        config = parse_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
         raise FetchError(
             "Docker's configuration cannot be read", code="fetch-credentials", where=str(path), why=error.strerror
         ) from error
-    except (ValueError, RecursionError):  # whose message quotes the file
+    except ValueError:  # whose message quotes the file
         raise FetchError(
             "Docker's configuration cannot be read", code="fetch-credentials", where=str(path), why="it is not JSON"
         ) from None
@@ -135,9 +135,9 @@ def _ask(helper: str, key: str, env: Mapping[str, str]) -> Credentials | None:
     if done.returncode:
         return None
     try:
-        answer = json.loads(done.stdout)
+        answer = parse_json(done.stdout)
         user, secret = answer["Username"], answer["Secret"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         what = f"docker-credential-{helper} answers in an unknown form"
         raise FetchError(
             what, code="fetch-credentials", why="it should print an object with Username and Secret"
@@ -291,9 +291,9 @@ class RegistrySession:
         except NotFoundError as error:  # it is not the image that does not exist
             raise UnavailableError(f"{what} gives no token", where=realm.url, why=error.why) from error
         try:
-            answer = json.loads(body)
+            answer = parse_json(body)
             token = answer.get("token") or answer.get("access_token")
-        except (ValueError, AttributeError, RecursionError):
+        except (ValueError, AttributeError):
             token = None
         # It becomes a header: a line break in it would be the beginning of another.
         if not isinstance(token, str) or not token.isascii() or not token.isprintable() or " " in token:

@@ -25,6 +25,7 @@ from urllib.parse import quote
 
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
+from imagegen.core.data import parse_json
 from imagegen.core.errors import BaseError
 from imagegen.core.net import Missing
 from imagegen.core.oci import PLATFORMS, LayerDescriptor, digest_of
@@ -417,7 +418,7 @@ def _run(job: AddedPackages, store: Store, settings: Settings) -> dict[str, str]
     finally:
         subprocess.run([*enter, "rm", "-rf", f"{job.work}/tree"], capture_output=True, check=False)
     try:
-        answer = json.loads(out)
+        answer = parse_json(out)
     except ValueError:
         store.blame_disk(err)
         fix = "run as root, or: apt-get install uidmap, and a line for your user in /etc/subuid and in /etc/subgid"

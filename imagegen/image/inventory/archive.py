@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import json
 import posixpath
 import tarfile
 import threading
@@ -22,6 +21,7 @@ from typing import IO, Any, BinaryIO, cast
 import zstandard
 from isal import igzip, isal_zlib
 
+from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError
 from imagegen.core.layer_tar import DAMAGED, Bounded, members, most_unpacked
 from imagegen.core.oci import (
@@ -336,8 +336,8 @@ class _Archive:
     def _classic(self) -> tuple[ImageConfig, list[str]]:
         """Return the config and layers of the one image in manifest.json."""
         try:
-            (entry,) = json.loads(self._documents[_MANIFEST])
-            settings = json.loads(self._documents[posixpath.normpath(entry["Config"])]).get("config") or {}
+            (entry,) = parse_json(self._documents[_MANIFEST])
+            settings = parse_json(self._documents[posixpath.normpath(entry["Config"])]).get("config") or {}
             config = ImageConfig(
                 env=tuple(str(each) for each in settings.get("Env") or ()),
                 entrypoint=tuple(str(each) for each in settings.get("Entrypoint") or ()),
@@ -347,7 +347,7 @@ class _Archive:
                 labels={str(name): str(value) for name, value in (settings.get("Labels") or {}).items()},
             )
             return config, [posixpath.normpath(each) for each in entry["Layers"]]
-        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise FetchError(
                 f"{self._where} is no archive of one image", code="fetch-not-an-image", why=f"{_MANIFEST}: {error}"
             ) from error

@@ -7,7 +7,6 @@ policy for /var/lib/dpkg/status; apt-mark(8) for extended_states.
 from __future__ import annotations
 
 import email.parser
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from imagegen.core.data import parse_json
 from imagegen.image.inventory.system import paragraphs, read_text
 from imagegen.image.inventory.tree import Environment, FileTree, Regular, join, place
 
@@ -55,7 +55,7 @@ def distributions(tree: FileTree, environment: Environment) -> tuple[InstalledDi
 def _distribution(tree: FileTree, path: str, metadata: str) -> InstalledDistribution:
     headers = email.parser.HeaderParser().parsestr(metadata.partition("\n\n")[0])
     try:
-        direct = json.loads(read_text(tree, join(path, "direct_url.json"), _MAX_TEXT) or "{}")
+        direct = parse_json(read_text(tree, join(path, "direct_url.json"), _MAX_TEXT) or "{}")
     except ValueError:
         direct = {"url": "unknown"}
     return InstalledDistribution(

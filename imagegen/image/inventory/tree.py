@@ -9,7 +9,6 @@ import binascii
 import csv
 import email.parser
 import io
-import json
 import posixpath
 import re
 from collections import Counter
@@ -22,6 +21,7 @@ from packaging.utils import canonicalize_name
 
 from imagegen.audit.model import File, Package, required_name
 from imagegen.audit.tags import one_python, python_of_module
+from imagegen.core.data import parse_json
 
 MAX_LINKS = 40  # as Linux follows at most
 _MAX_DEPTH = 64  # directories below the one that is walked: environments have a dozen
@@ -455,9 +455,9 @@ def _value(headers: Message, name: str) -> str:
 def _editable(tree: FileTree, metadata: str) -> str | None:
     """Return the source directory of an editable install, from PEP 610's direct_url.json; None for others."""
     try:
-        direct_url = json.loads(_text(tree, join(metadata, "direct_url.json"), _MAX_TEXT) or b"null")
+        direct_url = parse_json(_text(tree, join(metadata, "direct_url.json"), _MAX_TEXT) or b"null")
         return _plain(str(direct_url["url"])) if direct_url["dir_info"]["editable"] is True else None
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError):
         return None
 
 

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from imagegen.core import data
 from imagegen.core import types as t
+from imagegen.core.data import parse_json
 from imagegen.core.errors import Location, MatrixError
 from imagegen.core.strict import Strict
 from imagegen.plan.matrix import harvested
@@ -62,7 +63,7 @@ def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) 
     Raises MatrixError for anything but what `dumps` writes, up to order and white space.
     """
     try:
-        found = _FileTable.model_validate(json.loads(raw.decode(), object_pairs_hook=data.unique_keys))
+        found = _FileTable.model_validate(parse_json(raw.decode(), object_pairs_hook=data.unique_keys))
         if name and found.package != name:
             raise ValueError(f"it is about {found.package}")  # noqa: TRY301 - as what the parsers raise
     except json.JSONDecodeError as error:
@@ -73,7 +74,7 @@ def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) 
     except ValidationError as error:
         place, why = harvested.first_fault(error)
         raise _malformed(Location(path, _line(raw, place)), why) from error
-    except (ValueError, RecursionError) as error:  # ValueError: no UTF-8, a number that is too long, a key given twice
+    except ValueError as error:  # ValueError: no UTF-8, a number that is too long, a key given twice
         why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise _malformed(Location(path), why) from error
     newest_first = sorted(found.versions, key=Version, reverse=True)

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
+from imagegen.core.data import parse_json
 from imagegen.core.deferred import dataclass
 from imagegen.plan.matrix import harvested
 
@@ -42,13 +43,13 @@ def load(directories: Sequence[Path]) -> Models:
 def parse(raw: bytes) -> Models:
     """Raises ValueError for anything that `dumps` does not write."""
     try:
-        fields = json.loads(raw)
+        fields = parse_json(raw)
         texts = {name: {str(key): str(value) for key, value in fields[name].items()} for name in ("since", "source")}
         first = {str(name): {str(k): str(v) for k, v in known.items()} for name, known in fields["models"].items()}
         for version in [*texts["since"].values(), *(each for known in first.values() for each in known.values())]:
             Version(version)
         return Models(str(fields["read"]), texts["since"], texts["source"], first)
-    except (KeyError, TypeError, AttributeError, InvalidVersion, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"it is not a table of model types: {error}") from error
 
 

@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 
 from imagegen.core import data
 from imagegen.core import types as t
+from imagegen.core.data import parse_json
 from imagegen.core.errors import Location, MatrixError
 from imagegen.core.strict import Strict
 from imagegen.plan.matrix import harvested
@@ -126,13 +127,13 @@ def parse(raw: bytes, path: Path | str = "<scans>", name: str | None = None) -> 
     Raises MatrixError for anything but what `dumps` writes, up to order and white space.
     """
     try:
-        found = _FileTable.model_validate(json.loads(raw.decode(), object_pairs_hook=data.unique_keys))
+        found = _FileTable.model_validate(parse_json(raw.decode(), object_pairs_hook=data.unique_keys))
         if name and found.package != name:
             raise ValueError(f"it is about {found.package}")  # noqa: TRY301 - as what the parsers raise
         return _scans(found)
     except ValidationError as error:
         raise _malformed(path, harvested.first_fault(error)[1]) from error
-    except (ValueError, RecursionError) as error:  # no UTF-8 or JSON, a number that is too long, a key given twice
+    except ValueError as error:  # no UTF-8 or JSON, a number that is too long, a key given twice
         raise _malformed(path, "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)) from error
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +12,7 @@ from packaging.utils import canonicalize_name
 from pydantic import TypeAdapter, ValidationError
 
 from imagegen.core import types as t
+from imagegen.core.data import parse_json
 from imagegen.core.errors import Location, UsageError
 from imagegen.core.text import redact
 from imagegen.plan.projects import requirements
@@ -300,7 +300,7 @@ class _DockerfileRecovery:
             return
         if each.value.startswith("["):
             try:
-                words = json.loads("".join(piece.text for piece in pieces))
+                words = parse_json("".join(piece.text for piece in pieces))
                 script = words[-1] if words[0] in _SHELLS else " ".join(map(shlex.quote, words))
             except (ValueError, TypeError, IndexError, AttributeError):
                 script = None

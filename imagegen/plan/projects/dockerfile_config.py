@@ -8,7 +8,6 @@ ldconfig(8) and ld.so(8) for the loader's files and for the directories that it 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -20,7 +19,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from imagegen.core import types as t
-from imagegen.core.data import is_within
+from imagegen.core.data import is_within, parse_json
 from imagegen.core.errors import Location
 from imagegen.core.text import redact
 from imagegen.plan.matrix.model import ConfigName
@@ -371,7 +370,7 @@ class ConfigReader:
     def _program(self, each: Instruction, place: Location) -> None:
         """Read CMD, ENTRYPOINT or SHELL: a list of arguments, else a line for the shell."""
         try:
-            words = json.loads(each.value)
+            words = parse_json(each.value)
             is_list = isinstance(words, list) and all(isinstance(word, str) for word in words)
         except ValueError:
             is_list = False
@@ -438,7 +437,7 @@ def _flags(value: str) -> tuple[dict[str, str], list[str]]:
     text = " ".join(paths)
     if text.startswith("["):
         try:
-            return flags, [str(each) for each in json.loads(text)]
+            return flags, [str(each) for each in parse_json(text)]
         except ValueError:
             return flags, []
     return flags, [word.strip("\"'") for word in paths]

@@ -15,8 +15,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from packaging.requirements import Requirement
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from imagegen.core.data import is_within
 from imagegen.core.errors import ErrorList, Location, ProjectFileError
@@ -360,7 +359,7 @@ class _Recovery:
         filename = unquote(parts.path.rpartition("/")[2])
         try:
             name, version, _, _ = parse_wheel_filename(filename)
-        except (InvalidWheelFilename, InvalidVersion):
+        except ValueError:
             kind = "a directory" if editable or not _SCHEME.match(text) else "an archive of sources"
             self._omit(place, what, f"it is {kind}, and its metadata needs code of its own to run", OWN_PACKAGE)
             return None

@@ -5,7 +5,6 @@ buildx 0.13 to 0.29 waits 20 s and then prints "context deadline exceeded", what
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import ssl
@@ -14,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from imagegen.core.data import parse_json
 from imagegen.core.errors import EngineError
 from imagegen.core.net.answer import reason_of
 
@@ -34,7 +34,7 @@ def nodes_of(inspected: str) -> list[tuple[str, dict[str, str]]]:
         elif name == "Driver Options" and found:
             for option, quoted in _OPTION.findall(value):
                 with suppress(ValueError):  # Go's quotes have escapes that JSON has not
-                    found[-1][1][option] = json.loads(quoted)
+                    found[-1][1][option] = parse_json(quoted)
     return found
 
 

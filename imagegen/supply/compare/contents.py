@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import IO, cast
 
+from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, ImagegenError
 from imagegen.core.layer_tar import DAMAGED, Bounded, members
 from imagegen.core.net import Client, NotFoundError, UnavailableError
@@ -345,7 +345,7 @@ def _image(
 
 def _names(config: bytes, count: int) -> tuple[str, ...]:
     """Return the names of layers that imagegen made, from the image's history; the numbers of others."""
-    history = json.loads(config).get("history")
+    history = parse_json(config).get("history")
     entries = history if isinstance(history, list) else []
     names = [str(each.get("created_by", "")) for each in entries if isinstance(each, dict)]
     if len(names) == count and all(each.startswith("imagegen: ") for each in names):

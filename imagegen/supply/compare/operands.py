@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ from typing import Protocol
 
 from imagegen.core import registry
 from imagegen.core.config import Settings
+from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, LockError, TrustError, UsageError
 from imagegen.core.git import local
 from imagegen.core.net import ByteSink, Client
@@ -263,8 +263,8 @@ def located(text: str, store: Store, client: Client, settings: Settings) -> tupl
 
 def platform_of(config: bytes) -> Platform:
     """Return the platform in an image's config."""
-    with suppress(ValueError, RecursionError, AttributeError):
-        fields = json.loads(config)
+    with suppress(ValueError, AttributeError):
+        fields = parse_json(config)
         if isinstance(fields.get("os"), str) and isinstance(fields.get("architecture"), str):
             return Platform(fields["os"], fields["architecture"])
     return _LINUX

@@ -6,7 +6,6 @@ the contents of the project's files come from it, by hash.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from typing import Any
 
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
+from imagegen.core.data import parse_json
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu
@@ -143,7 +143,7 @@ def _clue(name: str, pair: Pair, lock: Lock) -> Clue:
 def _beside_contents(found: ReadImage, lock: Lock, made: layers.Image) -> str:
     """Why digests differ though all files are the same."""
     if found.raw != made.config:
-        return f"its config says otherwise about {_first_key(json.loads(found.raw), json.loads(made.config))}"
+        return f"its config says otherwise about {_first_key(parse_json(found.raw), parse_json(made.config))}"
     kinds = {layer.compression or "nothing" for layer in found.layers}
     if lock.record and lock.record.codec != CODEC:
         return f"its layers were compressed with {lock.record.codec}, and here with {CODEC}"

@@ -5,12 +5,12 @@ Sources: CycloneDX 1.6; SLSA provenance v1 (resolvedDependencies); in-toto test-
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, TrustError
 from imagegen.core.net import UnavailableError
 from imagegen.core.oci import Artifact, digest_of
@@ -58,7 +58,7 @@ def attachment_step(
 ) -> StepResult:
     """Check that the document is about this image and correct; `locks` are digests of attached locks."""
     try:
-        predicate = json.loads(document.content)
+        predicate = parse_json(document.content)
         return _READERS[document.kind.name](title, predicate, found, lock, locks)
     except (_Wrong, ValueError, RecursionError) as error:
         return failed(title, str(error))
@@ -85,7 +85,7 @@ def _sbom(title: str, predicate: dict[str, Any], found: ReadImage, lock: Lock | 
     if lock is None:
         return StepResult(title, StepStatus.UNCHECKED, "there is no lock to hold it to")
     compiled = {build.name for each in environments(lock) for build in each.lock.builds}
-    required = json.loads(sbom(lock, found.digest, KnownLicences()))
+    required = parse_json(sbom(lock, found.digest, KnownLicences()))
     whole = lock.base.content is None  # else the Debian packages of a registry's image are not the lock's to say
     one, other = (_comparable(each, compiled, whole=whole) for each in (required, predicate))
     if one == other:

@@ -18,6 +18,7 @@ from typing import IO, Any, cast
 
 import zstandard
 
+from imagegen.core.data import parse_json
 from imagegen.core.errors import SmokeError, StoreError
 from imagegen.core.layer_tar import DAMAGED, Bounded, members
 from imagegen.core.progress import Progress, timed
@@ -241,8 +242,8 @@ def read_results(
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        found = parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise SmokeError(
             "the results cannot be read", code="smoke-results-unreadable", where=str(path), why=str(error), fix=_FIX
         ) from error
@@ -356,7 +357,7 @@ def write(
     """
     with filling(directory) as fresh, timed(progress, f"writing {directory}"):
         order, written = write_parts(plan, store, fresh)
-        config = json.loads(plan.image.config)["config"]
+        config = parse_json(plan.image.config)["config"]
         described = {
             "format": _FORMAT,
             "image": plan.image.digest,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from imagegen.core.data import parse_json
 from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
@@ -207,12 +208,12 @@ def find_attested(documents: Iterable[Attached], required: SmokeRequirement) -> 
 
 def _read(content: bytes) -> PassedSmokeReport | None:
     try:
-        predicate = json.loads(content)
+        predicate = parse_json(content)
         own = predicate["imagegen"]
         report = PassedSmokeReport(own["image"], own["suite"], own["gpu"] is True, own["report"])
         passed = predicate["result"] == "PASSED" and own["report"]["passed"] is True
         smoke_document(report)  # fails for a report of another form
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return report if passed else None
 

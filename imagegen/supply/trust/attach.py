@@ -7,11 +7,11 @@ annotation claims. Sources: OCI distribution-spec v1.1 (referrers); cosign's BUN
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, TrustError, UntrustedSignerError
 from imagegen.core.net import UnavailableError
 from imagegen.core.oci import EMPTY_TYPE, Descriptor, digest_of
@@ -200,7 +200,7 @@ def _signer(document: Document, stated: Sequence[_Stated]) -> str | None:
         if kind.predicate == type_ and statements.same(document.content, predicate):
             return each.signer
         covering = kind.predicate is None and type_ == LAYERS.predicate
-        if covering and json.loads(predicate).get(kind.name) == digest_of(document.content):
+        if covering and parse_json(predicate).get(kind.name) == digest_of(document.content):
             return each.signer
     return None
 

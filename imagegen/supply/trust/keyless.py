@@ -9,7 +9,6 @@ from the environment, and the CA bundle from REQUESTS_CA_BUNDLE.
 from __future__ import annotations
 
 import base64
-import json
 import logging
 import threading
 import time
@@ -24,6 +23,7 @@ import requests
 from pydantic import ValidationError
 
 from imagegen.core import data
+from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, TrustError, UntrustedSignerError
 from imagegen.core.net.answer import DeniedError, reason_of
 from imagegen.core.net.client import Client
@@ -155,7 +155,7 @@ def read(bundle: bytes) -> Any:
     from sigstore.models import Bundle
 
     try:
-        material = json.loads(bundle)["verificationMaterial"]
+        material = parse_json(bundle)["verificationMaterial"]
         certified = "certificate" in material or "x509CertificateChain" in material
         parsed = None if certified and not material.get("tlogEntries") else Bundle.from_json(bundle)
     except Exception as error:
@@ -251,7 +251,7 @@ def _seconds(span: timedelta) -> str:
 
 def _times(parsed: Any) -> list[datetime]:
     """Return the times of signing in logs and time stamps; they are not verified here."""
-    material = json.loads(parsed.to_json())["verificationMaterial"]
+    material = parse_json(parsed.to_json())["verificationMaterial"]
     logged = (int(entry.get("integratedTime") or 0) for entry in material["tlogEntries"])
     times = [datetime.fromtimestamp(seconds, UTC) for seconds in logged if 0 < seconds < 1 << 34]
     stamps = parsed.verification_material.timestamp_verification_data
@@ -422,8 +422,8 @@ def _asking(url: str, token: str, client: Client, now: Callable[[], datetime]) -
 def _checked(answer: bytes, now: datetime) -> _Run:
     """Parse a token without verifying it, which Fulcio does. Raises TrustError for a malformed or expired one."""
     try:
-        token = json.loads(answer)["value"]
-        claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
+        token = parse_json(answer)["value"]
+        claims = parse_json(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
         begin, end = (datetime.fromtimestamp(claims[name], UTC) for name in ("iat", "exp"))
         run = _Run(token, str(claims["iss"]), str(claims["job_workflow_ref"]), end)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:

@@ -101,7 +101,7 @@ def load(directory: Path) -> Project:
         read.publish.source,
         tuple(Key(name, file(path, "keys", name)) for name, path in read.publish.keys.items()),
         tuple(
-            Identity(name, each.issuer, each.subject, root and file(root, "identities", name, "trust_root"))
+            Identity(name, each.issuer, each.subject, file(root, "identities", name, "trust_root") if root else None)
             for name, each in read.publish.identities.items()
             for root in [each.trust_root]
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imagegen.core.context import Context
+from imagegen.core.data import parse_json
 from imagegen.core.errors import BuildError
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress, human
@@ -70,7 +70,7 @@ def sentence(wheel: BuiltWheel, plan: JobPlan) -> str:
 
 def _of_worker(path: Path, build: LockedBuild) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         units, seconds, memory, largest = (found[name] for name in ("units", "seconds", "memory", "largest"))
         # The worker samples twice a second, and may miss short processes, of which the kernel keeps the largest.
         return {**found, "units": units, "seconds": seconds, "memory": max(memory, largest), "largest": largest}

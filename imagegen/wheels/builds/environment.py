@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
+from imagegen.core.data import parse_json
 from imagegen.core.errors import BuildError, EngineError
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store, disk
@@ -103,7 +104,7 @@ def probe(lock: Lock, base: Image, build_environment: BuildEnvironment) -> Machi
             raise
         answer = (out / "said").read_text(errors="replace")
     try:
-        return throttle.machine(json.loads(answer.partition("@imagegen ")[2]))
+        return throttle.machine(parse_json(answer.partition("@imagegen ")[2]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BuildError(
             "the builder does not say what machine it is",
@@ -182,7 +183,7 @@ def _held(path: Path, place: str) -> Taken:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                said = json.load(file)
+                said = parse_json(file.read())
                 if said["place"] == place:
                     return Taken(int(said["memory"]), int(said["cores"]))
     return Taken(0, 0)
