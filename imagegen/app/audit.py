@@ -25,6 +25,7 @@ from imagegen.audit.report import joined_reports
 from imagegen.core import data, registry
 from imagegen.core.config import Settings
 from imagegen.core.errors import AuditError, FetchError, UsageError
+from imagegen.core.layer_tar import Allowance
 from imagegen.core.net import Client
 from imagegen.core.oci import INDEX_FILE, PLATFORMS, Layout, Platform
 from imagegen.core.progress import Progress, timed
@@ -268,10 +269,11 @@ def _of_registry(
         image = registry.resolve(name, here, client, settings)
         repository = registry.Repository(name, client, settings)
         layers: list[list[LayerEntry]] = []
+        allowance = Allowance()
         with progress.meter(f"read {name}", sum(each.size for each in image.layers)) as meter:
             for each in image.layers:
                 with piped(partial(repository.stream, each.digest, each.size), client.close) as stream:
-                    layers.append(layer(stream, each.digest, f"{name}: {each.digest}", scratch))
+                    layers.append(layer(stream, each.digest, f"{name}: {each.digest}", scratch, allowance))
                 meter.advance(each.size)
         return ArchivedImage(image.config, tuple(layers))
 
@@ -291,10 +293,10 @@ def _of_layout(text: str, here: Platform, scratch: Path) -> ArchivedImage:
         index = data.read(layout.root / INDEX_FILE)
         digest = f"sha256:{digits}" if at else None
         config, found = archive.chosen(index, document, here, where, digest)
-        layers = []
+        layers, allowance = [], Allowance()
         for each in found:
             with layout.open(each.digest) as blob:
-                layers.append(layer(blob, each.digest, f"{where}: {each.digest}", scratch))
+                layers.append(layer(blob, each.digest, f"{where}: {each.digest}", scratch, allowance))
     except OSError as error:
         raise FetchError(
             f"{where} is no OCI layout", code="fetch-not-a-layout", why=f"{error.filename}: {error.strerror}"

@@ -6,6 +6,7 @@ import platform
 import re
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from imagegen.app.import_project import BASE_SYSTEM, Imported, choose_python, kn
 from imagegen.app.session import Session
 from imagegen.core import types as t
 from imagegen.core.errors import FetchError, Location, UsageError
+from imagegen.core.layer_tar import DAMAGED, Bounded
 from imagegen.core.oci import INDEX_FILE, PLATFORMS, Platform
 from imagegen.core.text import counted, redact
 from imagegen.image.inventory import archive, system
@@ -46,7 +48,9 @@ def is_image(name: str) -> bool:
     if path.is_dir():
         return (path / INDEX_FILE).is_file()
     if path.is_file():
-        return tarfile.is_tarfile(path)
+        with suppress(*DAMAGED, OSError), tarfile.open(path, tarinfo=Bounded):
+            return True
+        return False
     is_file = path.suffix.lower() in _FILES or path.name.startswith("Dockerfile")
     return not is_file and re.fullmatch(r"[a-z0-9][A-Za-z0-9._/:@-]*", name) is not None
 

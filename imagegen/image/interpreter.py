@@ -150,8 +150,8 @@ def unpack(archive: InterpreterArchive, store: Store, root: Path, prefix: str) -
 
 def _inside(path: str) -> str:
     """Return a path of the archive from its directory on; "" for that directory. Raises BaseError for others."""
-    parts = [part for part in path.split("/") if part not in ("", ".")]
-    if path.startswith("/") or parts[:1] != [_TOP] or ".." in parts or _is_odd(path):
+    parts = path.split("/")
+    if parts[0] != _TOP or _is_odd(path):
         raise BaseError(f"a path does not lie below {_TOP}/", code="base-interpreter-invalid", where=repr(path[:200]))
     if any(part.startswith(".wh.") for part in parts):
         raise BaseError("a name has another meaning in layers", code="base-interpreter-invalid", where=path[:200])

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import tarfile
+import tracemalloc
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from imagegen.core.config import Settings
+from imagegen.core.layer_tar import Allowance
 from imagegen.core.store import Store
+from imagegen.plan.lock import builds
 from imagegen.plan.lock.model import LockedPatch
 from imagegen.wheels.builds.run import require_sources
 from tests.support.errors import raises
@@ -94,3 +100,28 @@ def test_sources_of_another_release_are_refused(tmp_path: Path, stated: str) -> 
 )
 def test_what_only_the_build_can_check_is_left_to_it(tmp_path: Path, text: str) -> None:
     look(tmp_path, stating(text))
+
+
+@pytest.mark.fault(
+    "Source builds",
+    "an archive of sources with a header of a gigabyte, with names of 900,000 bytes, or with a million members",
+    "refused before it is unpacked, within bounded memory",
+)
+@pytest.mark.parametrize("odd", ["header", "name", "members"])
+def test_sources_without_bound_are_refused(tmp_path: Path, odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, 1 << 30
+    monkeypatch.setattr(builds, "Allowance", partial(Allowance, text=2000))
+    archives = {
+        "header": gzip.compress(info.tobuf() + bytes(32 << 20)),
+        "name": packed({"a" * 900_000: b""}),
+        "members": packed({f"{number}": b"" for number in range(50)}),
+    }
+    archive = archives[odd]
+    tracemalloc.start()
+    try:
+        with raises("source-build-sources-invalid"):
+            look(tmp_path, archive)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from imagegen.core.layer_tar import Allowance
 from imagegen.image.inventory.layers import LayeredTree, read_layer
 
 
@@ -60,7 +61,7 @@ def as_tar(tree: Things) -> bytes:
 def layered(scratch: Path, *layers: Things) -> LayeredTree:
     found = LayeredTree()
     for each in layers:
-        found.add(read_layer(io.BytesIO(as_tar(each)), scratch))
+        found.add(read_layer(io.BytesIO(as_tar(each)), scratch, Allowance()))
     return found
 
 

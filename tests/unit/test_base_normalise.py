@@ -147,20 +147,19 @@ def test_files_put_in_place_replace_what_was_there() -> None:
 @pytest.mark.parametrize(
     ("tree", "name", "why"),
     [
-        ([entry("../evil")], "../evil", "leaves the tree"),
-        ([entry("/etc/passwd")], "/etc/passwd", "leaves the tree"),
-        ([*directories("a"), entry("a//b")], "a//b", "leaves the tree"),
-        ([entry("a"), entry("./a")], "./a", "same path"),
+        ([entry("../evil")], None, "leads out of the tree"),
+        ([*directories("a"), entry("a//b")], None, "leads out of the tree"),
+        ([entry("a"), entry("./a")], "a", "same path"),
         ([entry("a/b")], "a/b", "no directory"),
         ([entry("a", tarfile.SYMTYPE, linkname="/"), entry("a/b")], "a/b", "no directory"),
         ([entry("pipe", tarfile.FIFOTYPE)], "pipe", "device or a pipe"),
         ([entry("disk", tarfile.BLKTYPE)], "disk", "device or a pipe"),
-        ([entry("a", tarfile.LNKTYPE, linkname="../../etc/shadow")], "a", "hard link to nothing"),
+        ([entry("a", tarfile.LNKTYPE, linkname="../../etc/shadow")], None, "leads out of the tree"),
         ([entry("a", tarfile.LNKTYPE, linkname="a")], "a", "hard link to nothing"),
         ([*directories("d"), entry("l", tarfile.LNKTYPE, linkname="d")], "d", "no file"),
     ],
 )
-def test_what_no_base_may_hold_is_refused(tree: list[tarfile.TarInfo], name: str, why: str) -> None:
+def test_what_no_base_may_hold_is_refused(tree: list[tarfile.TarInfo], name: str | None, why: str) -> None:
     with pytest.raises(BaseError) as caught:
         normalised(archive(tree))
     assert caught.value.where == name

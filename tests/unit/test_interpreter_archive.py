@@ -69,7 +69,7 @@ def test_sysconfig_names_the_place_and_the_compiler_of_the_image(store: Store, r
 
 REFUSED = {
     "a file beside the directory": member("other/x", b"x"),
-    "an absolute path": member("/python/x", b"x"),
+    "an absolute path": member("/etc/x", b"x"),
     "a path that leaves": member("python/../x", b"x"),
     "an absolute link": member("python/x", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
     "a link that leaves": member("python/x", type=tarfile.SYMTYPE, linkname="../x"),

@@ -104,6 +104,8 @@ LIES = [
     ("a name that is not UTF-8", wheel(Part("demo/\udce9")), "not UTF-8"),
     ("a surrogate in a name", wheel(Part("demo/\udced\udca0\udc80")), "not UTF-8"),
     ("a NUL in a name", wheel(Part("demo/x.py\0.txt")), "not portable"),
+    ("a whiteout of layers", wheel(Part("demo/.wh..wh..opq")), "hides files"),
+    ("folders in folders without end", wheel(Part("a/" * 150 + "x")), "leaves the wheel"),
     ("a second name", wheel(Part("demo/x", central={"extra": unicode_path("demo/y")})), "two names"),
     ("a second name in the own header", wheel(Part("demo/x", local={"extra": unicode_path("demo/y")})), "contradicts"),
     ("extra fields that run over", wheel(Part("demo/x", central={"extra": b"\1\0\xff\0"})), "extra fields"),

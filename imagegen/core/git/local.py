@@ -21,6 +21,7 @@ from imagegen.core.git import command
 from imagegen.core.git import tree as trees
 from imagegen.core.git.command import FailedError
 from imagegen.core.git.tree import PackedTree, Read, TreeEntry, tarred
+from imagegen.core.layer_tar import Bounded, members
 from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
 from imagegen.core.text import counted
@@ -175,8 +176,8 @@ def _some(names: list[str]) -> str:
 def _members(digest: str, store: Store) -> dict[str, tuple[int, str, str]]:
     """Path below the folder -> mode, target of a link, hash of what it holds."""
     found = {}
-    with store.open(digest) as blob, tarfile.open(fileobj=blob, mode="r|*") as archive:  # type: ignore[call-overload]
-        for member in archive:
+    with store.open(digest) as blob, tarfile.open(fileobj=blob, mode="r|*", tarinfo=Bounded) as archive:  # type: ignore[call-overload]
+        for member in members(archive):
             file = archive.extractfile(member) if member.isreg() else None
             data = file.read() if file else b""
             found[member.name.partition("/")[2]] = (member.mode, member.linkname, digest_of(data))

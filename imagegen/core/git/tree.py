@@ -19,6 +19,7 @@ from pathlib import Path
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
 from imagegen.core.git.repository import check_ref, fetched
+from imagegen.core.layer_tar import is_below
 from imagegen.core.net import UnreachableError
 from imagegen.core.oci import digest_of
 from imagegen.core.progress import timed
@@ -131,7 +132,7 @@ def _path(raw: bytes, where: str) -> str:
     except UnicodeDecodeError:
         raise _refused(where, f"the name {raw[:80]!r} is not UTF-8") from None
     parts = path.split("/")
-    if any(part in ("", ".", "..") or part.lower() == ".git" for part in parts):
+    if not is_below(path) or any(part.lower() == ".git" for part in parts):
         raise _refused(where, f"the name {path[:80]!r} leaves the tree")
     if unprintable(path) is not None:
         raise _refused(where, f"the name {path[:80]!r} holds control characters")

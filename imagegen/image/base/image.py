@@ -24,7 +24,7 @@ from imagegen.core import registry
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError
-from imagegen.core.layer_tar import DAMAGED, Bounded, members, most_unpacked
+from imagegen.core.layer_tar import DAMAGED, MAX_DEPTH, OPAQUE, WHITEOUT, Allowance, Bounded, members, most_unpacked
 from imagegen.core.net import Client, Missing, MissingFiles, UnreachableError
 from imagegen.core.oci import LayerDescriptor, Platform, RemoteImage, digest_of
 from imagegen.core.progress import Progress, timed
@@ -40,15 +40,11 @@ from imagegen.plan.matrix.model import Base
 # Source: OCI image-spec v1.1, layer.md (change types, whiteouts). Links mean what they mean inside the tree: an
 # absolute one begins at its root, and `..` ends there, as for a process that has the tree as its root.
 
-_MAX_ENTRIES = 3_000_000
-_MAX_BYTES = 200 << 30  # the largest images of the field unpack to 60 GB
 _MAX_LINKS = 40  # as Linux follows at most
-_MAX_DEPTH = 200  # folders in folders, ten times what images have: removing them takes a stack frame for each
 _CHUNK = 1 << 20
 # What a file system says of names and kinds that cannot be; all else is its own trouble.
 ODD = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.EEXIST, errno.ENOENT}
 _VERIFIED = Cache("diff-id", dict[str, str])
-_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
 
 def unpack(layers: Iterable[LayerDescriptor], store: Store, root: Path, *, owners: bool = False) -> None:
@@ -147,27 +143,26 @@ class UnpackTarget:
 
     def __init__(self, root: Path, *, owners: bool = False) -> None:
         self._root, self._owners = root, owners
-        self._entries = self._bytes = 0
+        self._allowance = Allowance()
         self.written: set[Path] = set()  # by the current layer: whiteouts apply to the layers below it
 
     def add(self, member: tarfile.TarInfo, archive: tarfile.TarFile) -> None:
-        self._entries += 1
-        self._bytes += member.size
-        if self._entries > _MAX_ENTRIES or self._bytes > _MAX_BYTES:
-            raise BaseError(
-                "the image unpacks to more than any image holds",
-                code="base-layer-too-large",
-                where=member.name,
-                why="a bomb",
-            )
+        self._count(member.name, member.size)
         path = self.place(member.name)
         if path == self._root:
             return
         self._make_parents(path)
-        if path.name.startswith(_WHITEOUT):
+        if path.name.startswith(WHITEOUT):
             self._white_out(path)
         else:
             self._put(member, archive, path)
+
+    def _count(self, path: str, size: int = 0) -> None:
+        """Count a member with `size` bytes, or a directory that a member's path implies."""
+        if not self._allowance.take(size):
+            raise BaseError(
+                "the image unpacks to more than any image holds", code="base-layer-too-large", where=path, why="a bomb"
+            )
 
     def place(self, name: str, *, follow_last: bool = False) -> Path:
         """The path that `name` means, below the root and with no link in it."""
@@ -186,9 +181,9 @@ class UnpackTarget:
                 target = os.readlink(path)
                 path = self._root if target.startswith("/") else path.parent
                 parts += [each for each in reversed(target.split("/")) if each not in ("", ".")]
-        if len(path.parts) - len(self._root.parts) > _MAX_DEPTH:
+        if len(path.parts) - len(self._root.parts) > MAX_DEPTH:
             raise BaseError(
-                f"more than {_MAX_DEPTH} folders lie in each other", code="base-layer-invalid", where=f"{name[:200]}…"
+                f"more than {MAX_DEPTH} folders lie in each other", code="base-layer-invalid", where=f"{name[:200]}…"
             )
         return path
 
@@ -199,9 +194,10 @@ class UnpackTarget:
         while not parent.is_dir():
             missing.append(parent)
             parent = parent.parent
-        for each in reversed(missing):
-            _remove(each)  # a file, where this layer has a directory
-            each.mkdir()
+        for folder in reversed(missing):
+            self._count(folder.name)
+            _remove(folder)  # a file, where this layer has a directory
+            folder.mkdir()
 
     def _mark(self, path: Path) -> None:
         """Record the path as this layer's, with the directories that lead there."""
@@ -210,14 +206,11 @@ class UnpackTarget:
             path = path.parent
 
     def _white_out(self, path: Path) -> None:
-        if path.name == _OPAQUE:
+        if path.name == OPAQUE:
             for child in path.parent.iterdir():
                 self._remove_lower(child)
             return
-        hidden = path.name.removeprefix(_WHITEOUT)
-        if hidden in ("", ".", ".."):
-            raise BaseError("a whiteout hides what it may not", code="base-layer-invalid", where=path.name)
-        self._remove_lower(path.with_name(hidden))
+        self._remove_lower(path.with_name(path.name.removeprefix(WHITEOUT)))
 
     def _remove_lower(self, path: Path) -> None:
         """Remove what lower layers have there; a directory that this layer writes into loses the rest."""

@@ -12,12 +12,15 @@ import os
 import stat
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO
 
 from imagegen.core.errors import BaseError
+from imagegen.core.layer_tar import DAMAGED, WHITEOUT, Bounded
+from imagegen.core.layer_tar import members as read_members
 from imagegen.core.types import EPOCH
 
 # Documentation stays out of the image, copyright files excepted; what apt installs later is kept as lean. The last
@@ -55,6 +58,7 @@ _STATE = (
     "var/lib/systemd/catalog/database",
     "var/log/*",
 )
+_INVALID = "mmdebstrap's archive holds what no base may hold"
 EMPTIED = ("etc/machine-id", "var/lib/dbus/machine-id")  # systemd's sign for "make one at the first boot"
 
 
@@ -65,8 +69,7 @@ def normalise(source: BinaryIO, write: Callable[[bytes], object], files: Mapping
     Raises BaseError, naming the member, for what no root file tree holds: a path that leaves the tree, two members
     of one path, a member without a directory above it, a device, a hard link to nothing.
     """
-    source.seek(0)
-    with tarfile.open(fileobj=source, mode="r:") as tar:
+    with _opened(source) as tar:
         members = _members(tar)
         written: dict[str, str] = {}  # member that holds contents -> the path that they were written at
         for path in sorted(_kept(members, files) | set(files)):
@@ -87,8 +90,7 @@ def normalise(source: BinaryIO, write: Callable[[bytes], object], files: Mapping
 
 def read(source: BinaryIO, *paths: str) -> list[bytes]:
     """The contents of files in the tar in `source`. Raises BaseError for a file that is not there."""
-    source.seek(0)
-    with tarfile.open(fileobj=source, mode="r:") as tar:
+    with _opened(source) as tar:
         members = _members(tar)
         found = []
         for path in paths:
@@ -104,18 +106,25 @@ def dpkg_configuration() -> bytes:
     return "".join(f"path-{verb}={pattern}\n" for verb, pattern in DOCUMENTATION).encode()
 
 
+@contextmanager
+def _opened(source: BinaryIO) -> Iterator[tarfile.TarFile]:
+    source.seek(0)
+    try:
+        with tarfile.open(fileobj=source, mode="r:", tarinfo=Bounded) as tar:
+            yield tar
+    except DAMAGED as error:
+        raise BaseError(_INVALID, code="base-content-invalid", why=str(error)) from error
+
+
 def _members(tar: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
     """Path -> member, with paths relative to the root, checked; the root itself is left to the engine."""
     members: dict[str, tarfile.TarInfo] = {}
-    for member in tar:
-        path = member.name.removeprefix("./").rstrip("/")
-        if path in ("", "."):
-            continue
-        if any(part in ("", ".", "..") for part in path.split("/")):
-            raise _refused(member, "its path leaves the tree")
-        if path in members:
+    for member in read_members(tar):
+        if member.name in members:
             raise _refused(member, "another member has the same path")
-        members[path] = member
+        if member.name:
+            members[member.name] = member
+    tar.members = [*members.values()]  # type: ignore[attr-defined]  # in which targets of links are looked for
     for path, member in members.items():
         parent = path.rpartition("/")[0]
         if parent and not (parent in members and members[parent].isdir()):
@@ -132,7 +141,7 @@ def _holder(members: Mapping[str, tarfile.TarInfo], path: str) -> str:
     seen = set()
     while members[path].islnk():
         seen.add(path)
-        path = members[path].linkname.removeprefix("./")
+        path = members[path].linkname
         if path in seen or path not in members:
             raise _refused(members[min(seen)], "it is a hard link to nothing")
     if not members[path].isreg():
@@ -184,9 +193,7 @@ def _write(write: Callable[[bytes], object], info: tarfile.TarInfo, data: bytes 
 
 
 def _refused(member: tarfile.TarInfo, why: str) -> BaseError:
-    return BaseError(
-        "mmdebstrap's archive holds what no base may hold", code="base-content-invalid", where=member.name, why=why
-    )
+    return BaseError(_INVALID, code="base-content-invalid", where=member.name, why=why)
 
 
 # The difference of two file trees as one layer: a normalised tar that depends on nothing but the files.
@@ -197,7 +204,6 @@ def _refused(member: tarfile.TarInfo, why: str) -> BaseError:
 
 _MOUNTED = ("dev", "proc", "run", "sys", "tmp")  # at the top: an engine's, or empty in every container
 _CHUNK = 1 << 20
-_WHITEOUT = ".wh."
 
 
 @dataclass(frozen=True)
@@ -228,7 +234,7 @@ def write_difference(
     after = snapshot(root)
     put = [path for path in after if not is_state(path) and _differs(path, after[path], before, root, original)]
     gone = [path for path in before if path not in after and not is_state(path) and _has_parent(path, after)]
-    whiteouts = {f"{path.rpartition('/')[0]}/{_WHITEOUT}{path.rpartition('/')[2]}".lstrip("/"): path for path in gone}
+    whiteouts = {f"{path.rpartition('/')[0]}/{WHITEOUT}{path.rpartition('/')[2]}".lstrip("/"): path for path in gone}
     above = {parent for path in (*put, *gone) for parent in _parents(path)}
     written: dict[tuple[int, ...], str] = {}  # device and inode -> the path that its contents stand at
     for path in sorted({*put, *above, *whiteouts}):

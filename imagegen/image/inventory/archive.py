@@ -23,7 +23,7 @@ from isal import igzip, isal_zlib
 
 from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError
-from imagegen.core.layer_tar import DAMAGED, Bounded, members, most_unpacked
+from imagegen.core.layer_tar import DAMAGED, Allowance, Bounded, members, most_unpacked
 from imagegen.core.oci import (
     BLOBS,
     INDEX_FILE,
@@ -48,20 +48,20 @@ _WINDOW = 128 << 20  # bytes that a zstd frame may ask for: what the format's do
 _DAMAGED = (zlib.error, isal_zlib.error, zstandard.ZstdError, gzip.BadGzipFile, EOFError)
 
 
-def layer(blob: Stream, digest: str | None, where: str, scratch: Path) -> list[LayerEntry]:
+def layer(blob: Stream, digest: str | None, where: str, scratch: Path, allowance: Allowance) -> list[LayerEntry]:
     """Return the entries of the layer in `blob`, however it is compressed.
 
-    Reads the blob to its end; `scratch` as `read_layer`.
+    Reads the blob to its end; `scratch` and `allowance` as `read_layer`.
 
     Raises FetchError for one that has another digest, is damaged, or holds what no layer holds.
     """
     plain = Plain(blob)
     try:
-        found = read_layer(plain, scratch)
+        found = read_layer(plain, scratch, allowance)
         plain.finish()  # what follows a tar's end
     except FetchError as error:
         raise FetchError(
-            error.what, where=f"{where}: {error.where}" if error.where else where, why=error.why
+            error.what, code=error.code, where=f"{where}: {error.where}" if error.where else where, why=error.why
         ) from error
     if digest is not None and plain.digest != digest:
         raise FetchError(
@@ -293,10 +293,11 @@ class _Archive:
         self._layers: dict[str, list[LayerEntry]] = {}
         self._links: dict[str, str] = {}
         self._held = 0  # bytes of documents
+        self._allowance = Allowance()
 
     def add(self, member: tarfile.TarInfo, tar: tarfile.TarFile) -> None:
         """A file is a document, which is short JSON, or else a layer."""
-        name = posixpath.normpath(member.name)
+        name = member.name
         if len(self._documents) + len(self._layers) + len(self._links) >= _MAX_FILES:
             raise FetchError(f"{self._where} holds too many files", code="fetch-image-too-large", where=member.name)
         if member.issym():  # the same layer once more, as old engines write it
@@ -315,7 +316,8 @@ class _Archive:
             self._documents[name] = head + content.read()
         elif head:
             digest = f"sha256:{posixpath.basename(name)}" if name.startswith(f"{BLOBS}/") else None
-            self._layers[name] = layer(PrefixedStream(head, content), digest, f"{self._where}: {name}", self._scratch)
+            blob, where = PrefixedStream(head, content), f"{self._where}: {name}"
+            self._layers[name] = layer(blob, digest, where, self._scratch, self._allowance)
 
     def contents(self, platform: Platform) -> ArchivedImage:
         if INDEX_FILE in self._documents:

@@ -21,7 +21,7 @@ from imagegen.audit.collect import HEAD, Collector, concerns, examine
 from imagegen.audit.model import File
 from imagegen.audit.window import OnDisk
 from imagegen.core.errors import FetchError
-from imagegen.core.layer_tar import DAMAGED, Bounded, members
+from imagegen.core.layer_tar import DAMAGED, OPAQUE, WHITEOUT, Allowance, Bounded, members
 from imagegen.image.inventory.tree import MAX_LINKS, Directory, Node, Regular, SymbolicLink, parent, place, steps
 
 ReadFile = tuple[str, Regular]  # a path, and what lay there
@@ -89,16 +89,12 @@ def _examine(path: str, node: Regular, *, flags: int) -> File | None:
 # Kept are the scans of files for an audit, and the text of the few files that affect how others are found. Layers are
 # untrusted input: time and memory are bounded. Source: OCI image-spec v1.1, layer.md (whiteouts).
 
-_MAX_ENTRIES = 3_000_000
-_MAX_BYTES = 200 << 30  # the largest images of the field unpack to 60 GB
 _MAX_TEXT = 16 << 20  # bytes of one file
-_MAX_TEXTS = 512 << 20  # of all
 # Bytes. Of larger files a copy without their GPU code has to do, since a stream cannot be read again where it does not:
 # those are CUDA's libraries, for which it does. It did not for the 440 MB of Triton (measured 2026-11-21).
 _WHOLE = 512 << 20
 _BUFFER = 1 << 16  # bytes: tarfile copies what is left of it for each header
 _BLOCK = 1 << 20
-_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 # How libraries are found, and what an environment and a distribution say of themselves.
 _TEXT = re.compile(
     r"etc/ld\.so\.conf|etc/(.*/)?[^/]*\.conf|(etc|usr/lib)/os-release|var/lib/(dpkg/status|apt/extended_states)|(.*/)?pyvenv\.cfg|.*\.pth|.*\.egg-link|.*\.egg-info"
@@ -133,37 +129,31 @@ class LayerEntry:
     what: SymbolicLink | Directory | Leaf | Hard
 
 
-def read_layer(stream: Stream, scratch: Path) -> list[LayerEntry]:
+def read_layer(stream: Stream, scratch: Path, allowance: Allowance) -> list[LayerEntry]:
     """Return the entries of a layer's uncompressed tar, in its order.
 
-    `scratch` is a directory on a disk with enough space for one large library. Raises FetchError for a malformed or too
-    large layer.
+    `scratch` is a directory on a disk with enough space for one large library; `allowance` is for all layers of the
+    image. Raises FetchError for a malformed layer, and for one that takes more than is left of the allowance.
     """
     entries: list[LayerEntry] = []
-    size = texts = 0
     try:
         with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_BUFFER, tarinfo=Bounded) as archive:
             for member in members(archive):
-                size += member.size
-                if len(entries) >= _MAX_ENTRIES or size > _MAX_BYTES:
-                    raise FetchError(
-                        "a layer holds more than any layer holds",
-                        code="fetch-layer-too-large",
-                        where=member.name,
-                        why="a bomb",
-                    )
-                if what := _what(member, archive, scratch):
+                fits = allowance.take(member.size, member.name, member.linkname)
+                if fits and (what := _what(member, archive, scratch)):
                     entries.append(LayerEntry(member.name, what))
-                    texts += len(what.text or b"") if isinstance(what, Leaf) else 0
-                if texts > _MAX_TEXTS:
-                    raise FetchError(
-                        "a layer holds more metadata than any layer holds",
-                        code="fetch-layer-too-large",
-                        where=member.name,
-                    )
+                    fits = not isinstance(what, Leaf) or allowance.take(0, what.text or b"", members=0)
+                _require(fits, member.name)
     except DAMAGED as error:
         raise FetchError("a layer cannot be read", code="fetch-layer-invalid", why=str(error)) from error
     return entries
+
+
+def _require(fits: bool, path: str) -> None:
+    if not fits:
+        raise FetchError(
+            "a layer holds more than any layer holds", code="fetch-layer-too-large", where=path[:200], why="a bomb"
+        )
 
 
 def _what(
@@ -179,7 +169,7 @@ def _what(
     if content is None:
         return None  # devices and pipes
     executable = bool(member.mode & 0o111)
-    if member.size <= _MAX_TEXT and _TEXT.fullmatch(member.name.removeprefix("./").lstrip("/")):
+    if member.size <= _MAX_TEXT and _TEXT.fullmatch(member.name):
         return Leaf(File(member.size, executable=executable), content.read())
     with Collector(member.size, scratch, whole=member.size <= _WHOLE) as collector:
         while not collector.idle and (chunk := content.read(_BLOCK)):
@@ -195,15 +185,17 @@ class LayeredTree:
 
     def __init__(self) -> None:
         self._root: _Folder = {}
+        self._made = Allowance(members=300_000)  # directories that have no entry of their own
+        self._followed = Allowance(members=100_000_000)  # names in targets of links
 
     def add(self, layer: Iterable[LayerEntry]) -> None:
         """Put a layer over what is there."""
         above = []
         for entry in layer:
-            name = entry.path.rstrip("/").rpartition("/")[2]
-            if name.startswith(_WHITEOUT):
+            name = entry.path.rpartition("/")[2]
+            if name.startswith(WHITEOUT):
                 self._white_out(parent(entry.path), name)
-            elif name not in ("", ".", ".."):
+            elif name:
                 above.append(entry)
         for entry in above:  # whiteouts are about the layers below, wherever they stand in theirs
             self._put(entry)
@@ -238,14 +230,13 @@ class LayeredTree:
         folder = self._at(found) if found else None
         if not isinstance(folder, dict):
             return
-        if name == _OPAQUE:
+        if name == OPAQUE:
             folder.clear()
         else:
-            folder.pop(name.removeprefix(_WHITEOUT), None)
+            folder.pop(name.removeprefix(WHITEOUT), None)
 
     def _put(self, entry: LayerEntry) -> None:
-        way = entry.path.rstrip("/")
-        folder, name = self._directory(parent(way)), way.rpartition("/")[2]
+        folder, name = self._directory(parent(entry.path)), entry.path.rpartition("/")[2]
         if isinstance(entry.what, Directory):
             if not isinstance(folder.get(name), dict):
                 folder[name] = {}
@@ -271,8 +262,10 @@ class LayeredTree:
                 followed += 1
                 way = [self._root] if found.target.startswith("/") else way
                 parts += steps(found.target)
+                _require(self._followed.take(0, members=len(parts)), found.target)
                 continue
             if not isinstance(found, dict):
+                _require(self._made.take(0), "/".join(parts))
                 found = way[-1][name] = {}
             way.append(found)
         return way[-1]

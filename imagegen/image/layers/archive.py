@@ -21,6 +21,8 @@ from typing import TypeAlias
 
 from isal import isal_zlib
 
+from imagegen.core.layer_tar import WHITEOUT, is_below
+
 # Bounds above any wheel of the field (the largest hold 4 GB in 20 000 members) and far below what harms a machine.
 MAX_MEMBERS = 200_000  # files and directories, those that are only implied too
 MAX_DIRECTORY = 48 << 20  # bytes of the central directory
@@ -314,9 +316,11 @@ def _check_kind(entry: ZipEntry) -> None:
 
 def _check_name(name: str) -> None:
     parts = name.removesuffix("/").split("/")
-    if "" in parts or "." in parts or ".." in parts:
-        raise ArchiveError("a member's name leaves the wheel's tree", name)
     if _NOT_PORTABLE.search(name):
         raise ArchiveError("a member's name is not portable", repr(name))
+    if not is_below(name.removesuffix("/")):
+        raise ArchiveError("a member's name leaves the wheel's tree", name)
+    if any(part.startswith(WHITEOUT) for part in parts):
+        raise ArchiveError("a member's name hides files of lower layers", name)
     if len(name.encode()) > MAX_NAME or any(len(part.encode()) > MAX_PART for part in parts):
         raise ArchiveError("a member's name is too long for a file system", f"{name[:80]}…")

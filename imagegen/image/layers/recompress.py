@@ -19,13 +19,13 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from tarfile import TarError
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import zstandard
 
 from imagegen.core.errors import StoreError
+from imagegen.core.layer_tar import DAMAGED
 from imagegen.core.oci import GZIP_TYPE, ZSTD_TYPE
 from imagegen.core.progress import Meter, Progress
 from imagegen.core.store import Store
@@ -132,7 +132,7 @@ def _chunk(layer: Layer, compression: Recompression, store: Store, meter: Meter)
     with uncompressed(layer, store, meter) as tar, store.writer() as blob:
         try:
             diff_id, contents = chunked.write(tar, blob)
-        except TarError as error:
+        except DAMAGED as error:
             raise _differs(layer, store, f"it is no tar that imagegen writes: {error}") from error
         _require_contents(layer, diff_id, store)
         made = ChunkedBlob(blob.commit(), blob.size, contents)

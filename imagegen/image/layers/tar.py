@@ -9,6 +9,7 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Callable, Iterable
 
+from imagegen.core.layer_tar import member_name
 from imagegen.core.types import EPOCH
 
 _USTAR_NAME = 100  # bytes
@@ -70,6 +71,7 @@ class TarWriter:
         self._write(b"\0" * tarfile.BLOCKSIZE * 2)
 
     def _header(self, name: str, kind: bytes, *, mode: int, size: int = 0, target: str = "") -> None:
+        member_name(name)
         path = name + "/" if kind == tarfile.DIRTYPE else name
         if target == "" and size < _USTAR_SIZE and path.isascii():
             self._write(_header(path.encode(), kind, mode, size))

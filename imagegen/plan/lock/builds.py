@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import re
+import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, FetchError, Location, LockError, ReproducibilityError
 from imagegen.core.git import command
+from imagegen.core.layer_tar import DAMAGED, Allowance, Bounded, members
 from imagegen.core.net import Client, Missing, MissingFiles
 from imagegen.core.oci import canonical_json, digest_of
 from imagegen.core.store import Store, disk
@@ -244,6 +246,7 @@ def patched_sources(build: LockedBuild, store: Store, settings: Settings) -> Ite
         archive, unpacked = work_dir / build.source.filename, work_dir / "unpacked" / "source"
         archive.symlink_to(store.path(build.source.digest))
         try:
+            _require_bounded(archive)
             source.unpack(archive, unpacked, EPOCH)
             paths = tuple(
                 sorted({path for patch in build.patches for path in _apply(patch, unpacked, store, settings)})
@@ -258,6 +261,18 @@ def patched_sources(build: LockedBuild, store: Store, settings: Settings) -> Ite
                 fix="correct its recipe under wheels/ and lock again",
             ) from error
         yield unpacked, paths
+
+
+def _require_bounded(archive: Path) -> None:
+    """Raise Refused for an archive with headers or members without end: the worker keeps all of them."""
+    allowance = Allowance(members=1_000_000, contents=16 << 30)
+    try:
+        with tarfile.open(archive, tarinfo=Bounded) as tar:
+            for member in members(tar):
+                if not allowance.take(member.size, member.name, member.linkname):
+                    raise Refused(f"{archive.name}: it holds more than any sources hold")
+    except DAMAGED as error:
+        raise Refused(f"{archive.name}: no tar archive that can be read: {error}") from error
 
 
 def _apply(patch: LockedPatch, sources: Path, store: Store, settings: Settings) -> Iterator[Path]:

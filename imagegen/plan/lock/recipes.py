@@ -19,6 +19,7 @@ from packaging.version import Version
 
 from imagegen.core import data, git, toml
 from imagegen.core.errors import BuildError, Location, LockError
+from imagegen.core.layer_tar import Bounded, members
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu, parse_requirement
 from imagegen.plan.lock.foundation import LockedBase, LockedDeb
@@ -34,9 +35,9 @@ _LARGEST = 64 << 20  # bytes of a file that is read whole; a uv.lock of 1,000 pa
 
 def member(store: Store, archive: git.PackedTree, name: str) -> bytes:
     """Return a file of an archive. Raises KeyError where it holds no such file, or one too large to read whole."""
-    with tarfile.open(store.path(archive.digest), "r:*") as tar:
-        info = tar.getmember(name)
-        file = tar.extractfile(info) if info.isreg() and info.size <= _LARGEST else None
+    with tarfile.open(store.path(archive.digest), "r:*", tarinfo=Bounded) as tar:
+        info = next((info for info in members(tar) if info.name == name), None)
+        file = tar.extractfile(info) if info and info.isreg() and info.size <= _LARGEST else None
         if file is None:
             raise KeyError(f"{name} is no file, or too large")
         return file.read()

@@ -13,7 +13,7 @@ from typing import IO, cast
 
 from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, ImagegenError
-from imagegen.core.layer_tar import DAMAGED, Bounded, members
+from imagegen.core.layer_tar import DAMAGED, Allowance, Bounded, members
 from imagegen.core.net import Client, NotFoundError, UnavailableError
 from imagegen.core.oci import (
     MANIFEST_TYPE,
@@ -119,7 +119,6 @@ def failed(name: str, evidence: str) -> StepResult:
 _BUFFER = 1 << 16
 _READ_SIZE = 1 << 20
 _KEPT = 16  # bytes of a file's beginning: as many as the header of byte-code has
-_MAX_ENTRIES = 3_000_000
 
 
 @dataclass(frozen=True)
@@ -167,8 +166,10 @@ def entries(tar: Stream) -> Iterator[FileEntry]:
     """Yield the entries of an uncompressed layer, in its order. Raises FetchError for a malformed tar."""
     try:
         with tarfile.open(fileobj=cast("IO[bytes]", tar), mode="r|", bufsize=_BUFFER, tarinfo=Bounded) as archive:
-            for number, member in enumerate(members(archive)):
-                if number >= _MAX_ENTRIES:
+            allowance = Allowance()
+            for member in members(archive):
+                kept = (member.name, member.linkname, *member.pax_headers, *member.pax_headers.values())
+                if not allowance.take(member.size, *kept):
                     raise FetchError(
                         "a layer holds more than any layer holds",
                         code="fetch-layer-too-large",
