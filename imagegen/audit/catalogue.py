@@ -27,7 +27,7 @@ class Single:
     """A family of libraries of which a process must have one."""
 
     name: str  # "cuDNN"
-    pattern: re.Pattern[str]
+    pattern: str
 
 
 @cache
@@ -68,7 +68,7 @@ def cuda_major(library: str) -> tuple[str, int] | None:
 
 @cache
 def singles() -> tuple[Single, ...]:
-    return tuple(Single(entry["name"], re.compile(entry["pattern"])) for entry in data("libraries")["single"])
+    return tuple(Single(entry["name"], entry["pattern"]) for entry in data("libraries")["single"])
 
 
 def optional(package: str, path: str) -> str | None:

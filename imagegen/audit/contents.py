@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from email.message import Message
@@ -303,7 +304,7 @@ def _several(loader: Loader, single: Single) -> Iterator[Finding]:
     places: dict[str, Library] = {}
     for library in there:
         name = library.elf.soname or library.name
-        if single.pattern.fullmatch(name):
+        if re.fullmatch(single.pattern, name):
             places.setdefault(posixpath.dirname(library.path), library)
     if len(places) < 2:
         return
@@ -311,7 +312,7 @@ def _several(loader: Loader, single: Single) -> Iterator[Finding]:
     taken: dict[str, None] = {}
     for requester in loader.libraries:
         for name in requester.elf.needed:
-            if single.pattern.fullmatch(name) and (taker := loader.find(requester, name).library):
+            if re.fullmatch(single.pattern, name) and (taker := loader.find(requester, name).library):
                 taken[f"{requester.package} takes {name} from {posixpath.dirname(taker.path)}"] = None
     evidence = f"{single.name} lies in {len(places)} places: {', '.join(described)}"
     yield Finding(Severity.WARNING, "several-libraries", "", None, evidence, tuple(taken)[:_LIBRARIES_SHOWN])

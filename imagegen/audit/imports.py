@@ -141,11 +141,12 @@ def keyword_findings(subject: Subject, refused: Iterable[RefusedKeyword]) -> Ite
 # used. Sources: PEP 508 for requirements and their markers; The Python Language Reference, "The import statement".
 
 # Extras for work on the package itself. What they name is imported by its tests, not by what users run.
-_FOR_DEVELOPERS = re.compile(r"(?:.*[-_.])?(?:ci|dev|develop|doc|docs|lint|test|testing|tests|typing)(?:[-_.].*)?")
+_FOR_DEVELOPERS = {"ci", "dev", "develop", "doc", "docs", "lint", "test", "testing", "tests", "typing"}
 _IMPORT = re.compile(rb"[ \t]*(?:import[ \t]+([\w.]+(?:[ \t]*,[ \t]*[\w.]+)*)|from[ \t]+(\w[\w.]*)[ \t]+import\b)")
-# As `("{3}|'{3})(?:\\.|[^\\])*?\1`, which takes one byte after another and much more time.
+# As `("{3}|'{3})(?:\\.|[^\\])*?(\1|(?=\\?\Z))`, which takes one byte after another and much more time. A string
+# without an end has no group and goes to the end of the file, so that each byte is read once.
 _STRING = re.compile(
-    rb'''"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|''' rb"""'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''""", re.DOTALL
+    rb'''"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*(""")?|''' rb"""'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*(''')?""", re.DOTALL
 )
 _INDENTED = re.compile(rb"[ \t]*(.?)")
 _HEADER = re.compile(rb"[ \t]*(async[ \t]+def|def|class|try|except|finally|if|elif|else|for|while|with|match|case)\b")
@@ -158,8 +159,12 @@ def optional_modules(requires: Iterable[str]) -> dict[str, str]:
     """
     parsed = [each for text in requires if (each := _parsed(text))]
     plain = {required_name(each.name) for each in parsed if not _extras(each)}
-    names = {required_name(each.name) for each in parsed if not all(map(_FOR_DEVELOPERS.fullmatch, _extras(each)))}
+    names = {required_name(each.name) for each in parsed if not all(map(_is_for_developers, _extras(each)))}
     return {squashed(data("modules").get(name, name)): name for name in sorted(names - plain)}
+
+
+def _is_for_developers(extra: str) -> bool:
+    return not _FOR_DEVELOPERS.isdisjoint(re.split(r"[-_.]", extra))
 
 
 def scan_imports(path: str, source: bytes, modules: Mapping[str, str]) -> Iterator[OptionalImport]:
@@ -170,7 +175,7 @@ def scan_imports(path: str, source: bytes, modules: Mapping[str, str]) -> Iterat
     if not any(True for _ in _statements(source, modules)):
         return  # most files: nothing is copied
     seen = set()
-    text = _STRING.sub(lambda match: b"\n" * match[0].count(b"\n"), source)
+    text = _STRING.sub(_without_lines, source)
     for start, distribution in _statements(text, modules):
         if distribution not in seen:
             seen.add(distribution)
@@ -182,6 +187,11 @@ def scan_imports(path: str, source: bytes, modules: Mapping[str, str]) -> Iterat
                 lazy=any(header.endswith(b"def") for header in headers),
                 guarded=any(header in (b"try", b"except", b"if", b"elif", b"else") for header in headers),
             )
+
+
+def _without_lines(string: re.Match[bytes]) -> bytes:
+    """Return the line ends of a string; a string without an end stays."""
+    return b"\n" * string[0].count(b"\n") if string.lastindex else string[0]
 
 
 def check_extras(subject: Subject) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from imagegen.audit.model import File, Finding, Package, Severity, Subject
 
 MACHINES = {62: "x86_64", 183: "aarch64"}  # e_machine -> how platform tags, and the loader's $PLATFORM, call it
 # In the name of a module, as import reads it: .cpython-311-x86_64-linux-gnu.so. Source: PEP 3149, PEP 425's names.
-_BUILT_FOR = re.compile(r"\.(cpython|pypy|graalpy)-?(\d)(\d+)\w*-[^/]*\.so$")
+_BUILT_FOR = re.compile(r"\.(cpython|pypy|graalpy)-?(\d)(\d++)\w{0,50}-[^/]{0,200}\.so$")
 _MOST_TAGS = 1000  # of one wheel; the longest names of the field stand for some dozens
 _INTERPRETER = re.compile(r"cp3([0-9]{1,2})")
 

@@ -36,7 +36,7 @@ _FOREIGN = re.compile(
     r"(?<!\S)(?:-isysroot\s+\S+|--sysroot=\S+|-fdebug-default-version=\S+|-flto=thin|-fprofile-instr-use=\S+|-[IL]/tools/\S+)"
     r"(?:\s+|$)"
 )
-_MAKE = re.compile(rf"^({'|'.join((*_COMMANDS, 'AR'))})(\s*=\s*)(.*)$", re.MULTILINE)
+_MAKE = re.compile(rf"^({'|'.join((*_COMMANDS, 'AR'))})(\s*=\s*)(.*)", re.MULTILINE)
 _HEAD = "# system configuration generated and used by the sysconfig module\n"
 
 

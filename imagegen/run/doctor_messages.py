@@ -210,7 +210,7 @@ KNOWN = (
         "2026-11-22",
     ),
     KnownMessage(
-        r"(\S+) is not a local folder and is not a valid model identifier",
+        r"(?<!\S)(\S+) is not a local folder and is not a valid model identifier",
         "{0} is no folder in this container, and the hub has no repository of that name for this user",
         "mount the folder (`docker run -v`), or correct the name; a private or gated repository needs HF_TOKEN",
         "transformers 4.56.1 and 5.10.0, utils/hub.py",

@@ -153,7 +153,11 @@ def test_a_note_names_extra_place_and_reason() -> None:
 
 @given(st.text("\"'\\a\n", max_size=40).map(str.encode))
 def test_strings_in_triple_quotes_are_those_of_the_plain_pattern(source: bytes) -> None:
-    plain = re.compile(rb"""("{3}|'{3})(?:\\.|[^\\])*?\1""", re.DOTALL)
-    assert [found.span() for found in imports._STRING.finditer(source)] == [
-        found.span() for found in plain.finditer(source)
-    ]
+    plain = re.compile(rb"""("{3}|'{3})(?:\\.|[^\\])*?(\1|(?=\\?\Z))""", re.DOTALL)
+    ended = [(match.span(), match[2] == match[1]) for match in plain.finditer(source)]
+    assert [(match.span(), match.lastindex is not None) for match in imports._STRING.finditer(source)] == ended
+
+
+def test_imports_after_a_string_without_an_end_count() -> None:
+    source = b'import a\n"""\nimport tensorrt\n'
+    assert [found.line for found in imports.scan_imports("p/a.py", source, {"tensorrt": "tensorrt"})] == [3]

@@ -27,7 +27,6 @@ FILE = "CHANGES.md"
 _HEAD = "# What moved in the locks, and why\n\nWritten by `imagegen nightly`; the newest day comes first.\n"
 _TITLE = re.compile(r"## (\d{4}-\d\d-\d\d) (\S+)")
 _STEP = re.compile(r"<!-- (\S+) to (\S+) -->")
-_REJECTION = re.compile(r"(.+?) stays (.+?)(?:, not (.+?))?: (.*)", re.DOTALL)
 _MARKUP = re.compile(r"([\\`*<\[])")  # what Markdown would take for its own
 
 
@@ -75,8 +74,14 @@ def rejection(rejected: RejectedUpdate) -> str:
 
 def rejected_in(section: ChangelogSection) -> tuple[RejectedUpdate, ...]:
     """Return the rejected updates that a section names: the sentences of `rejection`, read back."""
-    found = (_REJECTION.fullmatch(plain(line)) for line in section.lines)
-    return tuple(RejectedUpdate(each[1], each[2], each[3] or "", each[4]) for each in found if each)
+    return tuple(update for line in section.lines if (update := _parse_rejection(plain(line))))
+
+
+def _parse_rejection(sentence: str) -> RejectedUpdate | None:
+    name, _, rest = sentence.partition(" stays ")
+    versions, colon, reason = rest.partition(": ")
+    stays, _, newer = versions.partition(", not ")
+    return RejectedUpdate(name, stays, newer, reason) if name and stays and colon else None
 
 
 def as_dict(proposal: Proposal, moved: Sequence[str]) -> dict[str, Any]:

@@ -111,7 +111,7 @@ _DYNAMIC_PARTS = (b"exec(", b"globals(", b"vars(", b"locals(", b"modules[")
 _GLOBAL = re.compile(rb"\bglobal[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)")
 _WORD = re.compile(rb"\w+")
 # A function or class at module level: its first line, and the lines up to the next one that begins a statement.
-_BLOCK = re.compile(rb"^(?:async[ \t]+def|def|class)[ \t]+(\w+)[^\n]*\n(?:(?:[ \t\r\f)\]}#][^\n]*)?\n)*", re.MULTILINE)
+_BLOCK = re.compile(rb"^(?:async[ \t]+def|def|class)[ \t]+(\w++)[^\n]*\n(?:(?:[ \t\r\f)\]}#][^\n]*)?\n)*", re.MULTILINE)
 # Functions and classes at module level, and the entries of __all__.
 _LISTED = re.compile(
     rb"^(?:class|def) (\w+)|^[ \t]*[\"'](\w+)[\"'],?[ \t]*$|__all__ = \[[\"'](\w+)|^(\w+) =", re.MULTILINE

@@ -313,8 +313,8 @@ def _span(seconds: float) -> str:
 
 _MAX_PAGES = 1000
 _MAX_BYTES = 64 << 20  # of all pages: half a million tags
-_LINK = re.compile(r"<([^<>]*)>((?:\s*;\s*[^\s;,=]+\s*=\s*(?:\"[^\"]*\"|[^\s;,\"]*))*)")
-_NEXT = re.compile(r";\s*rel\s*=\s*(?:\"(?:[^\"]*\s)?next(?:\s[^\"]*)?\"|next)\s*(?:;|$)", re.IGNORECASE)
+_LINK = re.compile(r"<([^<>]*)>((?:\s*+;\s*+[^\s;,=]++\s*+=\s*+(?:\"[^\"]*\"|[^\s;,\"]*+))*)")
+_RELATION = re.compile(r";\s*+rel\s*+=\s*+(?:\"([^\"]*)\"|([^\s;]*))", re.IGNORECASE)
 
 
 def pages(session: RegistrySession, sender: Sender, url: str, accept: str) -> Iterator[Reply]:
@@ -361,4 +361,7 @@ def _page(session: RegistrySession, sender: Sender, url: str, accept: str) -> Re
 
 def next_page(link: str) -> str | None:
     """The address that a Link header names as the next; None where it names none."""
-    return next((place for place, parameters in _LINK.findall(link) if _NEXT.search(parameters)), None)
+    for address, parameters in _LINK.findall(link):
+        if any("next" in f"{quoted}{word}".lower().split() for quoted, word in _RELATION.findall(parameters)):
+            return str(address)
+    return None

@@ -291,7 +291,7 @@ _PREFERENCES = "etc/apt/preferences"
 _LONGEST = 1 << 20  # bytes of a source file or keyring
 _FIELD = re.compile(r"([A-Za-z0-9-]+):(.*)")
 _URI = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~%+=@:-]+)*/?")
-_SUITE = re.compile(r"/|(\./|[A-Za-z0-9][A-Za-z0-9._+~-]*/?)([A-Za-z0-9][A-Za-z0-9._+~-]*/?)*")
+_SUITE = re.compile(r"/|\./|(?:\./)?[A-Za-z0-9][A-Za-z0-9._+~-]*(?:/[A-Za-z0-9][A-Za-z0-9._+~-]*)*/?")
 _COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*(/[A-Za-z0-9][A-Za-z0-9._+-]*)*")
 _FINGERPRINT = re.compile(r"[0-9A-Fa-f]{16,64}!?")
 _NO = ("no", "false", "without", "off", "disable", "0")  # what apt takes for no (strutl.cc, StringToBool)

@@ -34,7 +34,7 @@ from imagegen.plan.matrix.api import PackageNames, SharedName, spans
 SINCE = dt.date(2024, 7, 1)  # releases before that are not read
 _THREADS = 6  # wheels at once
 _PLATFORM = re.compile(r"any|(?:many)?linux.*_x86_64")
-_INSTALLED = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")  # what installers move to site-packages
+_INSTALLED = re.compile(r"^[^/]+\.data/(?:purelib|platlib)/")  # what installers move to site-packages
 
 _Name = tuple[str, int, str]  # name, modules, keyword
 _Part = tuple[str, str]  # name, keyword

@@ -104,7 +104,7 @@ def _plain(requirements: Iterable[str]) -> set[str]:
 
 # NVIDIA's wheels that make a toolkit. Those of CUDA 12 hold no nvcc: there the base is the toolkit.
 TOOLKIT = ("nvidia-cuda-cccl", "nvidia-cuda-crt", "nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-nvvm")
-_IMAGE = re.compile(r":([0-9]+\.[0-9]+)[^:/]*$")  # of a toolkit's own image: "nvidia/cuda:13.0.2-devel-ubuntu24.04"
+_IMAGE = re.compile(r":([0-9]+\.[0-9]++)[^:/]*$")  # of a toolkit's own image: "nvidia/cuda:13.0.2-devel-ubuntu24.04"
 
 
 @dataclass(frozen=True)

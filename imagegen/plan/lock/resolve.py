@@ -34,7 +34,7 @@ _EXCLUDED = re.compile(
     r"`([^`]+)` was filtered by `exclude-newer` to only include packages uploaded before \S+\."
     r"(?: The (?:requested|latest) version[^`]*? v\S+,(?: was)? published at (\S+)\.)?"
 )
-_UNDATED = re.compile(r"(?<![\w.-])([\w.-]+)(?:\[[\w,-]+\])?(?:[=<>!~]\S*)? (?:has|have) no publish time")
+_UNDATED = re.compile(r"(?<![\w.-])([\w.-]+)(?:\[[\w,-]+\])?(?:[=<>!~]\S{0,200})? (?:has|have) no publish time")
 
 
 def is_limited_by_cutoff(explanation: str) -> bool:
@@ -68,7 +68,7 @@ _OTHER_INDEX = "check network and proxy, or name another index: UV_DEFAULT_INDEX
 _INDEX_FAILED = re.compile(r"Failed to fetch|Request failed after|`?Content-Type`? |unexpected (JSON|HTML)")
 # The headline, which the error has already, and advice about an option that imagegen sets itself.
 _OMITTED = re.compile(
-    r"No solution found when resolving dependencies:?|\s+Consider\s+using\s+`exclude-newer-package`[^.]*\."
+    r"No solution found when resolving dependencies:?|(?<!\s)\s+Consider\s+using\s+`exclude-newer-package`[^.]{0,300}\."
 )
 _WARNING = "warning: "
 _EXPLANATION = 24  # lines of uv's own words that are passed on
@@ -321,7 +321,7 @@ def _no_upload_time(packages: Sequence[str], question: ResolveRequest) -> FetchE
 def _annotated(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield (package, its dependent packages) from lines like `click==8.5.1  # via typer, cell (pyproject.toml)`."""
     for line in text.splitlines():
-        found = re.match(r"([A-Za-z0-9._-]+)==\S+(?:\s+#\s+via\s+(.*))?$", line)
+        found = re.match(r"([A-Za-z0-9._-]+)==\S+(?:\s+#\s+via\s++(.*))?$", line)
         if found:
             names = [name.partition("[")[0] for name in (found[2] or "").split(", ")]
             asking = {canonicalize_name(name) for name in names if re.fullmatch(r"[A-Za-z0-9._-]+", name)}

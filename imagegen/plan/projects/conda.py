@@ -30,7 +30,7 @@ from imagegen.plan.projects.model import (
 )
 from imagegen.plan.projects.names import conda_names
 
-_SPEC = re.compile(r"(?:[^\s:]+::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9._-]*)\s*(?P<rest>.*)")
+_SPEC = re.compile(r"(?:[^\s:]+::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9._-]*+)\s*+(?P<rest>.*)")
 _LONGEST = 200  # characters of a specification
 _MAX_DEPTH = 20
 
@@ -60,7 +60,7 @@ class CondaFile:
                 if version:
                     omissions.append(_other_version(name, version, place))
             elif name in names.cuda:
-                release = re.search(r"\d+\.\d+", version)
+                release = re.search(r"(?<!\d)\d+\.\d+", version)
                 cuda = (release[0], place) if release else cuda
             elif name not in names.base:
                 omissions.append(_unmapped(name, place))
@@ -173,7 +173,7 @@ def specifier(text: str) -> str:
     if text.startswith("["):
         raise ValueError("keys in brackets are not read")
     text = re.sub(r"([<>=!~,|])\s+", r"\1", text)
-    text = re.sub(r"\s+([<>=!~,|])", r"\1", text)
+    text = re.sub(r"(?<!\s)\s+([<>=!~,|])", r"\1", text)
     version, *build = text.split() or [""]
     if len(build) > 1:
         raise ValueError(f"{text!r} is more than a version and a build")

@@ -38,13 +38,13 @@ INSTRUCTIONS = frozenset(
         "WORKDIR",
     ]
 )
-_DIRECTIVE = re.compile(r"#\s*([A-Za-z][A-Za-z0-9]*)\s*=\s*(.+?)\s*$")
+_DIRECTIVE = re.compile(r"#\s*([A-Za-z][A-Za-z0-9]*)\s*=\s*+(.+)")
 _HEREDOC = re.compile(r"(?<!<)<<(-?)([\"']?)([A-Za-z_][A-Za-z0-9_]*)\2")
 _VARIABLE = re.compile(r"\\\$|\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-+])([^{}]*))?\})")
 # A comment begins where a word may; a # within a word, in quotes or behind a backslash begins none.
-_QUOTED_OR_COMMENT = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.|(?<![^\s;&|()])(?P<comment>\#[^\n]*)""", re.DOTALL)
+_QUOTED_OR_COMMENT = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"?|\\.|(?<![^\s;&|()])(?P<comment>\#[^\n]*)""", re.DOTALL)
 _OPERATORS = frozenset({";", "&", "&&", "|", "||", "(", ")", ";;", "\n"})
-_REDIRECTION = re.compile(r"[<>&|]*[<>][<>&|]*")
+_REDIRECTION = re.compile(r"[&|]*[<>][<>&|]*")
 _OPENING, _CLOSING = frozenset({"if", "case", "for", "while", "until"}), frozenset({"fi", "esac", "done"})
 _BETWEEN = frozenset({"then", "else", "elif", "do", "{", "}", "!", "time"})
 

@@ -36,7 +36,7 @@ from imagegen.plan.projects.model import (
     read_text,
 )
 
-_COMMENT = re.compile(r"(?:^|\s+)#.*$")
+_COMMENT = re.compile(r"(?:^|(?<!\s)\s+)#.*")
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
 _VCS = re.compile(r"(?:git|hg|svn|bzr)\+")
 _LOCAL = re.compile(r"((?:[^@]+@\s*)?file:(?://(?=/))?)?([^\[;#?]*)")  # "name[extra] @ file:" and a path, or the path
@@ -334,7 +334,7 @@ class _Recovery:
         if not self.target.holds(line.text.partition(";")[2].strip() or None):
             self.other_platforms += required
             return None
-        extras = re.search(r"\[([^]]*)\]", line.text)
+        extras = re.search(r"\[([^\[\]]*)\]", line.text)
         names = {canonicalize_name(each.strip()) for each in extras[1].split(",")} if extras else ()
         return PackagePin(name, "", (line.place,), tuple(sorted(names)), directory=line.directory)
 

@@ -19,8 +19,8 @@ _FLIPPED, _FLIPPED_CUDA = "2.6", "12.6"
 # CUDA's libraries that no torch requires a distribution of, and that distribution: a package that needs one states it.
 # Source: the metadata of torch 2.4 to 2.15 and of the distributions on PyPI, 2026-11-25.
 _OF_DISTRIBUTION = {
-    re.compile(r"libnpp\w+\.so\.12"): "nvidia-npp-cu12",
-    re.compile(r"libnpp\w+\.so\.13"): "nvidia-npp",
+    re.compile(r"libnpp\w{1,50}\.so\.12"): "nvidia-npp-cu12",
+    re.compile(r"libnpp\w{1,50}\.so\.13"): "nvidia-npp",
     re.compile(r"libnvjpeg\.so\.12"): "nvidia-nvjpeg-cu12",
     re.compile(r"libnvjpeg\.so\.13"): "nvidia-nvjpeg",
 }
@@ -28,7 +28,7 @@ _OF_DISTRIBUTION = {
 _UNFOUNDED = {"mooncake-transfer-engine": frozenset({"torch", "c++-abi"})}
 # Packages with a library for each CUDA release, of which they load that for the CUDA of torch and no other: the release
 # from which they take another one too, and the path. Read in bitsandbytes/cextension.py of 0.43.2, 0.49.2 and 0.50.2.
-_BY_CUDA_RELEASE = {"bitsandbytes": (Version("0.50"), re.compile(r".*/libbitsandbytes_cuda([0-9]{2})([0-9])\.so"))}
+_BY_CUDA_RELEASE = {"bitsandbytes": (Version("0.50"), re.compile(r"/libbitsandbytes_cuda([0-9]{2})([0-9])\.so\Z"))}
 _NO_LIBRARY = "RuntimeError: Configured CUDA binary not found"
 _SYMBOL = "ImportError: undefined symbol"
 _KERNEL = "CUDA error: no kernel image is available for execution on the device"
@@ -101,7 +101,7 @@ def _of_libraries(libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
 
 
 def _of_cuda_releases(path: re.Pattern[str], libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
-    found = filter(None, (path.fullmatch(each.path) for each in libraries))
+    found = filter(None, (path.search(each.path) for each in libraries))
     releases = sorted({(int(each[1]), int(each[2])) for each in found})
     if releases:
         shown = ", ".join(f"{major}.{minor}" for major, minor in releases)

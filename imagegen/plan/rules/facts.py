@@ -42,7 +42,7 @@ class Fact:
     @classmethod
     def requested(cls, specifier: str, local: str | None = None) -> Fact:
         """Return a fact as `within` does, with a pin's local label apart from the version."""
-        found = re.fullmatch(r"==\s*([^,*]+)", specifier)
+        found = re.fullmatch(r"==\s*+([^,*]+)", specifier)
         if not found:
             return cls.within(specifier, local)
         version = Version(found[1])

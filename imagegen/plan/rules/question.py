@@ -27,10 +27,10 @@ from imagegen.plan.rules.vocabulary import (
 )
 
 _WORD = re.compile(
-    r"(?P<name>[A-Za-z0-9][\w ./:+-]*?)\s*(?:\[(?P<extras>[\w\s,.-]+)\])?\s*(?P<specifier>(?:[=<>!~]=?).*)?", re.DOTALL
+    r"(?P<name>[A-Za-z0-9][\w ./:+-]*+)\s*+(?:\[(?P<extras>[\w\s,.-]+)\])?\s*(?P<specifier>[=<>!~].*)?", re.DOTALL
 )
 _EXAMPLE = "imagegen why torch==2.9.1 vllm==0.11.0 cuda==12.8 gpu==sm_120 python==3.12"
-_VERSION = re.compile(r"[vR]?([0-9]+(?:\.[0-9]+)*(?:[._-]?[a-z]+[0-9]*)*(?:\+[\w.]+)?)", re.ASCII)
+_VERSION = re.compile(r"[vR]?([0-9]+(?:\.[0-9]+)*(?:[._-]?[a-z]++[0-9]*)*(?:\+[\w.]+)?)", re.ASCII)
 _NAMED_VERSION = re.compile(rf"(?P<name>[A-Za-z][\w.-]*)\s+{_VERSION.pattern}")
 _LONGEST = 8  # words of one name: NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition
 _PLATFORM = "linux/amd64"  # the default platform of a query
@@ -411,7 +411,7 @@ def _split(word: str) -> tuple[str, frozenset[str], str]:
             f'"{word}" is not of the form name==version', code="usage-invalid-value", fix=f"for example `{_EXAMPLE}`"
         )
     extras = _extras(found["extras"]) if found["extras"] else frozenset[str]()
-    return found["name"], extras, (found["specifier"] or "").strip()
+    return found["name"].rstrip(), extras, (found["specifier"] or "").strip()
 
 
 def _extras(listed: str) -> frozenset[str]:

@@ -24,8 +24,8 @@ from imagegen.plan.rules.torch_pins import TORCH, library_rules
 
 _INDEXES = {"pypi": "PyPI"}  # as users call them
 _ALWAYS = {"sglang": frozenset({"srt"})}  # extras without which nothing runs: of sglang before 0.5.3, the engine
-_EXACT = re.compile(r"\s*([=!]=)\s*([^=*+]+)")
-_FIRST = re.compile(r"\s*>=\s*([^=*+]+)")
+_EXACT = re.compile(r"\s*([=!]=)\s*+([^=*+]+)")
+_FIRST = re.compile(r"\s*>=\s*+([^=*+]+)")
 _BOUND = re.compile(r"\s*([<>]=?)[^=*].*")  # a comparison that admits all releases above or below one
 
 # A statement without the releases that it is about: the name, its choices, the words, the marker and its extra, and the

@@ -46,7 +46,7 @@ _VARIANT = re.compile(
     r"sxm[0-9]?|pcie|nvl[0-9]*|hbm[0-9]?e?|[0-9]+gb?|3e|ti|super|d|laptop|mobile|notebook|gpu|blackwell|max|q|with|design"
     r"|generation|server|workstation|edition|sff|agx|developer|dev|kit|devkit|tensor|core"
 )
-_COUNT = re.compile(r"^[0-9]+\s*[x*]\s*(?=[a-z])|(?:(?<=[0-9])|\s+)[x*]\s*[0-9]+$")  # "8xH100", "H100 x 8"
+_COUNT = re.compile(r"^[0-9]+\s*[x*]\s*(?=[a-z])|(?:(?<=[0-9])|(?<!\s)\s+)[x*]\s*[0-9]+$")  # "8xH100", "H100 x 8"
 _SERIES = re.compile(r"(?:RTX|GTX) (.+)")
 _PRO = re.compile(r"RTX PRO (.+)")
 _ARCHITECTURE = re.compile(r"(?:sm|compute)?_?([0-9]{2,3})[af]?")

@@ -21,7 +21,7 @@ WAITED = "[internal] waiting for connection"  # buildx's name of the step that f
 
 _TIMEOUT = 5  # seconds for the connection, and for each step of the handshake
 _REFUSAL = 2  # seconds for the daemon to refuse a certificate: in TLS 1.3, after the handshake (RFC 8446, 4.4.2.4)
-_OPTION = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*")')
+_OPTION = re.compile(r'(?<!\w)(\w+)=("(?:[^"\\]|\\.)*")')
 
 
 def nodes_of(inspected: str) -> list[tuple[str, dict[str, str]]]:

@@ -36,7 +36,7 @@ from imagegen.supply.trust.project import FILE, Project
 from imagegen.supply.trust.statement import Bundle, InTotoStatement
 
 CURVE = "secp256r1"  # P-256, which cosign makes, too
-_BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----\s.*?\s-----END \1-----", re.DOTALL)
+_BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,64})-----\s(?:[^-]|-(?!-))*(?<=\s)-----END \1-----")
 _COSIGN = (b"ENCRYPTED SIGSTORE PRIVATE KEY", b"ENCRYPTED COSIGN PRIVATE KEY")  # its name before 2.0
 _MAX_SCRYPT = 256 << 20  # bytes that the password may cost; cosign's own parameters take 64 MiB
 _MAX_ROUNDS = 16

@@ -170,7 +170,7 @@ def _fits(expression: str, classifier: str) -> bool:
 
 def _debian(name: str) -> str | None:
     """A short name, or several that are joined in one way; more than that, and commas, are for human readers."""
-    words = re.split(r"\s+(and|or)\s+", name, flags=re.IGNORECASE)
+    words = re.split(r"(?<!\s)\s+(and|or)\s+", name, flags=re.IGNORECASE)
     joints = {word.upper() for word in words[1::2]}
     known = [data("spdx")["debian"].get(word.lower(), word) for word in words[::2]]
     ids = [_canonical(each) if each and " " not in each else None for each in known]
