@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.core import zip_archive
 from imagegen.core.config import Settings
 from imagegen.core.errors import LockError, WheelError
 from imagegen.core.store import Store
@@ -28,6 +29,12 @@ FILES = {
     f"{INFO}/METADATA": "Metadata-Version: 2.1\nName: pkg\nVersion: 1.0\n",
     f"{INFO}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
 }
+ADDED = """\
+--- /dev/null
++++ b/pkg/new.py
+@@ -0,0 +1 @@
++n
+"""
 PATCH = """\
 --- a/pkg/__init__.py
 +++ b/pkg/__init__.py
@@ -57,7 +64,7 @@ def original(store: Store, files: dict[str, str] = FILES, compression: int = zip
         for name, text in files.items():
             entry = zipfile.ZipInfo(name)
             entry.external_attr = (0o100755 if name.endswith("run") else 0o100644) << 16
-            archive.writestr(entry, text)
+            archive.writestr(entry, text, compression)
         rows = [f"{name},{patched._hash(text.encode())},{len(text)}\n" for name, text in files.items()]
         archive.writestr(f"{INFO}/RECORD", "".join([*rows, f"{INFO}/RECORD,,\n"]))
     digest = store.write(body.getvalue()).removeprefix("sha256:")
@@ -132,6 +139,14 @@ def test_what_is_no_wheel_is_refused(store: Store) -> None:
     digest = store.write(b"no zip").removeprefix("sha256:")
     with pytest.raises(WheelError):
         patched.build(LockedFile("pkg-1.0-py3-none-any.whl", 6, digest, "pypi"), [patch(store, PATCH)], store, SETTINGS)
+
+
+@pytest.mark.fault("Wheels", "a wheel that is patched unpacks to more than fifty times its size", "refused unread")
+def test_a_bomb_is_refused_before_it_is_unpacked(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zip_archive, "SMALL", 1 << 16)
+    monkeypatch.setattr(patched, "_write", None)
+    with pytest.raises(WheelError, match="more than it can hold"):
+        patched.build(original(store, FILES | {"pkg/zeros": "0" * (1 << 20)}), [patch(store, ADDED)], store, SETTINGS)
 
 
 def test_a_file_that_one_patch_deletes_can_be_new_in_the_next(store: Store) -> None:

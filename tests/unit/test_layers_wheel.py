@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from imagegen.core import zip_archive
 from imagegen.core.errors import WheelError
-from imagegen.image.layers import archive
 from imagegen.image.layers.wheel import MAX_SOURCE, Wheel, compiles, installation
 from tests.support.errors import raises
 from tests.support.timing import within
@@ -174,7 +174,7 @@ def test_hostile_members_are_refused(tmp_path: Path, add: Callable[[zipfile.ZipF
 
 @pytest.mark.fault("Wheels", "more members than any wheel has", "refused before the directory is read into memory")
 def test_a_bomb_of_members_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "MAX_MEMBERS", 20)
+    monkeypatch.setattr(zip_archive, "MAX_MEMBERS", 20)
     deep = {"/".join("abcdefghijklmnopqrs") + "/x": b""}  # 19 directories that are only implied
     for files in ({f"demo/{number}": b"" for number in range(20)}, deep):
         with pytest.raises(WheelError, match="too many members"):

@@ -159,7 +159,7 @@ def flock(handle: int, operation: int, path: Path) -> None:
     except OSError as error:
         fix = "use a directory whose file system has locks, as local disks have: XDG_CACHE_HOME moves the store"
         raise StoreError(
-            "a file cannot be locked", code="store-no-locks", where=str(path), why=os.strerror(error.errno), fix=fix
+            "a file cannot be locked", code="store-no-locks", where=str(path), why=error.strerror, fix=fix
         ) from error
 
 

@@ -21,10 +21,10 @@ from imagegen.core.net import MissingFiles
 from imagegen.core.oci import ZSTD_TYPE
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
+from imagegen.core.zip_archive import ArchiveError, ZipArchive
 from imagegen.image import base
 from imagegen.image.inputs import bytecode_base, complete, fetch_copies, fetch_each, tree
 from imagegen.image.layers import scan, sources
-from imagegen.image.layers.archive import ArchiveError, ZipArchive
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.image import Image, base_image, image, keep
 from imagegen.image.layers.layer import (

@@ -26,7 +26,7 @@ from packaging.version import Version
 from imagegen.audit.contents import parents, stated
 from imagegen.core.errors import WheelError
 from imagegen.core.store import Store
-from imagegen.image.layers.archive import MAX_PART, ArchiveError, ZipArchive
+from imagegen.core.zip_archive import MAX_PART, ArchiveError, ZipArchive
 from imagegen.plan.lock.model import LockedWheel
 from imagegen.plan.matrix import prefix
 

@@ -16,6 +16,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import IO
 
@@ -23,6 +24,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import LockError, WheelError
 from imagegen.core.git import command
 from imagegen.core.store import Store
+from imagegen.core.zip_archive import ArchiveError, ZipArchive
 from imagegen.incontainer.worker.errors import Refused
 from imagegen.plan.lock.model import PATCHED, LockedFile, WheelPatch
 
@@ -30,6 +32,10 @@ _TIME = (1980, 1, 1, 0, 0, 0)  # the first that a zip archive can hold
 _LARGEST = 64 << 20  # bytes of a file that is patched
 _CHUNK = 1 << 20
 _SECTIONS = ("purelib", "platlib")
+_UNREADABLE = (
+    *(ArchiveError, zipfile.BadZipFile, zlib.error, RuntimeError),
+    *(EOFError, KeyError, csv.Error, UnicodeDecodeError),
+)
 
 
 def build(original: LockedFile, patches: Iterable[WheelPatch], store: Store, settings: Settings) -> LockedFile:
@@ -40,6 +46,7 @@ def build(original: LockedFile, patches: Iterable[WheelPatch], store: Store, set
     """
     try:
         with (
+            closing(ZipArchive(store.path(original.digest))),  # it refuses bombs
             zipfile.ZipFile(store.path(original.digest)) as archive,
             store.temporary_directory("patched") as tree,
             tempfile.TemporaryFile(dir=store.root) as made,
@@ -51,7 +58,7 @@ def build(original: LockedFile, patches: Iterable[WheelPatch], store: Store, set
                 while chunk := made.read(_CHUNK):
                     blob.write(chunk)
                 digest = blob.commit()
-    except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, KeyError, csv.Error, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         why = f"{type(error).__name__}: {error}"
         raise WheelError(
             "it is no wheel that can be patched", code="wheel-invalid", where=original.filename, why=why
