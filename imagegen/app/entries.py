@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from imagegen.app.session import Session
 from imagegen.core import data
 from imagegen.core import types as t
 from imagegen.core.errors import MatrixErrors, UsageError
+from imagegen.core.store import disk
 from imagegen.core.types import parse_requirement
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels.resolve.options import LockOptions
@@ -49,8 +49,8 @@ def entry_path(session: Session, name: str, mark: str) -> Path:
 @contextlib.contextmanager
 def trial(session: Session, path: Path, text: str) -> Iterator[Session]:
     """Give a session in which `text` is the contents of the matrix file at `path`, which is not written."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "matrices", path.name)
+    with disk.temporary_directory() as folder:
+        file = folder / "matrices" / path.name
         file.parent.mkdir()
         file.write_text(text, encoding="utf-8")
         yield session.with_matrices(file.parent)

@@ -16,7 +16,6 @@ from imagegen.core.errors import StoreError
 from imagegen.core.store import disk
 
 MARK = ".imagegen-report.json"  # names the files of a report
-_UNFINISHED = ".imagegen-report-"
 _OUTPUT, _REMEDY = "the output directory", "name another one"
 _HERE = -100  # AT_FDCWD: paths are as they stand
 _EXCHANGE = 2  # RENAME_EXCHANGE
@@ -33,9 +32,7 @@ def replace_report(directory: Path, files: Mapping[str, bytes]) -> None:
     directory = directory.resolve()
     with disk.explained(directory, _OUTPUT, _REMEDY, sum(map(len, files.values()))):
         directory.parent.mkdir(parents=True, exist_ok=True)
-        for left in directory.parent.glob(f"{_UNFINISHED}*"):
-            disk.remove(left)  # by a killed run
-        with disk.new_directory(directory.parent, _UNFINISHED) as fresh:
+        with disk.temporary_directory(directory.parent) as fresh:
             _fill(fresh, files)
             if directory.exists():
                 _exchange(fresh, directory)  # `fresh` is the old report now, and goes

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import packaging
 
 from imagegen import __version__
+from imagegen.core import data
 
 T = TypeVar("T")
 _PACKAGE = Path(__file__).parents[1]
@@ -151,14 +152,6 @@ def _keep(path: Path, key: bytes, result: object) -> None:
 
 def _write(path: Path, key: bytes, result: object) -> None:
     """Replace the file at once. Raises OSError."""
-    import tempfile  # late: it loads compression and random numbers
-
     content = pickle.dumps(result, protocol=5)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(key + content).digest() + content)
-        os.replace(name, path)  # not synced: after a power failure the seal tells
-    finally:
-        Path(name).unlink(missing_ok=True)
+    data.write(path, hashlib.sha256(key + content).digest() + content, sync=False)  # the seal tells whether it is whole

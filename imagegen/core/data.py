@@ -82,21 +82,26 @@ def read(path: Path, project: Path | None = None, longest: int = _LONGEST) -> by
     return content
 
 
-def write(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Replace a file at once, or leave it as it was. Raises OSError."""
-    import tempfile  # late: it loads compression and random numbers
+def write(path: Path, content: bytes | Iterable[bytes], *, sync: bool = True) -> None:
+    """Replace a file at once, or leave it as it was. Raises OSError.
+
+    Files that killed processes left in its directory are removed first. Without `sync` a power failure may leave less.
+    """
+    from imagegen.core.store import disk  # late: the store imports this module
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    disk.clear(path.parent)
+    handle, fresh = disk.new_file(path.parent, disk.UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)  # mkstemp's 0600 would keep others from reading a committed file
-        os.replace(name, path)
+            if sync:
+                os.fsync(handle)
+            os.fchmod(handle, 0o644)  # mkstemp's 0600 would keep others from reading a committed file
+            os.replace(fresh, path)
     finally:
-        Path(name).unlink(missing_ok=True)
+        fresh.unlink(missing_ok=True)
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:

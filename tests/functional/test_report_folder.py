@@ -89,7 +89,7 @@ def test_who_cannot_finish_leaves_the_old_report(tmp_path: Path, monkeypatch: py
 
 
 def test_what_a_killed_run_left_goes(tmp_path: Path) -> None:
-    (tmp_path / ".imagegen-report-x").mkdir()
+    (tmp_path / ".imagegen-tmp-abcdefgh").mkdir()
     site_folder.replace_report(tmp_path / "site", ONE)
     assert [path.name for path in tmp_path.iterdir()] == ["site"]
 

@@ -41,7 +41,7 @@ PHASES = {  # what an operation's line holds -> what the build was doing
     "records/": "writing a record",
     "tmp/blob-": "writing a layer, config or manifest",
     "index.json": "naming the image",
-    ".imagegen-export-": "exporting",
+    ".imagegen-tmp-": "exporting",
     "tmp/new-": "writing a record",
     "locks/": "waiting for a lock",
 }

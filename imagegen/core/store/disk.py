@@ -7,6 +7,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from imagegen.core.errors import StoreError
@@ -94,12 +95,14 @@ def full(place: Path, what: str, fix: str | None, needed: int = 0) -> StoreError
     return StoreError(f"the disk of {what} is full", code="store-disk-full", where=str(place), why=why, fix=fix)
 
 
-# Temporary files and directories in the store's tmp/, each locked by its maker's process.
+# Temporary files and directories, in the store's tmp/ and elsewhere, each locked by its maker's process.
 #
-# The lock alone distinguishes those of a killed build from those of a running one; the former are removed when a
-# store is opened. Downloads (`part-...`, imagegen/core/net/answer.py) stay: a later run resumes them.
+# The lock alone distinguishes those of a killed build from those of a running one; the former are removed when a store
+# is opened, or another file is written in the same directory. Downloads (`part-...`, imagegen/core/net/answer.py) stay:
+# a later run resumes them.
 
 PART = "part-"
+UNFINISHED = ".imagegen-tmp-"  # outside of the store
 
 
 def new_file(folder: Path, prefix: str) -> tuple[int, Path]:
@@ -111,12 +114,8 @@ def new_file(folder: Path, prefix: str) -> tuple[int, Path]:
     while True:
         handle, name = tempfile.mkstemp(dir=folder, prefix=prefix)
         path = Path(name)
-        try:
+        with suppress(StoreError):  # without locks, files of killed processes stay
             flock(handle, fcntl.LOCK_EX, path)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            os.close(handle)
-            raise
         if names(path, handle):
             return handle, path
         os.close(handle)  # swept away before it was locked
@@ -134,12 +133,8 @@ def new_directory(folder: Path, prefix: str) -> Iterator[Path]:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:  # swept away before it was opened
             continue
-        try:
+        with suppress(StoreError):
             flock(handle, fcntl.LOCK_EX, path)
-        except BaseException:
-            path.rmdir()
-            os.close(handle)
-            raise
         if names(path, handle):
             break
         os.close(handle)
@@ -148,6 +143,29 @@ def new_directory(folder: Path, prefix: str) -> Iterator[Path]:
     finally:
         shutil.rmtree(path, ignore_errors=True)
         os.close(handle)
+
+
+@contextmanager
+def temporary_directory(folder: Path | None = None) -> Iterator[Path]:
+    """Yield a new locked directory in `folder`, or in the one for temporary files, which is removed at the end unless
+    it was renamed.
+
+    Those of killed processes are removed first.
+    """
+    import tempfile
+
+    folder = folder or Path(tempfile.gettempdir())
+    clear(folder)
+    with new_directory(folder, UNFINISHED) as path:
+        yield path
+
+
+@cache
+def clear(folder: Path) -> None:
+    """Remove the files and directories in `folder` that killed processes left unfinished, once in a process."""
+    with suppress(OSError):  # a folder that cannot be read
+        for path in folder.glob(f"{UNFINISHED}{'[a-z0-9_]' * 8}"):  # the names that tempfile gives
+            remove(path)
 
 
 def flock(handle: int, operation: int, path: Path) -> None:

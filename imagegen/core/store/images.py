@@ -34,7 +34,6 @@ from imagegen.core.progress import Progress
 from imagegen.core.store import disk
 from imagegen.core.store.layout import DamagedError, Store
 
-_UNFINISHED = ".imagegen-export-"
 _OUTPUT, _REMEDY = "the output directory", "name another one"
 
 
@@ -154,9 +153,7 @@ def filling_file(file: Path) -> Iterator[Path]:
 def _unfinished(output: Path, needed: int = 0) -> Iterator[Path]:
     with disk.explained(output, _OUTPUT, _REMEDY, needed):
         output.parent.mkdir(parents=True, exist_ok=True)
-        for left in output.parent.glob(f"{_UNFINISHED}*"):
-            disk.remove(left)  # by a killed build
-        with disk.new_directory(output.parent, _UNFINISHED) as fresh:
+        with disk.temporary_directory(output.parent) as fresh:
             yield fresh
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,6 +21,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.core.net.address import file_path, is_file, netrc_auth, parse
 from imagegen.core.progress import Progress, timed
+from imagegen.core.store import disk
 from imagegen.core.text import redact
 from imagegen.image.base import image
 from imagegen.image.base.fetch import (
@@ -301,8 +301,8 @@ def resolve(base: Base, platform: str, settings: Settings, progress: Progress) -
     check_names(base.packages, f"base {base.name}")
     found = release(base.suite)
     sources = official(found, settings)
-    with tempfile.TemporaryDirectory(prefix="imagegen-apt-") as name, timed(progress, f"resolving base {base.name}"):
-        apt = Apt(Path(name), sources, settings, architecture=architecture_of(platform))
+    with disk.temporary_directory() as work, timed(progress, f"resolving base {base.name}"):
+        apt = Apt(work, sources, settings, architecture=architecture_of(platform))
         apt.run("update", "--error-on=any")
         archives = {f"{archive}/{suite}": date for (archive, suite), (_, date) in apt.releases().items()}
         required = (_ESSENTIAL, *found.packages, *sorted(base.packages))
@@ -394,8 +394,8 @@ def resolve_packages(
     served = roots(addresses, settings)
     sources = [_source(entry, served, tree) for entry in entries]
     system = AptSystem(status, trusted_keys(tree), read_preferences(tree))
-    with tempfile.TemporaryDirectory(prefix="imagegen-apt-") as work, timed(progress, f"resolving {where}"):
-        apt = Apt(Path(work), sources, settings, architecture=architecture, system=system)
+    with disk.temporary_directory() as work, timed(progress, f"resolving {where}"):
+        apt = Apt(work, sources, settings, architecture=architecture, system=system)
         apt.run("update", "--error-on=any")
         options = ("--yes", "--no-remove", "--no-install-recommends", "--print-uris")
         debs = parse_uris(apt.run("install", *options, *sorted(requested)), apt.roots)

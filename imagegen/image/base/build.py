@@ -148,9 +148,9 @@ def _work_directory(store: Store) -> Iterator[Path]:
         place = Path(tempfile.gettempdir())
         with (
             disk.explained(place, "the directory for temporary files", "set TMPDIR to another one"),
-            tempfile.TemporaryDirectory(prefix="imagegen-base-") as name,
+            disk.temporary_directory(place) as work,
         ):
-            yield Path(name)
+            yield work
 
 
 def write_repository(locked: LockedBase, store: Store, directory: Path) -> None:

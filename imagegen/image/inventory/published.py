@@ -7,7 +7,6 @@ would save nothing. A wheel that is fetched whole is verified by the sha256 that
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -118,9 +117,9 @@ def read(name: str, wheel: ReleasedWheel, size: int, client: Client, context: Co
     """
     store, filename = context.store, wheel.link.filename
     with (
-        store.explained(),
+        store.temporary_directory("published") as work,
         context.progress.meter(filename, size) as meter,
-        tempfile.NamedTemporaryFile(dir=store.scratch) as file,
+        (work / "wheel").open("wb") as file,
     ):
         sink = _Sink(file, meter)
         client.stream(wheel.link.url, sink, size=size)
@@ -128,7 +127,7 @@ def read(name: str, wheel: ReleasedWheel, size: int, client: Client, context: Co
         if sink.sha256 != wheel.sha256:
             why = f"the index promises sha256 {wheel.sha256}, and it has {sink.sha256}"
             raise FetchError(f"{filename} is not the expected file", code="fetch-digest-mismatch", why=why)
-        with Wheel(Path(file.name), filename) as opened:
+        with Wheel(work / "wheel", filename) as opened:
             return _package(name, opened, store.scratch)
 
 

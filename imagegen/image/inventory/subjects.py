@@ -7,7 +7,6 @@ them, neither an audit nor the check for file conflicts needs the wheels.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -24,7 +23,7 @@ from imagegen.audit.tags import one_python
 from imagegen.core.context import Context
 from imagegen.core.errors import LockError, UsageError, WheelError
 from imagegen.core.progress import Progress, timed
-from imagegen.core.store import Store
+from imagegen.core.store import Store, disk
 from imagegen.core.store.cache import BlobCache
 from imagegen.core.text import counted
 from imagegen.core.types import Gpu
@@ -279,8 +278,8 @@ def wheels_subject(paths: Sequence[Path], gpus: tuple[Gpu, ...], torch: str | No
 
     Raises WheelError for what no wheel should hold, UsageError for two wheels of one package.
     """
-    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(_READERS) as pool:
-        packages = list(pool.map(partial(_package, scratch=Path(scratch)), paths))
+    with disk.temporary_directory() as scratch, ThreadPoolExecutor(_READERS) as pool:
+        packages = list(pool.map(partial(_package, scratch=scratch), paths))
     there: dict[str, Path] = {}
     for package, path in zip(packages, paths, strict=True):
         if (other := there.setdefault(package.name, path)) is not path:

@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from packaging.utils import canonicalize_name
 from imagegen.core import toml
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
+from imagegen.core.store import disk
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
 from imagegen.plan.lock import uv_interpreter
@@ -148,8 +148,7 @@ def resolve(
     """
     parent = _home(settings)
     parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent, prefix="resolve-") as name:
-        work_dir = Path(name)
+    with disk.temporary_directory(parent) as work_dir:
         _furnish(work_dir, question)
         pins = work_dir / "pins.txt"
         pins.write_text("".join(f"{package}=={version}\n" for package, version in (question.preferences or {}).items()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from imagegen.core.errors import BuildError, FetchError, ImagegenError, LockErro
 from imagegen.core.git import PackedTree
 from imagegen.core.net import Client
 from imagegen.core.progress import timed
+from imagegen.core.store import disk
 from imagegen.image.inputs import sdist_builder
 from imagegen.plan.lock import indexes, recipes, sdist
 from imagegen.plan.lock.builds import BUILDER, builder, commit_of, keyed, patches_of, source_of
@@ -425,7 +425,7 @@ def lock_cell(
     release = partial(_released, cell=cell, selector=selector, kept=kept, bounds=options.bounds)
     released = [attempts.attempt(partial(release, each)) for each in cell.requirements]
     compiled = {each.package: each for each in released if each}
-    with tempfile.TemporaryDirectory(prefix="imagegen-lock-") as work_dir:
+    with disk.temporary_directory() as work_dir:
         if cell.from_uv_lock:
             contents = UvProject(cell, target, compiled, attempts, context).contents()
         if contents:
@@ -433,7 +433,7 @@ def lock_cell(
                 attempts.require()
             parts = ResolutionInputs(default_site(context.settings), contents.archives)
         else:
-            parts = gather(cell, target, compiled, attempts, Path(work_dir), context)
+            parts = gather(cell, target, compiled, attempts, work_dir, context)
         assert locked_base  # noqa: S101 - else `gather` has raised why not
         made_before = built_wheels(previous, locked_base) if previous and options.trust_previous_wheels else {}
         sizes = file_sizes(previous)
@@ -450,7 +450,7 @@ def lock_cell(
             made_before,
         )
         given = {**maker.own_wheels(packed, own_wheels(pinned)), **wheels_by_address(cell, target, context)}
-        maker = maker.with_given(given, Path(work_dir)) if given else maker
+        maker = maker.with_given(given, work_dir) if given else maker
         bounded = (f"{name}{specifier}" for name, specifier in sorted(options.bounds.items()))
         if contents:
             found, wheels = contents.found, maker.wheels(contents.found, contents)
