@@ -9,7 +9,7 @@ import random
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from email.utils import formatdate
 from functools import partial
@@ -21,11 +21,13 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, DeniedError, NotFoundError, UnavailableError, UnreachableError
+from imagegen.core.net.address import DamagedBody, read_page
 from imagegen.core.net.answer import distrust
+from imagegen.core.net.client import Sender
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from tests.support.errors import raises
-from tests.support.http_server import DATA, Behaviour, Server, cut, drip, ranged, raw, stall, status, whole
+from tests.support.http_server import DATA, Behaviour, Server, cut, drip, drip_chunks, ranged, raw, stall, status, whole
 from tests.support.tls_proxy import Authority, InspectingProxy, SecureLoopback
 
 SHA = hashlib.sha256(DATA).hexdigest()
@@ -74,6 +76,64 @@ def test_a_body_that_drips_ends(server: Server, store: Store) -> None:
     assert "less than 256 KiB came" in said
     assert "(3 tries)" in said
     assert time.monotonic() - start < 5
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n"
+READERS: dict[str, Callable[[Client, str, Store], object]] = {
+    "page": lambda client, url, _: client.page(url),
+    "piece": lambda client, url, _: client.piece(url, 0, 1000),
+    "download": lambda client, url, store: fetch(url, store, client),
+    "stream": lambda client, url, _: client.stream(url, ByteCounter(), size=1000),
+    "sender": lambda client, url, _: Sender(client).ask("GET", url),
+}
+
+
+class ByteCounter:
+    size = 0
+
+    def write(self, data: bytes, /) -> None:
+        self.size += len(data)
+
+
+@pytest.mark.fault(
+    "Network", "a chunked answer drips, one byte for each chunk", "given up after a minute for each 256 KiB"
+)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_chunked_body_that_drips_ends(reader: str, server: Server, store: Store) -> None:
+    server.behaviours = [drip_chunks(CHUNKED + b"\r\n", b"x", 0.02)]
+    if reader == "piece":
+        head = CHUNKED.replace(b"200 OK", b"206 Partial Content") + b"Content-Range: bytes 0-999/1000\r\n\r\n"
+        server.behaviours = [drip_chunks(head, b"x", 0.02)]
+    with pytest.raises(FetchError) as caught:
+        READERS[reader](client(patience=0.3), server.url, store)
+    # What was cut is not begun again in the middle by a server without ranges.
+    assert caught.value.code == ("fetch-incomplete" if reader == "stream" else "fetch-unreachable")
+    assert reader == "stream" or "less than 256 KiB came" in str(caught.value.why)
+
+
+@pytest.mark.parametrize("length", [1000, 1 << 18, (1 << 18) + 1, len(DATA)])
+def test_a_chunked_body_comes_whole(length: int, server: Server, store: Store) -> None:
+    pieces = [DATA[start : start + length] for start in range(0, len(DATA), length)]
+    body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+    server.behaviours = [raw(CHUNKED + b"\r\n" + body + b"0\r\n\r\n")]
+    fetch(server.url, store, client())
+    assert client().get(server.url) == DATA
+
+
+@pytest.mark.fault(
+    "Network", "a gzip drips in chunks, or goes on behind its end or without contents", "given up, or its end ignored"
+)
+def test_a_chunked_gzip_ends(server: Server) -> None:
+    page = gzip.compress(b"page")
+    zipped = CHUNKED + b"Content-Encoding: gzip\r\n\r\n"
+    server.behaviours = [drip_chunks(zipped + b"%x\r\n%b\r\n" % (len(page) - 8, page[:-8]), b"x", 0.02)]
+    with raises("fetch-unreachable"):
+        client(patience=0.3).get(server.url)
+    server.behaviours = [drip_chunks(zipped + b"%x\r\n%b\r\n" % (len(page), page), bytes(1 << 16), 0.001)]
+    assert client().get(server.url) == b"page"
+    empty_blocks = page[:10] + b"\0\0\0\xff\xff" * 1000
+    with pytest.raises(DamagedBody, match="longer than 1000 bytes"):
+        read_page(iter([empty_blocks]), "gzip", server.url, 1000)
 
 
 @pytest.mark.fault("Network", "headers drip, byte by byte", "given up after a minute; names the file")

@@ -136,6 +136,18 @@ def drip(data: bytes, pause: float = 0.05) -> Behaviour:
     return behaviour
 
 
+def drip_chunks(head: bytes, data: bytes, pause: float) -> Behaviour:
+    """Send a head, and then the data as one HTTP chunk after the other, without an end."""
+
+    def behaviour(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(head)
+        while True:
+            handler.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+            time.sleep(pause)
+
+    return behaviour
+
+
 def stalling(data: bytes, sent: int) -> Behaviour:
     """Announce the data, and send no more than its first `sent` bytes."""
 

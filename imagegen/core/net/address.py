@@ -148,7 +148,7 @@ def read_page(chunks: Iterable[bytes], encoding: str, url: str, limit: int = MAX
     Raises DamagedBody when it cannot be unpacked or ends early, FetchError when it is too long.
     """
     if encoding.strip().lower() in ("gzip", "x-gzip"):
-        chunks = _gunzip(chunks)
+        chunks = _gunzip(chunks, limit)
     elif encoding.strip().lower() not in ("", "identity"):
         raise DamagedBody(f"it has the Content-Encoding {encoding!r}, which was not requested")
     parts, total = [], 0
@@ -171,14 +171,21 @@ def first_bytes(chunks: Iterable[bytes], length: int) -> bytes:
     return bytes(found[:length])
 
 
-def _gunzip(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def _gunzip(chunks: Iterable[bytes], limit: int) -> Iterator[bytes]:
+    """Yield the contents of a gzip of at most `limit` bytes: blocks without contents could go on for ever."""
     unpacker = zlib.decompressobj(_GZIP)
+    received = 0
     try:
         for chunk in chunks:
             rest = chunk
+            received += len(chunk)
+            if received > limit:
+                raise DamagedBody(f"its gzip is longer than {limit} bytes")
             while rest and not unpacker.eof:
                 yield unpacker.decompress(rest, MAX_PAGE)
                 rest = unpacker.unconsumed_tail
+            if unpacker.eof:
+                return
     except zlib.error as error:
         raise DamagedBody(f"it is no gzip, as its headers say ({error})") from None
     if not unpacker.eof:

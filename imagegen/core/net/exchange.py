@@ -253,14 +253,25 @@ class Exchange:
             finally:
                 self._lines.discard(line)
         if line.was_cut:
-            raise TryAgainError(f"less than {CHUNK >> 10} KiB came in {patience:.0f} s")
+            raise TryAgainError(f"less than {CHUNK >> 10} KiB came in {patience:.0f} s") from None
 
     def chunks(self, answer: Answer) -> Iterator[bytes]:
-        """The answer's body as it comes."""
-        for chunk in answer.response.raw.stream(CHUNK, decode_content=False):
-            answer.line.renew()
+        """Yield the answer's body in pieces of at least CHUNK bytes, and its end: an HTTP chunk can be one byte."""
+        chunk = bytearray()
+        try:
+            for received in answer.response.raw.stream(CHUNK, decode_content=False):
+                chunk += received
+                if len(chunk) >= CHUNK:
+                    answer.line.renew()
+                    self.alive(answer)
+                    yield bytes(chunk)
+                    chunk.clear()
+        except urllib3.exceptions.HTTPError:
+            yield bytes(chunk)  # a download goes on behind it
+            raise
+        if not answer.line.was_cut:
             self.alive(answer)
-            yield chunk
+        yield bytes(chunk)
 
     def alive(self, answer: Answer) -> None:
         """Mark the origin as responsive."""
