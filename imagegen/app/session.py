@@ -244,6 +244,20 @@ class Session:
         """Return whether the path of the cell's lock is in the project, and is not that of a shipped lock."""
         return self.lock_path(cell).is_relative_to(self.project)
 
+    def require_project_cells(self, command: str) -> Sequence[Cell]:
+        """Return the cells that the project has locked. Raises LockError if there are none; `command` takes names."""
+        cells = [cell for cell in self.matrix.all_cells if self.is_locked_here(cell) and self.has_lock(cell)]
+        if cells:
+            return cells
+        raise LockError(
+            "this project has locked no cell",
+            code="lock-missing",
+            where=str(self.project / "locks"),
+            why="without names, the command takes the cells of the project, and no shipped ones",
+            fix="`imagegen lock IMAGE` locks an image of the project's matrices/ or a shipped one; "
+            f"`{command} GLOB` takes shipped cells",
+        )
+
     def has_lock(self, cell: Cell) -> bool:
         """Return whether anything is at the path of the cell's lock."""
         return _there(self.lock_path(cell))

@@ -26,11 +26,11 @@ _RULES: dict[StateName, tuple[str, str]] = {  # what rules and metadata say, and
 
 
 @click.command("matrix")
-@click.argument("pattern", metavar="[GLOB]", default="*", shell_complete=complete_cells)
+@click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=complete_cells)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--github", is_flag=True, help="Print the locked cells as matrices, in lines for $GITHUB_OUTPUT.")
+@click.option("--github", is_flag=True, help="Print locked cells (default: the project's) for $GITHUB_OUTPUT.")
 @pass_app
-def command(app: App, *, pattern: str, as_json: bool, github: bool) -> None:
+def command(app: App, *, pattern: str | None, as_json: bool, github: bool) -> None:
     r"""Show the cells that match GLOB: whether they can work, are locked, and can be built here now.
 
     \b
@@ -42,9 +42,14 @@ def command(app: App, *, pattern: str, as_json: bool, github: bool) -> None:
                  mirror of it, a find-links directory has the file, or the store does.
     """
     if github:
-        _print_github(app, app.matrix.select(pattern, single=True))
+        chosen = (
+            app.matrix.select(pattern, single=True)
+            if pattern
+            else app.require_project_cells("imagegen matrix --github")
+        )
+        _print_github(app, [cell for cell in chosen if not cell.environments])
         return
-    cells = app.matrix.select(pattern)
+    cells = app.matrix.select(pattern or "*")
     evaluated = app.cell_answers(cells)
     answers = [_answer(app, cell, evaluated[cell.id]) for cell in cells]
     if as_json:

@@ -53,9 +53,10 @@ def command(
 ) -> None:
     """Update cells to the newest versions that matrix, rules and metadata accept; build, test and publish changed ones.
 
-    Of the locked cells that match GLOB, otherwise of all locked cells. A cell that fails keeps its lock and its tags;
-    the others continue, and the exit code is 1. A cell without changes whose image is published is not built.
-    An image with several environments is joined from the locks of its cells, after those of them that match.
+    Without GLOB, take the cells that the project has locked; with it, shipped locks count too. A cell that fails keeps
+    its lock and its tags; the others continue, and the exit code is 1. A cell without changes whose image is published
+    is not built. An image with several environments is joined from the locks of its cells, after those of them that
+    match.
 
     With --platform, the images of several platforms are updated together and get one image index; if one of them
     fails, none is published.
@@ -86,19 +87,19 @@ def _locked(app: App, pattern: str | None, platform: str | None) -> list[tuple[C
 
     Raises LockError where none has a lock, or only some of an index have.
     """
+    locked = app.matrix.all_cells if pattern else app.require_project_cells("imagegen nightly")
+    names = {cell.id for cell in locked if app.lock_path(cell).exists()}
     chosen = cells_by_index(app, pattern or "*", platform)
-    absent = {cell.id: cell for group in chosen for cell in group if not app.lock_path(cell).exists()}
-    groups = [group for group in chosen if any(cell.id not in absent for cell in group)]
-    lacking = [cell for group in groups or chosen for cell in group if cell.id in absent]
+    groups = [group for group in chosen if any(cell.id in names for cell in group)]
+    lacking = [cell for group in groups or chosen for cell in group if cell.id not in names]
     if groups and not lacking:
         return groups
     fix = "`imagegen lock {}` creates the first lock, which nightly updates start from"
-    if groups or (pattern and len(chosen) == 1):
-        where = str(app.lock_path(lacking[0]))
-        what = f"{lacking[0].id} has no lock"
-        raise LockError(what, code="lock-missing", where=where, fix=fix.format(lacking[0].id))
-    matching = f"that matches {pattern} " if pattern else ""
-    raise LockError(f"no cell {matching}is locked here", code="lock-missing", fix=fix.format(pattern or "IMAGE"))
+    if groups or len(chosen) == 1:
+        cell = lacking[0].id
+        where = str(app.project / "locks" / f"{cell}.toml")
+        raise LockError(f"{cell} has no lock", code="lock-missing", where=where, fix=fix.format(cell))
+    raise LockError(f"no cell that matches {pattern} is locked", code="lock-missing", fix=fix.format(pattern))
 
 
 def _print(app: App, outcomes: tuple[CellOutcome, ...]) -> None:

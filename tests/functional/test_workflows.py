@@ -126,7 +126,7 @@ def test_images_of_several_platforms_have_emulators(file: str, checkout: Workflo
 
 @pytest.mark.parametrize("file", ["nightly.yml", "release.yml"])
 def test_the_plan_is_two_matrices(file: str, checkout: WorkflowCheckout, run: Run) -> None:
-    checkout.write("said", run("matrix", "--github").out)
+    checkout.write("said", run("--project", str(ROOT), "matrix", "--github").out)
     checkout.run(file, "List the cells", DO_IMAGEGEN="cat said")
     said = dict(line.split("=", 1) for line in checkout.output.read_text().splitlines())
     cells, gpu = (json.loads(said[name])["include"] for name in ("cells", "gpu"))
@@ -144,6 +144,7 @@ def test_the_plan_is_two_matrices(file: str, checkout: WorkflowCheckout, run: Ru
     assert row["locks"] == "locks/blackwell-vllm-cu130-py311.toml"
     assert [row for row in cells if row["gpu"]] == gpu
     assert file == "release.yml" or re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", said["as_of"])
+    assert len(cells) == len({row["cell"] for row in cells}) > len(gpu) > 20
     assert run("matrix", "prime-rl", "--github").out == "cells=\ngpu=\n"
 
 

@@ -42,6 +42,7 @@ class Project(Machine):
         app = self.app
         cells = tuple(toy.cell for toy in self.toys.values())
         app.matrix = SimpleNamespace(  # type: ignore[assignment]
+            all_cells=cells,
             cells=lambda: cells,
             select=lambda pattern, **_: [each for each in cells if pattern in ("*", each.id)],
             on_platforms=lambda cell, platforms: cells[:2],

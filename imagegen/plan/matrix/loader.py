@@ -13,7 +13,6 @@ from imagegen.core import data
 from imagegen.core.errors import ErrorList, MatrixError, MatrixErrors
 from imagegen.core.text import did_you_mean
 from imagegen.plan.matrix import document as documents
-from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.complete import complete
 from imagegen.plan.matrix.document import explain
@@ -65,9 +64,9 @@ def _files(directory: Path, errors: list[MatrixError]) -> list[Path]:
         for error in unreadable
         if not isinstance(error, FileNotFoundError)
     )
-    if not files and directory.name != RECIPES and not (directory / metadata.FOLDER).is_dir():
+    if directory.name != RECIPES and not directory.exists():
         errors.append(
-            MatrixError("no matrix here", code="matrix-missing", where=str(directory), why="it holds no .yaml file")
+            MatrixError("no matrix here", code="matrix-missing", where=str(directory), why="the directory is missing")
         )
     return files
 

@@ -1,0 +1,82 @@
+"""Commands without names take the cells that the project has locked, and no shipped ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagegen.cli import nightly_command
+from imagegen.core.data import shipped
+from imagegen.core.errors import LockError
+from tests.support.command_line import Run
+
+CELL, OTHER = "cpu-grpo-cpu-py311", "sb3-maskable-cpu-py311"
+
+
+@pytest.fixture
+def updated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The cells that a nightly update takes; it updates none."""
+    cells: list[str] = []
+
+    def update_locks(_: Any, groups: list[tuple[Any, ...]], *more: Any) -> tuple[()]:
+        cells.extend(cell.id for group in groups for cell in group)
+        return ()
+
+    monkeypatch.setattr(nightly_command, "update_locks", update_locks)
+    return cells
+
+
+def files(project: Path) -> set[Path]:
+    return {path.relative_to(project) for path in project.rglob("*") if "cache" not in path.parts}
+
+
+def lock_here(project: Path, cell: str = CELL) -> None:
+    (project / "locks").mkdir()
+    shutil.copy(shipped("locks") / f"{cell}.toml", project / "locks")
+
+
+@pytest.mark.parametrize("words", [("nightly", "--propose-only"), ("nightly",), ("matrix", "--github")])
+def test_a_project_without_locks_has_nothing_to_update(
+    run: Run, tmp_path: Path, updated: list[str], words: tuple[str, ...]
+) -> None:
+    before = files(tmp_path)
+    ended = run(*words)
+    assert (ended.code, ended.out, updated) == (LockError.exit_code, "", [])
+    assert "error[lock-missing]" in ended.err
+    assert f"`imagegen {' '.join(words if words[0] == 'matrix' else words[:1])} GLOB`" in ended.err
+    assert files(tmp_path) == before
+
+
+def test_shipped_cells_are_taken_by_name(run: Run, updated: list[str]) -> None:
+    assert run("nightly", "--propose-only", "sb3-maskable").code == 0
+    assert updated == [OTHER]
+    assert f'"{OTHER}"' in run("matrix", "--github", "sb3-maskable").out
+
+
+def test_only_cells_with_a_lock_in_the_project_are_taken(run: Run, tmp_path: Path, updated: list[str]) -> None:
+    lock_here(tmp_path)
+    assert run("nightly", "--propose-only").code == 0
+    assert updated == [CELL]
+    said = dict(line.split("=", 1) for line in run("matrix", "--github").out.splitlines())
+    (row,) = json.loads(said["cells"])["include"]
+    # Its shipped sibling for arm64 is not the project's.
+    assert (row["cell"], row["locks"], row["platforms"], said["gpu"]) == (CELL, f"locks/{CELL}.toml", "", "")
+
+
+def test_a_shipped_cell_of_another_platform_is_taken_only_by_name(run: Run, tmp_path: Path, updated: list[str]) -> None:
+    lock_here(tmp_path)
+    ended = run("nightly", "--propose-only", "--platform", "all")
+    assert (ended.code, updated) == (LockError.exit_code, [])
+    assert f"error[lock-missing]: {tmp_path}/locks/{CELL}-linux-arm64.toml" in ended.err
+    assert run("nightly", CELL, "--propose-only", "--platform", "all").code == 0
+    assert updated == [CELL, f"{CELL}-linux-arm64"]
+
+
+@pytest.mark.parametrize("words", [("matrix", CELL), ("lock", CELL, "--check"), ("why", "torch==2.9.1")])
+def test_an_empty_directory_of_matrices_is_fine(run: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "matrices" / "odd.yaml").unlink()
+    assert run(*words).code == 0
