@@ -28,8 +28,8 @@ class GpuEntry(NamedEntry):
     source: t.Text
 
     def gpu(self, name: str) -> t.Gpu:
-        names = (tuple(each) for each in (self.products, self.aliases, self.amd64, self.arm64))
-        return t.Gpu(name, self.capability, self.family, *names, self.source)
+        products, aliases, amd64, arm64 = map(tuple, (self.products, self.aliases, self.amd64, self.arm64))
+        return t.Gpu(name, self.capability, self.family, products, aliases, amd64, arm64, self.source)
 
 
 class AcceleratorEntry(NamedEntry):
