@@ -55,11 +55,12 @@ def is_image(name: str) -> bool:
     return not is_file and re.fullmatch(r"[a-z0-9][A-Za-z0-9._/:@-]*", name) is not None
 
 
-def import_image(session: Session, reference: str, name: str | None) -> Imported:
+def import_image(session: Session, reference: str, name: str | None, cuda: str = "") -> Imported:
     """Write matrices/<name>.yaml with an image of the packages of another one.
 
     `reference` names an image of an engine or a registry, an OCI layout (`oci:DIR` or DIR), or an archive as `docker
-    save` writes it. Raises UsageError, FetchError, EngineError, and as `write_imported`; then nothing is written.
+    save` writes it. `cuda` is as in Selection. Raises UsageError, FetchError, EngineError, and as `write_imported`;
+    then nothing is written.
     """
     if name is None:
         raise UsageError("the image needs a name", code="usage-name-missing", fix="add --name IMAGE")
@@ -75,11 +76,11 @@ def import_image(session: Session, reference: str, name: str | None) -> Imported
     asked = [(f"=={main.python}.*", source)] if main.python else []
     python = choose_python(session, asked, place)
     found = _recovered(contents, distributions(tree, main), variables, place)
-    base = entry.platform(found, python, known_facts(session)).base
+    base = entry.platform(found, python, known_facts(session), cuda_value=cuda).base
     found = _with_system(
         found, tree, next(each.base for each in session.matrix.all_cells if each.base.name == base), place
     )
-    return write_imported(session, name, found, python, source, place)
+    return write_imported(session, name, found, python, source, place, cuda=cuda)
 
 
 def _read(session: Session, reference: str, scratch: Path) -> ArchivedImage:

@@ -22,7 +22,7 @@ from imagegen.app.session import Session
 from imagegen.core import types as t
 from imagegen.core.data import project_of
 from imagegen.core.errors import Location, MatrixErrors, OptionConflictError, ProjectFileError, UsageError
-from imagegen.core.text import redact
+from imagegen.core.text import did_you_mean, redact
 from imagegen.core.types import parse_requirement
 from imagegen.image.layers.plan import ROOT
 from imagegen.image.layers.wheel import PREFIX
@@ -58,11 +58,12 @@ BASE_SYSTEM = "debian12"  # of the bases that an imported image may have
 
 @dataclass(frozen=True)
 class Selection:
-    """The extras and dependency groups of a project that its image has, or the stage of its Dockerfile."""
+    """The extras and dependency groups of a project that its image has, or the stage of its Dockerfile; its CUDA."""
 
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     stage: str = ""  # as in Dockerfile
+    cuda: str = ""  # the value of the axis cuda; "" for the one that the file states
 
     def require(self, source: str, *, extras: bool = False, stages: bool = False) -> None:
         """Raise OptionConflictError where something is chosen that `source` does not have."""
@@ -108,7 +109,7 @@ def import_project(session: Session, source: Path, name: str | None, selection: 
     found = _without_missing_extras(session, _without_replaced_torch(session, found))
     stack = _stack(session, source, file) if isinstance(file, locks.UvLockFile | locks.PylockFile) else None
     label = _relative(source, session.project, source)
-    return write_imported(session, image, found, python, label, Location(source), stack)
+    return write_imported(session, image, found, python, label, Location(source), stack, selection.cuda)
 
 
 def write_imported(
@@ -119,18 +120,23 @@ def write_imported(
     name: str,
     source: Location,
     stack: StackFile | None = None,
+    cuda: str = "",
 ) -> Imported:
     """Write matrices/<image>.yaml with what was recovered of `source`, which the entry calls `name`.
 
-    Nothing is written after an error. With `stack`, the image takes that lock file as it stands. Raises
-    ProjectFileError, UsageError.
+    Nothing is written after an error. With `stack`, the image takes that lock file as it stands. `cuda` is as in
+    Selection. Raises ProjectFileError, UsageError.
     """
     path = entry_path(session, image, entry.MARK)
     found = found.as_stack() if stack else found
-    platform = entry.platform(found, python, known_facts(session), is_locked=bool(stack))
-    omissions = (*found.omissions, *_of_platform(session, found, platform))
+    entry.require_supported(found)
     if not (found.pins or found.debian):
-        raise _empty(source, omissions, found.other_stages)
+        raise _empty(source, found)
+    if cuda and cuda not in (values := session.matrix.axes["cuda"]):
+        fix = did_you_mean(cuda, values) or f"known are {', '.join(values)}"
+        raise UsageError(f"the axis `cuda` has no value {cuda}", code="usage-unknown-cuda", fix=fix)
+    platform = entry.platform(found, python, known_facts(session), is_locked=bool(stack), cuda_value=cuda)
+    omissions = (*found.omissions, *_of_platform(session, found, platform))
     whole = found if stack else _with_torch(session, found, platform)
     by_package = {each.package: each for each in session.matrix.components.values()}
 
@@ -457,11 +463,12 @@ def _of_platform(session: Session, found: Recovered, platform: ImagePlatform) ->
     return omissions
 
 
-def _empty(source: Location, omissions: tuple[Omission, ...], stages: tuple[str, ...]) -> ProjectFileError:
-    """Return the error of a file of which nothing was recovered; `stages` are others of a Dockerfile."""
-    first = next((each for each in omissions if each.is_package), None)
+def _empty(source: Location, found: Recovered) -> ProjectFileError:
+    """Return the error of a file of which no package was recovered."""
+    first = next((each for each in found.omissions if each.is_package), None)
     why = f"{first.what}: {first.why}" if first else "it lists no package for Linux and this Python"
-    other = f"choose another stage: {', '.join(f'--target {each}' for each in stages)}" if stages else None
+    stages = ", ".join(f"--target {each}" for each in found.other_stages)
+    other = f"choose another stage: {stages}" if stages else None
     fix = first.fix if first else other or "import another file"
     return malformed("it has no package for an image", source, why, fix)
 

@@ -22,6 +22,7 @@ _WORDS = {"compatible": "no known conflict", "incompatible": "conflict", "unknow
 @click.option("--extra", "extras", multiple=True, metavar="NAME", help="An extra of the project.")
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="A dependency group of the project.")
 @click.option("--target", metavar="STAGE", default="", help="A stage of a Dockerfile (default: the last one).")
+@click.option("--cuda", metavar="VALUE", default="", help="cpu, cu128 or the like (default: what FILE states).")
 @json_option()
 @pass_app
 def command(
@@ -32,6 +33,7 @@ def command(
     extras: tuple[str, ...],
     groups: tuple[str, ...],
     target: str,
+    cuda: str,
     as_json: bool,
 ) -> None:
     """Write matrices/IMAGE.yaml with an image of the packages of FILE: a uv.lock, pylock.toml, pyproject.toml,
@@ -42,10 +44,10 @@ def command(
     and the entry does not, with line, reason and fix, and the answer of rules and metadata. A name that another file
     defines is an error; the same command again replaces its own file.
     """
-    selection = Selection(extras, groups, target)
+    selection = Selection(extras, groups, target, cuda)
     if is_image(source):
         selection.require(source)
-        imported = import_image(app, source, name)
+        imported = import_image(app, source, name, cuda)
     else:
         imported = import_project(app, Path(source), name, selection)
     show(app, imported, as_json=as_json)

@@ -16,22 +16,23 @@ from imagegen.wheels.resolve.options import LockOptions
 
 @click.command("init")
 @click.option("--name", metavar="IMAGE", help="The image's name (default: that of the directory).")
+@click.option("--cuda", metavar="VALUE", default="", help="cpu, cu128 or the like (default: what the file states).")
 @click.option("--build", is_flag=True, help="Also lock the image, build it, and run its smoke checks.")
 @json_option()
 @pass_app
-def command(app: App, *, name: str | None, build: bool, as_json: bool) -> None:
+def command(app: App, *, name: str | None, cuda: str, build: bool, as_json: bool) -> None:
     """Write matrices/ with an image of the project in this directory, or in that of --project.
 
     It is `imagegen import` of the first of these files: uv.lock, pylock.toml, requirements.txt, environment.yml,
-    environment.yaml, pyproject.toml. Comments in the entry explain its lines. A project that is a package itself is in
-    the image.
+    environment.yaml, pyproject.toml, Dockerfile. Comments in the entry explain its lines. A project that is a package
+    itself is in the image.
     """
     if build and as_json:
         raise OptionConflictError("--json is about the entry that --build goes beyond", fix="leave out one of the two")
     source, others = find_file(app.project)
     if others:
         app.progress.say(f"{source.name} is read, and not {', '.join(others)}")
-    imported = import_project(app, source, name, Selection())
+    imported = import_project(app, source, name, Selection(cuda=cuda))
     show(app, imported, as_json=as_json)
     if build:
         _build(App(app.env, app.project), imported.cell.id)  # another matrix: it has the new entry

@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from imagegen.app import lock
-from imagegen.app.import_project import Imported, Selection, find_file, import_project
+from imagegen.app.import_project import Imported, Selection, find_file, import_project, known_facts
 from imagegen.app.session import Session
-from imagegen.core.errors import ImagegenError, LockError, UsageError
+from imagegen.core.errors import ImagegenError, Location, LockError, ProjectFileError, UsageError
 from imagegen.core.progress import Quiet
 from imagegen.plan.matrix.document import parse
-from imagegen.plan.projects import entry
+from imagegen.plan.projects import dockerfile, entry
+from imagegen.plan.projects.model import MarkerTarget
 from imagegen.wheels.resolve.options import LockOptions
+from tests.support.errors import raises
 
 pytestmark = pytest.mark.usefixtures("shared_results")
 REQUIREMENTS = """\
@@ -92,6 +94,82 @@ def test_a_requirement_of_the_project_itself_is_its_directory(project: Path, fil
     assert requirement.own and requirement.own.path == "."
     assert requirement.extras == ("all",)
     assert imported.omissions == ()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "line"),
+    [
+        ("Dockerfile", "FROM rocm/pytorch:rocm7.0_ubuntu24.04_py3.12_pytorch_release_2.7.1\nRUN pip install trl\n", 1),
+        ("Dockerfile", "FROM docker.io/vllm/vllm-openai-rocm:v0.23.0\nRUN pip install trl\n", 1),
+        ("Dockerfile", "FROM lmsysorg/sglang:v0.5.15.post1-rocm720-mi30x\nRUN pip install trl\n", 1),
+        ("Dockerfile", "FROM rocm/dev-ubuntu-22.04:6.2 AS base\nRUN true\nFROM base\nRUN pip install trl\n", 1),
+        ("Dockerfile", "FROM ubuntu:22.04\nENV PYTORCH_ROCM_ARCH=gfx942\nRUN pip install vllm\n", 2),
+        ("Dockerfile", "FROM ubuntu:22.04\nENV A=1 PYTORCH_ROCM_ARCH=$ARCH\nRUN pip install vllm\n", 2),
+        ("Dockerfile", "FROM ubuntu\nRUN pip install torch --index-url https://download.pytorch.org/whl/rocm6.2\n", 2),
+        ("Dockerfile", "FROM ubuntu\nRUN apt-get install -y git rocm-libs\n", 2),
+        ("Dockerfile", "FROM quay.io/ascend/vllm-ascend:v0.11.0\nRUN pip install trl\n", 1),
+        ("requirements.txt", "trl\ntorch==2.8.0+rocm6.4\n", 2),
+        ("requirements.txt", "trl\npytorch-triton-rocm\n", 2),
+        ("requirements.txt", "--extra-index-url https://download.pytorch.org/whl/xpu\ntorch\n", 1),
+        ("pyproject.toml", '[project]\nname = "a"\ndependencies = ["torch==2.8.0+rocm6.4"]\n', 3),
+    ],
+)
+def test_a_file_for_another_accelerator_is_refused(project: Path, file: str, text: str, line: int) -> None:
+    with pytest.raises(ProjectFileError) as raised:
+        run(project, text, file=file)
+    assert raised.value.code == "project-accelerator"
+    assert isinstance(raised.value.where, Location) and raised.value.where.line == line
+    assert not (project / "matrices").exists()
+
+
+@pytest.mark.parametrize(
+    ("base", "packages", "cuda"),
+    [
+        ("nvcr.io/nvidia/pytorch:24.02-py3", "transformers deepspeed", None),
+        ("verlai/verl:vllm011.latest", "trl", None),
+        ("acme/base:1", "numpy", None),
+        ("acme/base:1", "vllm", None),  # for GPUs, of an unknown CUDA
+        ("${BASE}", "numpy", None),
+        ("acme/base:1", "vllm==0.11.0", "cu128"),
+        ("acme/base:1", "torch==2.8.0", "cu128"),
+        ("acme/base:1", "--extra-index-url https://download.pytorch.org/whl/cu126 torch", "cu126"),
+        ("acme/base:1", "nvidia-nccl-cu12", "cu129"),
+        ("acme/base:dev-cu13", "trl", "cu130"),
+        ("acme/base:1-cpu", "trl", "cpu"),
+        ("continuumio/miniconda3", "trl", "cpu"),
+    ],
+)
+def test_an_unknown_base_image_never_gives_an_image_without_cuda(
+    project: Path, base: str, packages: str, cuda: str | None
+) -> None:
+    (project / "Dockerfile").write_text(f"FROM {base}\nRUN pip install {packages}\n")
+    found = dockerfile.read(project / "Dockerfile", {}).recover(MarkerTarget("3.11"))
+    facts = known_facts(session_of(project))
+    if cuda:
+        assert entry.choose_cuda(found, facts).value == cuda
+        return
+    with pytest.raises(ProjectFileError) as raised:
+        entry.choose_cuda(found, facts)
+    assert raised.value.code == "project-cuda-unknown"
+    assert isinstance(raised.value.where, Location) and raised.value.where.line == 1
+
+
+@pytest.mark.parametrize("value", ["cpu", "cu128"])
+def test_the_user_states_the_cuda_of_an_unknown_base_image(project: Path, value: str) -> None:
+    (project / "Dockerfile").write_text("FROM ${BASE}\nRUN pip install numpy\n")
+    with raises("project-cuda-unknown"):
+        import_project(session_of(project), project / "Dockerfile", "my-rl", Selection())
+    imported = import_project(session_of(project), project / "Dockerfile", "my-rl", Selection(cuda=value))
+    assert (imported.platform.cuda.value, imported.cell.cuda) == (value, value)
+
+
+def test_the_chosen_cuda_counts_more_than_the_file_and_must_exist(project: Path) -> None:
+    (project / "requirements.txt").write_text("vllm==0.11.0\n")
+    with pytest.raises(UsageError) as raised:
+        import_project(session_of(project), project / "requirements.txt", "my-rl", Selection(cuda="cu999"))
+    assert raised.value.code == "usage-unknown-cuda"
+    imported = import_project(session_of(project), project / "requirements.txt", "my-rl", Selection(cuda="cu129"))
+    assert imported.cell.cuda == "cu129"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from imagegen.core.errors import ProjectFileError
 from imagegen.plan.projects import dockerfile
 from imagegen.plan.projects.dockerfile_syntax import commands, parse
 from imagegen.plan.projects.model import MarkerTarget, Recovered
-from imagegen.plan.projects.names import KnownImage, known_image
+from imagegen.plan.projects.names import KnownImage, cuda_in_name, is_system, known_image
 from tests.support.errors import raises
 
 LINUX = MarkerTarget("3.12.14")
@@ -133,6 +134,53 @@ def test_images_that_are_known_by_their_names(image: str, packages: dict[str, st
     known = known_image(image, {})
     assert known and (known.packages, known.cuda) == (packages, cuda)
     assert known_image("acme/private:latest", {}) is None
+
+
+@pytest.mark.parametrize(
+    ("image", "cuda"),
+    [
+        ("anyscale/ray:2.57.0-py312-cu130", "13.0"),
+        ("verlai/verl:vemlp-th2.4.0-cu124-vllm0.6.3-ray2.10-te1.7-v0.0.3", "12.4"),
+        ("inclusionai/areal:cuda12.9.1-torch2.8.0", "12.9"),
+        ("mambaorg/micromamba:jammy-cuda-12.1.0", "12.1"),
+        ("registry.example.org/nvidia/cuda:12.4.1-devel-ubuntu22.04@sha256:cu1", "12.4"),
+        ("acme/base:cuda-12-8", "12.8"),
+        ("acme/base:torch2.6.0cu118", "11.8"),
+        ("lmsysorg/sglang:dev-cu13", "13"),
+        ("lmsysorg/sglang:dev-cu13-20251201", "13"),
+        ("acme/dlc:2.6.0-cpu-py312-ubuntu22.04", "cpu"),
+        ("acme/cpuset:1", None),
+        ("acme/base:cudnn9.8", None),
+        ("acme/accu12:1", None),
+        ("nvcr.io/nvidia/pytorch:24.02-py3", None),
+    ],
+)
+def test_a_tag_states_the_cuda_of_an_unknown_image(tmp_path: Path, image: str, cuda: str | None) -> None:
+    found = recover(tmp_path, f"FROM {image}\n")
+    assert (found.cuda and found.cuda[0]) == cuda
+    assert (found.unknown_base is None) == (cuda is not None)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "python", "ubuntu", "debian:12-slim", "docker.io/library/python:3.12",
+        "public.ecr.aws/docker/library/debian:12",
+        "alpine:3.20", "continuumio/miniconda3", "mambaorg/micromamba:1.5.10",
+        "ghcr.io/astral-sh/uv:python3.12-bookworm",
+        "quay.io/jupyter/scipy-notebook:latest", "gcr.io/distroless/python3-debian12", "scratch",
+    ],
+)  # fmt: skip
+def test_an_image_of_a_system_has_no_cuda(tmp_path: Path, image: str) -> None:
+    found = recover(tmp_path, f"FROM {image}\n")
+    assert (found.cuda, found.unknown_base) == (None, None)
+
+
+@given(st.text(st.sampled_from("acdupy-_:./@x123"), max_size=60))
+def test_any_name_of_an_image_states_a_cuda_or_nothing(name: str) -> None:
+    stated = cuda_in_name(name)
+    assert stated is None or stated == "cpu" or re.fullmatch(r"1[1-9](\.\d)?", stated)
+    assert is_system(name) in (True, False)
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def _furnish(work_dir: Path, question: ResolveRequest) -> None:
     if "pypi" in question.sites:
         lines += ["[[index]]", f"url = {json.dumps(question.sites['pypi'].url)}", "default = true"]
     requested = map(Requirement, question.requirements)
-    extras = {canonicalize_name(each.name): each.extras for each in requested}
+    extras: dict[str, set[str]] = {canonicalize_name(each.name): each.extras for each in requested}
     for component in question.sdists:
         if component.sdist:
             lines += [

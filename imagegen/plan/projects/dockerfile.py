@@ -18,8 +18,26 @@ from imagegen.core.text import redact
 from imagegen.plan.projects import requirements
 from imagegen.plan.projects.dockerfile_config import REPLACE, ConfigReader
 from imagegen.plan.projects.dockerfile_syntax import Command, Instruction, Piece, assignments, commands, expand, parse
-from imagegen.plan.projects.model import MarkerTarget, Omission, PackagePin, Recovered, malformed, raise_all, read_text
-from imagegen.plan.projects.names import BaseConfig, KnownImage, command_words, known_image
+from imagegen.plan.projects.model import (
+    MarkerTarget,
+    Omission,
+    PackagePin,
+    Recovered,
+    malformed,
+    raise_all,
+    read_text,
+    unsupported,
+)
+from imagegen.plan.projects.names import (
+    BaseConfig,
+    KnownImage,
+    accelerator_in,
+    accelerator_of,
+    command_words,
+    cuda_in_name,
+    is_system,
+    known_image,
+)
 
 _PYTHON = re.compile(r"(?:.*/)?python3?(?:\.\d+)?")
 _PIP = re.compile(r"(?:.*/)?pip3?(?:\.\d+)?")
@@ -104,11 +122,12 @@ class Dockerfile:
                     stages[-1] = replace(stages[-1], instructions=(*stages[-1].instructions, each))
                 continue
             unknown: list[str] = []
-            words = [word for word in expand(each.value, variables, unknown).split() if not word.startswith("--")]
+            words = [word for word in each.value.split() if not word.startswith("--")]
             if not words or (len(words) > 1 and (len(words) != 3 or words[1].lower() != "as")):
                 raise malformed("FROM names no image", Location(self.path, each.line), fix="FROM IMAGE [AS NAME]")
             name = words[2].lower() if len(words) > 1 else ""
-            stages.append(BuildStage(words[0], name, each.line, (), tuple(unknown)))
+            image = expand(words[0], variables, unknown) or words[0]
+            stages.append(BuildStage(image, name, each.line, (), tuple(unknown)))
         if not stages:
             raise malformed("the Dockerfile has no FROM", Location(self.path))
         return stages
@@ -195,6 +214,7 @@ class _DockerfileRecovery:
     omissions: list[Omission] = field(default_factory=list)
     base: list[PackagePin] = field(default_factory=list)
     cuda: tuple[str, Location] | None = None
+    unknown_base: tuple[str, Location] | None = None
 
     def __post_init__(self) -> None:
         self.reader = requirements.RequirementsReader(requirements.RequirementsFile(self.project))
@@ -223,6 +243,7 @@ class _DockerfileRecovery:
             omissions=tuple(sorted(omissions, key=lambda each: (str(each.place.file), each.place.line or 0))),
             debian=self.debian,
             cuda=self.cuda,
+            unknown_base=self.unknown_base,
             env=self.env,
             config=config,
             labels=self.config.labels,
@@ -232,8 +253,10 @@ class _DockerfileRecovery:
         )
 
     def _base(self, stage: BuildStage) -> BaseConfig:
-        """Read the first image, and return its config."""
+        """Read the first image, and return its config. Raises ProjectFileError for one for another accelerator."""
         place = Location(self.path, stage.line)
+        if accelerator := accelerator_in(stage.image):
+            raise unsupported(accelerator, f"the image {stage.image}", place)
         if stage.image == "scratch":
             return BaseConfig("/", runs_command=True)
         known = None if stage.unknown else known_image(stage.image, self.images)
@@ -244,6 +267,10 @@ class _DockerfileRecovery:
                 else "what it holds is unknown"
             )
             self._omit(place, f"the image {stage.image}", why, "name as components what the image gets of it")
+            if cuda := cuda_in_name(stage.image):
+                self.cuda = cuda, place
+            elif not is_system(stage.image):
+                self.unknown_base = stage.image, place
             return BaseConfig()
         if known.note:
             self._omit(place, *known.note)
@@ -272,6 +299,8 @@ class _DockerfileRecovery:
             self._omit(place, f"{each.name} {each.value}"[:_SHOWN], *_NO_FIELD[each.name])
 
     def _variable(self, name: str, value: str, place: Location) -> None:
+        if accelerator := accelerator_of(name):
+            raise unsupported(accelerator, f"the variable {name}", place)
         unknown: list[str] = []
         expanded = expand(value, self.variables, unknown)
         self.variables[name] = expanded

@@ -17,8 +17,8 @@ from packaging.version import Version
 from imagegen.core.errors import Location, ProjectFileError
 from imagegen.core.text import shown
 from imagegen.plan.matrix.model import NO_CUDA, Component, StackFile, cuda_version
-from imagegen.plan.projects.model import Omission, PackagePin, Recovered
-from imagegen.plan.projects.names import gpus_for, needs_gpu
+from imagegen.plan.projects.model import Omission, PackagePin, Recovered, unsupported
+from imagegen.plan.projects.names import accelerator_in, accelerator_of, gpus_for, needs_gpu
 
 TORCH = "torch"
 _CUDA_SUFFIX = re.compile(r"-cu(1[1-9])$")
@@ -65,9 +65,14 @@ def exact_version(specifier: str) -> Version | None:
     return Version(clauses[0].version)
 
 
-def platform(found: Recovered, python: Choice, known: Known, *, is_locked: bool = False) -> ImagePlatform:
-    """Return base, stacks, GPUs and CUDA for what was recovered; with `is_locked`, its builds stay as they are."""
-    cuda = choose_cuda(found, known, is_locked=is_locked)
+def platform(
+    found: Recovered, python: Choice, known: Known, *, is_locked: bool = False, cuda_value: str = ""
+) -> ImagePlatform:
+    """Return base, stacks, GPUs and CUDA for what was recovered; with `is_locked`, its builds stay as they are.
+
+    `cuda_value` is the user's choice of the axis cuda, "" for none. Raises ProjectFileError as `choose_cuda`.
+    """
+    cuda = Choice(cuda_value, "`--cuda` states it.") if cuda_value else choose_cuda(found, known, is_locked=is_locked)
     version = cuda_version(cuda.value)
     if version is None:
         return ImagePlatform("debian12", (), (), cuda, python)
@@ -77,11 +82,21 @@ def platform(found: Recovered, python: Choice, known: Known, *, is_locked: bool 
 def choose_cuda(found: Recovered, known: Known, *, is_locked: bool = False) -> Choice:
     """Return the value of the axis cuda: by torch's label, an index, conda's CUDA, or the packages for GPUs.
 
-    Without any of these, torch of a locked set is the build that it is, and otherwise the one for the CPU.
+    Without any of these, torch of a locked set is the build that it is, and otherwise the one for the CPU. Raises
+    ProjectFileError if the base image is unknown and neither its name nor a package decides.
     """
-    stated = next(_stated(found, known), None)
+    stated = next(_stated(found, known), None) or (next(_implied(found, known), None) if found.unknown_base else None)
     if stated:
         return stated
+    if found.unknown_base:
+        image, place = found.unknown_base
+        raise ProjectFileError(
+            "the CUDA of the base image is unknown",
+            code="project-cuda-unknown",
+            where=place,
+            why=f"nothing is known of the image {shown(image)}, and no package of the file decides on a CUDA",
+            fix=f"add --cuda with one of {', '.join(known.cuda)}",
+        )
     gpu = next((pin for pin in found.pins if needs_gpu(pin.package)), None) or (_torch(found) if is_locked else None)
     if gpu is None:
         reason = "No CUDA: nothing in the file names one, and no package of it is of use with a GPU alone."
@@ -102,7 +117,12 @@ def _stated(found: Recovered, known: Known) -> Iterator[Choice]:
             yield _offered(label, "an index of PyTorch is for it", place, known)
     if found.cuda:
         release, place = found.cuda
-        yield _offered("cu" + "".join(release.split(".")[:2]), f"the file names CUDA {release}", place, known)
+        if release == NO_CUDA:
+            yield Choice(NO_CUDA, f"The file names an image without CUDA ({place}).")
+        elif "." in release:
+            yield _offered("cu" + "".join(release.split(".")[:2]), f"the file names CUDA {release}", place, known)
+        else:
+            yield from _newest_of(release, f"The file names CUDA {release}", place, known)
 
 
 def _implied(found: Recovered, known: Known) -> Iterator[Choice]:
@@ -114,10 +134,24 @@ def _implied(found: Recovered, known: Known) -> Iterator[Choice]:
             yield _offered("cu" + cuda.replace(".", ""), why, pin.places[0], known)
     for pin in found.pins:
         if suffix := _CUDA_SUFFIX.search(pin.package):
-            major = suffix[1]
-            if offered := [each for each in known.cuda if each.startswith(f"cu{major}")]:
-                why = f"{pin.package} is for CUDA {major} ({pin.places[0]}): the newest one of it here."
-                yield Choice(max(offered), why)
+            yield from _newest_of(suffix[1], f"{pin.package} is for CUDA {suffix[1]}", pin.places[0], known)
+
+
+def _newest_of(major: str, why: str, place: Location, known: Known) -> Iterator[Choice]:
+    """Yield the newest value for a major version of CUDA, if there is one."""
+    if offered := [each for each in known.cuda if each.startswith(f"cu{major}")]:
+        yield Choice(max(offered), f"{why} ({place}): the newest one of it here.")
+
+
+def require_supported(found: Recovered) -> None:
+    """Raise ProjectFileError for packages, indexes and variables for another accelerator than NVIDIA's GPUs."""
+    names = [(f"{pin.package}{pin.specifier}", pin.places[0]) for pin in found.pins]
+    for name, place in (*names, *found.indexes.items(), *found.debian.items()):
+        if accelerator := accelerator_in(name):
+            raise unsupported(accelerator, name, place)
+    for variable, (_, place) in found.env.items():
+        if accelerator := accelerator_of(variable):
+            raise unsupported(accelerator, f"the variable {variable}", place)
 
 
 def _torch(found: Recovered) -> PackagePin | None:

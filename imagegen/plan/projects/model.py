@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from imagegen.core import data, toml
 from imagegen.core.errors import ErrorList, Location, ProjectFileError, ProjectFileErrors
+from imagegen.core.text import redact, shown
 from imagegen.core.types import parse_specifier
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.model import ConfigName
@@ -70,7 +71,8 @@ class Recovered:
     overrides: tuple[PackagePin, ...] = ()  # that replace all requirements of a package
     debian: Mapping[str, Location] = field(default_factory=dict)  # Debian package -> its place
     indexes: Mapping[str, Location] = field(default_factory=dict)  # address -> its place
-    cuda: tuple[str, Location] | None = None  # a CUDA version that the file names: "12.4"
+    cuda: tuple[str, Location] | None = None  # a CUDA release that the file names: "12.4"; its major version; "cpu"
+    unknown_base: tuple[str, Location] | None = None  # a base image of which not even the CUDA is known
     direct: tuple[str, ...] = ()  # of a lock file: the packages that the project itself requires, sorted
     env: Mapping[str, tuple[str, Location]] = field(default_factory=dict)  # variable -> its value and place
     config: Mapping[ConfigName, tuple[tuple[str, ...], Location]] = field(default_factory=dict)
@@ -117,6 +119,7 @@ class Recovered:
             files={path: (source, placed(place)) for path, (source, place) in self.files.items()},
             ldconfig={path: placed(place) for path, place in self.ldconfig.items()},
             cuda=self.cuda and (self.cuda[0], placed(self.cuda[1])),
+            unknown_base=self.unknown_base and (self.unknown_base[0], placed(self.unknown_base[1])),
         )
 
 
@@ -160,6 +163,17 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
 def malformed(what: str, where: Location, why: str | None = None, fix: str | None = None) -> ProjectFileError:
     """Return the error of a file whose contents contradict its format."""
     return ProjectFileError(what, code="project-malformed", where=where, why=why, fix=fix)
+
+
+def unsupported(accelerator: str, what: str, where: Location) -> ProjectFileError:
+    """Return the error of a file that is for another accelerator than NVIDIA's GPUs; `what` in it says so."""
+    return ProjectFileError(
+        f"no image here is for {accelerator}",
+        code="project-accelerator",
+        where=where,
+        why=f"{shown(redact(what))} is for {accelerator}; images here are for NVIDIA GPUs (CUDA) and CPUs",
+        fix="import a file whose base image and packages are for CUDA or CPUs",
+    )
 
 
 def raise_all(errors: ErrorList[ProjectFileError]) -> None:

@@ -14,6 +14,10 @@ import yaml
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from imagegen.plan.matrix.model import NO_CUDA
+
+# In the name of an image: cu130, cuda12.9.1, cuda:12.4.1-devel, cuda-12-4, cu13.
+_CUDA_IN_NAME = re.compile(r"(?<![a-z])cu(?:da[-_:]?)?(1[1-9])(?:\.?(\d)|-(\d)(?!\d))?")
 _FILE = Path(__file__).parents[1] / "data" / "projects.yaml"
 
 
@@ -77,7 +81,7 @@ def known_image(name: str, others: Mapping[str, KnownImage]) -> KnownImage | Non
 
     None stands for an image that neither knows.
     """
-    plain = re.sub(r"^(?:docker\.io/|index\.docker\.io/)(?:library/)?", "", name.partition("@")[0])
+    plain = _plain(name)
     if plain in others:
         return others[plain]
     for entry in _read()["images"]:
@@ -88,6 +92,36 @@ def known_image(name: str, others: Mapping[str, KnownImage]) -> KnownImage | Non
             config = BaseConfig(entry.get("workdir", ""), entry.get("runs_command", False))
             return KnownImage({canonicalize_name(key): value for key, value in found.items()}, cuda, config)
     return None
+
+
+def _plain(name: str) -> str:
+    """Return the name and tag of an image without its digest, Docker Hub's host and the folder of official images."""
+    return re.sub(r"^(?:(?:\S*/)?library/|(?:index\.)?docker\.io/)", "", name.partition("@")[0])
+
+
+def cuda_in_name(image: str) -> str | None:
+    """Return what the name or tag of an image states: a CUDA release ("12.8"), its major version, or "cpu"."""
+    name = image.partition("@")[0].lower()
+    if match := _CUDA_IN_NAME.search(name):
+        return ".".join(filter(None, match.groups()))
+    return NO_CUDA if re.search(r"(?<![a-z])cpu(?![a-z])", name) else None
+
+
+def is_system(image: str) -> bool:
+    """Return whether an image is known to have no CUDA, whatever its tag."""
+    name = re.sub(r":[^/]*$", "", _plain(image))
+    return any(re.fullmatch(pattern, name) for pattern in _read()["systems"])
+
+
+def accelerator_in(text: str) -> str | None:
+    """Return the accelerator other than NVIDIA's GPUs that a name of an image, package or index states; else None."""
+    text = text.lower()
+    return next((name for name, each in _read()["accelerators"].items() if re.search(each["names"], text)), None)
+
+
+def accelerator_of(variable: str) -> str | None:
+    """Return the accelerator other than NVIDIA's GPUs that a variable is for; else None."""
+    return next((name for name, each in _read()["accelerators"].items() if variable in each["variables"]), None)
 
 
 @cache
