@@ -267,7 +267,7 @@ def wrapped(text: str, width: int, *, indent: int = 0, hang: int = 2, style: str
 @click.option("--driver", metavar="VERSION", help="The oldest NVIDIA driver that it is to run with.")
 @click.option("--torch", metavar="VERSION", help="The torch that wheels are to run with.")
 @click.option("--explain", metavar="[ID]", is_flag=False, flag_value="", help="What a finding means and what helps.")
-@click.option("--error", metavar="TEXT", help="Explain a pasted error message or traceback.")
+@click.option("--error", metavar="TEXT", help="Explain a pasted error message or traceback; - is stdin.")
 @click.option("--all", "everything", is_flag=True, help="Show notes, and all details.")
 @json_option()
 @click.option(
@@ -294,7 +294,7 @@ def command(
     """Find what would fail on the GPU, without one: symbols, GPU code, libraries, contents.
 
     The subject is a cell (its locked wheels, base, GPUs and driver), wheels, an image, or installed packages. Exit code
-    1 when there is an error; warnings and notes do not count.
+    1 when there is an error; warnings and notes do not count. With --error, 1 when something explains the text, else 2.
     """
     if explain is not None or error is not None:
         several = explain is not None and error is not None
@@ -357,14 +357,18 @@ def _explain_text(
     if error is None:
         _explain(app, name or "", as_json=as_json)
         return
-    from imagegen.run import doctor  # late: an audit needs no engine
+    from imagegen.run import doctor, doctor_log  # late: an audit needs no engine
 
-    diagnosis = doctor.examine_log("the message", error, model_types.load(app.matrix_directories))
+    if error == "-":
+        with click.open_file("-", errors="replace") as stream:
+            error = stream.read(doctor_log.LONGEST_LOG)
+    models = model_types.load(app.matrix_directories)
+    diagnosis = doctor.examine_log("the message", error, models, rules=app.matrix.rules, packages=app.harvested)
     if as_json:
         app.json(diagnosis.as_dict())
     else:
         click.echo(diagnosis.text(), nl=False)
-    ctx.exit(0 if diagnosis.passed else 1)
+    ctx.exit(diagnosis.exit_code)
 
 
 def _explain(app: App, name: str, *, as_json: bool) -> None:

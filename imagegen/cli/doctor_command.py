@@ -16,9 +16,8 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix import model_types
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import doctor
+from imagegen.run.doctor_log import LONGEST_LOG
 from imagegen.run.engine import Engine
-
-LONGEST_LOG = 16 << 20  # characters of a log that are read
 
 
 @click.command("doctor")
@@ -43,14 +42,16 @@ def command(
 ) -> None:
     """Check this host (for CELL's image, if named) or a container, or explain a log (of CELL's platform, if named).
 
-    Exit code 1 when a check fails; warnings and notes do not count.
+    Exit code 1 when a check fails or a log is explained, 2 if nothing here explains it; warnings and notes do not
+    count.
     """
     if log:
         if fabric or container is not None:
             raise OptionConflictError("--log explains a file alone", fix="leave out the other options")
         machine = MACHINES[app.matrix.select_one(cell).platform] if cell else None
         models = model_types.load(app.matrix_directories)
-        diagnoses = [doctor.examine_log(log.name, log.read(LONGEST_LOG), models, machine)]
+        text, packages = log.read(LONGEST_LOG), app.harvested
+        diagnoses = [doctor.examine_log(log.name, text, models, machine, rules=app.matrix.rules, packages=packages)]
     else:
         diagnoses = _examine(app, cell, container, fabric=fabric)
     if as_json:
@@ -58,8 +59,8 @@ def command(
     else:
         for diagnosis in diagnoses:
             click.echo(diagnosis.text(), nl=False)
-    if not all(diagnosis.passed for diagnosis in diagnoses):
-        ctx.exit(1)
+    codes = {diagnosis.exit_code for diagnosis in diagnoses}
+    ctx.exit(1 if 1 in codes else max(codes, default=0))
 
 
 def _examine(app: App, cell: str | None, container: str | None, *, fabric: bool) -> list[doctor.Diagnosis]:
@@ -72,7 +73,9 @@ def _examine(app: App, cell: str | None, container: str | None, *, fabric: bool)
         return [_fabric(app, chosen) for chosen in (app.matrix.select(cell) if cell else [None])]
     if container is not None:
         with Engine.connect(app.settings, app.progress) as engine:
-            return [doctor.examine_container(engine, container, model_types.load(app.matrix_directories))]
+            return [
+                doctor.examine_container(engine, container, model_types.load(app.matrix_directories), app.matrix.rules)
+            ]
     if cell:
         locks = [(chosen, app.find_lock(chosen)) for chosen in app.matrix.select(cell)]
         return [

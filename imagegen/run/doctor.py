@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from imagegen.core.config import Settings
 from imagegen.core.data import parse_json
 from imagegen.core.errors import ContainerError, EngineError
 from imagegen.core.progress import human
+from imagegen.core.text import counted
 from imagegen.image.layers.image import LABEL
 from imagegen.image.layers.plan import ROOT
 from imagegen.incontainer.preflight import formatting, report, snapshot
@@ -33,7 +34,8 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell, Rule
 from imagegen.plan.matrix.model_types import Models
 from imagegen.plan.rules import facts_of_cell, facts_of_lock, minimum_version
-from imagegen.run import doctor_messages
+from imagegen.run.doctor_log import UNKNOWN, explain_log, explain_rules, unexplained
+from imagegen.run.doctor_messages import SYMBOLS, explain_messages
 from imagegen.run.engine import ContainerInfo, Engine, signal_name
 
 HOST = "this host"
@@ -55,6 +57,11 @@ class Diagnosis:
         """True if no finding prevents a run: warnings and notes do not."""
         return not any(finding.severity == "error" for finding in self.findings)
 
+    @property
+    def exit_code(self) -> int:
+        """1 if a finding prevents a run, 2 if a log has something that nothing here explains, else 0."""
+        return 1 if not self.passed else 2 * any(finding.severity == UNKNOWN for finding in self.findings)
+
     def text(self) -> str:
         """Return the report for a terminal: one row per check; a failed check shows its finding with its fix below."""
         subject = f"{self.where}, for {self.cell}" if self.cell and self.where == HOST else self.where
@@ -65,7 +72,7 @@ class Diagnosis:
         return {
             "where": self.where,
             "cell": self.cell,
-            "well": self.passed,
+            "well": self.exit_code == 0,
             "checks": [row._asdict() for row in self.rows],
             "findings": [finding._asdict() for finding in self.findings],
             "machine": dict(self.machine),
@@ -187,13 +194,16 @@ _LOG = "its log has no message that is known to mean something else"
 _SYMBOLS = "it calls no symbol of torch undefined"
 
 
-def examine_container(engine: Engine, name: str, models: Models) -> Diagnosis:
-    """Examine the container called `name`, or with that id; `models` are for messages about model types.
+def examine_container(engine: Engine, name: str, models: Models, rules: Sequence[Rule] = ()) -> Diagnosis:
+    """Examine the container called `name`, or with that id; `models` and `rules` are for messages in its log.
 
     Raises EngineError when there is none, or the engine fails.
     """
     container = engine.inspect_container(name)
-    findings = [*ending(container), *doctor_messages.explain_messages(container.log, models)]
+    findings = [*ending(container), *explain_messages(container.log, models), *explain_rules(container.log, rules)]
+    if left := unexplained(container.log, models, rules):
+        text = f"nothing that is known here explains {left}"
+        findings.append(Finding("log", UNKNOWN, text, f"`docker logs {name} 2>&1 | imagegen doctor --log -`"))
     inner: list[Row] = []
     machine: dict[str, Any] = {}
     if container.running:
@@ -207,23 +217,27 @@ def examine_container(engine: Engine, name: str, models: Models) -> Diagnosis:
         else:
             found, inner, machine = inside
             findings += found
-    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    findings.sort(key=lambda finding: (*SEVERITIES, UNKNOWN).index(finding.severity))
     cell = container.labels.get(f"{LABEL}cell")
     rows = (_row("ending", _ENDING, findings), _row("log", _LOG, findings), *inner)
     return Diagnosis(f"container {name}", cell, _summary(container, cell), rows, tuple(findings), machine)
 
 
-def examine_log(where: str, log: str, models: Models, machine: str | None = None) -> Diagnosis:
-    """Explain the known messages, and the undefined symbols of torch, of a log or a traceback called `where`.
-
-    `machine` is the processor that it is of ("aarch64"), where that is known.
-    """
-    findings = [*doctor_messages.explain_symbols(log, machine=machine), *doctor_messages.explain_messages(log, models)]
-    rows = (_row("log", _LOG, findings), _row(doctor_messages.SYMBOLS, _SYMBOLS, findings))
-    count = (
-        f"{len(findings)} explained" if findings else f"none of {len(doctor_messages.KNOWN)} known messages is in it"
-    )
-    return Diagnosis(where, None, count, rows, tuple(findings))
+def examine_log(
+    where: str,
+    log: str,
+    models: Models,
+    machine: str | None = None,
+    *,
+    rules: Sequence[Rule] = (),
+    packages: Collection[str] = (),
+) -> Diagnosis:
+    """Explain a log or a traceback called `where`; the other parameters are those of `explain_log`."""
+    findings = explain_log(log, models, rules, packages, machine)
+    rows = (_row("log", _LOG, findings), _row(SYMBOLS, _SYMBOLS, findings))
+    number = sum(finding.severity != UNKNOWN for finding in findings)
+    summary = counted(number, "explanation") + ("" if number == len(findings) else ", and more that is not known")
+    return Diagnosis(where, None, summary if number else "not known", rows, tuple(findings))
 
 
 def ending(container: ContainerInfo) -> list[Finding]:

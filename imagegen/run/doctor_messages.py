@@ -244,10 +244,26 @@ KNOWN = (
         "CUDA Driver API, CUDA_ERROR_NO_BINARY_FOR_GPU",
     ),
     KnownMessage(
-        r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION|provided PTX was compiled with an unsupported toolchain",
+        r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION|cudaErrorUnsupportedPtxVersion"
+        r"|provided PTX was compiled with an unsupported toolchain",
         "a kernel is there as PTX alone, of a newer CUDA than the host's driver can compile",
         "update the host's driver to the one that the image's CUDA came with",
         "CUDA Compatibility, Minor Version Compatibility",
+    ),
+    KnownMessage(
+        r"NVIDIA driver on your system is too old|CUDA driver version is insufficient for CUDA runtime version",
+        "the host's driver is older than the CUDA that torch was built for needs",
+        "update the host's driver (580 or newer for CUDA 13), or take a cell for an older CUDA: "
+        "`imagegen why CELL driver==VERSION`",
+        "torch 2.13.0, c10/cuda; CUDA Runtime API, cudaErrorInsufficientDriver",
+        "2026-11-28",
+    ),
+    KnownMessage(
+        r"(lib(?:cudart|cublas|cublasLt|cufft|curand|cusolver|cusparse|nvrtc|nvJitLink)\.so\.\d+): cannot open shared",
+        "a compiled package needs {0}: it was built for another CUDA than the one that is installed",
+        "take builds for one CUDA: `imagegen why` with the versions of torch and of the package names those that fit",
+        "glibc, ld.so; read off the wheels (matrices/scans)",
+        "2026-11-28",
     ),
     KnownMessage(
         r"system has unsupported display driver / cuda driver combination",

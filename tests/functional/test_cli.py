@@ -207,6 +207,18 @@ def test_a_log_is_explained_for_the_platform_of_a_cell(run: Run, tmp_path: Path)
     assert run("doctor", "--log", str(tmp_path / "train.log"), "--fabric").code == 64
 
 
+@pytest.mark.parametrize(("text", "code"), [("no kernel image is available for execution on the device", 1), ("x", 2)])
+def test_a_message_is_read_from_stdin(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, code: int
+) -> None:
+    (tmp_path / "log").write_text(text)
+    for command in (("audit", "--error", "-"), ("doctor", "--log", "-")):
+        with (tmp_path / "log").open() as stdin:
+            monkeypatch.setattr("sys.stdin", stdin)
+            assert run(*command).code == code
+    assert run("audit", "--error", text).code == code
+
+
 def test_without_a_pattern_each_image_is_shown_once(run: Run) -> None:
     ended = run("list")
     images = [each["image"] for each in json.loads(run("list", "--json").out)]

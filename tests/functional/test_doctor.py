@@ -71,6 +71,11 @@ MET = {
     "'spawn' start method": "forked worker",
     "CUDA error: no kernel image is available for execution on the device": "other GPUs",
     "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.": "PTX",
+    "torch.AcceleratorError: CUDA error: cudaErrorUnsupportedPtxVersion": "PTX",
+    "RuntimeError: The NVIDIA driver on your system is too old (found version 12020). Please update your GPU driver":
+        "driver is older",
+    "RuntimeError: CUDA driver version is insufficient for CUDA runtime version": "driver is older",
+    "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory": "libcudart.so.12",
     "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
     "NumCudaDevices() that might have already set an error? Error 803: system has unsupported display driver / cuda "
     "driver combination": "803",

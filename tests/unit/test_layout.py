@@ -52,6 +52,7 @@ ORDER = [
     "run.embedded_engine",
     "run.engine",
     "run.doctor_messages",
+    "run.doctor_log",
     "run.doctor",
     "run.smoke",
     "run.numerics",
