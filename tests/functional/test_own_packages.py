@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import tomllib
 import zipfile
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from imagegen.core.errors import LockError
+from imagegen.core.data import shipped
+from imagegen.core.errors import LockError, SandboxError
 from imagegen.core.store import Store
 from imagegen.image.layers.plan import plan
+from imagegen.plan import matrix
 from imagegen.plan.lock import contradictions, dumps, loads, require_own_packages
 from imagegen.plan.lock.model import LOCAL, Lock, LockedWheel
 from imagegen.plan.matrix.model import Component, OwnSource, Requirement
 from tests.support.errors import raises
 from tests.support.lock_workspace import Workspace
+from tests.support.package_index import Index, Offer, metadata
 
 PLACE = "matrices/my.yaml:5:21"
 PYPROJECT = """\
@@ -212,3 +218,81 @@ def test_a_source_that_gives_no_package_is_named_with_its_line(
         workspace.make()
     error = caught.value
     assert (getattr(error, "code", None), getattr(error, "where", None)) == (code, PLACE)
+
+
+@pytest.mark.fault(
+    "Source builds",
+    "a package of the project requires torch, or a wheel of 155 MB, for its build",
+    "refused with the line of the matrix and a recipe, before anything is fetched",
+)
+@pytest.mark.parametrize(
+    ("requires", "sizes", "named"),
+    [
+        (["backend", "torch"], {"torch": None}, "torch"),  # an index without sizes, whose server gives one
+        (["backend", "torch"], {"torch": 858_000_000}, "torch"),
+        (["backend", "triton==3.4.0"], {"triton": 155_000_000}, "triton"),
+        (["backend", "accelerator"], {"accelerator": 1000, "torch": 858_000_000, "nvidia": 10**9}, "accelerator"),
+    ],
+)
+def test_a_large_build_requirement_is_refused_before_it_is_fetched(
+    requires: list[str], sizes: dict[str, int | None], named: str, workspace: OwnWorkspace
+) -> None:
+    needs = {"accelerator": ["torch"], "torch": ["nvidia"] if "nvidia" in sizes else []}
+    with closing(Index()) as index:
+        for name, size in {"backend": 1000, **sizes}.items():
+            version = "3.4.0" if name == "triton" else "1.0"
+            filename = f"{name}-{version}-py3-none-any.whl"
+            beside = index.beside(filename, metadata(name, version, *needs.get(name, [])))
+            sha256 = hashlib.sha256(filename.encode()).hexdigest()  # uv tells files apart by it
+            offer = Offer(filename, "2026-11-01T00:00:00Z", metadata_sha256=beside, sha256=sha256, size=size)
+            index.page(name, offer, as_json=True)
+            index.wheel(filename, b"no wheel")  # of which only the size can be asked for
+        workspace.env["PIP_INDEX_URL"] = index.url
+        workspace.write("packages/mypkg")
+        text = (workspace.project / "packages/mypkg/pyproject.toml").read_text()
+        text = text.replace('["backend>=1"]', json.dumps(requires))
+        (workspace.project / "packages/mypkg/pyproject.toml").write_text(text)
+        workspace.own("path", "packages/mypkg")
+        with raises("sandbox-build-requirement-large", where=PLACE) as caught:
+            workspace.make()
+        fetched = [path for method, path, _ in index.requested if method == "GET" and path.endswith(".whl")]
+    assert fetched == []
+    error = caught.value
+    assert f"mypkg requires {named}" in error.what
+    recipe = workspace.project / "wheels/mypkg.yaml"
+    recipe.parent.mkdir()
+    assert error.fix
+    recipe.write_text(error.fix.partition("compiled:\n")[2])
+    loaded = matrix.load([shipped("matrices"), recipe.parent])
+    release = loaded.recipes["mypkg"].releases["0.1"]
+    assert release.path == workspace.project / "packages/mypkg"  # type: ignore[union-attr]
+
+
+TRACEBACK = """\
+creating build/lib
+Traceback (most recent call last):
+  File "<string>", line 50, in main
+  File "/usr/lib/python3.11/zipfile.py", line 1677, in extractall
+    self._extract_member(zipinfo, path, pwd)
+    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/tmp/site/backend.py", line 1, in build_wheel
+    exec(code)
+{own}OSError: [Errno 27] File too large
+"""
+OWN = '  File "/tmp/source/mypkg/setup.py", line 3, in <module>\n    setup()\n'
+
+
+@pytest.mark.parametrize("own", ["", OWN])
+def test_a_failed_build_shows_only_frames_of_the_sources(
+    own: str, workspace: OwnWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*arguments: object, **more: object) -> bytes:
+        raise SandboxError("it failed", code="sandbox-program-failed", why=TRACEBACK.format(own=own).strip())
+
+    monkeypatch.setattr("imagegen.plan.lock.sdist.Sandbox.run", run)
+    workspace.write("mypkg")
+    workspace.own("path", "mypkg")
+    with raises("sandbox-sdist-failed", where=PLACE) as caught:
+        workspace.make()
+    head = f"Traceback (most recent call last):\n{OWN}" if own else ""
+    assert caught.value.why == f"creating build/lib\n{head}OSError: [Errno 27] File too large"

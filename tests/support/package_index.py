@@ -24,6 +24,7 @@ class Offer:
     yanked: str | None = None
     metadata_sha256: str | None = None
     sha256: str = "0" * 64
+    size: int | None = None
 
     def anchor(self) -> str:
         said = {"data-requires-python": self.python, "data-upload-time": self.uploaded}
@@ -41,6 +42,7 @@ class Offer:
             "upload-time": self.uploaded,
             "yanked": False if self.yanked is None else self.yanked or True,
         }
+        table |= {"size": self.size} if self.size is not None else {}
         return table | ({"core-metadata": {"sha256": self.metadata_sha256}} if self.metadata_sha256 else {})
 
 
@@ -66,6 +68,8 @@ class Index(Loopback):
                 part = content[int(start) : int(end) + 1] if required and index.ranges else content
                 self.send_response(206 if required and index.ranges else 200)
                 self.send_header("Content-Length", str(len(part)))
+                kind = "application/vnd.pypi.simple.v1+json" if content[:1] == b"{" else "text/html"
+                self.send_header("Content-Type", kind)
                 if required and index.ranges:
                     self.send_header("Content-Range", f"bytes {start}-{int(start) + len(part) - 1}/{len(content)}")
                 self.end_headers()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from imagegen.core import toml
 from imagegen.core.errors import ReproducibilityError, SandboxError, WheelError
 from imagegen.core.git import LARGEST_POINTER, is_pointer
 from imagegen.core.oci import digest_of
-from imagegen.core.progress import Progress, timed
+from imagegen.core.progress import Progress, human, timed
 from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
@@ -28,8 +29,28 @@ from imagegen.plan.lock.model import LockedFile, LockedSdist
 _FORMAT = 1  # of this way of building; a new number builds everything anew
 _TIMEOUT = 600  # seconds
 _MEMORY = 2 << 30  # bytes
+_MAX_WHEEL = 128 << 20  # bytes of a build requirement's wheel; files in it may then exceed the sandbox's limit
+_TORCH = "torch"
+# Frames of a traceback that are not in the sources, with their lines, and the heading of a traceback without frames.
+_FRAMES = re.compile(r'  File "(?:/(?!tmp/source/)|<)[^\n]*\n(?:    [^\n]*\n)*')
+_HEADING = re.compile(r"Traceback \(most recent call last\):\n(?!  File)")
 _WORKER = Path(__file__).with_name("sdist_worker.py")
 _WHEELS = Cache("sdist", LockedFile)
+
+
+_RECIPE = """\
+if {name} is pure Python, leave {required} out of `build-system.requires`; if it is compiled against {required}, name \
+`version: "=={version}"` in the image instead of its `path:`, and let wheels/{name}.yaml say how it is compiled:
+  components:
+    {name}: {{description: Our own code., compiled: true}}
+  recipes:
+    {name}:
+      releases: {{"{version}": {{path: {path}}}}}
+      requires: [{required}]
+      build_requires: [{build}]
+      against: [{required}]
+      modules: [{module}._C]  # the compiled modules that the wheel must have
+      source: Its own setup.py."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +64,40 @@ class SdistBuilder:
     rootfs: Callable[[], Path]
     store: Store
     progress: Progress
+
+
+def require_small(
+    name: str, sdist: LockedSdist, named: Collection[str] = (), path: str = "DIRECTORY", version: str = "VERSION"
+) -> None:
+    """Raise SandboxError if a build requirement is torch, or has a wheel that the sandbox cannot hold.
+
+    The index states the sizes, so nothing has to be fetched. The error proposes a recipe for the package `name`, with
+    its `path`, its `version` and the build requirements that it names itself.
+    """
+    wheels = {wheel.name: wheel for wheel in sdist.build_requires}
+    large = [wheel for wheel in wheels.values() if wheel.name == _TORCH or (wheel.file.size or 0) > _MAX_WHEEL]
+    if not large:
+        return
+    wheel = wheels.get(_TORCH) or max(large, key=lambda each: each.file.size or 0)
+    required, seen = wheel, {wheel.name}
+    while (via := next((each for each in required.via if each in wheels.keys() - seen), None)) is not None:
+        seen.add(via)
+        required = wheels[via]
+    others = [f"{each.name}=={each.version}" for each in wheels.values() if each.name in named and each != required]
+    size = f"has {human(wheel.file.size)}" if wheel.file.size else "has an unknown size"
+    raise SandboxError(
+        f"{name} requires {required.name} for its build, which the sandbox cannot hold",
+        code="sandbox-build-requirement-large",
+        why=f"{wheel.file.filename} is compiled and {size}; a wheel in the sandbox has at most {human(_MAX_WHEEL)}",
+        fix=_RECIPE.format(
+            name=name,
+            module=name.replace("-", "_"),
+            required=required.name,
+            path=path,
+            version=version,
+            build=", ".join(others),
+        ),
+    )
 
 
 def build(name: str, version: str | None, sdist: LockedSdist, workshop: SdistBuilder) -> LockedFile:
@@ -102,7 +157,7 @@ def _build_once(version: str | None, sdist: LockedSdist, workshop: SdistBuilder)
         raise SandboxError(
             f"{sdist.file.filename} could not be made into a wheel",
             code="sandbox-sdist-failed",
-            why=error.why or error.what,
+            why=_HEADING.sub("", _FRAMES.sub("", f"{error.why}\n")).strip() if error.why else error.what,
             fix="its component's `build_requires` must name all that its build backend needs",
         ) from error
     return filename.decode(errors="replace"), wheel

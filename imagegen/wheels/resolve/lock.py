@@ -358,6 +358,7 @@ class Resolver:
         self, name: str, version: str | None, source: LockedSdist, own: Sequence[RequiredFile] = ()
     ) -> LockedFile:
         """Return the wheel that the sandbox builds of `source`; `own` and what its backend needs are fetched first."""
+        sdist.require_small(name, source)
         parts = [*own, *(RequiredFile(each.name, each.file) for each in source.build_requires)]
         total = sum(part.file.estimate for part in parts)
         label = f"fetching what {source.file.filename} is built with"

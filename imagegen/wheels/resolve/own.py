@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement as Pep508
 from packaging.specifiers import SpecifierSet
@@ -19,6 +20,7 @@ from imagegen.core.git import PackedTree
 from imagegen.core.net import Client
 from imagegen.core.store import Store
 from imagegen.plan.harvest import wheel_metadata
+from imagegen.plan.lock import sdist
 from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import LOCAL, URL, Lock, LockedFile, LockedSdist, LockedWheel, archive_name
 from imagegen.plan.lock.recipes import pyproject
@@ -70,19 +72,18 @@ class OwnPackageBuilder:
             file = LockedFile(Path(own.path).name, packed.size, sha256, LOCAL)
             return self._described(requirement, file, None)
         archive = LockedFile(f"{package}.tar", packed.size, sha256, LOCAL)
-        source = LockedSdist(archive, self._build_requires(package, packed, before))
+        project = pyproject(self.store, packed, package, "")
+        required = _build_requirements(project)
+        source = LockedSdist(archive, self._build_requires(required, before))
+        stated = project.get("project")
+        version = str(stated.get("version", "VERSION")) if isinstance(stated, dict) else "VERSION"
+        named = {canonicalize_name(each.name) for each in required}
+        sdist.require_small(package, source, named, own.path, version)
         return self._described(requirement, self.build(package, source), source)
 
-    def _build_requires(self, package: str, packed: PackedTree, before: LockedWheel | None) -> tuple[LockedWheel, ...]:
-        table = pyproject(self.store, packed, package, "").get("build-system", {})
-        texts = tuple(table.get("requires", _DEFAULT_BACKEND))
-        try:
-            required = [Pep508(each) for each in texts]
-        except (TypeError, ValueError) as error:
-            what = "`build-system.requires` of its pyproject.toml is malformed"
-            raise LockError(what, code="lock-pyproject-malformed", why=str(error)) from error
+    def _build_requires(self, required: Sequence[Pep508], before: LockedWheel | None) -> tuple[LockedWheel, ...]:
         locked = before.sdist.build_requires if before and before.sdist else ()
-        return locked if _satisfy(locked, required, self.target.python) else self.resolve(texts)
+        return locked if _satisfy(locked, required, self.target.python) else self.resolve(tuple(map(str, required)))
 
     def _described(self, requirement: Requirement, file: LockedFile, source: LockedSdist | None) -> LockedWheel:
         """Return the wheel with its release and requirements. Raises LockError for one that does not fit the cell."""
@@ -125,6 +126,15 @@ def with_own_wheels(lock: Lock, made: Mapping[str, LockedWheel]) -> Lock | None:
             return None
         wheels.append(replace(wheel, version=new.version, file=new.file, sdist=new.sdist))
     return replace(lock, wheels=tuple(wheels))
+
+
+def _build_requirements(project: Mapping[str, Any]) -> list[Pep508]:
+    """Return the requirements of a project's build backend. Raises LockError for a malformed pyproject.toml."""
+    try:
+        return [Pep508(each) for each in project.get("build-system", {}).get("requires", _DEFAULT_BACKEND)]
+    except (AttributeError, TypeError, ValueError) as error:
+        what = "`build-system.requires` of its pyproject.toml is malformed"
+        raise LockError(what, code="lock-pyproject-malformed", why=str(error)) from error
 
 
 def _satisfy(locked: Sequence[LockedWheel], required: Sequence[Pep508], python: str) -> bool:
