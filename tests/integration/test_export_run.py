@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -71,6 +73,24 @@ def test_a_command_runs_in_namespaces_of_its_own(exported: Path) -> None:
 @pytest.mark.parametrize(("program", "code"), [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 247)])
 def test_the_command_s_exit_code_is_returned(exported: Path, program: str, code: int) -> None:
     assert run(exported, "exec", "python", "-c", program).returncode == code
+
+
+@pytest.mark.fault(
+    "Wheels",
+    "an image in which paths that every container gets written (/etc/hosts, the checks' programs) are links",
+    "the links lead where they lead inside the image; nothing of the host is written",
+)
+@pytest.mark.parametrize("name", ["imagegen-smoke", "etc/hosts"])
+def test_links_of_the_image_lead_to_nothing_of_the_host(name: str, exported: Path, tmp_path: Path) -> None:
+    assert run(exported, "exec", "true").returncode == 0
+    host, odd = tmp_path / "host", tmp_path / "out"
+    host.mkdir()
+    shutil.copytree(exported, odd, symlinks=True, copy_function=os.link)
+    link = odd / "root" / name
+    shutil.rmtree(link) if link.is_dir() else link.unlink(missing_ok=True)
+    link.symlink_to(host if name == "imagegen-smoke" else host / "x")
+    assert run(odd, "test", "versions").returncode == 1
+    assert not list(host.iterdir())
 
 
 def test_checks_run_and_their_results_come_back(exported: Path, machine: Machine) -> None:

@@ -124,6 +124,27 @@ def test_a_base_without_its_interpreter_says_so(hub: Hub, tmp_path: Path) -> Non
     assert "base pulled has no /usr/bin/python3.11" in done.stderr
 
 
+@pytest.mark.fault(
+    "Wheels",
+    "a registry's base has members `..` and `../../../pwned`, a whiteout of `..`, or a hard link to `../x`",
+    "refused when it is unpacked, with its layer and the name; nothing is built, and nothing lies outside",
+)
+@pytest.mark.parametrize("name", ["..", "../../../pwned", "etc/.wh...", "a//b"])
+def test_a_base_whose_names_leave_its_tree_is_refused(name: str, hub: Hub, tmp_path: Path) -> None:
+    odd, link = tarfile.TarInfo(name), tarfile.TarInfo("link")
+    odd.type, odd.mode = (tarfile.DIRTYPE if name == ".." else tarfile.REGTYPE), 0o4755
+    link.type, link.linkname = tarfile.LNKTYPE, "../x"
+    for evil in (odd, link):
+        blobs = hub.push("people/base", "1", [upper(), packed((evil, b""))])
+        here = project(tmp_path / evil.name.replace("/", "-"), hub)
+        assert here.call("lock", "demo").returncode == 0
+        done = here.call("build", "demo", "--output", "oci:image")
+        assert done.returncode == 72, done.stderr
+        assert "error[base-layer-invalid]" in done.stderr
+        assert blobs[-1]["digest"] in done.stderr
+        assert not list(tmp_path.rglob("pwned"))
+
+
 def test_a_tag_that_moved_moves_no_lock(hub: Hub, tmp_path: Path) -> None:
     hub.push("people/base", "1", [upper()])
     here = project(tmp_path / "here", hub)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-NAMES = (
+PATHS = (
     "..",
     "../x",
     "a/../..",
@@ -18,9 +18,5 @@ NAMES = (
     "././a",
     "/./a",
     "a/../b",
-    ".wh.",
-    ".wh..",
-    ".wh...",
-    "d/.wh...",
-    ".wh.../x",
 )
+NAMES = (*PATHS, ".wh.", ".wh..", ".wh...", "d/.wh...", ".wh.../x")  # whiteouts of no name, of "." and ".."

@@ -156,11 +156,8 @@ def _exit_codes() -> str:
     }
     rows[0] = ("", "Success, or yes.")
     rows[1] = (rows[1][0], "No: a smoke check failed, an audit found an error, a combination conflicts.")
-    rows[2] = (
-        "",
-        "Unknown: `why` finds neither a conflict nor that all is compatible, nothing explains a log, or `verify` may not "
-        "build the lock again.",
-    )
+    unknown = "`why` finds neither a conflict nor that all is compatible, nothing explains a log"
+    rows[2] = ("", f"Unknown: {unknown}, or `verify` may not build the lock again.")
     rows[70] = ("`internal`", "A bug in imagegen. `imagegen --debug COMMAND` shows the traceback.")
     table = "".join(f"| {code} | {kind} | {_cell(text)} |\n" for code, (kind, text) in sorted(rows.items()))
     text = (

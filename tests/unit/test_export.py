@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import tarfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagegen.core.errors import SmokeError
+from imagegen.core.layer_tar import Allowance
+from imagegen.core.oci import GZIP_TYPE
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import Image
@@ -29,6 +34,7 @@ from imagegen.supply.publish.attachments import SmokeRequirement
 from tests.support.elf_files import make_elf
 from tests.support.environment_samples import combined
 from tests.support.errors import raises
+from tests.support.hostile_names import NAMES, PATHS
 from tests.support.image_layers import Files, files_layer, image, layer, member
 from tests.support.timing import within
 from tests.support.tiny_lock import LOCK
@@ -51,7 +57,7 @@ def test_upper_layers_replace_and_remove_files(store: Store) -> None:
     tree = read_tree(image(low, high), store)
     assert paths(tree.entries) == ["a/one", "b/three"]
     one = next(entry for entry in tree.entries if entry.path == "a/one")
-    assert (one.size, tree.origins["a/one"]) == (3, (1, "a/one"))
+    assert (one.size, tree.origins["a/one"]) == (3, (1, 1))
 
 
 def test_an_opaque_whiteout_empties_a_directory_of_lower_layers(store: Store) -> None:
@@ -66,15 +72,89 @@ def test_hard_links_are_files_of_the_same_content(store: Store) -> None:
     tree = read_tree(image(low, high), store)
     one, two = (entry for entry in tree.entries if entry.kind == "file")
     assert one.sha256 == two.sha256
-    assert tree.origins == {"a/one": (0, "a/one"), "a/two": (0, "a/one")}
+    assert tree.origins == {"a/one": (0, 1), "a/two": (0, 1)}
 
 
 def test_hard_links_take_no_time_for_the_other_files(store: Store) -> None:
     entry = Entry("a/one", "file", 0o644, 0, 0, 0)
     tree = {f"a/{number}": entry for number in range(100_000)} | {"a": replace(entry, path="a", kind="directory")}
     links = layer(store, *(member(f"a/link{number}", tarfile.LNKTYPE, f"a/{number}") for number in range(2000)))
+    origins = {path: (0, number) for number, path in enumerate(tree)}
     with within(1):
-        assert len(export._apply(links, store, tree)) == 2000
+        export._apply(links, 1, store, tree, origins, Allowance())
+    assert len(tree) == 102_001
+
+
+def test_whiteouts_take_no_time_for_each_of_the_other_files(store: Store) -> None:
+    entry = Entry("a", "directory", 0o755, 0, 0, 0)
+    tree = {f"a/{number}": replace(entry, path=f"a/{number}") for number in range(50_000)} | {"a": entry}
+    with within(2):
+        export._apply(
+            layer(store, *(member(f"a/.wh.{number}") for number in range(2000))), 1, store, tree, {}, Allowance()
+        )
+    assert len(tree) == 48_001
+
+
+def test_an_opaque_whiteout_of_the_root_empties_it(store: Store) -> None:
+    low = files_layer(store, {"a/one": b"1"})
+    assert paths(read_tree(image(low, layer(store, member(".wh..wh..opq"), member("new"))), store).entries) == ["new"]
+
+
+def test_of_two_members_of_one_path_the_last_counts(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for engines; a hard link between them is of the first."""
+    one, two = member("a"), member("a")
+    one.name, two.name = "./a", "a"
+    built = image(
+        layer(store, one, member("link", tarfile.LNKTYPE, "a"), two, contents={"./a": b"first", "a": b"last"})
+    )
+    run_image.unpack(exported(store, tmp_path / "out", built, {}, monkeypatch))
+    root = tmp_path / "out/root"
+    assert ((root / "a").read_bytes(), (root / "link").read_bytes()) == (b"last", b"first")
+
+
+def test_a_layer_of_several_gzip_members_is_read_whole(store: Store) -> None:
+    """As stargz-snapshotter's converter writes layers: a member for each file."""
+    tar = zstandard.decompress(store.read(files_layer(store, {"a/one": SMALL, "a/two": SMALL}).digest))
+    blob = gzip.compress(tar[:1024]) + gzip.compress(tar[1024:])
+    split = replace(files_layer(store, {}), media_type=GZIP_TYPE, digest=store.write(blob))
+    assert paths(read_tree(image(split), store).entries) == ["a/one", "a/two"]
+
+
+ESCAPES = [
+    *([member(name, tarfile.DIRTYPE)] for name in NAMES),
+    *([member("h", tarfile.LNKTYPE, name)] for name in NAMES),
+    [member("a" * 5000)],
+    [member("s", tarfile.SYMTYPE, "a" * 5000)],
+]
+
+
+@pytest.mark.fault(
+    "Wheels",
+    "an image is exported whose base names members `..`, `a/../..`, `./../x`, `/..`, whiteouts of `.` and `..`",
+    "refused: no name of an export leaves its tree",
+)
+@pytest.mark.parametrize("odd", ESCAPES, ids=lambda odd: f"{odd[0].name[:9]} {odd[0].linkname[:9]}")
+def test_names_that_leave_the_tree_are_not_exported(store: Store, odd: list[tarfile.TarInfo]) -> None:
+    with raises("store-layer-unreadable"):
+        read_tree(image(files_layer(store, {"a/one": SMALL}), layer(store, *odd)), store)
+
+
+@pytest.mark.parametrize(
+    "odd", [[member("d", tarfile.SYMTYPE, "/tmp"), member("d/file")], [member("d"), member("d/file")]]
+)
+def test_nothing_is_exported_behind_a_link(store: Store, odd: list[tarfile.TarInfo]) -> None:
+    with raises("store-unsupported-file"):
+        read_tree(image(layer(store, *odd)), store)
+    with raises("store-unsupported-file"):
+        read_tree(image(layer(store, odd[0]), layer(store, odd[1])), store)
+
+
+def test_bombs_are_not_exported(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "Allowance", partial(Allowance, members=10))
+    with raises("store-layer-unreadable"):
+        read_tree(image(*[files_layer(store, {f"{n}/{m}": b"" for m in range(4)}) for n in range(3)]), store)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +193,7 @@ def exported(
     store: Store, directory: Path, built: Image, inventory: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Any]:
     """Write the parts of an export to `directory`, and return its description as run_image.py reads it."""
-    directory.mkdir()
+    directory.mkdir(parents=True)
     plan = export.plan(built, store, inventory, Quiet())
     order, parts = export.write_parts(plan, store, directory)
     for name in ("ROOT", "CONTENTS", "UNPACKED"):
@@ -224,6 +304,75 @@ def test_a_damaged_part_is_no_image(
     assert not (tmp_path / "out/unpacked").exists()
 
 
+FILE = {"kind": "file", "mode": 0o755, "uid": os.getuid(), "gid": os.getgid(), "mtime": 0}
+EMPTY = hashlib.sha256().hexdigest()
+
+
+def described(path: str, kind: str = "file", **more: str) -> dict[str, Any]:
+    content = {"sha256": EMPTY, "size": 0} if kind == "file" else {}
+    return {**FILE, **content, "path": path, "kind": kind, **more}
+
+
+HOSTILE = {
+    **{f"a file {name!r}": [described(name)] for name in (*PATHS, "/abs", "", "a\0b", "a" * 5000)},
+    **{f"a directory {name!r}": [described("a", "directory"), described(name, "directory")] for name in PATHS},
+    **{f"a hard link to {name!r}": [described("a"), described("b", link=name)] for name in (*PATHS, "/etc/passwd")},
+    "a file behind a link": [described("d", "symlink", target="/tmp"), described("d/x")],
+    "a file behind two links": [
+        described("d", "directory"),
+        described("d/e", "symlink", target=".."),
+        described("d/e/x", "directory"),
+        described("d/e/x/y"),
+    ],
+    "a link where a directory was": [
+        described("d", "directory"),
+        described("d", "symlink", target="/tmp"),
+        described("d/x"),
+    ],
+    "a hard link to a link": [described("a", "symlink", target="/etc/passwd"), described("b", link="a")],
+    "a hard link to a directory": [described("a", "directory"), described("b", link="a")],
+    "a hard link to a file that comes later": [described("a", link="b"), described("b")],
+    "a file in no directory": [described("a/b")],
+    "a file in a file": [described("a"), described("a/b")],
+    "a device": [described("a", "device")],
+    "a link to nothing": [described("a", "symlink", target="")],
+    "a link to a NUL": [described("a", "symlink", target="a\0")],
+    "a long link": [described("a", "symlink", target="a" * 5000)],
+}
+
+
+@pytest.mark.fault(
+    "Wheels",
+    "run_image.py gets an image.json.gz with paths out of its root: `..`, absolute, through links, as hard links",
+    "refused before anything is written",
+)
+@pytest.mark.parametrize("entries", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_host_writes_nothing_outside_of_the_root(
+    entries: list[dict[str, Any]], store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = exported(
+        store,
+        tmp_path / "deep/out",
+        built=Image("sha256:image", b"{}", b"{}", ()),
+        monkeypatch=monkeypatch,
+        inventory={},
+    )
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit, match="has the entry"):
+        run_image.unpack({**image, "entries": entries, "contents": [(EMPTY, 0)]})
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_part_larger_than_the_contents_is_not_unpacked(
+    store: Store, tmp_path: Path, built: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which would be written behind the memory that the contents have."""
+    image = exported(store, tmp_path / "out", built, {}, monkeypatch)
+    image["parts"][0]["offset"] = image["parts"][0]["bytes"] - 10
+    with pytest.raises(ValueError, match="Buffer size too small"):
+        run_image.unpack(image)
+
+
 REQUIRED = SmokeRequirement("sha256:image", "sha256:suite", gpu=True)
 ROWS = {"": tuple(check for check in CHECKS if check.name in ("versions", "cuda"))}
 
@@ -232,20 +381,22 @@ def test_the_driver_s_libraries_are_mounted_and_linked_for_a_linker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FlashInfer compiles kernels at run time and links them with -lcuda, which needs a file libcuda.so."""
-    host, root = tmp_path / "host", tmp_path / "root"
-    (root / run_image.LIBRARIES).mkdir(parents=True)
+    host, libraries = tmp_path / "host", tmp_path / "libraries"
+    libraries.mkdir()
     host.mkdir()
+    monkeypatch.setattr(run_image, "LIBRARIES", str(libraries).lstrip("/"))
     for name in ("libcuda.so.1", "libcuda.so.580.95.05", "libnvidia-ml.so.580.95.05", "libEGL_nvidia.so.580.95.05"):
         (host / name).touch()
-    mounted: dict[str, str] = {}
     monkeypatch.setattr(run_image, "driver_version", lambda: "580.95.05")
     monkeypatch.setattr(run_image, "library_path", lambda name: host / name)
-    monkeypatch.setattr(run_image, "bind", lambda source, target, **_: mounted.update({target: source}))
+    mounted: dict[str, str] = {}
+    monkeypatch.setattr(run_image, "bind", lambda source, target, **_: mounted.update({target: f"/{source}"}))
     for _ in range(2):
-        run_image.add_driver(str(root))
-    libraries = {Path(target).name for target in mounted if target.startswith(f"{root}/{run_image.LIBRARIES}")}
-    assert libraries == {"libcuda.so.580.95.05", "libnvidia-ml.so.580.95.05"}
-    assert (root / run_image.LIBRARIES / "libcuda.so").readlink() == Path("libcuda.so.1")
+        run_image.add_driver(run_image.driver_files())
+    found = {path: source for path, source in mounted.items() if path.startswith(str(libraries))}
+    names = ("libcuda.so.580.95.05", "libnvidia-ml.so.580.95.05")
+    assert found == {str(libraries / name): str(host / name) for name in names}
+    assert (libraries / "libcuda.so").readlink() == Path("libcuda.so.1")
 
 
 def test_a_driver_that_a_cloud_mounts_is_found_without_the_loaders_paths(

@@ -97,7 +97,7 @@ def _unpacking(layer: LayerDescriptor, store: Store) -> Iterator[_Hashed]:
     """Yield the layer's tar; at the end verify both of its digests and record that."""
     try:
         with store.open(layer.digest) as blob:
-            stream = _Hashed(_decompressed(cast("BinaryIO", blob), layer.compression), most_unpacked(layer.size))
+            stream = _Hashed(decompressed(cast("BinaryIO", blob), layer.compression), most_unpacked(layer.size))
             yield stream
             while stream.read(_CHUNK):
                 pass
@@ -130,7 +130,8 @@ class _Hashed:
         return data
 
 
-def _decompressed(blob: BinaryIO, kind: str) -> Any:
+def decompressed(blob: BinaryIO, kind: str) -> Any:
+    """Return the stream of a layer's tar; `kind` is its compression: "gzip", "zstd" or ""."""
     if kind == "gzip":
         return gzip.GzipFile(fileobj=blob)
     if kind == "zstd":

@@ -7,23 +7,26 @@ import hashlib
 import json
 import math
 import os
+import stat
 import tarfile
+import zlib
 from collections import ChainMap, deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, BinaryIO, cast
 
 import zstandard
 
 from imagegen.core.data import parse_json
 from imagegen.core.errors import SmokeError, StoreError
-from imagegen.core.layer_tar import DAMAGED, Bounded, members
+from imagegen.core.layer_tar import DAMAGED, OPAQUE, WHITEOUT, Allowance, Bounded, members
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.core.store.images import filling
+from imagegen.image.base.image import decompressed
 from imagegen.image.layers import Image, Layer
 from imagegen.incontainer.smoke.table import Check, applicable
 from imagegen.plan.lock.environments import environments
@@ -37,7 +40,6 @@ from imagegen.supply.publish.attachments import SmokeRequirement, programs_diges
 #
 # Source: OCI image-spec v1.1, layer.md (changesets, whiteouts).
 
-_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _BUFFER = 1 << 20
 
 
@@ -67,100 +69,113 @@ class Entry:
 class RootFiles:
     """The root file system of an image.
 
-    `entries` are sorted so that directories come before their contents. `origins` names the layer's index and the path
-    in it that have a file's content, for each path of a file; those of hard links to one file are equal.
+    `entries` are sorted so that directories come before their contents. `origins` names the layer's index and the
+    number of the member in it that have a file's content, for each path of a file; hard links have that of their file.
     """
 
     entries: tuple[Entry, ...]
-    origins: Mapping[str, tuple[int, str]]
+    origins: Mapping[str, tuple[int, int]]
 
 
 def read_tree(image: Image, store: Store) -> RootFiles:
     """Read the image's layers.
 
     Raises StoreError for a layer that is absent or damaged, or that holds what no exported tree can (devices, pipes,
-    files below symbolic links).
+    files below symbolic links, names that leave the tree).
     """
     tree: dict[str, Entry] = {}
-    origins: dict[str, tuple[int, str]] = {}
+    origins: dict[str, tuple[int, int]] = {}
+    allowance = Allowance()
     for index, layer in enumerate(image.layers):
-        for path, target in _apply(layer, store, tree).items():
-            origins[path] = origins[target] if target != path else (index, path)
+        _apply(layer, index, store, tree, origins, allowance)
     entries = tuple(tree[path] for path in sorted(tree))
     return RootFiles(entries, {entry.path: origins[entry.path] for entry in entries if entry.kind == "file"})
 
 
-def contents(layer: Layer, store: Store) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yield path and content of each regular file of a layer; a content must be read before the next is requested."""
+def contents(layer: Layer, store: Store) -> Iterator[tuple[int, IO[bytes]]]:
+    """Yield number and content of each regular file of a layer; a content must be read before the next is requested."""
     with _opened(layer, store) as archive:
-        for member in members(archive):
+        for number, member in enumerate(members(archive)):
             if member.isreg() and (content := archive.extractfile(member)):
-                yield _path(member.name), content
+                yield number, content
 
 
 @contextmanager
 def _opened(layer: Layer, store: Store) -> Iterator[tarfile.TarFile]:
     try:
         with store.open(layer.digest) as blob:
-            if layer.compression == "gzip":
-                with tarfile.open(fileobj=cast("IO[bytes]", blob), mode="r|gz", tarinfo=Bounded) as archive:
-                    yield archive
-            else:
-                reader = zstandard.ZstdDecompressor().stream_reader(cast("IO[bytes]", blob), read_across_frames=True)
-                with (
-                    reader,
-                    tarfile.open(
-                        fileobj=cast("IO[bytes]", reader), mode="r|", bufsize=_BUFFER, tarinfo=Bounded
-                    ) as archive,
-                ):
-                    yield archive
-    except (*DAMAGED, zstandard.ZstdError) as error:
+            stream = decompressed(cast("BinaryIO", blob), layer.compression)
+            with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER, tarinfo=Bounded) as archive:
+                yield archive
+    except (*DAMAGED, zlib.error, zstandard.ZstdError, gzip.BadGzipFile) as error:
         raise StoreError(
             f"layer {layer.name} cannot be read", code="store-layer-unreadable", where=layer.digest, why=str(error)
         ) from error
 
 
-def _apply(layer: Layer, store: Store, tree: dict[str, Entry]) -> dict[str, str]:
-    """Apply a layer's changeset to `tree`; returns its files in order: path -> target of a hard link, else the path.
+def _apply(
+    layer: Layer,
+    index: int,
+    store: Store,
+    tree: dict[str, Entry],
+    origins: dict[str, tuple[int, int]],
+    allowance: Allowance,
+) -> None:
+    """Apply a layer's changeset to `tree`, and name the origin of each file that it adds in `origins`.
 
     Whiteouts are about lower layers, wherever they stand in theirs.
     """
     added: dict[str, Entry] = {}
-    targets: dict[str, str] = {}
-    removed: list[str] = []
+    removed: set[str] = set()
+    emptied: set[str] = set()
     with _opened(layer, store) as archive:
-        for member in members(archive):
-            path = _path(member.name)
-            name = path.rpartition("/")[2]
-            if name.startswith(_WHITEOUT):
-                removed.append(path)
+        for number, member in enumerate(members(archive)):
+            path = member.name
+            if not allowance.take(member.size, path, member.linkname):
+                raise StoreError(
+                    f"layer {layer.name} cannot be read", code="store-layer-unreadable", where=path, why="a bomb"
+                )
+            folder, _, name = path.rpartition("/")
+            if name == OPAQUE:
+                emptied.add(folder)
+            elif name.startswith(WHITEOUT):
+                removed.add(f"{folder}/{name.removeprefix(WHITEOUT)}".lstrip("/"))
             elif path:
                 known = ChainMap(added, tree)
                 added[path] = _linked(path, member, known) if member.islnk() else _entry(path, member, archive)
                 if added[path].kind == "file":
-                    targets[path] = _path(member.linkname) if member.islnk() else path
-    for path in removed:
-        folder, _, name = path.rpartition("/")
-        _remove(
-            tree, folder if name == _OPAQUE else f"{folder}/{name.removeprefix(_WHITEOUT)}".strip("/"), name == _OPAQUE
-        )
-    for path, entry in added.items():
-        before = tree.get(path)
-        if before and before.kind == "directory" and entry.kind != "directory":
-            _remove(tree, path, contents_only=True)
-        tree[path] = entry
-    for path in added:
+                    origins[path] = origins[member.linkname] if member.islnk() else (index, number)
+    emptied |= {path for path, entry in added.items() if entry.kind != "directory" and _is_directory(path, tree)}
+    if gone := removed | emptied:
+        for path in [path for path in tree if path in removed or not gone.isdisjoint(_parents(path))]:
+            del tree[path]
+    tree |= added
+    _require_directories(added, tree, layer)
+
+
+def _require_directories(paths: Iterable[str], tree: Mapping[str, Entry], layer: Layer) -> None:
+    for path in paths:
         folder = path.rpartition("/")[0]
-        if folder and (folder not in tree or tree[folder].kind != "directory"):
+        if folder and not _is_directory(folder, tree):
             why = f"{folder} is no directory of the image"
             raise StoreError(
                 f"{path} cannot be exported", code="store-unsupported-file", where=f"layer {layer.name}", why=why
             )
-    return targets
+
+
+def _is_directory(path: str, tree: Mapping[str, Entry]) -> bool:
+    return path in tree and tree[path].kind == "directory"
+
+
+def _parents(path: str) -> Iterator[str]:
+    """Yield the paths of the directories above, "" for the root."""
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
 
 
 def _linked(path: str, member: tarfile.TarInfo, known: Mapping[str, Entry]) -> Entry:
-    target = known.get(_path(member.linkname))
+    target = known.get(member.linkname)
     if target is None or target.kind != "file":
         raise StoreError(
             f"{path} cannot be exported",
@@ -171,7 +186,7 @@ def _linked(path: str, member: tarfile.TarInfo, known: Mapping[str, Entry]) -> E
 
 
 def _entry(path: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> Entry:
-    entry = Entry(path, "directory", member.mode, member.uid, member.gid, int(member.mtime))
+    entry = Entry(path, "directory", stat.S_IMODE(member.mode), member.uid, member.gid, int(member.mtime))
     if member.isdir():
         return entry
     if member.issym():
@@ -187,15 +202,6 @@ def _entry(path: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> Entr
     while chunk := content.read(_BUFFER):
         digest.update(chunk)
     return replace(entry, kind="file", size=member.size, sha256=digest.hexdigest())
-
-
-def _remove(tree: dict[str, Entry], path: str, contents_only: bool) -> None:
-    for each in [each for each in tree if each.startswith(f"{path}/") or (each == path and not contents_only)]:
-        del tree[each]
-
-
-def _path(name: str) -> str:
-    return name.removeprefix("./").strip("/")
 
 
 # Export an image as files for another host, and read the results of smoke checks that it ran.
@@ -277,7 +283,7 @@ class ExportPlan:
     image: Image
     entries: tuple[Entry, ...]
     present: Mapping[str, str]  # sha256 -> file of the host that has it
-    missing: Mapping[str, tuple[int, str]]  # sha256 -> the layer's index and the path in it that has the content
+    missing: Mapping[str, tuple[int, int]]  # sha256 -> the layer's index and the number of a member with the content
     links: Mapping[str, str]  # path of a hard link -> path of the first file in `entries` that is the same
 
     @property
@@ -319,7 +325,7 @@ def plan(image: Image, store: Store, inventory: Mapping[str, str], progress: Pro
     requested = {entry.sha256: tree.origins[entry.path] for entry in tree.entries if entry.kind == "file"}
     present = {digest: inventory[digest] for digest in requested if digest in inventory}
     missing = {digest: origin for digest, origin in requested.items() if digest not in present}
-    first: dict[tuple[int, str], str] = {}
+    first: dict[tuple[int, int], str] = {}
     links = {path: same for path, origin in tree.origins.items() if (same := first.setdefault(origin, path)) != path}
     return ExportPlan(image, tree.entries, present, missing, links)
 
@@ -420,9 +426,9 @@ def _blocks(plan: ExportPlan, store: Store, order: list[tuple[str, int]]) -> Ite
     """Yield the missing contents in blocks of FRAME bytes, and append each file's sha256 and size to `order`."""
     block = bytearray()
     for index, layer in enumerate(plan.image.layers):
-        requested = {path: digest for digest, (where, path) in plan.missing.items() if where == index}
-        for path, content in contents(layer, store) if requested else ():
-            if path not in requested:
+        requested = {number: digest for digest, (where, number) in plan.missing.items() if where == index}
+        for number, content in contents(layer, store) if requested else ():
+            if number not in requested:
                 continue
             size = 0
             while chunk := content.read(FRAME - len(block)):
@@ -431,6 +437,6 @@ def _blocks(plan: ExportPlan, store: Store, order: list[tuple[str, int]]) -> Ite
                 if len(block) == FRAME:
                     yield bytes(block)
                     block.clear()
-            order.append((requested[path], size))
+            order.append((requested[number], size))
     if block:
         yield bytes(block)

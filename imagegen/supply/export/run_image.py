@@ -52,6 +52,7 @@ CONTENTS = HERE / "contents"  # the unpacked parts, one after the other; removed
 UNPACKED = HERE / "unpacked"  # exists once every file of ROOT is verified
 SUITE = "imagegen-smoke"  # directory of the smoke checks in the container
 CHUNK = 1 << 20
+PATH_MAX = 4096
 SHM_BYTES = 1 << 30
 LIMIT = 1200  # seconds
 GRACE = 10  # seconds that the runner has to report a check that does not end, before the container is killed
@@ -109,9 +110,12 @@ def main() -> None:
     if os.geteuid() != 0:
         sys.exit("error: root is needed to mount the image's files and to make namespaces")
     start = time.monotonic()
-    image = json.loads(gzip.decompress(IMAGE.read_bytes()))
-    if not (UNPACKED.exists() and ROOT.is_dir() and UNPACKED.read_text(encoding="utf-8").strip() == image["image"]):
-        unpack(image)
+    try:
+        image = json.loads(gzip.decompress(IMAGE.read_bytes()))
+        if not (UNPACKED.exists() and ROOT.is_dir() and UNPACKED.read_text(encoding="utf-8").strip() == image["image"]):
+            unpack(image)
+    except (OSError, EOFError, ValueError) as error:
+        sys.exit(f"error: the image cannot be unpacked: {error}")
     if given.command == "test":
         sys.exit(test(image, given.checks, start + given.limit))
     if given.command == "exec":
@@ -140,9 +144,40 @@ def sha256_of(path: str) -> str:
     return digest.hexdigest()
 
 
+def require_tree(entries: list[dict[str, Any]]) -> None:
+    """Exit with an error unless each entry lies below ROOT, in a directory that is an entry before it.
+
+    So no entry lies behind a link. The target of a link may be any path; a hard link leads to a file before it.
+    """
+    kinds = {"": "directory"}
+    for entry in entries:
+        path, kind = entry["path"], entry["kind"]
+        folder, _, _ = path.rpartition("/")
+        texts = (path, entry.get("target", "target"))
+        is_path = all("\0" not in text and 0 < len(os.fsencode(text)) <= PATH_MAX for text in texts)
+        if not is_path or not {"", ".", ".."}.isdisjoint(path.split("/")):
+            why = "it is no path below the image's root"
+        elif path in kinds:
+            why = "it is there twice"
+        elif kinds.get(folder) != "directory":
+            why = f"{folder} is no directory of the image"
+        elif kind not in ("file", "directory", "symlink"):
+            why = "it is no file, directory or link"
+        elif "link" in entry and kinds.get(entry["link"]) != "file":
+            why = f"{entry['link']} is no file of the image"
+        else:
+            kinds[path] = kind
+            continue
+        sys.exit(f"error: image.json.gz has the entry {path[:200]!r}, and {why}\nfix: export the image again")
+
+
 def unpack(image: Image) -> None:
-    """Write the image's files to ROOT; exits with an error where one has another sha256 than the image's."""
+    """Write the image's files to ROOT, after the check of all their paths.
+
+    Exits with an error where a path does not lie below ROOT, or a file has another sha256 than the image's.
+    """
     start = time.monotonic()
+    require_tree(image["entries"])
     UNPACKED.unlink(missing_ok=True)
     shutil.rmtree(ROOT, ignore_errors=True)
     ROOT.mkdir()
@@ -151,7 +186,7 @@ def unpack(image: Image) -> None:
     for entry in image["entries"]:  # parents come before what they hold
         path, kind = f"{ROOT}/{entry['path']}", entry["kind"]
         if kind == "directory":
-            os.makedirs(path, exist_ok=True)
+            os.mkdir(path)
         elif kind == "symlink":
             os.symlink(entry["target"], path)
         elif "link" in entry:
@@ -211,7 +246,7 @@ def load_libzstd() -> ctypes.CDLL:
 def unpack_part(libzstd: ctypes.CDLL, part: dict[str, Any], contents: mmap.mmap) -> None:
     """Decompress a part, which is a sequence of zstd frames, to its place in `contents`."""
     packed = (HERE / part["file"]).read_bytes()
-    place = ctypes.addressof(ctypes.c_char.from_buffer(contents, part["offset"]))
+    place = ctypes.addressof((ctypes.c_char * part["bytes"]).from_buffer(contents, part["offset"]))
     size = libzstd.ZSTD_decompress(place, part["bytes"], packed, len(packed))
     if size != part["bytes"]:
         sys.exit(f"error: {part['file']} is damaged\nfix: copy it again")
@@ -340,7 +375,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def bind(source: str, target: str, *, read_only: bool = False) -> None:
-    """Bind-mount a file or directory; `target` is created where it is not there."""
+    """Bind-mount a file or directory of the host, relative to its root; `target` is made if it is not there."""
     if os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
     elif not os.path.exists(target):
@@ -377,10 +412,9 @@ def enter(image: Image, programs: dict[str, str], argv: list[str], directory: st
 
 def run_first(image: Image, programs: dict[str, str], argv: list[str], directory: str, stdout: int | None) -> int:
     """Be the container's first process: make its file systems, start `argv`, reap what is left over."""
-    place = make_file_systems(programs)
+    make_file_systems(programs)
     set_up_loopback()
     socket.sethostname("imagegen")
-    os.chroot(place)
     os.chdir(directory)
     if driver_version():
         subprocess.run(["/sbin/ldconfig"], check=False)  # sonames of the driver's libraries
@@ -403,8 +437,13 @@ def run_first(image: Image, programs: dict[str, str], argv: list[str], directory
             return os.waitstatus_to_exitcode(status) % 256
 
 
-def make_file_systems(programs: dict[str, str]) -> str:
-    """Mount the container's root with everything in it; returns its path."""
+def make_file_systems(programs: dict[str, str]) -> None:
+    """Mount the container's root with everything in it, and make it the root of this process.
+
+    The image's links lead where they lead for a process in it, so nothing is written before that. The working directory
+    stays the host's root: relative paths are the host's.
+    """
+    driver = driver_files()
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
     scratch = str(HERE / "scratch")
     os.makedirs(scratch, exist_ok=True)
@@ -413,16 +452,18 @@ def make_file_systems(programs: dict[str, str]) -> str:
     for each in (upper, work, root):
         os.mkdir(each)
     mount("overlay", root, "overlay", options=f"lowerdir={ROOT},upperdir={upper},workdir={work}")
+    os.chdir("/")
+    os.chroot(root)
     for name, content in programs.items():
-        path = Path(f"{root}{name}")
+        path = Path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
-    os.makedirs(f"{root}/proc", exist_ok=True)
-    mount("proc", f"{root}/proc", "proc")
-    bind("/sys", f"{root}/sys", read_only=True)
-    mount("dev", f"{root}/dev", "tmpfs", options="mode=755")
+    os.makedirs("/proc", exist_ok=True)
+    mount("proc", "/proc", "proc")
+    bind("sys", "/sys", read_only=True)
+    mount("dev", "/dev", "tmpfs", options="mode=755")
     for name in NODES:
-        bind(f"/dev/{name}", f"{root}/dev/{name}")
+        bind(f"dev/{name}", f"/dev/{name}")
     for name, target in (
         ("fd", "/proc/self/fd"),
         ("stdin", "fd/0"),
@@ -430,37 +471,41 @@ def make_file_systems(programs: dict[str, str]) -> str:
         ("stderr", "fd/2"),
         ("ptmx", "pts/ptmx"),
     ):
-        os.symlink(target, f"{root}/dev/{name}")
-    os.mkdir(f"{root}/dev/pts")
-    mount("devpts", f"{root}/dev/pts", "devpts", options="newinstance,ptmxmode=0666,mode=0620")
-    os.mkdir(f"{root}/dev/shm")
-    mount("shm", f"{root}/dev/shm", "tmpfs", options=f"mode=1777,size={SHM_BYTES}")
-    Path(f"{root}/etc/hosts").write_text(
-        "127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.0.1\timagegen\n", encoding="utf-8"
-    )
-    add_driver(root)
-    return root
+        os.symlink(target, f"/dev/{name}")
+    os.mkdir("/dev/pts")
+    mount("devpts", "/dev/pts", "devpts", options="newinstance,ptmxmode=0666,mode=0620")
+    os.mkdir("/dev/shm")
+    mount("shm", "/dev/shm", "tmpfs", options=f"mode=1777,size={SHM_BYTES}")
+    Path("/etc/hosts").write_text("127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.0.1\timagegen\n", encoding="utf-8")
+    add_driver(driver)
 
 
-def add_driver(root: str) -> None:
-    """Bind-mount the devices, libraries and programs of NVIDIA's driver, as far as this host has them."""
-    for device in sorted(Path("/dev").glob("nvidia*")):
-        bind(str(device), f"{root}{device}")
+def add_driver(files: dict[str, str]) -> None:
+    """Bind-mount the files of NVIDIA's driver; `files` maps their paths in the container to the host's."""
+    for target, source in files.items():
+        bind(source.lstrip("/"), target, read_only=not target.startswith("/dev/"))
+    if driver_version():
+        # What a linker's -lcuda finds: NVIDIA's container toolkit makes this link (nvidia-cdi-hook create-symlinks).
+        link = Path(f"/{LIBRARIES}/libcuda.so")
+        link.unlink(missing_ok=True)
+        link.symlink_to("libcuda.so.1")
+
+
+def driver_files() -> dict[str, str]:
+    """Return the devices, libraries and programs of NVIDIA's driver on this host, by their paths in a container."""
+    files = {str(device): str(device) for device in sorted(Path("/dev").glob("nvidia*"))}
     version = driver_version()
     if not version:
-        return
+        return files
     libcuda = library_path("libcuda.so.1")
     for name in DRIVER_LIBRARIES:
         file = libcuda.parent / f"{name}.so.{version}"
         if file.exists():
-            bind(str(file), f"{root}/{LIBRARIES}/{file.name}", read_only=True)
-    # What a linker's -lcuda finds: NVIDIA's container toolkit makes this link (nvidia-cdi-hook create-symlinks).
-    link = Path(f"{root}/{LIBRARIES}/libcuda.so")
-    link.unlink(missing_ok=True)
-    link.symlink_to("libcuda.so.1")
+            files[f"/{LIBRARIES}/{file.name}"] = os.path.realpath(file)
     for name in DRIVER_TOOLS:
         if tool := shutil.which(name) or shutil.which(name, path=f"{MOUNTED}/bin"):
-            bind(os.path.realpath(tool), f"{root}/usr/bin/{name}", read_only=True)
+            files[f"/usr/bin/{name}"] = os.path.realpath(tool)
+    return files
 
 
 def library_path(name: str) -> Path:

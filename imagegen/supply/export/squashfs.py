@@ -132,7 +132,7 @@ def write_tar(image: Image, tree: RootFiles, added: Mapping[str, bytes], store: 
     Raises StoreError as `contents`, OSError from the stream.
     """
     entries = {entry.path: entry for entry in tree.entries if entry.path not in added}
-    by_origin: dict[tuple[int, str], list[Entry]] = defaultdict(list)
+    by_origin: dict[tuple[int, int], list[Entry]] = defaultdict(list)
     # GNU's form holds names that are not UTF-8 as they are.
     with tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT, errors="surrogateescape") as archive:
         for folder in sorted({path.rpartition("/")[0] for path in added} - entries.keys()):
@@ -145,11 +145,9 @@ def write_tar(image: Image, tree: RootFiles, added: Mapping[str, bytes], store: 
         for path, text in added.items():
             archive.addfile(_member(Entry(path, "file", 0o644, 0, 0, EPOCH, len(text))), io.BytesIO(text))
         for index, layer in enumerate(image.layers):
-            remaining = {path for layer_index, path in by_origin if layer_index == index}
-            for path, content in contents(layer, store) if remaining else ():
-                if path in remaining:
-                    remaining.remove(path)
-                    _add_file(archive, by_origin[index, path], content)
+            for number, content in contents(layer, store) if index in {index for index, _ in by_origin} else ():
+                if files := by_origin.get((index, number)):
+                    _add_file(archive, files, content)
 
 
 def _add_file(archive: tarfile.TarFile, entries: Sequence[Entry], content: IO[bytes]) -> None:
