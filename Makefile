@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages quickstart test test-unit test-functional test-local coverage test-slow test-browser chromium qemu faults tables findings docs bench truth fuzz lint lint-code lint-files compiled-tests engine-up engine-down clean
+.PHONY: help setup packages requirements quickstart test test-unit test-functional test-local coverage test-slow test-browser chromium qemu faults tables findings docs bench truth fuzz lint lint-code lint-files compiled-tests engine-up engine-down clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -47,6 +47,13 @@ packages:
 	@$(BIN)/python -m pip install -q --no-compile --upgrade 'pip>=25.1'
 	@$(BIN)/python -m pip install -q --no-compile --editable . --group dev
 	@touch $@
+
+# CI installs exactly these files: jobs that may push images and sign run nothing else from an index.
+LOCKED = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-build --generate-hashes \
+    --no-emit-index-url --no-annotate --custom-compile-command 'make requirements'
+requirements: setup  ## lock what CI installs: .github/requirements/*.txt
+	@cd .github/requirements && ../../$(LOCKED) --extra keyless ../../pyproject.toml backend.in --output-file imagegen.txt
+	@cd .github/requirements && ../../$(LOCKED) package.in --output-file package.txt
 
 quickstart: engine-up  ## build cpu-grpo, run its smoke checks, print how to run it
 	@$(BIN)/imagegen build cpu-grpo --scratch-base

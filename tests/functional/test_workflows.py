@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
@@ -113,9 +115,52 @@ def test_no_expression_stands_in_a_script() -> None:
         assert "${{" not in script, key
 
 
-def test_setup_installs_imagegen(checkout: WorkflowCheckout) -> None:
-    checkout.run("action.yml", "Install imagegen")
-    assert [call[0] for call in checkout.calls] == ["sudo", "sudo", "sudo", "python"]
+@pytest.mark.parametrize(("runner", "changes_kernel"), [("github-hosted", True), ("self-hosted", False)])
+def test_setup_installs_imagegen(runner: str, changes_kernel: bool, checkout: WorkflowCheckout) -> None:
+    checkout.run("action.yml", "Install imagegen", RUNNER_ENVIRONMENT=runner)
+    calls = checkout.calls
+    assert [call[0] for call in calls] == ["sudo"] * (2 + changes_kernel) + ["python"] * 2
+    assert any("sysctl" in call for call in calls) is changes_kernel
+
+
+def test_what_ci_installs_is_locked_by_hash() -> None:
+    """A release of any package would otherwise run in jobs that push images and sign."""
+    for key, script in RUNS.items():
+        for command in re.findall(r"pip install.*", script):
+            locked = "--require-hashes --only-binary :all: -r .github/requirements/" in command
+            assert locked or "--no-deps --no-build-isolation ." in command, key
+        assert "python -m build" not in script or "python -m build --no-isolation" in script, key
+        assert not re.search(r"pipx|uvx|uv (pip|tool|sync|run)", script), key
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCKED = {
+    "imagegen.txt": (
+        *PROJECT["project"]["dependencies"],
+        *PROJECT["project"]["optional-dependencies"]["keyless"],
+        *PROJECT["build-system"]["requires"],
+    ),
+    "package.txt": (*PROJECT["build-system"]["requires"], "build", "twine"),
+}
+
+
+@pytest.mark.parametrize("name", LOCKED)
+def test_the_locked_requirements_are_those_of_the_project(name: str) -> None:
+    text = (ROOT / ".github/requirements" / name).read_text()
+    entries = re.findall(r"^(\S+)==(\S+)[^\n]*\\\n((?: +--hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", text, re.MULTILINE)
+    pinned = {package: version for package, version, _ in entries}
+    for requirement in map(Requirement, LOCKED[name]):
+        assert requirement.specifier.contains(pinned[requirement.name.lower()]), requirement
+    plain = [line for line in text.splitlines() if not line.startswith((" ", "#"))]
+    assert len(plain) == len(entries)  # nothing without a hash, no option, no address
+    assert "://" not in text
+
+
+def test_jobs_that_sign_for_a_release_have_an_environment() -> None:
+    for name in ("release.yml", "package.yml"):
+        for job in yaml.safe_load((ROOT / ".github/workflows" / name).read_text())["jobs"].values():
+            signs = {"id-token", "packages"} & job["permissions"].keys()
+            assert bool(signs) is ("environment" in job), name
 
 
 @pytest.mark.parametrize("file", ["nightly.yml", "release.yml"])
