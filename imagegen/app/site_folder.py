@@ -30,14 +30,16 @@ def replace_report(directory: Path, files: Mapping[str, bytes]) -> None:
     """
     require_own(directory)
     directory = directory.resolve()
-    with disk.explained(directory, _OUTPUT, _REMEDY, sum(map(len, files.values()))):
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with disk.temporary_directory(directory.parent) as fresh:
-            _fill(fresh, files)
-            if directory.exists():
-                _exchange(fresh, directory)  # `fresh` is the old report now, and goes
-            else:
-                fresh.rename(directory)
+    with (
+        disk.explained(directory, _OUTPUT, _REMEDY, sum(map(len, files.values()))),
+        disk.made_for(directory),
+        disk.temporary_directory(directory.parent) as fresh,
+    ):
+        _fill(fresh, files)
+        if directory.exists():
+            _exchange(fresh, directory)  # `fresh` is the old report now, and goes
+        else:
+            fresh.rename(directory)
 
 
 def require_own(directory: Path) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import stat
 import subprocess
 import tarfile
@@ -156,15 +157,40 @@ def test_nothing_stays_of_a_failed_export(store: Store, built: Image, tmp_path: 
     assert not list(out.iterdir())
 
 
-def test_a_program_that_fails_is_quoted(store: Store, built: Image, tmp_path: Path) -> None:
-    program = tmp_path / "bin" / "mksquashfs"
+def failing(store: Store, built: Image, root: Path, stderr: str) -> None:
+    """Write with a mksquashfs that fails."""
+    program = root / "bin" / "mksquashfs"
     program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho no zstd here >&2\nexit 1\n")
+    program.write_text(f"#!/bin/sh\necho {shlex.quote(stderr)} >&2\nexit 1\n")
     program.chmod(0o755)
+    squashfs.write(built, root / "a" / "out" / "image.sqsh", store, {"PATH": str(program.parent)}, Quiet())
+
+
+@pytest.mark.parametrize(
+    ("stderr", "fix"),
+    [
+        ("FATAL ERROR: /etc exists in the tar file as a non-directory", None),
+        ("mksquashfs: invalid option", squashfs._FIX),
+        ('mksquashfs: Compressor "zstd" is not supported!', squashfs._FIX),
+    ],
+)
+def test_a_program_that_fails_is_quoted(
+    store: Store, built: Image, tmp_path: Path, stderr: str, fix: str | None
+) -> None:
     with raises("store-program-failed") as caught:
-        squashfs.write(built, tmp_path / "out" / "image.sqsh", store, {"PATH": str(program.parent)}, Quiet())
-    assert caught.value.why == "no zstd here"
-    assert not list((tmp_path / "out").iterdir())
+        failing(store, built, tmp_path, stderr)
+    assert (caught.value.why, caught.value.fix) == (stderr, fix)
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.fault(
+    "Disk", "mksquashfs finds the output's disk full", "says so and names the directory; no empty directory stays"
+)
+def test_a_full_disk_is_no_fault_of_the_program(store: Store, built: Image, tmp_path: Path) -> None:
+    with raises("store-disk-full") as caught:
+        failing(store, built, tmp_path, "Write failed because No space left on device\nFATAL ERROR: Failed to write")
+    assert caught.value.fix == "name another one"
+    assert not (tmp_path / "a").exists()
 
 
 def test_a_missing_program_names_its_package() -> None:

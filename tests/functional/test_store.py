@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen.core.errors import StoreError
 from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, images
+from imagegen.core.store import Store, disk, images
 from imagegen.core.store.cache import Cache, digest_of_results
 from tests.support.errors import raises
 from tests.support.store_images import put_image
@@ -359,6 +362,24 @@ def test_an_output_that_cannot_be_written_is_not_the_stores_fault(store: Store, 
         images.export(store, put_image(store), tmp_path / "file" / "out", "imagegen/x:y")
     assert "XDG_CACHE_HOME" not in str(caught.value)
     assert str(tmp_path / "file" / "out") in str(caught.value)
+
+
+@pytest.mark.fault(
+    "Disk",
+    "the disk of an output (`render -o`, `build --output`, `export`, `report`) is full",
+    "says so; no directory stays that was made for it",
+)
+@pytest.mark.parametrize("write", [images.filling, images.filling_file, disk.made_for])
+def test_no_empty_directory_stays_of_a_failed_output(write: Any, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for output in (tmp_path / "a" / "b" / "out", tmp_path / "there" / "out"):
+        with pytest.raises((StoreError, OSError)), write(output):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+    with suppress(KeyboardInterrupt), write(tmp_path / "a" / "b" / "out"):
+        (tmp_path / "a" / "another").write_text("of another run")
+        raise KeyboardInterrupt
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "another", "there"]
 
 
 def test_an_export_into_the_empty_directory_where_one_stands(

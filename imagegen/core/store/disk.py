@@ -30,6 +30,12 @@ def is_full(error: OSError) -> bool:
     return error.errno in FULL
 
 
+def require_not_full(stderr: str) -> None:
+    """Raise OSError if the error output of a program says that the disk is full."""
+    if any(os.strerror(number) in stderr for number in FULL):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def free(place: Path) -> int:
     """Return how many bytes this user may still write there, or in the nearest parent directory that exists."""
     while not place.exists():
@@ -93,6 +99,20 @@ def full(place: Path, what: str, fix: str | None, needed: int = 0) -> StoreError
     if needed:
         why += f", and this takes about {human(needed)} in all"
     return StoreError(f"the disk of {what} is full", code="store-disk-full", where=str(place), why=why, fix=fix)
+
+
+@contextmanager
+def made_for(output: Path) -> Iterator[None]:
+    """Make the directory that will hold `output`; if the block fails, remove what was made and is empty."""
+    missing = [folder for folder in output.parents if not folder.exists()]
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for folder in missing:
+                folder.rmdir()
+        raise
 
 
 # Temporary files and directories, in the store's tmp/ and elsewhere, each locked by its maker's process.

@@ -151,10 +151,12 @@ def filling_file(file: Path) -> Iterator[Path]:
 
 @contextmanager
 def _unfinished(output: Path, needed: int = 0) -> Iterator[Path]:
-    with disk.explained(output, _OUTPUT, _REMEDY, needed):
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with disk.temporary_directory(output.parent) as fresh:
-            yield fresh
+    with (
+        disk.explained(output, _OUTPUT, _REMEDY, needed),
+        disk.made_for(output),
+        disk.temporary_directory(output.parent) as fresh,
+    ):
+        yield fresh
 
 
 def require_new_file(file: Path) -> None:

@@ -11,7 +11,6 @@ returns.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import os
@@ -241,9 +240,8 @@ class Store:
 
     def blame_disk(self, stderr: str) -> None:
         """Raise StoreError if a program's stderr says that the disk of its temporary directory in the store is full."""
-        if any(os.strerror(number) in stderr for number in disk.FULL):
-            with self.explained():
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with self.explained():
+            disk.require_not_full(stderr)
 
     @contextmanager
     def explained(self) -> Iterator[None]:

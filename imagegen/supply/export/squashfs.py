@@ -29,7 +29,7 @@ from typing import IO, Any, cast
 
 from imagegen.core.errors import StoreError
 from imagegen.core.progress import Progress, timed
-from imagegen.core.store import Store
+from imagegen.core.store import Store, disk
 from imagegen.core.store.images import filling_file
 from imagegen.core.types import EPOCH
 from imagegen.image.layers import Image
@@ -39,6 +39,7 @@ PROGRAM = "mksquashfs"
 BLOCK = 1 << 20  # bytes of a data block, the format's largest: the files of a stack are large and read whole
 LEVEL = 6  # of zstd
 _FIX = "install squashfs-tools 4.5 or later: apt-get install squashfs-tools"
+_IS_OLD = re.compile("invalid option|[Cc]ompressor")  # releases without -tar, or without zstd
 _KINDS = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "symlink": tarfile.SYMTYPE}
 # Variables that enroot drops (another form of name, its own prefix) or changes: it replaces ${NAME} by the host's
 # variable, ends a value at a newline, and removes quotes around it.
@@ -169,7 +170,10 @@ def _member(entry: Entry) -> tarfile.TarInfo:
 
 @contextmanager
 def _mksquashfs(program: str, file: Path) -> Iterator[IO[bytes]]:
-    """Yield the standard input of mksquashfs, which writes `file`. Raises StoreError when it fails."""
+    """Yield the standard input of mksquashfs, which writes `file`.
+
+    Raises StoreError when it fails, OSError when it finds the disk full.
+    """
     options = ["-tar", "-quiet", "-no-progress", "-exit-on-error", "-no-xattrs", "-no-exports", "-reproducible"]
     root = ["-mkfs-time", str(EPOCH), "-root-mode", "755", "-root-uid", "0", "-root-gid", "0"]
     compression = ["-comp", "zstd", "-Xcompression-level", str(LEVEL), "-b", str(BLOCK), "-noI"]
@@ -188,7 +192,9 @@ def _mksquashfs(program: str, file: Path) -> Iterator[IO[bytes]]:
         if code:
             errors.seek(0)
             why = errors.read().decode(errors="replace").strip()[-1000:] or f"exit code {code}"
-            raise StoreError(f"{PROGRAM} failed", code="store-program-failed", where=str(file), why=why, fix=_FIX)
+            disk.require_not_full(why)
+            fix = _FIX if _IS_OLD.search(why) else None
+            raise StoreError(f"{PROGRAM} failed", code="store-program-failed", where=str(file), why=why, fix=fix)
 
 
 def _set_root_time(file: Path, time: int) -> None:
