@@ -14,6 +14,7 @@ from packaging.version import Version
 from pydantic import TypeAdapter, ValidationError
 
 from imagegen.app.audit import LAYOUT, main_environment, read_image
+from imagegen.app.entries import entry_path
 from imagegen.app.import_project import BASE_SYSTEM, Imported, choose_python, known_facts, write_imported
 from imagegen.app.session import Session
 from imagegen.core import types as t
@@ -64,6 +65,7 @@ def import_image(session: Session, reference: str, name: str | None, cuda: str =
     """
     if name is None:
         raise UsageError("the image needs a name", code="usage-name-missing", fix="add --name IMAGE")
+    entry_path(session, name, entry.MARK)  # reads the matrix: what is wrong there is cheaper to find than an image
     with session.store.temporary_directory("import") as scratch:
         contents = _read(session, reference, scratch)
     tree = LayeredTree()

@@ -312,6 +312,18 @@ def test_tokens_that_are_none(token: object, registry: StandIn) -> None:
         ask(registry)
 
 
+def test_the_reason_of_a_token_server_is_shown(registry: StandIn) -> None:
+    """The registry's refusal before it, with the status 401, was no failure."""
+    registry.push("a/b:1", LAYERS)
+    registry.token = "t0ken"
+    registry.instead["/token"] = lambda handler: send(handler, 429, b"", Retry_After="3600")
+    with pytest.raises(FetchError) as caught:
+        ask(registry)
+    assert "429" in str(caught.value)
+    assert "401" not in str(caught.value)
+    assert "netrc" not in str(caught.value)
+
+
 @pytest.mark.fault("Secrets", "a server that a registry redirects to requests the user's password", "it gets none")
 def test_the_target_of_a_redirect_gets_no_credentials(registry: StandIn, other: StandIn, tmp_path: Path) -> None:
     registry.push("a/b:1", LAYERS)

@@ -12,7 +12,7 @@ import pytest
 from imagegen.app.import_image import import_image, is_image
 from imagegen.app.import_project import Imported
 from imagegen.app.session import Session
-from imagegen.core.errors import UsageError
+from imagegen.core.errors import MatrixErrors, UsageError
 from imagegen.core.progress import Quiet
 from imagegen.image.inventory.freeze import requested_debs
 from tests.support.errors import raises
@@ -213,3 +213,11 @@ def test_names_of_images_and_of_files(project: Path) -> None:
         "Dockerfile.gone",
     ]
     assert not any(map(is_image, files))
+
+
+def test_a_matrix_without_files_is_refused_before_the_image_is_read(project: Path) -> None:
+    (project / "matrices").mkdir()
+    session = Session({"XDG_CACHE_HOME": str(project.parent / "cache")}, project, Quiet())
+    (project / "odd.tar").write_bytes(b"no image")
+    with pytest.raises(MatrixErrors):
+        import_image(session, str(project / "odd.tar"), "my-rl")

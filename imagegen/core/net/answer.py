@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urljoin
 
-from imagegen.core.errors import FetchError
+from imagegen.core.errors import FetchError, ImagegenError
 from imagegen.core.net.address import Address, parse
 from imagegen.core.store import Store
 from imagegen.core.store.disk import PART, flock, names
@@ -53,7 +53,9 @@ def distrust(error: ssl.SSLCertVerificationError) -> str:
 
 
 def innermost(error: BaseException) -> BaseException:
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    """Return the cause at the end of an error's chain, without the errors of requests that were answered before."""
+    is_of_another_request = isinstance(error.__context__, ImagegenError) or error.__suppress_context__
+    cause = error.__cause__ or (None if is_of_another_request else error.__context__)
     cause = cause or next(iter(error.args), None)  # urllib3 passes some as an argument
     return innermost(cause) if isinstance(cause, Exception) else error
 
