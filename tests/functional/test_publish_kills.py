@@ -1,0 +1,104 @@
+"""kill -9 of a publish before any operation on a file, or any request: the next one completes it."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import shutil
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import urllib3
+
+from imagegen.app.comparison import verify_image
+from imagegen.core.net import Client
+from imagegen.core.oci import digest_of
+from imagegen.core.progress import Quiet
+from imagegen.core.store import images
+from imagegen.plan.lock.model import Lock
+from imagegen.supply.compare import operands
+from imagegen.supply.trust.project import load
+from tests.functional.test_publish_machines import (  # noqa: F401 - fixtures
+    Engines,
+    Machine,
+    Team,
+    engines,
+    registry,
+    team,
+)
+from tests.support.small_cell import KILLER
+
+_POINTS = 40  # operations before which a publish is killed; it has some 430, and survives each of these kills
+
+
+def publish_in_child(machine: Machine, lock: Lock, log: Path, number: int = 0) -> tuple[int, list[str]]:
+    """Publish in a forked process that is killed before the operation with this number; return how it ended, and the
+    operations.
+    """
+    child = os.fork()
+    if child == 0:
+        try:
+            os.environ |= {"KILLER_LOG": str(log), "KILLER_AT": str(number)}
+            spec = importlib.util.spec_from_file_location("killer", KILLER / "sitecustomize.py")
+            assert spec
+            assert spec.loader
+            killer = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(killer)
+            killer._wrap(
+                urllib3.connection.HTTPConnection, "request", lambda self, method, url, *_, **__: (method, url)
+            )
+            machine.publish(lock)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), log.read_text().splitlines()
+
+
+def tags(team: Team) -> dict[str, str]:  # noqa: F811 - the fixture
+    """Return the digest of the manifest that each tag names."""
+    start = "/v2/acme/rl/demo/manifests/"
+    named = {path.removeprefix(start): data for path, (_, data) in team.registry.documents.items() if start in path}
+    return {tag: digest_of(data) for tag, data in named.items() if not tag.startswith("sha256")}
+
+
+@pytest.mark.slow
+@pytest.mark.fault(
+    "Killed and damaged",
+    "kill -9 of a publish before any of its operations on files, or of its requests to the registry",
+    "tags name whole images; the next publish gives the same digest, and verify finds nothing wrong",
+)
+def test_a_publish_survives_its_killing(
+    team: Team,  # noqa: F811 - a fixture
+    engines: Engines,  # noqa: F811 - a fixture
+    tmp_path: Path,
+) -> None:
+    before, lock = team.lock(b"x = 1\n"), team.lock(b"x = 2\n", b"y = 1\n")
+    first = team.machine("first", before).publish(before)
+    documents = dict(team.registry.documents)
+    log = tmp_path / "log"
+    ended, operations = publish_in_child(team.machine("counted", lock), lock, log)
+    assert ended == 0
+    reference = team.machine("reference", lock).publish(lock)
+    died: Counter[str] = Counter()
+    for number in range(1, len(operations) + 1, len(operations) // _POINTS + 1):
+        team.registry.documents = dict(documents)
+        machine = team.machine("killed", lock)
+        log.unlink()
+        ended, done = publish_in_child(machine, lock, log, number)
+        assert ended in (-signal.SIGKILL, 0)
+        died[done[-1].partition(" ")[2].partition(" ")[0]] += 1
+        assert set(tags(team).values()) <= {first.digest, reference.digest}, done[-1]
+        assert images.check(machine.store, Quiet(), repair=False) == []
+        assert machine.publish(lock).digest == reference.digest, done[-1]
+        assert {tags(team)[tag] for tag in first.moved_tags} == {reference.digest}, done[-1]
+        with Client(machine.app.settings) as client:
+            name = f"{team.registry.host}/acme/rl/demo:latest"
+            source, tag = operands.located(name, machine.store, client, machine.app.settings)
+            verdict = verify_image("demo", source, tag, client, Quiet(), load(team.root)).verdict
+        assert verdict.good, (done[-1], verdict.sentence)
+        shutil.rmtree(team.root / "killed")
+    logging.getLogger(__name__).info("%d kills, before %s", sum(died.values()), dict(died))
