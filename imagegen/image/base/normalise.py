@@ -58,7 +58,6 @@ _STATE = (
     "var/lib/systemd/catalog/database",
     "var/log/*",
 )
-_INVALID = "mmdebstrap's archive holds what no base may hold"
 EMPTIED = ("etc/machine-id", "var/lib/dbus/machine-id")  # systemd's sign for "make one at the first boot"
 
 
@@ -113,7 +112,7 @@ def _opened(source: BinaryIO) -> Iterator[tarfile.TarFile]:
         with tarfile.open(fileobj=source, mode="r:", tarinfo=Bounded) as tar:
             yield tar
     except DAMAGED as error:
-        raise BaseError(_INVALID, code="base-content-invalid", why=str(error)) from error
+        raise _refused(None, str(error)) from error
 
 
 def _members(tar: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
@@ -192,8 +191,13 @@ def _write(write: Callable[[bytes], object], info: tarfile.TarInfo, data: bytes 
     write(data + b"\0" * (-len(data) % tarfile.BLOCKSIZE))
 
 
-def _refused(member: tarfile.TarInfo, why: str) -> BaseError:
-    return BaseError(_INVALID, code="base-content-invalid", where=member.name, why=why)
+def _refused(member: tarfile.TarInfo | None, why: str) -> BaseError:
+    return BaseError(
+        "mmdebstrap's archive holds what no base may hold",
+        code="base-content-invalid",
+        where=member.name if member else None,
+        why=why,
+    )
 
 
 # The difference of two file trees as one layer: a normalised tar that depends on nothing but the files.

@@ -60,9 +60,8 @@ def layer(blob: Stream, digest: str | None, where: str, scratch: Path, allowance
         found = read_layer(plain, scratch, allowance)
         plain.finish()  # what follows a tar's end
     except FetchError as error:
-        raise FetchError(
-            error.what, code=error.code, where=f"{where}: {error.where}" if error.where else where, why=error.why
-        ) from error
+        error.where = f"{where}: {error.where}" if error.where else where
+        raise
     if digest is not None and plain.digest != digest:
         raise FetchError(
             "a layer is not what its image says",
