@@ -21,15 +21,13 @@ from imagegen.core.store import images
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare import operands
 from imagegen.supply.trust.project import load
-from tests.functional.test_publish_machines import (  # noqa: F401 - fixtures
-    Engines,
-    Machine,
-    Team,
-    engines,
-    registry,
-    team,
-)
+from tests.support.publish_engines import Engines
+from tests.support.publishing_team import Machine, Team, stand_in_engines, team_at, writable_registry
 from tests.support.small_cell import KILLER
+
+registry = pytest.fixture(writable_registry)
+engines = pytest.fixture(stand_in_engines)
+team = pytest.fixture(team_at)
 
 _POINTS = 40  # operations before which a publish is killed; it has some 430, and survives each of these kills
 
@@ -58,7 +56,7 @@ def publish_in_child(machine: Machine, lock: Lock, log: Path, number: int = 0) -
     return os.waitstatus_to_exitcode(status), log.read_text().splitlines()
 
 
-def tags(team: Team) -> dict[str, str]:  # noqa: F811 - the fixture
+def tags(team: Team) -> dict[str, str]:
     """Return the digest of the manifest that each tag names."""
     start = "/v2/acme/rl/demo/manifests/"
     named = {path.removeprefix(start): data for path, (_, data) in team.registry.documents.items() if start in path}
@@ -72,8 +70,8 @@ def tags(team: Team) -> dict[str, str]:  # noqa: F811 - the fixture
     "tags name whole images; the next publish gives the same digest, and verify finds nothing wrong",
 )
 def test_a_publish_survives_its_killing(
-    team: Team,  # noqa: F811 - a fixture
-    engines: Engines,  # noqa: F811 - a fixture
+    team: Team,
+    engines: Engines,
     tmp_path: Path,
 ) -> None:
     before, lock = team.lock(b"x = 1\n"), team.lock(b"x = 2\n", b"y = 1\n")

@@ -18,7 +18,7 @@ WRITE = """
 import os, signal, sys
 from pathlib import Path
 from imagegen.core import data
-from imagegen.core.store import disk
+from imagegen.core import temporary
 def content():
     yield b"half"
     os.kill(os.getpid(), signal.SIGKILL)

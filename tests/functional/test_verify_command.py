@@ -5,31 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of, write_image_index
 from imagegen.plan.lock import inputs_hash
-from imagegen.plan.lock.model import Lock
 from imagegen.supply.publish.tags import contradiction, index_inputs
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.registry_server import StandIn
-from tests.support.tiny_lock import LOCK as TINY
-from tests.support.verified_image import World, publish
+from tests.support.verified_image import ARM64, CELL, World, lock_of, publish
 
-CELL = "blackwell-vllm-cu130-py311"
 OTHER = "blackwell-vllm-cu130-py312"
-ARM64 = f"{CELL}-linux-arm64"
 IMAGE = "blackwell-vllm"
 Verify = Callable[..., tuple[object, set[str]]]
-
-
-def lock_of(cell: str) -> Lock:
-    (found,) = shipped_matrix().select(cell)
-    return replace(TINY, cell=found.id, image=found.image, axes=dict(found.axes), record=None)
 
 
 @pytest.fixture(scope="module")

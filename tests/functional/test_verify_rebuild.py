@@ -17,11 +17,10 @@ from imagegen.plan.lock import dumps, inputs_hash
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare import rebuild
 from imagegen.supply.trust.documents import LAYERS, LOCK, SIGNATURE
-from tests.functional.test_verify_command import ARM64, CELL, lock_of
 from tests.support.command_line import Run
 from tests.support.published_image import Published, lock_document, made
 from tests.support.registry_server import StandIn
-from tests.support.verified_image import World, documents, publish, signer
+from tests.support.verified_image import ARM64, CELL, World, documents, lock_of, publish, signer
 
 NAME = "acme/rl/blackwell-vllm"
 FIRST = pytest.mark.fault(

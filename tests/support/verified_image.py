@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -45,9 +45,13 @@ from imagegen.supply.trust.licences import KnownLicences
 from imagegen.supply.trust.project import Key, Project
 from imagegen.supply.trust.provenance import Builder, provenance
 from imagegen.supply.trust.sbom import sbom
+from tests.support.matrix_samples import shipped_matrix
 from tests.support.published_image import Published, lock_document, made
 from tests.support.registry_server import StandIn, digest_of
+from tests.support.tiny_lock import LOCK as TINY
 
+CELL = "blackwell-vllm-cu130-py311"
+ARM64 = f"{CELL}-linux-arm64"
 NAMES = {
     LOCK: "lock",
     LAYERS: "layers' list",
@@ -166,3 +170,9 @@ def publish(
     world.published.attach_all("facts", FACTS, KNOWN)
     world.sign("signature", SIGNATURE, b"{}", key)
     return world
+
+
+def lock_of(cell: str) -> Lock:
+    """Return a small lock of a shipped cell."""
+    (found,) = shipped_matrix().select(cell)
+    return replace(TINY, cell=found.id, image=found.image, axes=dict(found.axes), record=None)
