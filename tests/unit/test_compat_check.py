@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.version import Version
 
 from imagegen.core.errors import MatrixErrors
 from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import check_rules
+from imagegen.plan.rules import atoms, check, check_rules
+from imagegen.plan.rules.atoms import cut_line
 from imagegen.plan.rules.check import find_contradictions
+from imagegen.plan.rules.facts import versions_in
 from tests.support.matrix_samples import RULE, SMALL, load, shipped_matrix
 from tests.support.package_metadata import rule
 
@@ -89,3 +92,67 @@ def test_the_error_names_both_places(tmp_path: Path) -> None:
 
 def test_the_shipped_rules_do_not_contradict_each_other() -> None:
     check_rules(shipped_matrix())
+
+
+# Thousands of rules about one package: its line of versions is cut once at each bound, and few atoms are tried.
+
+VERSIONS = [Version(text) for text in ("0", "1.dev0", "1a1", "1", "1.post1", "1+cu1", "1.5", "2rc1", "2", "3", "1!1")]
+CUTS = st.sampled_from(
+    ["", ">=1", "<1", "==1", "!=1", ">1", "<=1", "==1.*", "!=1.*", "~=1.5", ">=1a1,<2", "==1+cu1", "!=2,!=3"]
+)
+
+
+@given(st.lists(CUTS, unique=True))
+def test_pieces_of_the_line_agree_about_each_version(texts: list[str]) -> None:
+    ranges = tuple({versions_in(text): None for text in texts})
+    line = cut_line(ranges)
+    for version in VERSIONS:
+        (place,) = [place for place, piece in enumerate(line.pieces) if piece.range and version in piece.range]
+        assert [line.inside[cut] >> place & 1 for cut in ranges] == [version in cut for cut in ranges]
+
+
+@given(st.lists(CUTS, unique=True))
+def test_pieces_are_those_of_cutting_by_one_range_after_the_other(texts: list[str]) -> None:
+    """In their order, too, on which answers depend."""
+    pieces = [versions_in("")]
+    ranges = tuple({versions_in(text): None for text in texts})
+    for cut in ranges:
+        halves = [half for piece in pieces for half in (piece.intersection(cut), piece.difference(cut))]
+        pieces = [half for half in halves if not half.is_empty]
+    for piece, expected in zip(cut_line(ranges).pieces, pieces, strict=True):
+        assert piece.range is not None
+        assert piece.range.is_subset(expected) and expected.is_subset(piece.range)
+
+
+def work_for(monkeypatch: pytest.MonkeyPatch, form: str, count: int) -> int:
+    """The number of comparisons of ranges with pieces that cutting at `count` versions takes."""
+    comparisons = 0
+    cut = atoms._cut
+
+    def counted(piece: object, inside: int, ranges: list[object], versions: object) -> object:
+        nonlocal comparisons
+        comparisons += len(ranges)
+        return cut(piece, inside, ranges, versions)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(atoms, "_cut", counted)
+        line = atoms.cut_line(tuple(versions_in(form.format(f"{number}.0.7")) for number in range(1, count + 1)))
+    assert len(line.pieces) == count + 1
+    return comparisons
+
+
+@pytest.mark.fault("Matrices, rules, locks", "4,000 rules about the versions of one package", "judged within seconds")
+@pytest.mark.parametrize("form", [">={}", "=={}", "!={}", "<{}", "~={}", ">={},<99999"])
+def test_the_work_for_many_ranges_is_about_linear(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert work_for(monkeypatch, form, 400) < 6 * work_for(monkeypatch, form, 100)
+
+
+def test_few_atoms_are_tried_for_many_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    loses = check._Trials._loses
+    monkeypatch.setattr(check._Trials, "_loses", lambda self, name, mask: tried.append(name) or loses(self, name, mask))
+    rules = [rule(f"r{number}", {"a": f">={number}"}, {"b": ">=1"}) for number in range(1, 200)]
+    assert reported(*rules) == []
+    assert tried.count("a") == 1
+    clashes = reported(*rules, rule("none", {"a": ">=150"}, {"b": "<1"}))
+    assert [(about, names) for _, about, names in clashes] == [("b", ("none", "r1"))]

@@ -6,7 +6,7 @@ specifiers in play cut the line of versions: within a piece, all of them agree. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
@@ -116,22 +116,45 @@ class VersionLine:
 
 @cache
 def cut_line(ranges: tuple[VersionRange, ...]) -> VersionLine:
-    """Cut the line of versions into pieces."""
-    parts = [(versions_in(""), frozenset[int]())]  # each with the places of the ranges that it is inside of
-    for place, cut in enumerate(ranges):
-        cuts = []
-        for part, inside in parts:
-            if part.is_disjoint(cut):
-                cuts.append((part, inside))
-            else:
-                halves = (part.intersection(cut), inside | {place}), (part.difference(cut), inside)
-                cuts += [half for half in halves if not half[0].is_empty]
-        parts = cuts
-    masks = {
-        cut: sum(1 << position for position, (_, inside) in enumerate(parts) if place in inside)
-        for place, cut in enumerate(ranges)
-    }
-    return VersionLine(tuple(Atom("", range=part) for part, _ in parts), masks)
+    """Cut the line of versions into pieces, in lexical order of the ranges that they are inside of.
+
+    The line is halved at the versions that the ranges name, so that each range is compared with the pieces around its
+    bounds, not with all of them.
+    """
+    clauses = (clause for cut in ranges for clause in cut.to_specifier_set() or ())
+    texts = {clause.version.removesuffix(".*") for clause in clauses if clause.operator != "==="}
+    versions = sorted(map(Version, sorted(texts)))
+    bits = [1 << place for place in reversed(range(len(ranges)))]
+    pieces: dict[int, list[VersionRange]] = {}  # by the bits of the ranges that they are inside of
+    for piece, inside in _cut(versions_in(""), 0, list(zip(ranges, bits, strict=True)), versions):
+        pieces.setdefault(inside, []).append(piece)
+    rows = [f"{inside:0{len(ranges)}b}" for inside in sorted(pieces)]
+    masks = {cut: int("".join(column), 2) for cut, column in zip(ranges, zip(*rows, strict=True), strict=False)}
+    return VersionLine(tuple(Atom("", range=_union(pieces[inside])) for inside in sorted(pieces, reverse=True)), masks)
+
+
+def _union(pieces: Sequence[VersionRange]) -> VersionRange:
+    if len(pieces) == 1:
+        return pieces[0]
+    middle = len(pieces) // 2
+    return _union(pieces[:middle]).union(_union(pieces[middle:]))
+
+
+def _cut(
+    piece: VersionRange, inside: int, ranges: list[tuple[VersionRange, int]], versions: Sequence[Version]
+) -> Iterator[tuple[VersionRange, int]]:
+    """Yield the pieces of a piece that is inside of some ranges by their bits, and on the bounds of `ranges`."""
+    if not ranges:
+        yield piece, inside
+        return
+    middle = len(versions) // 2
+    cut = VersionRange.from_bounds(lower=versions[middle], prereleases=True) if versions else ranges[0][0]
+    halves = (piece.difference(cut), versions[:middle]), (piece.intersection(cut), versions[middle + 1 :])
+    for half, rest in halves:
+        around = sum(bit for other, bit in ranges if half.is_subset(other))
+        bounded = [(other, bit) for other, bit in ranges if not around & bit and not half.is_disjoint(other)]
+        if not half.is_empty:
+            yield from _cut(half, inside | around, bounded, rest)
 
 
 def values(texts: Iterable[str]) -> tuple[Atom, ...]:
