@@ -18,10 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 from imagegen.app.check_locks import LockedImage
 from imagegen.app.lock import lock_image
 from imagegen.app.session import Session
-from imagegen.core import data
+from imagegen.core import data, temporary
 from imagegen.core import types as t
 from imagegen.core.errors import MatrixErrors, UsageError
-from imagegen.core.store import disk
 from imagegen.core.types import parse_requirement
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels.resolve.options import LockOptions
@@ -49,7 +48,7 @@ def entry_path(session: Session, name: str, mark: str) -> Path:
 @contextlib.contextmanager
 def trial(session: Session, path: Path, text: str) -> Iterator[Session]:
     """Give a session in which `text` is the contents of the matrix file at `path`, which is not written."""
-    with disk.temporary_directory() as folder:
+    with temporary.temporary_directory() as folder:
         file = folder / "matrices" / path.name
         file.parent.mkdir()
         file.write_text(text, encoding="utf-8")

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from imagegen.core import temporary
 from imagegen.core.data import parse_json
 from imagegen.core.errors import StoreError
 from imagegen.core.store import disk
@@ -33,7 +34,7 @@ def replace_report(directory: Path, files: Mapping[str, bytes]) -> None:
     with (
         disk.explained(directory, _OUTPUT, _REMEDY, sum(map(len, files.values()))),
         disk.made_for(directory),
-        disk.temporary_directory(directory.parent) as fresh,
+        temporary.temporary_directory(directory.parent) as fresh,
     ):
         _fill(fresh, files)
         if directory.exists():

@@ -87,11 +87,11 @@ def write(path: Path, content: bytes | Iterable[bytes], *, sync: bool = True) ->
 
     Files that killed processes left in its directory are removed first. Without `sync` a power failure may leave less.
     """
-    from imagegen.core.store import disk  # late: the store imports this module
+    from imagegen.core import temporary  # late: many commands write nothing
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    disk.clear(path.parent)
-    handle, fresh = disk.new_file(path.parent, disk.UNFINISHED)
+    temporary.clear(path.parent)
+    handle, fresh = temporary.new_file(path.parent, temporary.UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             file.writelines([content] if isinstance(content, bytes) else content)

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from docker.errors import APIError
 
+from imagegen.core import temporary
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress, timed
-from imagegen.core.store import disk
 from imagegen.plan.distributions import release
 from imagegen.run import emulation
 from imagegen.run.emulation import Emulation
@@ -327,7 +327,7 @@ def _lock(progress: Progress) -> Iterator[None]:
         except BlockingIOError:
             progress.say("waiting for another process that takes a private engine up or down")
             fcntl.flock(handle, fcntl.LOCK_EX)
-        if disk.names(_LOCK, handle):
+        if temporary.names(_LOCK, handle):
             break
         os.close(handle)  # its holder removed it meanwhile
     try:

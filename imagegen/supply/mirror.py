@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from imagegen.core import data
+from imagegen.core import data, temporary
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, Location, StoreError
 from imagegen.core.net import Client
@@ -169,7 +169,7 @@ def _into_directory(
             _copy(store, blob.digest, layout)
             meter.advance(blob.size)
         _copy(store, EMPTY.digest, layout)
-        with disk.locked(at / ".imagegen-lock"):
+        with temporary.locked(at / ".imagegen-lock"):
             _list(layout, {listing.name: _write_manifest(store, listing, layout) for listing in listings})
     return len(absent)
 

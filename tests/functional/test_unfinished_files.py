@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.core import data
-from imagegen.core.store import disk
+from imagegen.core import data, temporary
 
 WRITE = """
 import os, signal, sys
@@ -22,7 +21,7 @@ from imagegen.core import temporary
 def content():
     yield b"half"
     os.kill(os.getpid(), signal.SIGKILL)
-with disk.temporary_directory() as folder:
+with temporary.temporary_directory() as folder:
     (folder / "file").write_text("x")
     data.write(Path(sys.argv[1]), content())
 """
@@ -50,7 +49,7 @@ def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_a_killed_process_left_goes_with_the_next_write(killed: Path, tmp_path: Path) -> None:
     data.write(killed.with_name("other.toml"), b"after")
     assert {path.name for path in killed.parent.iterdir()} == {"demo.toml", "other.toml"}
-    with disk.temporary_directory() as folder:
+    with temporary.temporary_directory() as folder:
         assert list((tmp_path / "tmp").iterdir()) == [folder]
     assert not list((tmp_path / "tmp").iterdir())
 
@@ -59,8 +58,8 @@ def test_files_in_use_and_files_of_the_user_stay(tmp_path: Path) -> None:
     kept = [".imagegen-tmp-notes", ".imagegen-tmp-abcdefgh.txt", ".demo.toml-abcdefgh"]
     for name in kept:
         (tmp_path / name).write_text("mine")
-    handle, used = disk.new_file(tmp_path, disk.UNFINISHED)
-    with disk.new_directory(tmp_path, disk.UNFINISHED) as folder:
+    handle, used = temporary.new_file(tmp_path, temporary.UNFINISHED)
+    with temporary.new_directory(tmp_path, temporary.UNFINISHED) as folder:
         (folder / "file").write_text("x")
         (tmp_path / ".imagegen-tmp-abcdefgh").symlink_to(folder)
         data.write(tmp_path / "file", b"content")
@@ -77,6 +76,6 @@ def test_a_file_is_written_where_no_file_can_be_locked(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     data.write(tmp_path / "file", b"content")
-    with disk.temporary_directory(tmp_path):
+    with temporary.temporary_directory(tmp_path):
         pass
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"content"]

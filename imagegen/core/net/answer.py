@@ -22,7 +22,7 @@ from urllib.parse import urljoin
 from imagegen.core.errors import FetchError, ImagegenError
 from imagegen.core.net.address import Address, parse
 from imagegen.core.store import Store
-from imagegen.core.store.disk import PART, flock, names
+from imagegen.core.temporary import PART, flock, names
 from imagegen.core.text import counted, cut, redact
 
 if TYPE_CHECKING:

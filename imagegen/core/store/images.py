@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from imagegen.core import temporary
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import FetchError, StoreError
 from imagegen.core.oci import (
@@ -154,7 +155,7 @@ def _unfinished(output: Path, needed: int = 0) -> Iterator[Path]:
     with (
         disk.explained(output, _OUTPUT, _REMEDY, needed),
         disk.made_for(output),
-        disk.temporary_directory(output.parent) as fresh,
+        temporary.temporary_directory(output.parent) as fresh,
     ):
         yield fresh
 
@@ -280,9 +281,9 @@ def collect(store: Store, required: Iterable[str], now: float | None = None) -> 
     for path in [*map(store.path, blobs(store)), *(store.root / "rootfs").iterdir()]:
         if f"sha256:{path.name}" not in keep:
             freed += _remove(store, path, now)
-    for path in (store.root / "tmp").glob(f"{disk.PART}*"):
+    for path in (store.root / "tmp").glob(f"{temporary.PART}*"):
         size = _size(path)
-        if _unused(path, now) and disk.remove(path):
+        if _unused(path, now) and temporary.remove(path):
             freed += size
     return freed
 

@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from imagegen.core import temporary
 from imagegen.core.errors import StoreError
 from imagegen.core.oci import BLOBS, INDEX_FILE, LAYOUT_FILE, LAYOUT_VERSION, blob_name, is_digest
 from imagegen.core.store import disk
@@ -68,7 +69,7 @@ class Store:
                 with self.lock("index"):
                     if not (root / INDEX_FILE).exists():  # else another build made it, and has names in it by now
                         self.replace(INDEX_FILE, b'{"schemaVersion":2,"manifests":[]}')
-            disk.sweep(root / "tmp")
+            temporary.sweep(root / "tmp")
 
     @property
     def scratch(self) -> Path:
@@ -133,7 +134,7 @@ class Store:
             yield
             return
         try:
-            disk.flock(handle, operation, path)
+            temporary.flock(handle, operation, path)
             yield
         finally:
             os.close(handle)
@@ -186,7 +187,7 @@ class Store:
     def writer(self) -> Iterator[BlobWriter]:
         """A writer for one blob; nothing is kept unless `commit` is called inside the block."""
         with self.explained():
-            handle, path = disk.new_file(self.root / "tmp", "blob-")
+            handle, path = temporary.new_file(self.root / "tmp", "blob-")
             writer = BlobWriter(self.path, os.fdopen(handle, "wb"), path)
             try:
                 yield writer
@@ -198,7 +199,7 @@ class Store:
         """Yield an empty temporary directory on the store's disk; it is removed at the end, or after the build was
         killed.
         """
-        with self.explained(), disk.new_directory(self.root / "tmp", f"{name}-") as path:
+        with self.explained(), temporary.new_directory(self.root / "tmp", f"{name}-") as path:
             yield path
 
     @contextmanager
@@ -210,7 +211,7 @@ class Store:
         with ExitStack() as stack:
             with self.explained():
                 path = self.root / "locks" / re.sub(r"[^A-Za-z0-9._-]", "_", name)
-                stack.enter_context(disk.locked(path, waiting))
+                stack.enter_context(temporary.locked(path, waiting))
             yield
 
     def replace(self, name: Path | str, data: bytes, *, sync: bool = True) -> None:
@@ -219,7 +220,7 @@ class Store:
         Without `sync` a power failure may leave less of it: enough for what carries a seal.
         """
         with self.explained():
-            handle, fresh = disk.new_file(self.root / "tmp", "new-")
+            handle, fresh = temporary.new_file(self.root / "tmp", "new-")
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(data)
@@ -256,7 +257,7 @@ class Store:
     def _drop(self, path: Path, handle: int) -> bool:
         """Remove the open file at `path`, unless another one has taken its place; whether it is gone."""
         with suppress(OSError), self.gate(fcntl.LOCK_EX):
-            if disk.names(path, handle):
+            if temporary.names(path, handle):
                 path.unlink()
             return True
         return False

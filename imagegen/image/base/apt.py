@@ -17,11 +17,11 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import unquote
 
+from imagegen.core import temporary
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.core.net.address import file_path, is_file, netrc_auth, parse
 from imagegen.core.progress import Progress, timed
-from imagegen.core.store import disk
 from imagegen.core.text import redact
 from imagegen.image.base import image
 from imagegen.image.base.fetch import (
@@ -301,7 +301,7 @@ def resolve(base: Base, platform: str, settings: Settings, progress: Progress) -
     check_names(base.packages, f"base {base.name}")
     found = release(base.suite)
     sources = official(found, settings)
-    with disk.temporary_directory() as work, timed(progress, f"resolving base {base.name}"):
+    with temporary.temporary_directory() as work, timed(progress, f"resolving base {base.name}"):
         apt = Apt(work, sources, settings, architecture=architecture_of(platform))
         apt.run("update", "--error-on=any")
         archives = {f"{archive}/{suite}": date for (archive, suite), (_, date) in apt.releases().items()}
@@ -394,7 +394,7 @@ def resolve_packages(
     served = roots(addresses, settings)
     sources = [_source(entry, served, tree) for entry in entries]
     system = AptSystem(status, trusted_keys(tree), read_preferences(tree))
-    with disk.temporary_directory() as work, timed(progress, f"resolving {where}"):
+    with temporary.temporary_directory() as work, timed(progress, f"resolving {where}"):
         apt = Apt(work, sources, settings, architecture=architecture, system=system)
         apt.run("update", "--error-on=any")
         options = ("--yes", "--no-remove", "--no-install-recommends", "--print-uris")

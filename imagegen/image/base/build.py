@@ -23,6 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote
 
+from imagegen.core import temporary
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.data import parse_json
@@ -148,7 +149,7 @@ def _work_directory(store: Store) -> Iterator[Path]:
         place = Path(tempfile.gettempdir())
         with (
             disk.explained(place, "the directory for temporary files", "set TMPDIR to another one"),
-            disk.temporary_directory(place) as work,
+            temporary.temporary_directory(place) as work,
         ):
             yield work
 

@@ -20,10 +20,11 @@ from imagegen.audit import facts
 from imagegen.audit.check import audit
 from imagegen.audit.model import Finding, Package, Subject, SystemLibraries
 from imagegen.audit.tags import one_python
+from imagegen.core import temporary
 from imagegen.core.context import Context
 from imagegen.core.errors import LockError, UsageError, WheelError
 from imagegen.core.progress import Progress, timed
-from imagegen.core.store import Store, disk
+from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache
 from imagegen.core.text import counted
 from imagegen.core.types import Gpu
@@ -278,7 +279,7 @@ def wheels_subject(paths: Sequence[Path], gpus: tuple[Gpu, ...], torch: str | No
 
     Raises WheelError for what no wheel should hold, UsageError for two wheels of one package.
     """
-    with disk.temporary_directory() as scratch, ThreadPoolExecutor(_READERS) as pool:
+    with temporary.temporary_directory() as scratch, ThreadPoolExecutor(_READERS) as pool:
         packages = list(pool.map(partial(_package, scratch=scratch), paths))
     there: dict[str, Path] = {}
     for package, path in zip(packages, paths, strict=True):

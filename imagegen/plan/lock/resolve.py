@@ -18,10 +18,9 @@ import uv
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from imagegen.core import toml
+from imagegen.core import temporary, toml
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
-from imagegen.core.store import disk
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
 from imagegen.plan.lock import uv_interpreter
@@ -148,7 +147,7 @@ def resolve(
     """
     parent = _home(settings)
     parent.mkdir(parents=True, exist_ok=True)
-    with disk.temporary_directory(parent) as work_dir:
+    with temporary.temporary_directory(parent) as work_dir:
         _furnish(work_dir, question)
         pins = work_dir / "pins.txt"
         pins.write_text("".join(f"{package}=={version}\n" for package, version in (question.preferences or {}).items()))

@@ -12,12 +12,13 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from imagegen.core import temporary
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.data import parse_json
 from imagegen.core.errors import BuildError, EngineError
 from imagegen.core.progress import Progress
-from imagegen.core.store import Store, disk
+from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image.layers import Image
 from imagegen.image.layers.plan import digest_of_json
@@ -159,7 +160,7 @@ class Taken:
 def reserved(store: Store, place: str, memory: int, cores: int) -> Iterator[None]:
     """Hold `memory` bytes and `cores` on `place` until the end of the block, or of this process."""
     with store.explained():
-        handle, path = disk.new_file(store.scratch, _PREFIX)
+        handle, path = temporary.new_file(store.scratch, _PREFIX)
         with os.fdopen(handle, "w") as file:
             json.dump({"place": place, "memory": memory, "cores": cores}, file)
             file.flush()

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from imagegen.core import temporary
 from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, FetchError, ImagegenError, LockError
 from imagegen.core.git import PackedTree
 from imagegen.core.net import Client
 from imagegen.core.progress import timed
-from imagegen.core.store import disk
 from imagegen.image.inputs import sdist_builder
 from imagegen.plan.lock import indexes, recipes, sdist
 from imagegen.plan.lock.builds import BUILDER, builder, commit_of, keyed, patches_of, source_of
@@ -426,7 +426,7 @@ def lock_cell(
     release = partial(_released, cell=cell, selector=selector, kept=kept, bounds=options.bounds)
     released = [attempts.attempt(partial(release, each)) for each in cell.requirements]
     compiled = {each.package: each for each in released if each}
-    with disk.temporary_directory() as work_dir:
+    with temporary.temporary_directory() as work_dir:
         if cell.from_uv_lock:
             contents = UvProject(cell, target, compiled, attempts, context).contents()
         if contents:
