@@ -14,24 +14,14 @@ _MAX_DEPTH = 64  # of arrays and inline tables
 _MAX_WORD = 1000  # characters of a bare key or number; Python converts numbers of 4,300 digits at most
 
 # TOML 1.0. Quantifiers are possessive, so that the scan is linear: a string without its end reaches to the line's end,
-# or the text's, and is then for tomllib to refuse. Only keys have more than one dot outside of strings and comments.
-_BARE = "[A-Za-z0-9_-]++"
-_BASIC, _LITERAL = r'"(?:[^"\\\n]|\\.)*+"?+', r"'[^'\n]*+'?+"
-_PART = f"(?:{_BARE}|{_BASIC}|{_LITERAL})"
+# or the text's, and is then for tomllib to refuse.
 _TOKEN = re.compile(
-    rf"(?P<key>{_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_MAX_PARTS}}}+)"
-    rf"|(?P<word>[A-Za-z0-9_-]{{{_MAX_WORD + 1}}})"
-    r"|(?P<open>[\[{])|(?P<close>[\]}])"
-    r'|"""(?:[^"\\]|\\.|"(?!""))*+(?:"{3,5})?+'
+    r'(?P<part>"""(?:[^"\\]|\\.|"(?!""))*+(?:"{3,5})?+'
     r"|'''(?:[^']|'(?!''))*+(?:'{3,5})?+"
-    rf"|{_BASIC}|{_LITERAL}|{_BARE}|\#[^\n]*+",
+    r"""|[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"?+|'[^'\n]*+'?+)"""
+    r"|(?P<dot>\.)|(?P<open>[\[{])|(?P<close>[\]}])|\#[^\n]*+",
     re.DOTALL,
 )
-_REASONS = {
-    "key": f"a key has more than {_MAX_PARTS} parts",
-    "word": f"a key or number has more than {_MAX_WORD} characters",
-    "open": f"arrays and tables are nested more than {_MAX_DEPTH} deep",
-}
 
 
 class TomlError(ValueError):
@@ -57,10 +47,22 @@ def loads(text: str, longest: int = LONGEST) -> dict[str, Any]:
 
 def require_bounded(text: str) -> None:
     """Raise TomlError for text beyond the bounds, in a time that grows with its length."""
-    depth = 0
+    depth = dots = 0
+    previous = None
     for token in _TOKEN.finditer(text):
-        depth += (token.lastgroup == "open") - (token.lastgroup == "close")
-        if token.lastgroup in ("key", "word") or depth > _MAX_DEPTH:
+        kind, why = token.lastgroup, None
+        if kind == "part":
+            dots = dots if previous == "dot" else 0
+            if token.end() - token.start() > _MAX_WORD and text[token.start()] not in "\"'":
+                why = f"a key or number has more than {_MAX_WORD} characters"
+        elif kind == "dot":
+            dots += 1
+            why = f"a key has more than {_MAX_PARTS} parts" if dots >= _MAX_PARTS else None
+        else:
+            depth += (kind == "open") - (kind == "close")
+            why = f"arrays and tables are nested more than {_MAX_DEPTH} deep" if depth > _MAX_DEPTH else None
+        if why:
             begin = token.start()
             line = text.count("\n", 0, begin) + 1
-            raise TomlError(_REASONS[token.lastgroup or ""], line, begin - text.rfind("\n", 0, begin))
+            raise TomlError(why, line, begin - text.rfind("\n", 0, begin))
+        previous = kind

@@ -48,6 +48,10 @@ def _elsewhere() -> dict[tuple[str, str], list[str]]:
             archive.addresses for archive in distributions.archives().values()
         ],
         ("imagegen/plan/projects/names.py", "entry['image']"): [entry["image"] for entry in names._read()["images"]],
+        ("imagegen/plan/projects/names.py", "pattern"): names._read()["systems"],
+        ("imagegen/plan/projects/names.py", "each['names']"): [
+            accelerator["names"] for accelerator in names._read()["accelerators"].values()
+        ],
         ("imagegen/run/doctor_messages.py", "known.sign"): [message.sign for message in KNOWN],
         ("imagegen/supply/trust/licences.py", "pattern"): [
             text for entry in entries for text in entry.get("packages", ())

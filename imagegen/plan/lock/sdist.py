@@ -32,7 +32,7 @@ _MEMORY = 2 << 30  # bytes
 _MAX_WHEEL = 128 << 20  # bytes of a build requirement's wheel; files in it may then exceed the sandbox's limit
 _TORCH = "torch"
 # Frames of a traceback that are not in the sources, with their lines, and the heading of a traceback without frames.
-_FRAMES = re.compile(r'  File "(?:/(?!tmp/source/)|<)[^\n]*\n(?:    [^\n]*\n)*')
+_FRAMES = re.compile(r'^  File "(?:/(?!tmp/source/)|<)[^\n]*+\n(?:    [^\n]*+\n)*+', re.MULTILINE)
 _HEADING = re.compile(r"Traceback \(most recent call last\):\n(?!  File)")
 _WORKER = Path(__file__).with_name("sdist_worker.py")
 _WHEELS = Cache("sdist", LockedFile)

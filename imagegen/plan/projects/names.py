@@ -109,7 +109,8 @@ def cuda_in_name(image: str) -> str | None:
 
 def is_system(image: str) -> bool:
     """Return whether an image is known to have no CUDA, whatever its tag."""
-    name = re.sub(r":[^/]*$", "", _plain(image))
+    folder, slash, tagged = _plain(image).rpartition("/")
+    name = f"{folder}{slash}{tagged.partition(':')[0]}"
     return any(re.fullmatch(pattern, name) for pattern in _read()["systems"])
 
 
