@@ -30,15 +30,15 @@ with temporary.temporary_directory() as folder:
 @pytest.fixture
 def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a file that a process was killed at while it wrote it, with a temporary directory in TMPDIR."""
-    file, temporary = tmp_path / "locks" / "demo.toml", tmp_path / "tmp"
-    temporary.mkdir()
+    file, tmpdir = tmp_path / "locks" / "demo.toml", tmp_path / "tmp"
+    tmpdir.mkdir()
     file.parent.mkdir()
     file.write_bytes(b"before")
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmpdir))
     command = [sys.executable, "-c", WRITE, str(file)]
-    assert subprocess.run(command, env={"TMPDIR": str(temporary)}, check=False).returncode == -signal.SIGKILL
+    assert subprocess.run(command, env={"TMPDIR": str(tmpdir)}, check=False).returncode == -signal.SIGKILL
     assert file.read_bytes() == b"before"
-    assert [len(list(folder.glob(".imagegen-tmp-*"))) for folder in (file.parent, temporary)] == [1, 1]
+    assert [len(list(folder.glob(".imagegen-tmp-*"))) for folder in (file.parent, tmpdir)] == [1, 1]
     return file
 
 
