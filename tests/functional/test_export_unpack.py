@@ -77,3 +77,4 @@ def test_links_of_an_image_may_lead_anywhere(tmp_path: Path) -> None:
     assert {path: os.readlink(root / path) for path in links} == links
     assert (root / "d/f").samefile(root / "d/g")
     assert (root / "d/f").stat().st_mode & 0o7777 == 0o600
+    assert root.stat().st_mode & 0o7777 == 0o700, "other users of the host run no program in it"

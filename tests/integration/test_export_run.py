@@ -30,6 +30,7 @@ sys.stdout.write(json.dumps({
     "loopback": socket.create_server(("127.0.0.1", 0)).getsockname()[0],
     "host": socket.gethostname(),
     "home": os.environ["HOME"],
+    "mode": os.stat("/").st_mode & 0o777,
     "devices": sorted(os.listdir("/dev")),
     "shm": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
     "x": light0.m3.X,
@@ -66,6 +67,7 @@ def test_a_command_runs_in_namespaces_of_its_own(exported: Path) -> None:
     assert (found["interfaces"], found["loopback"], found["host"]) == (["lo"], "127.0.0.1", "imagegen")
     assert {"null", "urandom", "shm", "pts"} <= set(found["devices"])
     assert found["shm"] == 1 << 30
+    assert found["mode"] == 0o755
     assert found["x"] == 3
     assert not (exported / "root/usr/written").exists()
 

@@ -180,7 +180,7 @@ def unpack(image: Image) -> None:
     require_tree(image["entries"])
     UNPACKED.unlink(missing_ok=True)
     shutil.rmtree(ROOT, ignore_errors=True)
-    ROOT.mkdir()
+    ROOT.mkdir(mode=0o700)  # for root only: it holds set-user-id programs of others
     offsets = unpack_parts(image)
     files, links = [], []
     for entry in image["entries"]:  # parents come before what they hold
