@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
+import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +23,7 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, EngineError
 from imagegen.core.progress import Counter, Quiet
-from imagegen.core.store import Store
+from imagegen.core.store import Store, images
 from imagegen.core.store.cache import Cache
 from imagegen.image import dockerfile as recipe
 from imagegen.plan.lock.model import Lock, LockedBuild
@@ -32,12 +35,14 @@ from imagegen.wheels.builds.compile import compile_all, require_wheels
 from imagegen.wheels.builds.environment import BuildEnvironment
 from imagegen.wheels.throttle import Machine
 from tests.support.errors import raises
+from tests.support.forked_kills import run_in_child
 from tests.support.source_builds import BUILD, RECIPE, WITH_BUILD, packed
 from tests.support.wheels import make_wheel
 
 compiling = importlib.import_module("imagegen.wheels.builds.compile")
 
 GB = 10**9
+POINTS = 3  # operations that are the last one once; a build survives each of its 74
 KILLED = '#7 ERROR: process "/bin/sh -c" did not complete successfully: exit code: 137'
 RECORD = {
     "units": 4,
@@ -167,6 +172,30 @@ def test_a_build_lands_in_the_wheelhouse_with_its_record(host: BuildHost) -> Non
 
     host.compile()
     assert len(host.builder.throttles) == 1, "the same key is never built twice"
+
+
+@pytest.mark.fault(
+    "Killed and damaged",
+    "kill -9 of `wheels build` before an operation on a file",
+    "no blob is damaged; the next run has the wheel, and leaves nothing unfinished",
+)
+def test_a_build_survives_its_killing(host: BuildHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    shutil.copytree(host.store.root, tmp_path / "fresh")
+    ended, operations = run_in_child(host.compile, tmp_path / "log")
+    assert ended == 0
+    (build,) = host.lock.builds
+    for number in range(1, len(operations) + 1, len(operations) // POINTS + 1):
+        shutil.rmtree(host.store.root)
+        shutil.copytree(tmp_path / "fresh", host.store.root)
+        ended, done = run_in_child(host.compile, tmp_path / "log", number)
+        assert ended == -signal.SIGKILL
+        assert images.check(Store(host.store.root), Quiet(), repair=False) == [], done[-1]
+        host.compile()
+        wheel = wheelhouse.known(host.store, build.key)
+        assert wheel
+        host.store.verify(wheel.digest)
+        assert not list(host.store.scratch.iterdir()), done[-1]
 
 
 def test_a_refused_wheel_is_spared(host: BuildHost, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,58 +2,31 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-import os
 import shutil
 import signal
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
-import urllib3
 
 from imagegen.app.comparison import verify_image
 from imagegen.core.net import Client
 from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import images
-from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare import operands
 from imagegen.supply.trust.project import load
+from tests.support.forked_kills import run_in_child
 from tests.support.publish_engines import Engines
-from tests.support.publishing_team import Machine, Team, stand_in_engines, team_at, writable_registry
-from tests.support.small_cell import KILLER
+from tests.support.publishing_team import Team, stand_in_engines, team_at, writable_registry
 
 registry = pytest.fixture(writable_registry)
 engines = pytest.fixture(stand_in_engines)
 team = pytest.fixture(team_at)
 
 _POINTS = 40  # operations before which a publish is killed; it has some 430, and survives each of these kills
-
-
-def publish_in_child(machine: Machine, lock: Lock, log: Path, number: int = 0) -> tuple[int, list[str]]:
-    """Publish in a forked process that is killed before the operation with this number; return how it ended, and the
-    operations.
-    """
-    child = os.fork()
-    if child == 0:
-        try:
-            os.environ |= {"KILLER_LOG": str(log), "KILLER_AT": str(number)}
-            spec = importlib.util.spec_from_file_location("killer", KILLER / "sitecustomize.py")
-            assert spec
-            assert spec.loader
-            killer = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(killer)
-            killer._wrap(
-                urllib3.connection.HTTPConnection, "request", lambda self, method, url, *_, **__: (method, url)
-            )
-            machine.publish(lock)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status), log.read_text().splitlines()
 
 
 def tags(team: Team) -> dict[str, str]:
@@ -78,15 +51,14 @@ def test_a_publish_survives_its_killing(
     first = team.machine("first", before).publish(before)
     documents = dict(team.registry.documents)
     log = tmp_path / "log"
-    ended, operations = publish_in_child(team.machine("counted", lock), lock, log)
+    ended, operations = run_in_child(partial(team.machine("counted", lock).publish, lock), log)
     assert ended == 0
     reference = team.machine("reference", lock).publish(lock)
     died: Counter[str] = Counter()
     for number in range(1, len(operations) + 1, len(operations) // _POINTS + 1):
         team.registry.documents = dict(documents)
         machine = team.machine("killed", lock)
-        log.unlink()
-        ended, done = publish_in_child(machine, lock, log, number)
+        ended, done = run_in_child(partial(machine.publish, lock), log, number)
         assert ended in (-signal.SIGKILL, 0)
         died[done[-1].partition(" ")[2].partition(" ")[0]] += 1
         assert set(tags(team).values()) <= {first.digest, reference.digest}, done[-1]
