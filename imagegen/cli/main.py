@@ -14,16 +14,11 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, TextIO
 
+from imagegen.core.stopping import Stopped, stop_all
+
 _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+_NAMED = 3  # steps of the run in the last sentence
 _GRACE = 3.0  # seconds for which further signals are taken for the same one: make and CI systems send several
-
-
-class _Stopped(BaseException):
-    """A signal asks imagegen to stop: containers, processes, mounts and temporary files are removed on the way out."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
 
 
 class _Raw(io.FileIO):
@@ -40,7 +35,7 @@ class _Raw(io.FileIO):
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
             if isinstance(error, BrokenPipeError):  # the reader has seen enough, as in `imagegen list | head`
-                raise _Stopped(signal.SIGPIPE) from error
+                raise Stopped(signal.SIGPIPE) from error
             name = "stdout" if self.fileno() == 1 else "stderr"
             raise OutputError(f"{name} cannot be written", why=error.strerror) from error
 
@@ -50,9 +45,9 @@ def main() -> None:
     try:
         _prepare()
         code = _run()
-    except _Stopped as stopped:
+    except Stopped as stopped:
         if stopped.number != signal.SIGPIPE:
-            _tell(_SIGNALS[signal.Signals(stopped.number)])
+            _tell(_ending(stopped))
         code = 128 + stopped.number
         atexit.register(_set_handlers, signal.SIG_IGN)  # the exit code stands; what is left takes milliseconds
         _set_handlers(_grace_handler())
@@ -62,6 +57,15 @@ def main() -> None:
     else:
         _set_handlers(signal.SIG_DFL)
     sys.exit(code)
+
+
+def _ending(stopped: Stopped) -> str:
+    """Return the sentence about a signal and the work that it ended."""
+    from imagegen.core.text import shown
+
+    ended = _SIGNALS[signal.Signals(stopped.number)]
+    more = f"; {len(stopped.steps) - _NAMED} more" if len(stopped.steps) > _NAMED else ""
+    return shown(f"{ended}; stopped: {'; '.join(stopped.steps[:_NAMED])}{more}") if stopped.steps else ended
 
 
 def _set_handlers(handler: Any) -> None:
@@ -97,7 +101,8 @@ def _prepare() -> None:
         nonlocal last
         if time.monotonic() - last > _GRACE:
             last = time.monotonic()
-            raise _Stopped(number)
+            stop_all()
+            raise Stopped(number)
 
     _set_handlers(stop)  # ignored signals stay so, as nohup and background jobs want it
     sys.stdout, sys.stderr = _output(sys.stdout), _output(sys.stderr)
@@ -188,5 +193,5 @@ def _title(text: str) -> str:
 def _tell(text: str) -> None:
     from imagegen.core.errors import OutputError
 
-    with suppress(OutputError, _Stopped):
+    with suppress(OutputError, Stopped):
         print(text, file=sys.stderr, flush=True)  # noqa: T201 - the last words of a program are printed

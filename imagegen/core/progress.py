@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from imagegen.core import stopping
 from imagegen.core.text import shown
 
 if TYPE_CHECKING:
@@ -179,9 +180,11 @@ class _Bar:
 
     def __enter__(self) -> _Bar:
         self._display, self._task = self._terminal.add(self._label, self._total)
+        stopping.begin(self, self._label)
         return self
 
     def __exit__(self, *exc: object) -> None:
+        stopping.end(self)
         self._terminal.remove(self._task)
 
     def advance(self, amount: int) -> None:
@@ -235,9 +238,11 @@ class _Lines:
     def __enter__(self) -> _Lines:
         self._start = self._at = time.monotonic()
         self._progress.say(f"{self._label}: {human(self._total)}")
+        stopping.begin(self, self._label)
         return self
 
     def __exit__(self, *exc: object) -> None:
+        stopping.end(self)
         if exc[0] is None:
             self._progress.say(f"{self._label}: done in {time.monotonic() - self._start:.1f} s")
 
@@ -256,9 +261,13 @@ class _Lines:
 @contextmanager
 def timed(progress: Progress, text: str) -> Iterator[None]:
     """Log `text` when the work starts, and its duration at the end."""
-    start = time.monotonic()
+    start, step = time.monotonic(), object()
     progress.say(f"{text} ...")
-    yield
+    stopping.begin(step, text)
+    try:
+        yield
+    finally:
+        stopping.end(step)
     progress.say(f"{text}: {time.monotonic() - start:.1f} s")
 
 

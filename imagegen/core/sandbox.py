@@ -31,6 +31,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from imagegen.core import programs, stopping
 from imagegen.core.errors import SandboxError
 
 # The filter of system calls that every sandbox has: a classic BPF program that the kernel runs at each call.
@@ -190,7 +191,7 @@ class Sandbox:
         *,
         stdout: int | IO[bytes] = subprocess.PIPE,
         stderr: int | IO[bytes] = subprocess.PIPE,
-    ) -> subprocess.Popen[bytes]:
+    ) -> programs.Program[bytes]:
         """Start `argv` with pipes on stdin, stdout and stderr, for a worker that answers requests.
 
         `kill` ends the whole sandbox; so does the end of the thread that called this (the kernel's parent-death
@@ -204,7 +205,7 @@ class Sandbox:
         groups = _make_cgroups(self.memory)
         try:
             with pipe_from(filter_program) as filter_fd:
-                process = subprocess.Popen(
+                process = programs.Program[bytes](
                     [*_enter(groups), *self._limits(), *self._command(argv, env, filter_fd)],
                     stdin=subprocess.PIPE,
                     stdout=stdout,
@@ -250,6 +251,7 @@ class Sandbox:
                 except BaseException:
                     process.kill()
                     raise
+            stopping.check()
             if process.returncode:
                 raise failure(argv, process.returncode, _end(err))
             out.seek(0)

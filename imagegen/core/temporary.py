@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+from imagegen.core import stopping
 from imagegen.core.errors import StoreError
 
 PART = "part-"
+_PACE = 0.05  # seconds
 UNFINISHED = ".imagegen-tmp-"  # outside of the store
 
 
@@ -56,7 +59,12 @@ def new_directory(folder: Path, prefix: str) -> Iterator[Path]:
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        if stopping.is_stopped():
+            from imagegen.core import programs  # late: few runs are stopped
+
+            programs.remove(path)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
         os.close(handle)
 
 
@@ -105,10 +113,18 @@ def locked(path: Path, waiting: Callable[[], object] = lambda: None) -> Iterator
             flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, path)
         except BlockingIOError:
             waiting()
-            flock(handle, fcntl.LOCK_EX, path)
+            _wait_for_lock(handle, path)
         yield
     finally:
         os.close(handle)
+
+
+def _wait_for_lock(handle: int, path: Path) -> None:
+    while True:
+        stopping.check()
+        with suppress(BlockingIOError):
+            return flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, path)
+        time.sleep(_PACE)
 
 
 def names(path: Path, handle: int) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from docker.errors import APIError
 
-from imagegen.core import temporary
+from imagegen.core import programs, temporary
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress, timed
@@ -149,7 +149,7 @@ def unpack(suite: str, packages: Sequence[str], target: Path, settings: Settings
 
 
 def _unpack(deb: Path, root: Path) -> None:
-    done = subprocess.run(["dpkg-deb", "-x", str(deb), str(root)], capture_output=True, text=True, check=False)
+    done = programs.run(["dpkg-deb", "-x", deb, root], capture_output=True, text=True)
     if done.returncode:
         raise EngineError(f"{deb.name} cannot be unpacked", code="engine-package-invalid", why=done.stderr.strip())
 

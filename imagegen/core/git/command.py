@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from types import MappingProxyType
 
 from packaging.version import Version
 
+from imagegen.core import programs
 from imagegen.core.errors import FetchError
 from imagegen.core.text import redact
 
@@ -50,14 +50,13 @@ def run(where: Path, env: Mapping[str, str], arguments: Sequence[str]) -> str:
     # Files, since what a server has to say may be long.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
-            done = subprocess.run(
+            done = programs.run(
                 [*bounds, "git", *arguments],
                 cwd=where,
                 env=dict(env),
-                stdin=subprocess.DEVNULL,
+                stdin=programs.DEVNULL,
                 stdout=out,
                 stderr=err,
-                check=False,
                 timeout=_TIMEOUT,
             )
         except FileNotFoundError as error:
@@ -66,7 +65,7 @@ def run(where: Path, env: Mapping[str, str], arguments: Sequence[str]) -> str:
             raise FetchError(
                 "git cannot be started", code="fetch-git-failed", where=str(where), why=error.strerror
             ) from error
-        except subprocess.TimeoutExpired as error:
+        except programs.TimeoutExpired as error:
             raise FetchError(
                 f"git did not end in {_TIMEOUT // 60} minutes", code="fetch-git-timeout", why="the server is too slow"
             ) from error
@@ -88,9 +87,7 @@ def run(where: Path, env: Mapping[str, str], arguments: Sequence[str]) -> str:
 def _require_minimum(path: str) -> None:
     """Raise FetchError for a git that does not know the variables with which `environment` overrides a repository."""
     try:
-        done = subprocess.run(
-            ["git", "version"], cwd="/", env={"PATH": path}, capture_output=True, text=True, check=False
-        )
+        done = programs.run(["git", "version"], cwd="/", env={"PATH": path}, capture_output=True, text=True)
     except FileNotFoundError as error:
         raise _not_installed(error) from error
     found = re.match(r"git version (\d+\.\d+)", done.stdout)
@@ -106,15 +103,15 @@ def _not_installed(error: FileNotFoundError) -> FetchError:
 
 
 @contextmanager
-def started(repository: Path, env: Mapping[str, str], arguments: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+def started(repository: Path, env: Mapping[str, str], arguments: Sequence[str]) -> Iterator[programs.Program[bytes]]:
     """Start a git that reads the bare repository that imagegen made at `repository`; its stdin and stdout are pipes."""
-    with subprocess.Popen(
+    with programs.Program[bytes](
         ["git", *arguments],
         cwd=repository,
         env={**environment(env, os.devnull), "GIT_DIR": str(repository)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stdin=programs.PIPE,
+        stdout=programs.PIPE,
+        stderr=programs.DEVNULL,
     ) as process:
         yield process
 

@@ -24,6 +24,7 @@ import urllib3.exceptions
 from requests.adapters import HTTPAdapter
 
 from imagegen import __version__
+from imagegen.core import stopping
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net.address import Address, DamagedBody, Origin, is_file, netrc_auth, parse, proxy_for
@@ -54,6 +55,8 @@ class StallWatchdog:
         self._lock = threading.Lock()
         self._over = False
         self.was_cut = False
+        if threading.current_thread() is not threading.main_thread():  # which a signal interrupts by itself
+            stopping.register(self)
 
     def __enter__(self) -> StallWatchdog:
         _here.line = self
@@ -85,6 +88,8 @@ class StallWatchdog:
             for handle in () if self._over else self._handles:
                 with suppress(OSError):
                     handle.shutdown(socket.SHUT_RD)
+
+    stop = cut  # when a signal ends the run
 
     def _arm(self, seconds: float) -> None:
         self._timer = threading.Timer(seconds, self._check)
@@ -176,7 +181,8 @@ class Exchange:
             line.cut()
 
     def check_stopped(self, url: str) -> None:
-        """Raises FetchError after `close`."""
+        """Raise FetchError after `close`, and as `stopping.check`."""
+        stopping.check()
         if self._stopped.is_set():
             raise FetchError(f"the exchange with {redact(url)} was stopped", code="fetch-stopped")
 
@@ -221,7 +227,8 @@ class Exchange:
                     raise UnreachableError(
                         f"{redact(url)} cannot {aim}{tries}", why=reason_of(error), fix=_CHECK
                     ) from error
-                self._stopped.wait(self._backoff * 2.0 ** max(0, failures - 1) if requested is None else requested)
+                pause = self._backoff * 2.0 ** max(0, failures - 1) if requested is None else requested
+                stopping.wait(self._stopped, pause)
 
     @contextmanager
     def answer(

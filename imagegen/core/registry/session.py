@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
+from imagegen.core import programs
 from imagegen.core.config import Settings
 from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError
@@ -122,15 +122,14 @@ def _ask(helper: str, key: str, env: Mapping[str, str]) -> Credentials | None:
             why=repr(helper),
         )
     try:
-        done = subprocess.run(
+        done = programs.run(
             [f"docker-credential-{helper}", "get"],
             input=key.encode(),
             capture_output=True,
-            check=False,
             timeout=_HELPER_TIMEOUT,
             env={name: env[name] for name in _PASSED_ON if name in env},
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, programs.TimeoutExpired):
         return None
     if done.returncode:
         return None

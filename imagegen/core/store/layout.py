@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from imagegen.core import temporary
+from imagegen.core import stopping, temporary
 from imagegen.core.errors import StoreError
 from imagegen.core.oci import BLOBS, INDEX_FILE, LAYOUT_FILE, LAYOUT_VERSION, blob_name, is_digest
 from imagegen.core.store import disk
@@ -272,6 +272,7 @@ class BlobWriter:
         self.size = 0
 
     def write(self, data: bytes) -> int:
+        stopping.check()
         self._hash.update(data)
         self.size += len(data)
         return self._file.write(data)
@@ -320,6 +321,7 @@ class VerifiedReader:
             yield chunk
 
     def read(self, size: int = -1) -> bytes:
+        stopping.check()
         try:
             data = self._file.read(size)
         except OSError as error:

@@ -9,7 +9,6 @@ Sources of the formats: apt.conf(5), apt_auth.conf(5), sources.list(5), and wiki
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,7 +16,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import unquote
 
-from imagegen.core import temporary
+from imagegen.core import programs, temporary
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.core.net.address import file_path, is_file, netrc_auth, parse
@@ -141,17 +140,16 @@ class Apt:
         """Return what apt-get prints on stdout; `download` puts its files into `root`."""
         command = ["apt-get", "--quiet", "--quiet", *arguments]
         try:
-            done = subprocess.run(
+            done = programs.run(
                 command,
                 cwd=self._root,
                 capture_output=True,
                 text=True,
                 errors="replace",
                 env=self._env,
-                check=False,
                 timeout=_TIMEOUT,
             )
-        except subprocess.TimeoutExpired as error:
+        except programs.TimeoutExpired as error:
             # apt's own timeout is for a single read, which never comes where a mirror drips.
             raise BaseError(
                 f"apt did not {_DOING[arguments[0]]} in {_TIMEOUT // 60} minutes",
@@ -182,7 +180,7 @@ class Apt:
         if arguments[0] != "install":
             return []
         command = ["apt-get", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=self._env, check=False)
+        done = programs.run(command, capture_output=True, text=True, errors="replace", env=self._env)
         return done.stdout.partition("unmet dependencies:")[2].strip().splitlines()[:10]
 
     def releases(self) -> dict[tuple[str, str], tuple[str, str]]:
@@ -237,12 +235,11 @@ def _of_host(settings: Settings) -> list[str]:
     The administrator of a frozen mirror sets them; the dates in the lock show what was read.
     """
     try:
-        done = subprocess.run(
+        done = programs.run(
             ["apt-config", "dump", "--format", '%F "%v";%n', *_OF_HOST],
             capture_output=True,
             text=True,
             env=host_env(settings),
-            check=False,
         )
     except FileNotFoundError:
         return []

@@ -13,7 +13,6 @@ import os
 import platform
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote
 
-from imagegen.core import temporary
+from imagegen.core import programs, stopping, temporary
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.data import parse_json
@@ -50,6 +49,7 @@ _MERGE_USR = 'for d in bin sbin lib lib64; do mkdir -p "$1/usr/$d" && ln -s "usr
 
 # It ends with imagegen, however that ends. As root it has its mounts and processes in namespaces, where killing the
 # first process removes them all; as a user it makes such namespaces itself, and tidies up on SIGTERM.
+_TIDYING = 10.0  # seconds, since files of other user ids stay where it is killed
 _ENDING = {
     "root": ("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--mount-proc", "--kill-child"),
     "unshare": ("setpriv", "--pdeathsig", "TERM"),
@@ -221,8 +221,9 @@ def _mmdebstrap(locked: LockedBase, repository: Path, archive: Path, store: Stor
         str(archive),
         f"deb [trusted=yes] copy:{quote(str(repository))} ./",
     ]
-    process = subprocess.Popen(
+    process = programs.Program[bytes](
         command,
+        patience=0 if mode == "root" else _TIDYING,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -232,9 +233,10 @@ def _mmdebstrap(locked: LockedBase, repository: Path, archive: Path, store: Stor
     try:
         stderr = process.communicate()[1].decode(errors="replace")
     except BaseException:
-        process.send_signal(signal.SIGKILL if mode == "root" else signal.SIGTERM)
+        process.stop()
         process.wait()
         raise
+    stopping.check()
     if process.returncode:
         store.blame_disk(stderr)
         raise failed(stderr, mode)
@@ -402,7 +404,7 @@ def _install_as_layer(
 def _run(job: AddedPackages, store: Store, settings: Settings) -> dict[str, str]:
     """Run the installer to its end; what it leaves when it is killed is removed as the user that wrote it."""
     enter = () if os.geteuid() == 0 else _NAMESPACE
-    process = subprocess.Popen(
+    process = programs.Program[bytes](
         ["setpriv", "--pdeathsig", "KILL", *enter, sys.executable, "-P", "-m", "imagegen.image.base.installer"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -413,11 +415,11 @@ def _run(job: AddedPackages, store: Store, settings: Settings) -> dict[str, str]
     try:
         out, err = (each.decode(errors="replace") for each in process.communicate(json.dumps(asdict(job)).encode()))
     except BaseException:
-        process.send_signal(signal.SIGKILL)
+        process.stop()
         process.wait()
         raise
     finally:
-        subprocess.run([*enter, "rm", "-rf", f"{job.work}/tree"], capture_output=True, check=False)
+        programs.remove(f"{job.work}/tree", enter)
     try:
         answer = parse_json(out)
     except ValueError:

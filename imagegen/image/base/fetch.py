@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,6 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from imagegen.core import programs
 from imagegen.core.config import APT_VARIABLE, Settings, archive_variable, mirror_name
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError, Location, PackagesGoneError
@@ -87,7 +87,7 @@ def roots(uris: Mapping[str, str], settings: Settings) -> dict[str, str]:
 def _of_host(settings: Settings) -> dict[str, str]:
     try:
         command = ["apt-get", "indextargets", "--format", _FORMAT]
-        done = subprocess.run(command, capture_output=True, text=True, env=host_env(settings), check=False)
+        done = programs.run(command, capture_output=True, text=True, env=host_env(settings))
     except FileNotFoundError:  # a host without apt
         return {}
     return parse_targets(done.stdout)

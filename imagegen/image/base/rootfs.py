@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from imagegen.core import programs
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError
 from imagegen.core.oci import LayerDescriptor
@@ -129,7 +130,7 @@ def _unpack(locked: LockedBase, store: Store, progress: Progress, tree: Path, pr
 def keep(work: Path, tree: Path) -> None:
     """Give a tree that is complete its name: after a power failure what has it must have its contents."""
     os.utime(work)  # an archive's own root is old, and would be collected
-    subprocess.run(["sync", "--file-system", "."], cwd=work, check=True)
+    programs.run(["sync", "--file-system", "."], cwd=work).check_returncode()
     work.rename(tree)
 
 
@@ -138,7 +139,7 @@ def _unpack_own(store: Store, diff_id: str, work: Path) -> None:
     command = ["tar", "--extract", "--no-same-owner", "--no-same-permissions", "--file=-"]
     # What tar says goes to memory: it has a complaint for each file, which a pipe cannot hold while we write to it.
     with open(os.memfd_create("stderr"), "w+b") as stderr:
-        with subprocess.Popen(
+        with programs.Program[bytes](
             command, cwd=work, stdin=subprocess.PIPE, stderr=stderr, umask=0o022, env={"LC_ALL": "C.UTF-8"}
         ) as process:
             assert process.stdin is not None  # noqa: S101 - asked for a pipe

@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import uv
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from imagegen.core import temporary, toml
+from imagegen.core import programs, temporary, toml
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
 from imagegen.core.store.cache import Cache
@@ -253,17 +252,16 @@ def _uv(work_dir: Path, settings: Settings, question: ResolveRequest, arguments:
         env["SSL_CERT_FILE"] = str(settings.ca_bundle)
     command += arguments
     try:
-        done = subprocess.run(
+        done = programs.run(
             command,
             cwd=work_dir,
             env=env,
             capture_output=True,
             text=True,
             errors="replace",
-            check=False,
             timeout=_TIMEOUT,
         )
-    except subprocess.TimeoutExpired as error:
+    except programs.TimeoutExpired as error:
         # uv's own timeout is for a single read, which never comes where an index drips.
         raise FetchError(
             f"uv did not resolve the cell in {_TIMEOUT // 60} minutes",

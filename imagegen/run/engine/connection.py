@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import socket
-import subprocess
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ import docker
 from packaging.version import Version
 from requests import exceptions
 
+from imagegen.core import programs
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress
 
@@ -151,6 +151,7 @@ def while_alive(
 # Run buildx: the user's plugin for the user's engine, the private engine's own binary for that one.
 
 _TAIL = 30  # lines of output in an error
+_CANCEL = 1.0  # seconds in which buildx tells the engine that a build is cancelled
 _LONGEST_LINE = 1 << 16  # bytes; a longer one counts as several
 
 
@@ -173,8 +174,14 @@ def run_buildx(
     env |= {"BUILDX_GIT_INFO": "false", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1", "BUILDKIT_PROGRESS": "plain"}
     tail: deque[str] = deque(maxlen=_TAIL)
     with tempfile.TemporaryFile() as stdout:
-        process = subprocess.Popen(
-            [*buildx.command, *args], cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE
+        process = programs.Program[bytes](
+            [*buildx.command, *args],
+            patience=_CANCEL,
+            cwd=cwd,
+            env=env,
+            stdin=programs.DEVNULL,
+            stdout=stdout,
+            stderr=programs.PIPE,
         )
         assert process.stderr is not None  # noqa: S101 - PIPE was requested
         try:
@@ -188,7 +195,7 @@ def run_buildx(
             code = process.wait()
         finally:
             if process.poll() is None:
-                process.terminate()
+                process.stop()
                 process.wait()
             process.stderr.close()
         stdout.seek(0)
@@ -206,9 +213,7 @@ def run_buildx(
 def _check(buildx: Buildx) -> None:
     name = " ".join(buildx.command)
     try:
-        done = subprocess.run(
-            [*buildx.command, "version"], env=dict(buildx.env), capture_output=True, text=True, check=False
-        )
+        done = programs.run([*buildx.command, "version"], env=dict(buildx.env), capture_output=True, text=True)
     except FileNotFoundError as error:
         raise EngineError(
             f"no {buildx.command[0]} on PATH", code="engine-buildx-missing", fix="install Docker's command line"

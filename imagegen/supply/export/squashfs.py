@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
+from imagegen.core import programs
 from imagegen.core.errors import StoreError
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store, disk
@@ -180,7 +181,9 @@ def _mksquashfs(program: str, file: Path) -> Iterator[IO[bytes]]:
     argv = [program, "-", str(file), *options, *root, *compression]
     env = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}  # it refuses both
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors, env=env)
+        process = programs.Program[bytes](
+            argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors, env=env
+        )
         try:
             with suppress(BrokenPipeError), cast("IO[bytes]", process.stdin) as stream:
                 yield stream
