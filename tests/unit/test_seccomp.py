@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.core import sandbox
+from imagegen.core import seccomp
 from imagegen.core.errors import SandboxError
+from imagegen.core.seccomp import program
 
 ALLOW, KILL, ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -23,7 +24,7 @@ def decide(machine: str, number: int, *arguments: int, architecture: int | None 
     """Run the filter for `machine` on one call and return its answer; reading past the program's end is an error."""
     values = [*arguments, *[0] * (6 - len(arguments))]
     data = struct.pack("<iIQ6Q", number - (number >> 31 << 32), architecture or ARCHITECTURES[machine], 0, *values)
-    code = [*struct.iter_unpack("=HBBI", sandbox.program(machine))]
+    code = [*struct.iter_unpack("=HBBI", program(machine))]
     accumulator = position = 0
     while True:
         operation, true, false, operand = code[position]
@@ -112,13 +113,13 @@ def test_every_call_has_an_answer(machine: str, number: int, argument: int) -> N
 
 @pytest.mark.parametrize("machine", sorted(ARCHITECTURES))
 def test_the_program_fits_into_a_pipe_and_the_kernel(machine: str) -> None:
-    size = len(sandbox.program(machine))
+    size = len(program(machine))
     assert size % 8 == 0
     assert size <= 4096
 
 
 def test_no_number_stands_for_two_calls() -> None:
-    calls = [*sandbox._ABSENT.values(), *sandbox._REFUSED.values(), sandbox._CLONE, *sandbox._SOCKETS]
+    calls = [*seccomp._ABSENT.values(), *seccomp._REFUSED.values(), seccomp._CLONE, *seccomp._SOCKETS]
     for column in (0, 1):
         numbers = [each[column] for each in calls if each[column] is not None]
         assert len(numbers) == len(set(numbers))
@@ -126,5 +127,5 @@ def test_no_number_stands_for_two_calls() -> None:
 
 def test_an_architecture_without_a_table_is_refused() -> None:
     with pytest.raises(SandboxError) as caught:
-        sandbox.program("riscv64")
+        program("riscv64")
     assert caught.value.fix
