@@ -128,6 +128,36 @@ def test_taking_too_long_is_no_answer(compiler: Compiler, monkeypatch: pytest.Mo
     assert compiler.submit([GOOD]).result() != [b""]
 
 
+class Impostor(LimitedSandbox):
+    """A base whose interpreter is another program."""
+
+    program = ""
+
+    def popen(self, argv: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen([sys.executable, "-c", self.program], stdin=pipe, stdout=pipe, stderr=pipe, env=env)
+
+
+@pytest.mark.fault("Wheels", "a base's interpreter does not answer, or answers without end", "stopped, and named")
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import time; time.sleep(100)",
+        "import os; os.write(1, bytes.fromhex('ffffffff'))\nwhile True: os.write(1, bytes(1 << 20))",
+        "import os\nwhile True: os.write(1, bytes.fromhex('00080000') + bytes(1 << 19))",
+    ],
+)
+def test_an_interpreter_that_is_none_is_stopped(
+    program: str, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(layer, "_ANSWER_BYTES", 1 << 20)
+    monkeypatch.setattr(layer, "Sandbox", Impostor)
+    monkeypatch.setattr(Impostor, "program", program)
+    with raises("sandbox-compiler-stopped"):
+        compiler.submit([GOOD] * 64).result()
+
+
 def test_the_worker_adds_no_names_to_the_interpreter() -> None:
     """Names of the worker are interned, which shows in the byte-code of sources that use them (cpython#129724)."""
     path = Path(layer.__file__).with_name("compile_worker.py")

@@ -71,6 +71,9 @@ from imagegen.plan.lock.model import Lock, LockedWheel
 FILES_PER_REQUEST = 64
 REQUESTS_AHEAD = 4  # also part of it
 _LARGE = 1 << 18  # bytes of a source: compiling takes 50 times as much memory
+# Limits for the answer to a request: the interpreter is the base's, which may be anybody's.
+_ANSWER_SECONDS = 3600  # the worker has 300 of processor time
+_ANSWER_BYTES = 256 << 20
 
 Source = tuple[str, bytes]  # the file's absolute path in the image, its contents
 
@@ -154,10 +157,16 @@ class Compiler:
             name = path.encode()
             parts += [struct.pack(">I", len(name)), name, struct.pack(">I", len(source)), source]
         pycs: list[bytes] = []
+        timer = threading.Timer(_ANSWER_SECONDS, process.kill)
+        timer.daemon = True
+        timer.start()
         try:
             process.stdin.writelines(parts)
             process.stdin.flush()
-            pycs.extend(self._block(process) for _ in sources)
+            left = _ANSWER_BYTES
+            for _ in sources:
+                pycs.append(self._block(process, left))
+                left -= len(pycs[-1])
         except (BrokenPipeError, EOFError) as error:
             self._local.process = None  # the thread's next request gets a new worker
             process.kill()
@@ -168,14 +177,16 @@ class Compiler:
                 where=sources[len(pycs)][0],
                 why=stderr.decode(errors="replace").strip()[-500:] or f"exit status {process.returncode}",
             ) from error
+        finally:
+            timer.cancel()
         return pycs
 
-    def _block(self, process: subprocess.Popen[bytes]) -> bytes:
+    def _block(self, process: subprocess.Popen[bytes], longest: int) -> bytes:
         assert process.stdout  # noqa: S101
         header = process.stdout.read(4)
-        if len(header) != 4:
+        size = struct.unpack(">I", header)[0] if len(header) == 4 else -1
+        if not 0 <= size <= longest:
             raise EOFError
-        size = struct.unpack(">I", header)[0]
         data = process.stdout.read(size)
         if len(data) != size:
             raise EOFError
