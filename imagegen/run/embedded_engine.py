@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -163,6 +164,8 @@ def _unpack(deb: Path, root: Path) -> None:
 _TOOLS = {"ip": "iproute2", "iptables": "iptables", "runc": "runc", "setsid": "util-linux", "dpkg-deb": "dpkg"}
 _TIMEOUT = 60  # seconds for the engine to answer
 _LOG_TAIL = 15  # lines of its log in an error
+# The engine outlives us, and its environment can be read for as long: it gets the way to registries, and no secret.
+_ENVIRONMENT = re.compile(r"HOME|TMPDIR|SSL_CERT_(FILE|DIR)|(?i:(https?|all|no)_proxy)")
 # The engine's parts create these despite their options; those that were absent before are removed, inner ones first.
 _STRAY_DIRECTORIES = (
     *("/run/docker/plugins", "/run/docker", "/run/containerd/s", "/run/containerd", "/run/runc"),
@@ -422,7 +425,8 @@ def _start(places: _Places, network: Network, settings: Settings) -> None:
     file = places.home / "daemon.json"
     file.write_text(json.dumps(config, indent=2), encoding="utf-8")
     programs = places.packages / "usr"
-    env = {**settings.env, "PATH": f"{programs / 'sbin'}:{programs / 'bin'}:{_path(settings)}"}
+    env = {name: value for name, value in settings.env.items() if _ENVIRONMENT.fullmatch(name)}
+    env["PATH"] = f"{programs / 'sbin'}:{programs / 'bin'}:{_path(settings)}"
     with places.log.open("wb") as log:
         # A session of its own: the engine outlives the terminal, make and us.
         subprocess.run(
