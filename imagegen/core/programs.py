@@ -15,6 +15,8 @@ from typing import Any, AnyStr, Literal, overload
 from imagegen.core import stopping
 
 _PATIENCE = 0.5  # seconds
+# Processes of a killed sandbox may add to the tree for a moment.
+_REMOVE = 'tries=20; until rm -rf -- "$0" || [ $tries = 0 ]; do tries=$((tries - 1)); sleep 0.05; done'
 
 __all__ = ["DEVNULL", "PIPE", "STDOUT", "Program", "TimeoutExpired", "remove", "run"]
 
@@ -97,7 +99,7 @@ def remove(path: str | Path, enter: Sequence[str] = ()) -> None:
 
     Once the run is stopped, rm goes on by itself after half a second, since a busy disk takes long for a large tree.
     """
-    argv = [*enter, "rm", "-rf", "--", path]
+    argv = [*enter, "sh", "-c", _REMOVE, path]
     process = subprocess.Popen(argv, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
     with suppress(TimeoutExpired):
         process.wait(_PATIENCE if stopping.is_stopped() else None)

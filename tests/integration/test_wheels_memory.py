@@ -105,7 +105,7 @@ class Bench:
         return self.limited(["probe"])
 
     def limited(self, words: list[str]) -> dict[str, Any]:
-        groups = sandbox._make_cgroups(LIMIT)
+        groups = sandbox._make_cgroups(sandbox.Limits(LIMIT))
         assert groups, "no control group could be made"
         for group in groups:
             if (group / "memory.oom.group").exists():

@@ -94,7 +94,7 @@ def test_the_layer_turns_the_tree_before_into_the_tree_after(
         whole = layer_of(original, {}, original)
         layers = [LayerDescriptor(TAR, store.write(each), len(each), digest_of(each)) for each in (whole, layer)]
         target.mkdir()
-        unpack(layers, store, target, owners=os.geteuid() == 0)
+        unpack(layers, store, target, first_id=0 if os.geteuid() == 0 else None)
         expected = contents(root)
         if os.geteuid():  # without root's capabilities a tree is unpacked with the caller's modes
             expected = {path: row[1:] for path, row in expected.items()}
@@ -159,3 +159,48 @@ def test_a_pipe_is_refused_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(BaseError) as caught:
         layer_of(tmp_path, {}, tmp_path)
     assert caught.value.where == "/opt/pipe"
+
+
+@pytest.mark.fault("Matrices, rules, locks", "a package leaves a sparse file, or deep directories", "refused")
+def test_more_than_a_layer_holds_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 1 << 40)
+    with pytest.raises(BaseError) as caught:
+        write_difference(tmp_path, {}, tmp_path, lambda _: pytest.fail("written"), most=1 << 30)
+    assert caught.value.code == "base-layer-too-large"
+    deep = tmp_path.joinpath(*"d" * 250)
+    deep.mkdir(parents=True)
+    with pytest.raises(BaseError) as caught:
+        snapshot(tmp_path)
+    assert caught.value.code == "base-layer-too-large"
+
+
+def test_owners_are_counted_from_the_first_id(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    state = snapshot(tmp_path, os.geteuid() - 5)["file"]
+    assert state.uid == 5
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 32, (1 << 32) - 1 - 1000])
+def test_owners_that_no_user_has_are_refused(number: int, tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        info = tarfile.TarInfo("file")
+        info.uid = number
+        tar.addfile(info)
+    data, store = stream.getvalue(), Store(tmp_path / "store")
+    layer = LayerDescriptor(TAR, store.write(data), len(data), digest_of(data))
+    (tmp_path / "root").mkdir()
+    with pytest.raises(BaseError) as caught:
+        unpack([layer], store, tmp_path / "root", first_id=1000)
+    assert caught.value.code == "base-layer-invalid"
+
+
+def test_capabilities_of_a_namespace_are_written_as_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ping").touch()
+    masks = bytes.fromhex("00200000 00000000 00000000 00000000")
+    stored = bytes.fromhex("01000003") + masks + (0x7FFF0000).to_bytes(4, "little")
+    monkeypatch.setattr(os, "getxattr", lambda *_, **__: stored)
+    headers = members(layer_of(tmp_path, {}, tmp_path))["ping"].pax_headers
+    value = headers["SCHILY.xattr.security.capability"].encode("utf-8", "surrogateescape")
+    assert value == bytes.fromhex("01000002") + masks

@@ -33,7 +33,7 @@ from imagegen.image.base.fetch import (
     roots,
     trusted_keys,
 )
-from imagegen.image.base.image import inside
+from imagegen.image.base.image import inside, read_inside
 from imagegen.plan.distributions import DebianRelease, archive_at, archives, release
 from imagegen.plan.lock.foundation import LockedArchive, LockedBase, LockedDeb, LockedPackages
 from imagegen.plan.matrix.model import Base
@@ -276,6 +276,7 @@ def _advice(stderr: str) -> str:
 # Resolve Debian packages from signed archives, in this apt: of a base, and those above one.
 
 STATUS = "var/lib/dpkg/status"  # dpkg's database, in a tree
+LONGEST_STATUS = 64 << 20  # bytes; of all of Debian's packages it would have as many
 _ESSENTIAL = "?essential"  # apt's own idea of it (apt-patterns(7))
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]")  # Debian policy 5.6.1; apt takes a final "-" as "remove"
 _URI_LINE = re.compile(
@@ -411,7 +412,7 @@ def read_status(tree: Path, name: str) -> bytes:
             why="packages are added to distributions that are made of Debian packages alone",
             fix="leave `packages` out, or use an image of Debian or Ubuntu",
         )
-    return status.read_bytes()
+    return read_inside(tree, STATUS, LONGEST_STATUS)
 
 
 def _source(entry: AptSuite, served: Mapping[str, str], tree: Path) -> AptSource:

@@ -35,7 +35,7 @@ from imagegen.core.store.cache import Cache
 from imagegen.image.base import fetch, image
 from imagegen.image.base.apt import STATUS
 from imagegen.image.base.fetch import AptSuite, parse_deb822, parse_lines
-from imagegen.image.base.installer import ENVIRONMENT, AddedPackages
+from imagegen.image.base.installer import ENVIRONMENT, LIMITS, AddedPackages
 from imagegen.image.base.normalise import dpkg_configuration, normalise, read
 from imagegen.plan.distributions import DebianRelease, release
 from imagegen.plan.lock.foundation import LockedBase, LockedPackages
@@ -312,6 +312,7 @@ _PEAK_OF_PACKAGES = 8  # bytes for a byte of package: installed, and as a layer
 _STANZA = re.compile(r"^(Package|Version|Architecture|Status): (.*)$", re.MULTILINE)
 # A user becomes root of a namespace that has the other ids as well; newuidmap makes it (shadow's, package uidmap).
 _NAMESPACE = ("unshare", "--user", "--map-root-user", "--map-auto", "--")
+_PYTHON = ("PATH", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")  # what the interpreter may need to start
 
 
 def packages_key(added: LockedPackages, base_key: str) -> str:
@@ -403,13 +404,15 @@ def _install_as_layer(
 
 def _run(job: AddedPackages, store: Store, settings: Settings) -> dict[str, str]:
     """Run the installer to its end; what it leaves when it is killed is removed as the user that wrote it."""
-    enter = () if os.geteuid() == 0 else _NAMESPACE
+    # The namespace's processes are together within the limit that its maker has.
+    limit = ("prlimit", f"--nproc={LIMITS.processes()}", "--")
+    enter = () if os.geteuid() == 0 else (*limit, *_NAMESPACE)
     process = programs.Program[bytes](
         ["setpriv", "--pdeathsig", "KILL", *enter, sys.executable, "-P", "-m", "imagegen.image.base.installer"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=dict(settings.env),
+        env={name: settings.env[name] for name in _PYTHON if name in settings.env},
         cwd=job.work,
     )
     try:
@@ -438,6 +441,7 @@ def _run(job: AddedPackages, store: Store, settings: Settings) -> dict[str, str]
             code="base-packages-conflict",
             where=error["where"],
             why=f"{error['what']}: {error['why']}",
+            fix=error["fix"],
         )
     return {name: str(answer[name]) for name in ("before", "after")}
 
@@ -451,7 +455,7 @@ def verify_status(added: LockedPackages, before: str, after: str) -> None:
         raise BaseError(
             "what dpkg installed above the base is not what the lock names",
             code="base-packages-differ",
-            why="; ".join(different),
+            why="; ".join(different[:20]) + f" and {len(different) - 20} more" * (len(different) > 20),
             fix="lock the base again (imagegen lock CELL --upgrade-base); if it stays so, report it",
         )
 

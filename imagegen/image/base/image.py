@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, cast
 
 import zstandard
 
-from imagegen.core import registry
+from imagegen.core import data, registry
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError
@@ -41,20 +41,21 @@ from imagegen.plan.matrix.model import Base
 # absolute one begins at its root, and `..` ends there, as for a process that has the tree as its root.
 
 _MAX_LINKS = 40  # as Linux follows at most
+_MAX_IDS = (1 << 32) - 1  # the last number is no user and no group
 _CHUNK = 1 << 20
 # What a file system says of names and kinds that cannot be; all else is its own trouble.
 ODD = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.EEXIST, errno.ENOENT}
 _VERIFIED = Cache("diff-id", dict[str, str])
 
 
-def unpack(layers: Iterable[LayerDescriptor], store: Store, root: Path, *, owners: bool = False) -> None:
+def unpack(layers: Iterable[LayerDescriptor], store: Store, root: Path, *, first_id: int | None = None) -> None:
     """Unpack the layers, all in the store, into the empty directory `root`, from the bottom up.
 
-    Files belong to the caller, and none is set-user-id; with `owners`, which takes root's capabilities, they have the
-    owners and modes of the layers. Devices are left out. Raises BaseError for invalid members, and for a layer that
-    does not match the image's config; StoreError.
+    Files belong to the caller, and none is set-user-id; with `first_id`, which takes root's capabilities, they have the
+    modes and owners of the layers, counted from that id. Devices are left out. Raises BaseError for invalid members,
+    and for a layer that does not match the image's config; StoreError.
     """
-    tree = UnpackTarget(root, owners=owners)
+    tree = UnpackTarget(root, first_id)
     for layer in layers:
         with _unpacking(layer, store) as stream:
             tree.written.clear()
@@ -90,6 +91,20 @@ def inside(root: Path, path: str) -> Path:
     BaseError where links form a cycle.
     """
     return UnpackTarget(root).place(path, follow_last=True)
+
+
+def read_inside(root: Path, path: str, longest: int) -> bytes:
+    """Return the contents of the regular file at `path`, absolute in the tree, links followed as inside it.
+
+    Raises BaseError if there is no such file, or it has more than `longest` bytes.
+    """
+    try:
+        return data.read(inside(root, path), longest=longest)
+    except OSError as error:
+        where, why = f"/{path.lstrip('/')}", error.strerror
+        raise BaseError(
+            "a file of the base cannot be read", code="base-file-unreadable", where=where, why=why
+        ) from error
 
 
 @contextmanager
@@ -142,8 +157,8 @@ def decompressed(blob: BinaryIO, kind: str) -> Any:
 class UnpackTarget:
     """A file tree below a directory of this machine, to which members of archives are added."""
 
-    def __init__(self, root: Path, *, owners: bool = False) -> None:
-        self._root, self._owners = root, owners
+    def __init__(self, root: Path, first_id: int | None = None) -> None:
+        self._root, self._first_id = root, first_id
         self._allowance = Allowance()
         self.written: set[Path] = set()  # by the current layer: whiteouts apply to the layers below it
 
@@ -199,6 +214,7 @@ class UnpackTarget:
             self._count(folder.name)
             _remove(folder)  # a file, where this layer has a directory
             folder.mkdir()
+            self._give(folder, 0, 0)
 
     def _mark(self, path: Path) -> None:
         """Record the path as this layer's, with the directories that lead there."""
@@ -250,16 +266,23 @@ class UnpackTarget:
             with path.open("xb") as file:
                 shutil.copyfileobj(content, file, _CHUNK)
             self._set_mode(path, member, 0o600)
-        if self._owners and member.issym():
-            os.lchown(path, member.uid, member.gid)
+        if member.issym():
+            self._give(path, member.uid, member.gid)
 
     def _set_mode(self, path: Path, member: tarfile.TarInfo, least: int) -> None:
         """Set the mode of a file or directory; `least` are the minimum permissions of its owner."""
-        if self._owners:
-            os.chown(path, member.uid, member.gid)  # which takes set-user-id away
-            path.chmod(stat.S_IMODE(member.mode))
-        else:
+        if self._first_id is None:
             path.chmod(stat.S_IMODE(member.mode) & 0o755 | least)
+        else:
+            self._give(path, member.uid, member.gid)  # which takes set-user-id away
+            path.chmod(stat.S_IMODE(member.mode))
+
+    def _give(self, path: Path, uid: int, gid: int) -> None:
+        if self._first_id is None:
+            return
+        if not all(0 <= number < _MAX_IDS - self._first_id for number in (uid, gid)):
+            raise BaseError("no user has such a number", code="base-layer-invalid", where=path.name, why=f"{uid}:{gid}")
+        os.lchown(path, self._first_id + uid, self._first_id + gid)
 
 
 def _remove(path: Path) -> None:

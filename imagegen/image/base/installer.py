@@ -1,8 +1,10 @@
 """Install Debian packages over the file tree of an image, and write what they changed as a layer: a process of its own.
 
-Started as root, it is root, with the capabilities that engines give to `RUN` in a Dockerfile. Started by a user, it is
-the first process of a user namespace in which that user is root and the ids of /etc/subuid are the others. The image's
-own apt and dpkg, and the packages' scripts, run below it under bubblewrap: no network, no process or file of the host.
+Started by a user, it is the first process of a user namespace in which that user is root and the ids of /etc/subuid are
+the others. Started as root, it gives the tree to ids of the host that own nothing (`first_id`). The image's own apt and
+dpkg, and the packages' scripts, run below it under bubblewrap, as root of such a namespace with the capabilities that
+engines give to `RUN` in a Dockerfile: no network, no process or file of the host, and limits on memory, processes, time
+and files. Nothing in the tree is read before the last of these processes is gone, and paths are looked up again then.
 
 Reads the job as JSON on stdin; writes the layer to the file that it names, and the answer as JSON to stdout.
 """
@@ -10,25 +12,27 @@ Reads the job as JSON on stdin; writes the layer to the file that it names, and 
 from __future__ import annotations
 
 import json
-import platform
-import shutil
-import subprocess
+import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from imagegen.core import sandbox
 from imagegen.core.errors import ImagegenError
+from imagegen.core.layer_tar import most_unpacked
 from imagegen.core.oci import LayerDescriptor
-from imagegen.core.sandbox import failure, pipe_from
+from imagegen.core.sandbox import Limits, first_id, run_to_end, visible
 from imagegen.core.store import Store
 from imagegen.core.types import EPOCH
-from imagegen.image.base.image import inside, unpack
+from imagegen.image.base.apt import LONGEST_STATUS, STATUS
+from imagegen.image.base.image import ODD, inside, read_inside, unpack
 from imagegen.image.base.normalise import snapshot, write_difference
 
 _PACKAGES = "/tmp/packages"  # noqa: S108 - the sandbox's own /tmp
 _POLICY = "usr/sbin/policy-rc.d"  # answers whether a service may be started (invoke-rc.d(8)): never
 _TIMEOUT = 3600  # seconds
+LIMITS = Limits(memory=8 << 30, tasks=1024)
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETFCAP", "SETGID", "SETPCAP", "SETUID")
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -65,63 +69,82 @@ def run(job: AddedPackages) -> dict[str, str]:
 
     Raises BaseError, SandboxError, StoreError.
     """
-    tree = Path(job.work, "tree")
+    work, packages, first = Path(job.work), Path(job.packages), first_id()
+    tree, policy = work / "tree", work / "policy-rc.d"
     tree.mkdir(mode=0o755)
-    unpack([LayerDescriptor(**each) for each in job.layers], Store(Path(job.store)), tree, owners=True)  # type: ignore[arg-type]
-    status = inside(tree, "var/lib/dpkg/status")
-    then = status.read_bytes()
-    before = snapshot(tree)
-    policy = inside(tree, _POLICY)
-    ours = not policy.exists()
-    if ours:
-        policy.parent.mkdir(parents=True, exist_ok=True)
-        policy.write_text("#!/bin/sh\nexit 101\n")
-        policy.chmod(0o755)
-    _install(tree, Path(job.packages))
-    if ours:
-        policy.unlink(missing_ok=True)
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    policy.chmod(0o755)
+    for path in (tree, packages, *packages.iterdir()):
+        os.chown(path, first, first)
+    unpack([LayerDescriptor(**each) for each in job.layers], Store(Path(job.store)), tree, first_id=first)  # type: ignore[arg-type]
+    then = read_inside(tree, STATUS, LONGEST_STATUS)
+    before = snapshot(tree, first)
+    most = most_unpacked(sum(path.stat().st_size for path in packages.iterdir()))
+    with _mount_point(tree, first):
+        _install(tree, packages, policy, replace(LIMITS, file=most))
+    now = read_inside(tree, STATUS, LONGEST_STATUS)
     with Path(job.layer).open("xb") as file:
-        write_difference(tree, before, Path(job.original), file.write)
-    return {"before": then.decode(errors="replace"), "after": status.read_bytes().decode(errors="replace")}
+        write_difference(tree, before, Path(job.original), file.write, first_id=first, most=most)
+    return {"before": then.decode(errors="replace"), "after": now.decode(errors="replace")}
 
 
-def _install(tree: Path, packages: Path) -> None:
+@contextmanager
+def _mount_point(tree: Path, first: int) -> Iterator[None]:
+    """Have a file at the path of the policy, for a mount; one that was not there before is not there at the end."""
+    place = inside(tree, _POLICY)
+    if place.exists():
+        yield
+        return
+    for parent in reversed(place.relative_to(tree).parents):
+        if not (tree / parent).exists():
+            (tree / parent).mkdir(mode=0o755)
+            os.chown(tree / parent, first, first)
+    place.touch()
+    mount_point = place.stat()
+    yield
+    place = inside(tree, _POLICY)  # again: the packages' scripts may have put links on the way
+    if place.exists() and os.path.samestat(place.lstat(), mount_point):
+        place.unlink()
+
+
+def _install(tree: Path, packages: Path, policy: Path, limits: Limits) -> None:
     debs = [f"{_PACKAGES}/{path.name}" for path in sorted(packages.iterdir())]
     # apt finds nothing but absolute paths in these, which are ours.
     argv = [*COMMAND.split(), *debs]
-    command = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
-    command += ["--hostname", "sandbox", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
-    for capability in _CAPABILITIES:
-        command += ["--cap-add", f"CAP_{capability}"]
+    sources = (tree, packages, policy)
+    root, debs_of, policy_of = visible(sources)
+    # Mount points without links: bubblewrap would follow those of the tree to files of the host.
+    proc, dev, tmp, run_dir, policy_rc = (
+        f"/{inside(tree, path).relative_to(tree)}" for path in ("proc", "dev", "tmp", "run", _POLICY)
+    )
+    tmpfs, open_to_all = ["--size", str(limits.memory), "--tmpfs"], ["--perms", "1777"]
+    options = [word for capability in _CAPABILITIES for word in ("--cap-add", f"CAP_{capability}")]
     for name, value in ENVIRONMENT.items():
-        command += ["--setenv", name, value]
-    command += ["--bind", str(tree), "/", "--proc", "/proc", "--dev", "/dev", "--perms", "1777"]
-    command += ["--tmpfs", "/tmp", "--tmpfs", "/run", "--ro-bind", str(packages), _PACKAGES]  # noqa: S108
-    command += ["--dir", "/tmp/lists/partial", "--dir", "/tmp/cache/archives/partial"]  # noqa: S108
-    with pipe_from(sandbox.program(platform.machine())) as filter_fd:
-        done = subprocess.run(
-            [*command, "--seccomp", str(filter_fd), "--chdir", "/", "--", *argv],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            pass_fds=[filter_fd],
-            umask=0o022,
-            timeout=_TIMEOUT,
-            check=False,
-        )
-    if done.returncode:
-        raise failure(argv, done.returncode, (done.stdout + done.stderr)[-8000:])
+        options += ["--setenv", name, value]
+    options += ["--bind", root, "/", "--proc", proc, "--remount-ro", proc]
+    options += ["--dev", dev, *open_to_all, *tmpfs, f"{dev}/shm", "--remount-ro", dev]
+    options += [*open_to_all, *tmpfs, tmp, *tmpfs, run_dir]
+    options += ["--ro-bind", debs_of, f"{tmp}/packages", "--ro-bind", policy_of, policy_rc]
+    options += ["--dir", f"{tmp}/lists/partial", "--dir", f"{tmp}/cache/archives/partial", "--chdir", "/"]
+    run_to_end(options, sources, argv, limits, _TIMEOUT)
 
 
 def main() -> None:
     """Run the job on stdin. An expected error becomes an answer, and the exit status 1."""
+    os.umask(0o022)
     job = AddedPackages(**json.load(sys.stdin))
     answer: dict[str, object]
     try:
         answer = dict(run(job))
     except ImagegenError as error:
-        answer = {"error": {"what": error.what, "where": str(error.where or "") or None, "why": error.why}}
-    finally:
-        shutil.rmtree(Path(job.work, "tree"), ignore_errors=True)
+        answer = {
+            "error": {"what": error.what, "where": str(error.where or "") or None, "why": error.why, "fix": error.fix}
+        }
+    except OSError as error:
+        if error.errno not in ODD:
+            raise
+        what, why = "the file tree with the packages cannot be read", error.strerror
+        answer = {"error": {"what": what, "where": None, "why": why, "fix": None}}
     json.dump(answer, sys.stdout)
     sys.exit("error" in answer)
 

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 from imagegen.core.errors import BaseError
-from imagegen.core.layer_tar import DAMAGED, WHITEOUT, Bounded
+from imagegen.core.layer_tar import DAMAGED, MAX_DEPTH, WHITEOUT, Bounded
 from imagegen.core.layer_tar import members as read_members
 from imagegen.core.types import EPOCH
 
@@ -208,9 +209,10 @@ def _refused(member: tarfile.TarInfo | None, why: str) -> BaseError:
 
 _MOUNTED = ("dev", "proc", "run", "sys", "tmp")  # at the top: an engine's, or empty in every container
 _CHUNK = 1 << 20
+_MAX_ENTRIES = 3_000_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PathState:
     """The entry at a path; `changed` are inode and time of the last change, which no program can set back."""
 
@@ -222,21 +224,37 @@ class PathState:
     changed: tuple[int, int]
 
 
-def snapshot(root: Path) -> dict[str, PathState]:
-    """Return path -> entry of all that is below `root`, but for what engines mount. Links are not followed."""
-    return dict(_walk(root, ""))
+def snapshot(root: Path, first_id: int = 0) -> dict[str, PathState]:
+    """Return path -> entry of all that is below `root`, but for what engines mount. Links are not followed.
+
+    Owners are counted from `first_id`. Raises BaseError for more entries, or deeper directories, than a base has.
+    """
+    entries = dict(islice(_walk(root, "", first_id), _MAX_ENTRIES + 1))
+    if len(entries) > _MAX_ENTRIES:
+        raise _too_large(f"{_MAX_ENTRIES} files")
+    return entries
 
 
 def write_difference(
-    root: Path, before: Mapping[str, PathState], original: Path, write: Callable[[bytes], object]
+    root: Path,
+    before: Mapping[str, PathState],
+    original: Path,
+    write: Callable[[bytes], object],
+    *,
+    first_id: int = 0,
+    most: int = 1 << 40,
 ) -> tuple[list[str], list[str]]:
     """Write the layer that turns the tree of `before` into the one that `root` is now; return paths put and removed.
 
     `original` holds the contents that regular files had before. Directories above an entry are in the layer with their
-    own modes, since some engines make them anew. Raises BaseError for a device, pipe or socket.
+    own modes, since some engines make them anew. Owners are counted from `first_id`.
+
+    Raises BaseError for a device, pipe or socket, and for more than `most` bytes of files.
     """
-    after = snapshot(root)
+    after = snapshot(root, first_id)
     put = [path for path in after if not is_state(path) and _differs(path, after[path], before, root, original)]
+    if sum({after[path].changed[0]: after[path].size for path in put}.values()) > most:
+        raise _too_large(f"{most >> 20} MiB")
     gone = [path for path in before if path not in after and not is_state(path) and _has_parent(path, after)]
     whiteouts = {f"{path.rpartition('/')[0]}/{WHITEOUT}{path.rpartition('/')[2]}".lstrip("/"): path for path in gone}
     above = {parent for path in (*put, *gone) for parent in _parents(path)}
@@ -252,7 +270,13 @@ def write_difference(
     return put, gone
 
 
-def _walk(root: Path, below: str) -> Iterator[tuple[str, PathState]]:
+def _too_large(most: str) -> BaseError:
+    return BaseError("the packages leave more than any layer holds", code="base-layer-too-large", why=f"over {most}")
+
+
+def _walk(root: Path, below: str, first_id: int) -> Iterator[tuple[str, PathState]]:
+    if below.count("/") >= MAX_DEPTH:
+        raise _too_large(f"{MAX_DEPTH} directories in each other")
     with os.scandir(root / below) as found:
         entries = sorted(found, key=lambda each: each.name)
     for each in entries:
@@ -262,9 +286,10 @@ def _walk(root: Path, below: str) -> Iterator[tuple[str, PathState]]:
         status = each.stat(follow_symlinks=False)
         target = os.readlink(each.path) if each.is_symlink() else ""
         changed = (status.st_ino, status.st_ctime_ns)
-        yield path, PathState(status.st_mode, status.st_uid, status.st_gid, status.st_size, target, changed)
+        uid, gid = status.st_uid - first_id, status.st_gid - first_id
+        yield path, PathState(status.st_mode, uid, gid, status.st_size, target, changed)
         if each.is_dir(follow_symlinks=False):
-            yield from _walk(root, path)
+            yield from _walk(root, path, first_id)
 
 
 def _differs(path: str, now: PathState, before: Mapping[str, PathState], root: Path, original: Path) -> bool:
@@ -320,9 +345,15 @@ def _write_entry(
 
 
 def _attributes(path: Path) -> dict[str, str]:
-    """File capabilities, as the pax headers that tar writes for them."""
+    """File capabilities, as the pax headers that tar writes for them.
+
+    Those of a user namespace (revision 3 of struct vfs_ns_cap_data, which ends in the namespace's root) are written as
+    the others (revision 2). Source: capabilities(7).
+    """
     try:
         value = os.getxattr(path, "security.capability", follow_symlinks=False)
     except OSError:  # none, or a file system without them
         return {}
+    if value[3:4] == b"\x03":
+        value = value[:3] + b"\x02" + value[4:20]
     return {"SCHILY.xattr.security.capability": value.decode("utf-8", "surrogateescape")}
