@@ -106,7 +106,7 @@ def test_figures_are_those_of_the_locks() -> None:
     assert f"{len(small.record.layers)} layers, {human(size)}: " in nightly
     records = [record for name in NAMES if (record := shipped_lock(name).record)]
     support = [layer.size for record in records for layer in record.layers if layer.name == SUPPORT]
-    assert max(support) < 60_000  # as README, publish.md and decision 2 say
+    assert max(support) < 65_000  # as README, publish.md and decision 2 say
 
 
 def test_make_targets_and_links_exist() -> None:
