@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import gc
 import io
@@ -12,9 +13,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from imagegen.core.stopping import Stopped, stop_all
+from imagegen.core.stopping import Stopped, is_stopped, stop_all
+
+if TYPE_CHECKING:
+    from imagegen.core.errors import ImagegenError
 
 _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
 _NAMED = 3  # steps of the run in the last sentence
@@ -101,11 +105,26 @@ def _prepare() -> None:
         nonlocal last
         if time.monotonic() - last > _GRACE:
             last = time.monotonic()
-            stop_all()
+            stop_all(number)
             raise Stopped(number)
 
+    def redeliver(lost: sys.UnraisableHookArgs) -> None:
+        """Send the signal again if a C library called the code that it interrupted and dropped the exception."""
+        nonlocal last
+        if isinstance(lost.exc_value, Stopped):
+            last = -_GRACE
+            _thread.start_new_thread(_send_soon, (lost.exc_value.number,))
+        else:
+            sys.__unraisablehook__(lost)
+
+    sys.unraisablehook = redeliver
     _set_handlers(stop)  # ignored signals stay so, as nohup and background jobs want it
     sys.stdout, sys.stderr = _output(sys.stdout), _output(sys.stderr)
+
+
+def _send_soon(number: int) -> None:
+    time.sleep(0.01)
+    os.kill(os.getpid(), number)
 
 
 def _output(stream: TextIO) -> TextIO:
@@ -122,22 +141,18 @@ def _output(stream: TextIO) -> TextIO:
 
 def _run() -> int:
     from imagegen.cli.commands import run
-    from imagegen.core.errors import ImagegenError
 
     try:
-        try:
-            code = run()
-            if sys.stdout:
-                sys.stdout.flush()
-        except OSError as error:
-            from imagegen.core.store import disk  # late: few runs end so
-
-            if failure := disk.system_failure(error):
-                raise failure from error
+        code = run()
+        if sys.stdout:
+            sys.stdout.flush()
+    except Exception as raised:
+        if is_stopped():  # it follows from the signal
+            raise Stopped from raised
+        if not (error := _expected(raised)):
             raise
-    except ImagegenError as error:
         if _debug():
-            _traceback(error)
+            _traceback(raised)
         else:
             _tell(f"{_title(f'error[{error.code}]')}: {error}")
         _print_json(error)
@@ -145,6 +160,17 @@ def _run() -> int:
     except SystemExit as ended:
         code = ended.code
     return code if isinstance(code, int) else 0
+
+
+def _expected(error: Exception) -> ImagegenError | None:
+    """Return the error to report; None for a bug or an unforeseen state of the machine."""
+    from imagegen.core.errors import ImagegenError
+
+    if isinstance(error, OSError):
+        from imagegen.core.store import disk  # late: few runs end so
+
+        return disk.system_failure(error)
+    return error if isinstance(error, ImagegenError) else None
 
 
 def _print_json(error: Any) -> None:

@@ -15,16 +15,16 @@ from contextlib import suppress
 from typing import Protocol
 
 _PACE = 0.1  # seconds
-_stopped = False
+_signal = 0  # the number of the one that stops the run
 _steps: dict[int, str] = {}
 
 
 class Stopped(BaseException):
     """A signal asks imagegen to stop: containers, processes, mounts and temporary files are removed on the way out."""
 
-    def __init__(self, number: int = 0) -> None:
+    def __init__(self, number: int | None = None) -> None:
         super().__init__()
-        self.number, self.steps = number, steps()
+        self.number, self.steps = _signal if number is None else number, steps()
 
 
 class Work(Protocol):
@@ -37,10 +37,10 @@ class Work(Protocol):
 _running: weakref.WeakValueDictionary[int, Work] = weakref.WeakValueDictionary()
 
 
-def stop_all() -> None:
-    """End all work that is registered. It happens in a thread, since a handler must wait for no lock."""
-    global _stopped  # noqa: PLW0603 - a process stops once
-    _stopped = True
+def stop_all(number: int) -> None:
+    """End all work that is registered, in a thread, since the handler of the signal `number` must wait for no lock."""
+    global _signal  # noqa: PLW0603 - a process stops once
+    _signal = number
     _thread.start_new_thread(_stop_all, ())
 
 
@@ -68,17 +68,18 @@ def steps() -> tuple[str, ...]:
 def register(work: Work) -> None:
     """Let `stop_all` end the work, for as long as something else refers to it."""
     _running[id(work)] = work
-    if _stopped and not _is_main():
+    if _signal and not _is_main():
         work.stop()
 
 
 def is_stopped() -> bool:
-    return _stopped
+    """Return whether a signal stops the run."""
+    return bool(_signal)
 
 
 def check() -> None:
     """Raise Stopped in every thread but the main one, once the run is stopped."""
-    if _stopped and not _is_main():
+    if _signal and not _is_main():
         raise Stopped
 
 

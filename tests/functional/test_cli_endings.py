@@ -210,3 +210,37 @@ def test_a_file_where_the_rendered_folder_should_be(tmp_path: Path) -> None:
     done = subprocess.run(command, env=env, cwd=tmp_path, check=False, capture_output=True, text=True)
     assert done.returncode == 69
     assert "error[store-output-is-file]" in done.stderr
+
+
+LOST = """
+import ctypes, signal, time, imagegen.cli.commands as c
+from imagegen.cli import main
+
+def compare(one, other):
+    if not done:
+        done.append(1)
+        signal.raise_signal(2)
+    return 0
+
+done = []
+kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+def run():
+    ctypes.CDLL(None).qsort(ctypes.create_string_buffer(8), 2, 4, kind(compare))
+    END
+
+c.run = run
+main()
+"""
+
+
+@pytest.mark.fault(
+    "Killed and damaged",
+    "SIGINT while a C library runs our code and drops its exception",
+    "the run ends as at any other time, also if an error follows from it",
+)
+@pytest.mark.parametrize("end", ["time.sleep(20)", "raise ValueError('what the library made of it')"])
+def test_a_signal_is_not_lost_in_a_callback(end: str) -> None:
+    program = [sys.executable, "-c", LOST.replace("END", end)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=10)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
