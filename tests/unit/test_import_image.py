@@ -215,8 +215,9 @@ def test_names_of_images_and_of_files(project: Path) -> None:
     assert not any(map(is_image, files))
 
 
-def test_a_matrix_without_files_is_refused_before_the_image_is_read(project: Path) -> None:
+def test_a_malformed_matrix_is_refused_before_the_image_is_read(project: Path) -> None:
     (project / "matrices").mkdir()
+    (project / "matrices" / "mine.yaml").write_text("images: [")
     session = Session({"XDG_CACHE_HOME": str(project.parent / "cache")}, project, Quiet())
     (project / "odd.tar").write_bytes(b"no image")
     with pytest.raises(MatrixErrors):
