@@ -30,7 +30,7 @@ from imagegen.image.inventory.tree import FileTree
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR
 from imagegen.plan.matrix.model import Base, ConfigName
 from imagegen.plan.projects import entry
-from imagegen.plan.projects.model import COMMIT, OWN_PACKAGE, Omission, PackagePin, Recovered
+from imagegen.plan.projects.model import COMMIT, OWN_PACKAGE, Omission, PackagePin, Recovered, malformed
 from imagegen.plan.projects.names import describes_base
 
 _OWN_VARIABLES = frozenset({"LANG", "PATH", "VIRTUAL_ENV", *(each.name for each in ENV)})  # of every image here
@@ -38,6 +38,7 @@ _SHELLS = frozenset({("/bin/bash",), ("bash",), ("/bin/sh",), ("sh",), ("python3
 _PATHS = frozenset({"CUDA_HOME", "LD_LIBRARY_PATH", "LIBRARY_PATH", "PYTHONPATH"})
 _FILES = frozenset({".txt", ".in", ".toml", ".lock", ".yml", ".yaml", ".dockerfile"})  # of files that are not there
 _NAMED = 5
+_MOST_VARIABLES = 1000  # of an image
 _COPY = "copy it into the project, and name it under `files` and `config`"
 
 
@@ -74,6 +75,8 @@ def import_image(session: Session, reference: str, name: str | None, cuda: str =
     source = Path(reference).name if Path(reference).exists() else redact(reference)
     place = Location(source)
     variables = {key: value for key, equals, value in (each.partition("=") for each in contents.config.env) if equals}
+    if len(variables) > _MOST_VARIABLES:
+        raise malformed(f"the image sets {len(variables):,} variables", place, f"at most {_MOST_VARIABLES:,} are read")
     main = main_environment(tree, variables, reference, session.progress)
     asked = [(f"=={main.python}.*", source)] if main.python else []
     python = choose_python(session, asked, place)

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from imagegen.app.entries import entry_path, trial, write_entry
 from imagegen.app.session import Session
 from imagegen.core import types as t
-from imagegen.core.data import project_of
+from imagegen.core.data import MAX_SOURCE_FILE, project_of
 from imagegen.core.errors import Location, MatrixErrors, OptionConflictError, ProjectFileError, UsageError
 from imagegen.core.text import did_you_mean, redact
 from imagegen.core.types import parse_requirement
@@ -144,7 +144,11 @@ def write_imported(
         family = session.matrix.builds.family()
         return entry.render(image, name, whole, platform, by_package, family, stack=stack, override=override)
 
-    with _tried(session, path, text(override=path.exists()), source) as tried:
+    trial_text = text(override=path.exists())
+    if len(trial_text.encode()) > MAX_SOURCE_FILE:
+        why = f"its entry would be longer than {MAX_SOURCE_FILE >> 20} MiB"
+        raise malformed("this is too much for an image", source, why, "import a part of it")
+    with _tried(session, path, trial_text, source) as tried:
         cell = tried.matrix.select_one(image)
         answer = tried.cell_answers([cell])[cell.id]
     write_entry(path, text(override=False))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 OUTSIDE = "it is outside of the project"  # why a file is refused; a symbolic link may lead there
-_LONGEST = 16 << 20  # bytes; the longest lock has some hundred kB
+MAX_LOCK = 16 << 20  # bytes; the longest lock has some hundred kB
 MAX_SOURCE_FILE = 1 << 20  # bytes of a file that users edit; the longest shipped one has 11 kB
 
 
@@ -63,7 +63,7 @@ def require_within(path: Path, project: Path) -> None:
         raise OSError(errno.EXDEV, OUTSIDE, str(path))
 
 
-def read(path: Path, project: Path | None = None, longest: int = _LONGEST) -> bytes:
+def read(path: Path, project: Path | None = None, longest: int = MAX_LOCK) -> bytes:
     """Return the contents of a file that users write.
 
     Raises OSError, also for what is no regular file (it might never end), has more than `longest` bytes, or lies

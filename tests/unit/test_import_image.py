@@ -17,6 +17,7 @@ from imagegen.core.progress import Quiet
 from imagegen.image.inventory.freeze import requested_debs
 from tests.support.errors import raises
 from tests.support.file_trees import Things, To, as_tar, below, layered, site_of
+from tests.support.timing import within
 
 SITE = "usr/local/lib/python3.12/site-packages"
 STATUS = """\
@@ -222,3 +223,10 @@ def test_a_malformed_matrix_is_refused_before_the_image_is_read(project: Path) -
     (project / "odd.tar").write_bytes(b"no image")
     with pytest.raises(MatrixErrors):
         import_image(session, str(project / "odd.tar"), "my-rl")
+
+
+@pytest.mark.fault("Matrices, rules, locks", "an image with 200,000 variables", "refused at once")
+def test_an_image_with_too_many_variables_is_refused(project: Path) -> None:
+    config = {"Env": [f"V{number}=a" for number in range(200_000)]}
+    with within(4), raises("project-malformed", where="image.tar"):
+        run(project, config)

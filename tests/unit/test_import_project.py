@@ -485,3 +485,11 @@ def test_a_package_outside_the_project_is_named(project: Path, tmp_path: Path) -
     assert [each.component.name for each in imported.cell.requirements] == ["numpy"]
     assert [each.place.line for each in imported.omissions] == [2]
     assert imported.missing == 1
+
+
+@pytest.mark.fault("Matrices, rules, locks", "a file with so many packages that its entry could not be read", "refused")
+def test_an_entry_that_could_not_be_read_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagegen.app.import_project.MAX_SOURCE_FILE", 1000)
+    with raises("project-malformed", where=str(project / "requirements.txt")):
+        run(project, "".join(f"package-{number}==1.0\n" for number in range(50)))
+    assert not list(project.rglob("my-rl.yaml"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from imagegen.core.errors import ProjectFileError
 from imagegen.plan.projects import dockerfile
-from imagegen.plan.projects.dockerfile_syntax import commands, parse
+from imagegen.plan.projects.dockerfile_syntax import Variables, commands, parse
 from imagegen.plan.projects.model import MarkerTarget, Recovered
 from imagegen.plan.projects.names import KnownImage, cuda_in_name, is_system, known_image
 from tests.support.errors import raises
@@ -92,14 +92,14 @@ RUN pip install click==8.1 'trl#x' # can't
 """
     (tmp_path / "Dockerfile").write_text(text)
     script, last = (each.document or each.pieces for each in parse(text, tmp_path) if each.name == "RUN")
-    found = [list(each.words) for pieces in (script, last) for each in commands(pieces, {}, tmp_path)]
+    found = [list(each.words) for pieces in (script, last) for each in commands(pieces, Variables(), tmp_path)]
     assert found == [
         ["pip", "install", "numpy"],
         ["pip", "install", "a#b", "# no comment", "c#d"],
         ["pip", "install", "idle#x"],
         ["pip", "install", "click==8.1", "trl#x"],
     ]
-    assert [each.lines[0] for each in commands(script, {}, tmp_path)] == [4, 6, 7]
+    assert [each.lines[0] for each in commands(script, Variables(), tmp_path)] == [4, 6, 7]
 
 
 def test_words_that_only_a_shell_knows_are_no_requirements(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_another_escape_character(tmp_path: Path) -> None:
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         for each in parse(f"FROM a\nRUN {text}", Path("Dockerfile")):
-            list(commands(each.document or each.pieces, {}, Path("Dockerfile")))
+            list(commands(each.document or each.pieces, Variables(), Path("Dockerfile")))
     except ProjectFileError:
         pass
 

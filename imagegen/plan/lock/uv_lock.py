@@ -13,7 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import parse_qs, unquote, urljoin, urlsplit
 
@@ -257,6 +257,13 @@ class _Selection:
             if found[name].source.virtual is None
         )
 
+    @cached_property
+    def _packages(self) -> dict[str, list[UvPackage]]:
+        packages: dict[str, list[UvPackage]] = {}
+        for package in self.lock.package:
+            packages.setdefault(package.name, []).append(package)
+        return packages
+
     def _require_target(self) -> None:
         try:
             fits = SpecifierSet(self.lock.requires_python).contains(self.python, prereleases=True)
@@ -284,7 +291,7 @@ class _Selection:
             yield from (each for each in package.dev_dependencies[group] if self._holds(each.marker))
 
     def _resolve(self, required: Dependency) -> UvPackage:
-        named = [each for each in self.lock.package if each.name == required.name]
+        named = self._packages.get(required.name, [])
         fitting = [
             each
             for each in named

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile, pairwise
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -17,7 +18,15 @@ from imagegen.core.errors import Location, UsageError
 from imagegen.core.text import redact
 from imagegen.plan.projects import requirements
 from imagegen.plan.projects.dockerfile_config import REPLACE, ConfigReader
-from imagegen.plan.projects.dockerfile_syntax import Command, Instruction, Piece, assignments, commands, expand, parse
+from imagegen.plan.projects.dockerfile_syntax import (
+    Command,
+    Instruction,
+    Piece,
+    Variables,
+    assignments,
+    commands,
+    parse,
+)
 from imagegen.plan.projects.model import (
     MarkerTarget,
     Omission,
@@ -101,33 +110,32 @@ class Dockerfile:
         found = recovery.run(_chain(stages, position), self._globals())
         return replace(found, other_stages=tuple(_label(stages, at) for at in _final(stages) if at != position))
 
-    def _globals(self) -> dict[str, str]:
+    def _globals(self) -> Variables:
         """Return the variables before the first FROM, which names of images may use."""
-        found: dict[str, str] = {}
+        found = Variables()
         for each in self.instructions:
             if each.name == "FROM":
                 break
             if each.name == "ARG":
                 for name, value in assignments(each, self.path):
                     if value is not None:
-                        found[name] = expand(value, found, [])
+                        found[name] = found.expand(value, [], Location(self.path, each.line))
         return found
 
     def _stages(self) -> list[BuildStage]:
-        variables = {"TARGETARCH": "amd64", "TARGETPLATFORM": "linux/amd64", **self._globals()}
+        variables = Variables({"TARGETARCH": "amd64", "TARGETPLATFORM": "linux/amd64", **self._globals()})
         stages: list[BuildStage] = []
-        for each in self.instructions:
-            if each.name != "FROM":
-                if stages:
-                    stages[-1] = replace(stages[-1], instructions=(*stages[-1].instructions, each))
-                continue
+        starts = [at for at, each in enumerate(self.instructions) if each.name == "FROM"]
+        for start, end in pairwise([*starts, len(self.instructions)]):
+            place = Location(self.path, self.instructions[start].line)
             unknown: list[str] = []
-            words = [word for word in each.value.split() if not word.startswith("--")]
+            words = [word for word in self.instructions[start].value.split() if not word.startswith("--")]
             if not words or (len(words) > 1 and (len(words) != 3 or words[1].lower() != "as")):
-                raise malformed("FROM names no image", Location(self.path, each.line), fix="FROM IMAGE [AS NAME]")
+                raise malformed("FROM names no image", place, fix="FROM IMAGE [AS NAME]")
             name = words[2].lower() if len(words) > 1 else ""
-            image = expand(words[0], variables, unknown) or words[0]
-            stages.append(BuildStage(image, name, each.line, (), tuple(unknown)))
+            image = variables.expand(words[0], unknown, place) or words[0]
+            instructions = self.instructions[start + 1 : end]
+            stages.append(BuildStage(image, name, place.line or 0, instructions, tuple(unknown)))
         if not stages:
             raise malformed("the Dockerfile has no FROM", Location(self.path))
         return stages
@@ -174,13 +182,18 @@ def _final(stages: list[BuildStage]) -> list[int]:
 
 def _chain(stages: list[BuildStage], position: int) -> list[BuildStage]:
     """Return a stage behind the stages that it begins with, the first one first."""
-    chain = [stages[position]]
-    while True:
-        before = [at for at in range(position) if stages[at].name and stages[at].name == chain[0].image.lower()]
-        if not before:
-            return chain
-        position = before[-1]
-        chain.insert(0, stages[position])
+    named: dict[str, int] = {}
+    bases: list[int | None] = []  # the last earlier stage of the name that each stage's image has
+    for at, stage in enumerate(stages[: position + 1]):
+        bases.append(named.get(stage.image.lower()))
+        if stage.name:
+            named[stage.name] = at
+    chain = []
+    base: int | None = position
+    while base is not None:
+        chain.append(stages[base])
+        base = bases[base]
+    return chain[::-1]
 
 
 @dataclass
@@ -208,7 +221,7 @@ class _DockerfileRecovery:
     target: MarkerTarget
     images: Mapping[str, KnownImage]
     project: Path
-    variables: dict[str, str] = field(default_factory=dict)
+    variables: Variables = field(default_factory=Variables)
     env: dict[str, tuple[str, Location]] = field(default_factory=dict)
     debian: dict[str, Location] = field(default_factory=dict)
     omissions: list[Omission] = field(default_factory=list)
@@ -285,7 +298,7 @@ class _DockerfileRecovery:
         if each.name == "ARG":
             for name, default in assignments(each, self.path):
                 if default is not None:
-                    self.variables[name] = expand(default, self.variables, [])
+                    self.variables[name] = self.variables.expand(default, [], place)
                 elif name in outer:
                     self.variables[name] = outer[name]
         elif each.name == "ENV":
@@ -302,7 +315,7 @@ class _DockerfileRecovery:
         if accelerator := accelerator_of(name):
             raise unsupported(accelerator, f"the variable {name}", place)
         unknown: list[str] = []
-        expanded = expand(value, self.variables, unknown)
+        expanded = self.variables.expand(value, unknown, place)
         self.variables[name] = expanded
         if unknown:
             why = f"the value of {', '.join(unknown)} is not in the file"
@@ -344,9 +357,7 @@ class _DockerfileRecovery:
             self._command(command)
 
     def _command(self, command: Command) -> None:
-        words = list(command.words)
-        while words and (words[0] in _PREFIXES or _ASSIGNMENT.fullmatch(words[0])):
-            words.pop(0)
+        words = list(dropwhile(_is_prefix, command.words))
         if words and words[0] in _SHELLS and len(words) > 2 and words[1].lstrip("-").endswith("c"):
             for inner in commands((Piece(command.lines[0], words[2]),), self.variables, self.path):
                 self._command(replace(inner, is_conditional=inner.is_conditional or command.is_conditional))
@@ -441,6 +452,10 @@ class _DockerfileRecovery:
 
     def _omit(self, place: Location, what: str, why: str, fix: str, *, package: bool = False) -> None:
         self.omissions.append(Omission(place, redact(what), why, fix, is_package=package))
+
+
+def _is_prefix(word: str) -> bool:
+    return word in _PREFIXES or _ASSIGNMENT.fullmatch(word) is not None
 
 
 def _installed(words: list[str]) -> tuple[list[str], str | None]:

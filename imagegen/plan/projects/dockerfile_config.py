@@ -23,7 +23,7 @@ from imagegen.core.data import is_within, parse_json
 from imagegen.core.errors import Location
 from imagegen.core.text import redact
 from imagegen.plan.matrix.model import ConfigName
-from imagegen.plan.projects.dockerfile_syntax import Command, Instruction, assignments, expand
+from imagegen.plan.projects.dockerfile_syntax import Command, Instruction, Variables, assignments
 from imagegen.plan.projects.model import Omission, read_text
 from imagegen.plan.projects.names import BaseConfig, system_directories
 
@@ -32,6 +32,7 @@ _LDCONFIG = frozenset({"ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"})
 _MULTIARCH = ("", "/x86_64-linux-gnu", "/aarch64-linux-gnu")
 _SEARCHED = {f"{path}{below}" for path in ("/lib", "/usr/lib") for below in _MULTIARCH} | {"/lib64", "/usr/lib64"}
 _CACHED = tuple(f"/usr/local/lib{below}" for below in _MULTIARCH)  # where a cache has what ldconfig finds there
+_LONGEST_CONFIGURATION = 1 << 16  # bytes of a file of directories
 _LIBRARY = re.compile(r".+\.so(?:\.[\w.]{1,50})?")
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 _SHOWN_LINE = 70  # characters of a command
@@ -50,6 +51,7 @@ class LoaderReader:
     omissions: list[Omission] = field(default_factory=list)
     document: str = ""
     _named: dict[str, Location] = field(default_factory=dict)
+    _read: set[Path] = field(default_factory=set)  # copied files
     _updated: Location | None = None  # of the last ldconfig
 
     def read(self, command: Command, words: Sequence[str], place: Location) -> bool:
@@ -76,11 +78,19 @@ class LoaderReader:
 
     def copied(self, source: Path, project: Path, place: Location) -> None:
         """Read a file of the project that is copied to where ldconfig reads it. Raises ProjectFileError."""
-        self._add(read_text(source, project, place).splitlines(), place, f"the copy of {source.name}")
+        if source not in self._read:
+            self._read.add(source)
+            lines = read_text(source, project, place, longest=_LONGEST_CONFIGURATION).splitlines()
+            self._add(lines, place, f"the copy of {source.name}")
 
     def directories(self, files: Mapping[str, tuple[Path, Location]]) -> dict[str, Location]:
         """Return the directories with copied `files`, by path in the image; the others are added to the omissions."""
-        found = {path: place for path, place in self._named.items() if _has(path, files)}
+        above = _directories_of(files)
+        found = {
+            path: place
+            for path, place in self._named.items()
+            if PurePosixPath(path) in above or _is_in_copied_directory(path, files)
+        }
         if self._updated:
             updated = {path: self._updated for path in _CACHED if path not in found and _has_library(path, files)}
             found |= updated
@@ -129,15 +139,22 @@ def _written(words: Sequence[str], document: str) -> list[str] | None:
     return re.sub(r"\\[nt\\]", lambda match: _ESCAPES[match[0]], text).splitlines()
 
 
-def _has(directory: str, files: Mapping[str, tuple[Path, Location]]) -> bool:
-    """Return whether files are copied into the directory."""
-    for path, (source, _) in files.items():
-        if PurePosixPath(path).is_relative_to(directory):
-            return True
-        if (
-            PurePosixPath(directory).is_relative_to(path)
-            and (source / PurePosixPath(directory).relative_to(path)).is_dir()
-        ):
+def _directories_of(files: Iterable[str]) -> set[PurePosixPath]:
+    """Return the paths and all directories above them."""
+    above: set[PurePosixPath] = set()
+    for path in map(PurePosixPath, files):
+        for directory in (path, *path.parents):
+            if directory in above:
+                break
+            above.add(directory)
+    return above
+
+
+def _is_in_copied_directory(path: str, files: Mapping[str, tuple[Path, Location]]) -> bool:
+    """Return whether a directory of the project that is copied above has a directory for this path."""
+    for directory in PurePosixPath(path).parents:
+        source, _ = files.get(str(directory), (None, None))
+        if source and (source / PurePosixPath(path).relative_to(directory)).is_dir():
             return True
     return False
 
@@ -154,6 +171,8 @@ def _has_library(directory: str, files: Mapping[str, tuple[Path, Location]]) -> 
 
 REPLACE = "docs/how-to/replace-a-dockerfile.md shows how an image says it"
 _SHOWN = 70  # characters of an instruction
+_LONGEST_PATH = 1024  # characters
+_MOST_PATTERNS = 200  # of COPY: each reads directories
 _COPY_FLAGS = frozenset({"--chmod", "--chown", "--from", "--link"})
 _ARCHIVES = re.compile(r".*\.(?:tar(?:\.\w+)?|tgz|tbz2?|txz)")  # that ADD unpacks
 _REMOTE = re.compile(r"(?:https?|ftp|ssh)://|git@")
@@ -178,6 +197,7 @@ class ConfigReader:
     _shell: tuple[str, ...] = ("/bin/sh", "-c")
     _workdir: str = ""  # "" where it is unknown
     _directory: str = ""  # in which the next command of a RUN runs
+    _patterns: int = 0  # of COPY, that were looked for
     _stage: int = 0  # the line of its FROM
     _copied: dict[str, Path] = field(default_factory=dict)  # path in the image -> any file or directory of the context
 
@@ -193,12 +213,12 @@ class ConfigReader:
         if base:
             self.base, self._workdir = base, base.workdir
 
-    def read(self, each: Instruction, variables: Mapping[str, str]) -> None:
+    def read(self, each: Instruction, variables: Variables) -> None:
         """Read an instruction; what an entry cannot say becomes an omission. Raises ProjectFileError."""
         unknown: list[str] = []
         place, value = Location(self.path, each.line), each.value
         if each.name not in ("CMD", "ENTRYPOINT", "SHELL", "LABEL"):  # a shell of the container reads these
-            value = expand(value, variables, unknown)
+            value = variables.expand(value, unknown, place)
         if unknown:
             self._omit(each, f"the value of {', '.join(unknown)} is not in the file", REPLACE)
         elif each.name in ("COPY", "ADD"):
@@ -329,15 +349,21 @@ class ConfigReader:
             return []
         for context in self.contexts:
             pattern = "/".join(parts)
-            matches = sorted(context.glob(pattern)) if re.search(r"[*?\[]", pattern) else [context / pattern]
+            if re.search(r"[*?\[]", pattern):
+                self._patterns += 1
+                if self._patterns > _MOST_PATTERNS or parts.count("**") > 1:
+                    return []
+                matches = sorted(context.glob(pattern))
+            else:
+                matches = [context / pattern]
             if found := [(context, each) for each in matches if each.exists() and is_within(each, self.project)]:
                 return found
         return []
 
-    def _labels(self, each: Instruction, variables: Mapping[str, str], place: Location) -> None:
+    def _labels(self, each: Instruction, variables: Variables, place: Location) -> None:
         for name, value in assignments(each, self.path):
             unknown: list[str] = []
-            text = expand(value or "", variables, unknown)
+            text = variables.expand(value or "", unknown, place)
             why = f"the value of {', '.join(unknown)} is not in the file" if unknown else None
             if why := why or self._refusal(t.LabelName, name) or self._refusal(t.EnvValue, text):
                 self._note(place, f"the label {name}", why, "leave it out, or add it to `labels`")
@@ -391,10 +417,11 @@ class ConfigReader:
 
     @staticmethod
     def _absolute(path: str, directory: str) -> str | None:
-        """Return a path in the image, normalised; None where it is relative to an unknown directory ("")."""
+        """Return a path in the image, normalised; None if it is too long, or relative to an unknown directory."""
         if not path.startswith("/") and not directory:
             return None
-        return os.path.normpath(PurePosixPath(directory or "/", path))
+        joined = os.path.normpath(PurePosixPath(directory or "/", path))
+        return joined if len(joined) <= _LONGEST_PATH else None
 
     @staticmethod
     def _refusal(kind: Any, value: str) -> str | None:

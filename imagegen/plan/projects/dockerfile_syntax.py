@@ -9,8 +9,10 @@ from __future__ import annotations
 import io
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 from imagegen.core.errors import Location
@@ -43,10 +45,12 @@ _HEREDOC = re.compile(r"(?<!<)<<(-?)([\"']?)([A-Za-z_][A-Za-z0-9_]*)\2")
 _VARIABLE = re.compile(r"\\\$|\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-+])([^{}]*))?\})")
 # A comment begins where a word may; a # within a word, in quotes or behind a backslash begins none.
 _QUOTED_OR_COMMENT = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"?|\\.|(?<![^\s;&|()])(?P<comment>\#[^\n]*)""", re.DOTALL)
+_LONGEST_ARGUMENT = 1 << 17  # bytes of a shell's script or a variable: Linux's MAX_ARG_STRLEN
+MAX_EXPANDED = 1 << 20  # characters that replace the variables of a Dockerfile
 _OPERATORS = frozenset({";", "&", "&&", "|", "||", "(", ")", ";;", "\n"})
 _REDIRECTION = re.compile(r"[&|]*[<>][<>&|]*")
 _OPENING, _CLOSING = frozenset({"if", "case", "for", "while", "until"}), frozenset({"fi", "esac", "done"})
-_BETWEEN = frozenset({"then", "else", "elif", "do", "{", "}", "!", "time"})
+_RESERVED = _OPENING | _CLOSING | {"then", "else", "elif", "do", "{", "}", "!", "time"}
 
 
 @dataclass(frozen=True)
@@ -154,14 +158,32 @@ def _document(
     raise malformed(f"the here-document {word!r} does not end", where, fix=f"add a line with {word} alone")
 
 
-def expand(text: str, variables: Mapping[str, str], unknown: list[str]) -> str:
-    """Return a text with $NAME, ${NAME}, ${NAME:-default} and ${NAME:+other} replaced; unknown names are appended."""
+class Variables(dict[str, str]):
+    """The values of ARG and ENV. All texts that they give are bounded together: `ENV A=$A$A` doubles a value."""
 
-    def value(match: re.Match[str]) -> str:
+    _left = MAX_EXPANDED
+
+    def expand(self, text: str, unknown: list[str], where: Location) -> str:
+        """Return a text with $NAME, ${NAME}, ${NAME:-default} and ${NAME:+other} replaced; unknown names are appended.
+
+        Raises ProjectFileError, at `where`, for more than MAX_EXPANDED characters in all.
+        """
+
+        def replaced(match: re.Match[str]) -> str:
+            value = self._value(match, unknown)
+            self._left -= len(value)
+            if self._left < 0:
+                why = f"the values that replace variables have more than {MAX_EXPANDED:,} characters in all"
+                raise malformed("the variables are too long", where, why)
+            return value
+
+        return _VARIABLE.sub(replaced, text)
+
+    def _value(self, match: re.Match[str], unknown: list[str]) -> str:
         name = match[1] or match[2]
         if name is None:
             return "$"
-        known, operator, other = variables.get(name), match[3], match[4] or ""
+        known, operator, other = self.get(name), match[3], match[4] or ""
         is_set = bool(known) if operator and operator[0] == ":" else known is not None
         if operator and operator.endswith("-"):
             return known or "" if is_set else other
@@ -171,15 +193,14 @@ def expand(text: str, variables: Mapping[str, str], unknown: list[str]) -> str:
             unknown.append(name)
         return known or ""
 
-    return _VARIABLE.sub(value, text)
-
 
 def assignments(instruction: Instruction, path: Path) -> Iterator[tuple[str, str | None]]:
     """Yield names and values of ARG, ENV and LABEL, variables not yet replaced; None for an ARG without a default.
 
-    Raises ProjectFileError for quotes that do not end.
+    Raises ProjectFileError for quotes that do not end, and for more text than a process can get.
     """
     text = instruction.value
+    _require_short(len(text), Location(path, instruction.line))
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -193,21 +214,30 @@ def assignments(instruction: Instruction, path: Path) -> Iterator[tuple[str, str
         yield name, value if has_value else None
 
 
-def commands(pieces: tuple[Piece, ...], variables: Mapping[str, str], path: Path) -> Iterator[Command]:
-    """Yield the simple commands of a shell script. Raises ProjectFileError for quotes that do not end."""
+def _require_short(length: int, where: Location) -> None:
+    if length > _LONGEST_ARGUMENT:
+        why = f"Linux passes no argument or variable of more than {_LONGEST_ARGUMENT:,} bytes"
+        raise malformed("an instruction is too long", where, why, "split it, or copy a script")
+
+
+def commands(pieces: tuple[Piece, ...], variables: Variables, path: Path) -> Iterator[Command]:
+    """Yield the simple commands of a shell script.
+
+    Raises ProjectFileError for quotes that do not end, and for more text than a shell can get.
+    """
     depth = 0
     source: tuple[str, ...] = ()
     words: list[tuple[str, int]] = []
+    _require_short(sum(len(piece.text) for piece in pieces), Location(path, pieces[0].line if pieces else None))
     for token, line in (*_tokens(pieces, path), ("\n", pieces[-1].line if pieces else 0)):
         if token not in _OPERATORS:
             words.append((token, line))
             continue
-        while words and words[0][0] in _OPENING | _CLOSING | _BETWEEN:
-            word = words.pop(0)[0]
+        start = 0
+        while start < len(words) and (word := words[start][0]) in _RESERVED:
             depth = max(0, depth + (word in _OPENING) - (word in _CLOSING))
-            if word in ("for", "case"):
-                words.clear()
-        made = _command(words, variables, depth > 0)
+            start = len(words) if word in ("for", "case") else start + 1
+        made = _command(words[start:], variables, depth > 0, path)
         if made:
             yield replace(made, source=source)
         source = made.words if made and token == "|" else ()  # noqa: S105 - a token of a shell
@@ -217,11 +247,7 @@ def commands(pieces: tuple[Piece, ...], variables: Mapping[str, str], path: Path
 def _tokens(pieces: tuple[Piece, ...], path: Path) -> Iterator[tuple[str, int]]:
     """Yield words and operators, each with its line; comments are left out."""
     text = _QUOTED_OR_COMMENT.sub(_blank, "".join(piece.text for piece in pieces))
-    ends: list[tuple[int, int]] = []
-    total = 0
-    for piece in pieces:
-        total += len(piece.text)
-        ends.append((total, piece.line))
+    ends = list(accumulate(len(piece.text) for piece in pieces))
     stream = io.StringIO(text)
     lexer = shlex.shlex(stream, posix=True, punctuation_chars="();<>|&\n")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
@@ -233,7 +259,7 @@ def _tokens(pieces: tuple[Piece, ...], path: Path) -> Iterator[tuple[str, int]]:
             raise malformed("a quote of a shell command does not end", Location(path, line), str(error)) from error
         if token is None:
             return
-        place = next((line for end, line in ends if stream.tell() - 1 <= end), pieces[-1].line)
+        place = pieces[min(bisect_left(ends, stream.tell() - 1), len(pieces) - 1)].line
         is_end = "\n" in token and not token.strip("\n;&|()")
         yield "\n" if is_end else token, place
 
@@ -243,7 +269,7 @@ def _blank(match: re.Match[str]) -> str:
     return " " * len(match[0]) if match["comment"] or match[0] == "\\\n" else match[0]
 
 
-def _command(words: list[tuple[str, int]], variables: Mapping[str, str], is_conditional: bool) -> Command | None:
+def _command(words: list[tuple[str, int]], variables: Variables, is_conditional: bool, path: Path) -> Command | None:
     unknown: list[str] = []
     found: list[tuple[str, int]] = []
     output = ""
@@ -255,10 +281,10 @@ def _command(words: list[tuple[str, int]], variables: Mapping[str, str], is_cond
                 is_output &= found.pop()[0] == "1"
             skip = True
         elif skip:
-            output = expand(word, variables, unknown) if is_output else output
+            output = variables.expand(word, unknown, Location(path, line)) if is_output else output
             skip = False
         else:
-            expanded = expand(word, variables, unknown)
+            expanded = variables.expand(word, unknown, Location(path, line))
             found += [(each, line) for each in (expanded.split() if "$" in word else [expanded])]
     if not found:
         return None

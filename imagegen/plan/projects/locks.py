@@ -14,6 +14,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from imagegen.core.data import MAX_LOCK
 from imagegen.core.errors import ErrorList, Location, LockError, ProjectFileError
 from imagegen.core.text import redact
 from imagegen.core.types import parse_requirement, parse_specifier
@@ -34,6 +35,7 @@ from imagegen.plan.projects.model import (
     table_lines,
 )
 
+_QUOTED = re.compile(r"""'([^']*)'|"([^"]*)["]""")
 _GLIBC = 36  # minor version of Debian 12's, which the bases of imported images have
 _EXTRA, _GROUP = "extra", "dependency group"
 _NO_FILE = "an entry names no file, so the lock takes the release's file of the index or of the wheel finder"
@@ -106,7 +108,7 @@ def read_uv_lock(
 
     Raises ProjectFileError, and LockError for a format that is not known.
     """
-    text = read_text(path, project or path.parent)
+    text = read_text(path, project or path.parent, longest=MAX_LOCK)
     try:
         parsed = uv_lock.parse(text, str(path))
     except LockError as error:
@@ -212,7 +214,7 @@ def read_pylock(
     path: Path, extras: Sequence[str] = (), groups: Sequence[str] = (), project: Path | None = None
 ) -> PylockFile:
     """Read a pylock.toml of a project (default: its directory). Raises ProjectFileError."""
-    text = read_text(path, project or path.parent)
+    text = read_text(path, project or path.parent, longest=MAX_LOCK)
     try:
         parsed = Pylock.from_dict(parse_toml(text, path))
     except PylockUnsupportedVersionError as error:
@@ -283,7 +285,9 @@ class _PyprojectRecovery:
 
     def __init__(self, file: PyprojectFile, target: MarkerTarget) -> None:
         self.file, self.target = file, target
+        self.lines = _lines_of_texts(file.text)
         self.selected = [_DEPENDENCIES, *file.chosen]  # grows as these name others
+        self.seen = set(self.selected)
         self.pins: list[PackagePin] = []
         self.omissions: list[Omission] = []
         self.errors: ErrorList[ProjectFileError] = ErrorList()
@@ -351,12 +355,13 @@ class _PyprojectRecovery:
     def _select(self, kind: str, name: str) -> bool:
         """Select a table, once, and return whether the file has it."""
         table = (kind, str(canonicalize_name(name)))
-        if table in self.file.tables and table not in self.selected:
+        if table in self.file.tables and table not in self.seen:
+            self.seen.add(table)
             self.selected.append(table)
         return table in self.file.tables
 
     def _place(self, text: str) -> Location:
-        return Location(self.file.path, _line_of(self.file.text, text))
+        return Location(self.file.path, self.lines.get(text))
 
 
 def read_pyproject(
@@ -432,7 +437,10 @@ def _source(source: Any, target: MarkerTarget) -> tuple[str, str] | None:
     return None
 
 
-def _line_of(text: str, requirement: str) -> int | None:
-    """The first line that has the requirement as a quoted string."""
-    found = re.search(rf"""["']{re.escape(requirement)}["']""", text)
-    return text.count("\n", 0, found.start()) + 1 if found else None
+def _lines_of_texts(text: str) -> dict[str, int]:
+    """Return the first line (from 1) of each quoted string of one line."""
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        for single, double in _QUOTED.findall(line):
+            lines.setdefault(single or double, number)
+    return lines

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from imagegen.plan.matrix.model import ConfigName
 
 OWN_PACKAGE = "name it as a component with `path:` or `wheel:`, as docs/how-to/your-own-package.md shows"
 COMMIT = "declare the commit as a component with `git:`, as docs/how-to/extend-the-matrix.md shows"
+_MOST_CLAUSES = 500  # in all specifiers of one package
 
 
 @dataclass(frozen=True)
@@ -134,13 +136,15 @@ class DeclaringFile(Protocol):
         ...
 
 
-def read_text(path: Path, project: Path, named_at: Location | None = None) -> str:
+def read_text(
+    path: Path, project: Path, named_at: Location | None = None, *, longest: int = data.MAX_SOURCE_FILE
+) -> str:
     """Return the text of a file of a project. `named_at` is the line that names the file, if another file does.
 
-    Raises ProjectFileError for a file that is outside of the project, cannot be read or is not UTF-8.
+    Raises ProjectFileError for a file that is outside of the project, cannot be read, is too long or is not UTF-8.
     """
     try:
-        return data.read(path, project).decode("utf-8-sig")
+        return data.read(path, project, longest).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         where, why = (named_at, f"{path}: {why}") if named_at else (Location(path), why)
@@ -186,33 +190,54 @@ def raise_all(errors: ErrorList[ProjectFileError]) -> None:
 
 def merge(pins: Iterable[PackagePin]) -> tuple[PackagePin, ...]:
     """Return one pin for each package, with all of its specifiers. Raises ProjectFileError where they conflict."""
-    found: dict[str, PackagePin] = {}
-    errors: ErrorList[ProjectFileError] = ErrorList()
+    pins_of: dict[str, list[PackagePin]] = {}
     for pin in pins:
-        first = found.get(pin.package)
+        pins_of.setdefault(pin.package, []).append(pin)
+    errors: ErrorList[ProjectFileError] = ErrorList()
+    merged = []
+    for name in sorted(pins_of):
         try:
-            found[pin.package] = intersect(first, pin) if first else pin
-        except ValueError as error:
-            what = f"{pin.package} is required twice, and no version is both"
-            errors.append(malformed(what, pin.places[0], str(error)))
+            merged.append(join(pins_of[name], f"{name} is required twice, and no version is both"))
+        except ProjectFileError as error:
+            errors.append(error)
     raise_all(errors)
-    return tuple(found[name] for name in sorted(found))
+    return tuple(merged)
 
 
-def intersect(first: PackagePin, second: PackagePin) -> PackagePin:
-    """Return the pin with the specifiers and extras of two pins of one package.
+def join(pins: Sequence[PackagePin], what: str) -> PackagePin:
+    """Return the pin with the specifiers and extras of all pins of one package.
 
-    Raises ValueError where no version satisfies both.
+    Raises ProjectFileError, which begins with `what`, at the first pin that contradicts those before it.
     """
-    parts = [part for text in (first.specifier, second.specifier) for part in text.split(",") if part]
-    specifier = ",".join(dict.fromkeys(parts))
-    places = tuple(dict.fromkeys((*first.places, *second.places)))
+    first, *others = pins
+    if not others:
+        return first
+    if _conflict(pins):
+        count = bisect_left(range(len(pins)), 1, key=lambda last: _conflict(pins[: last + 1]) is not None)
+        raise malformed(what, pins[count].places[0], _conflict(pins[: count + 1]))
+    extras = tuple(sorted({extra for pin in pins for extra in pin.extras}))
+    directory = next((pin.directory for pin in pins if pin.directory), None)
+    return PackagePin(first.package, ",".join(_clauses(pins)), tuple(_places(pins)), extras, directory=directory)
+
+
+def _clauses(pins: Iterable[PackagePin]) -> dict[str, None]:
+    return {clause: None for pin in pins for clause in pin.specifier.split(",") if clause}
+
+
+def _places(pins: Iterable[PackagePin]) -> dict[Location, None]:
+    return {place: None for pin in pins for place in pin.places}
+
+
+def _conflict(pins: Sequence[PackagePin]) -> str | None:
+    """Return why no version satisfies all of the pins, or why they are not read; None if one does."""
+    clauses = _clauses(pins)
+    if len(clauses) > _MOST_CLAUSES:
+        return f"more than {_MOST_CLAUSES} version clauses are about {pins[0].package}"
     try:
-        parse_specifier(specifier)
+        parse_specifier(",".join(clauses))
     except ValueError as error:
-        raise ValueError(f"{error}: {' and '.join(map(str, places))}") from error
-    extras = tuple(sorted({*first.extras, *second.extras}))
-    return PackagePin(first.package, specifier, places, extras, directory=first.directory or second.directory)
+        return f"{error}: {' and '.join(map(str, _places(pins)))}"
+    return None
 
 
 def table_lines(text: str, header: str) -> list[int]:

@@ -28,7 +28,7 @@ from imagegen.plan.projects.model import (
     Omission,
     PackagePin,
     Recovered,
-    intersect,
+    join,
     malformed,
     merge,
     parse_toml,
@@ -43,6 +43,7 @@ _LOCAL = re.compile(r"((?:[^@]+@\s*)?file:(?://(?=/))?)?([^\[;#?]*)")  # "name[e
 _SCHEME = re.compile(r"(?:https?|file|ftp)://")
 _HASH_LENGTHS = {"sha256": 64, "sha384": 96, "sha512": 128}  # hex digits; those that pip accepts
 _DEEPEST = 20  # files that name one another
+_MOST_FILES, _MOST_LINES = 100, 100_000  # that one reader reads
 
 _FILES = {"-r": "--requirement", "-c": "--constraint"}
 _VALUED = {"-e": "--editable", "-i": "--index-url", "-f": "--find-links", **_FILES}
@@ -135,11 +136,17 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 @dataclass
 class RequirementsReader:
-    """A reader of a file and those that it names. `errors` are those of all of them."""
+    """A reader of a file and those that it names. `errors` are those of all of them.
+
+    Raises ProjectFileError at once for too many files or lines.
+    """
 
     found: RequirementsFile
     errors: ErrorList[ProjectFileError] = field(default_factory=ErrorList)
     _open: list[Path] = field(default_factory=list)
+    _seen: set[tuple[str, bool]] = field(default_factory=set)  # named files, and whether as constraints
+    _files: int = 0
+    _lines: int = 0
 
     def read(self, path: Path, *, constraints: bool, place: Location | None = None) -> None:
         where = place or Location(path)
@@ -147,6 +154,15 @@ class RequirementsReader:
             why = " -> ".join(str(each) for each in (*self._open, path))
             self.errors.append(malformed("a file names itself, directly or through others", where, why))
             return
+        if not self._open:
+            self._seen.clear()
+        elif (key := (os.path.realpath(path), constraints)) in self._seen:
+            return  # its lines would be the same
+        else:
+            self._seen.add(key)
+        self._files += 1
+        if self._files > _MOST_FILES:
+            raise malformed(f"more than {_MOST_FILES} files are named", where)
         try:
             text = read_text(path, self.found.project, place)
         except ProjectFileError as error:
@@ -157,6 +173,9 @@ class RequirementsReader:
     def parse(self, text: str, path: Path, *, constraints: bool) -> None:
         self._open.append(path)
         for number, line in logical_lines(text):
+            self._lines += 1
+            if self._lines > _MOST_LINES:
+                raise malformed(f"more than {_MOST_LINES:,} lines are named", Location(path, number))
             self.line(line, Location(path, number), constraints=constraints)
         self._open.pop()
 
@@ -277,16 +296,18 @@ class _Recovery:
         bounds = [pin for line in self.file.constraints if (pin := self._pin(line, required=False))]
         raise_all(self.errors)
         found = {pin.package: pin for pin in merge(pins)}
+        bounds_of: dict[str, list[PackagePin]] = {}
         unused: dict[str, list[PackagePin]] = {}
         for bound in bounds:
-            if bound.package not in found:
+            if bound.package in found:
+                bounds_of.setdefault(bound.package, []).append(bound)
+            else:
                 unused.setdefault(str(bound.places[0].file), []).append(bound)
-                continue
+        for name, bounding in bounds_of.items():
             try:
-                found[bound.package] = intersect(found[bound.package], bound)
-            except ValueError as error:
-                what = f"the constraint of {bound.package} excludes what is required"
-                self.errors.append(malformed(what, bound.places[0], str(error)))
+                found[name] = join([found[name], *bounding], f"the constraint of {name} excludes what is required")
+            except ProjectFileError as error:
+                self.errors.append(error)
         raise_all(self.errors)
         self.omissions += map(_unused, unused.values())
         return Recovered(

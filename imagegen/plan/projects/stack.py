@@ -284,7 +284,7 @@ def _installed(cell: Cell, project: Path) -> list[StackPackage]:
 
 def locate_missing(error: MissingFiles, path: Path) -> None:
     """Set the place of an error to the line of the lock file `path` that has the first of the files, if any has one."""
-    lines = read_text(path, path.parent).splitlines()
+    lines = read_text(path, path.parent, longest=data.MAX_LOCK).splitlines()
     hashes = [file.sha256 for file in error.files]
     line = next((number for number, text in enumerate(lines, 1) if any(each in text for each in hashes)), None)
     if line:
