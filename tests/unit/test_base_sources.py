@@ -18,6 +18,7 @@ from imagegen.image.base.fetch import (
     read_sources,
     trusted_keys,
 )
+from tests.support.timing import within
 
 UBUNTU = """\
 Types: deb
@@ -160,6 +161,16 @@ def test_a_line_that_apt_would_not_take_is_refused_with_its_place(text: str) -> 
     with pytest.raises(BaseError) as caught:
         list(parse_lines("\n" + text, "/etc/apt/sources.list"))
     assert caught.value.where == Location("/etc/apt/sources.list", 2)
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks", "a line of a base's sources.list on which a pattern would backtrack", "refused at once"
+)
+@pytest.mark.parametrize("suite", ["a" * 50_000 + "!", "a/" * 20_000 + "!", "./" + "a./" * 20_000, "a" * 50_000 + "//"])
+def test_a_long_suite_is_refused_at_once(suite: str) -> None:
+    with within(2), pytest.raises(BaseError) as caught:
+        list(parse_lines(f"deb http://x.example/debian {suite} main\n", "/etc/apt/sources.list"))
+    assert caught.value.where == Location("/etc/apt/sources.list", 1)
 
 
 def test_trusted_means_nothing(tmp_path: Path) -> None:

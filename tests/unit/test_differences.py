@@ -19,6 +19,7 @@ from imagegen.plan import lock
 from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules import Conflict, Verdict
 from tests.support.report_samples import HISTORY
+from tests.support.timing import within
 from tests.support.tiny_lock import LOCK
 
 RULE = Rule("a", {"torch": "<2"}, {}, {"numpy": ">=2"}, "A.", "s", "2026-01-01", "error", "measured", "f")
@@ -76,6 +77,16 @@ def test_rejected_updates_are_read_back_from_a_section(name: str, stays: str, ne
     escaped = changes._MARKUP.sub(r"\\\1", changes.rejection(rejected))
     section = ChangelogSection("2026-11-20", "a", "0" * 8, "1" * 8, ("torch 2.12 -\\> 2.13", escaped))
     assert changes.rejected_in(section) == (rejected,)
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks", "a line of locks/CHANGES.md on which a pattern would backtrack", "read at once"
+)
+def test_long_lines_of_a_changelog_are_read_at_once() -> None:
+    lines = ("a stays b, not c" * 4000, "a stays b: " * 4000, "a stays " * 8000)
+    with within(1):
+        rejected = changes.rejected_in(ChangelogSection("2026-11-20", "a", "0" * 8, "1" * 8, lines))
+    assert [(update.name, update.stays) for update in rejected] == [("a", "b")]
 
 
 def test_a_lock_of_another_format_has_the_same_sum_of_wheels() -> None:

@@ -13,6 +13,7 @@ from imagegen.plan.matrix.model_types import Models
 from imagegen.run import doctor_messages
 from imagegen.run.doctor import examine_log
 from imagegen.run.doctor_messages import explain_symbols
+from tests.support.timing import within
 
 GONE, NEVER = "_ZN3c104cuda4goneEv", "_ZN3c105neverEv"
 INDEX = ExportIndex(("2.6.0", "2.7.0", "2.8.0", "2.9.0"), {GONE: 0b1011})
@@ -41,6 +42,18 @@ def test_a_symbol_of_no_release_is_reported_as_such() -> None:
 
 def test_symbols_of_others_are_none_of_torchs() -> None:
     assert list(explain_symbols(f"{IMPORT}cublasLtCreate\nRuntimeError: no", INDEX)) == []
+
+
+@pytest.mark.fault("Audits", "a log of a megabyte without a blank or a newline", "explained within seconds")
+@pytest.mark.parametrize(
+    "unit",
+    ["a", "aGVsbG8=", "\rProgress |###| 7%", "\x1b[31m", "undefined symbol:", f"undefined symbol: {'_ZN2at' * 500}\n"],
+)
+def test_a_long_log_is_explained_within_seconds(unit: str) -> None:
+    message = "Qwen/Qwen3 is not a local folder and is not a valid model identifier"
+    with within(4):
+        diagnosis = examine_log("the log", unit * (1_000_000 // len(unit)) + f"\n{message}\n", Models(""))
+    assert any("Qwen/Qwen3 is no folder" in finding.text for finding in diagnosis.findings)
 
 
 def test_a_log_gets_symbols_and_known_messages() -> None:
