@@ -31,15 +31,18 @@ _RULES: dict[StateName, tuple[str, str]] = {  # what rules and metadata say, and
 @click.option("--github", is_flag=True, help="Print locked cells (default: the project's) for $GITHUB_OUTPUT.")
 @pass_app
 def command(app: App, *, pattern: str | None, as_json: bool, github: bool) -> None:
-    r"""Show the cells that match GLOB: whether they can work, are locked, and can be built here now.
+    """Show the cells that match GLOB: whether they can work, are locked, and can be built here now.
 
-    \b
-    rules        no conflict: rules and package metadata accept it; conflict: they reject it; unknown: they say neither
-    lock         tested: the smoke tests passed in exactly the image that the lock gives; recorded: with the digests of
-                 image and layers; yes: every version and file is pinned; stale, edited, broken: a build rejects it; no
-    builds here  yes, or the first address that a build needs and this machine lacks. No request is sent: the default
-                 package index and Debian's archive count as available, any other only where the environment names a
-                 mirror of it, a find-links directory has the file, or the store does.
+    The column "rules": rules and package metadata accept the cell (no conflict), reject it (conflict), or say neither
+    (unknown).
+
+    The column "lock": the smoke tests passed in exactly the image that the lock gives (tested); the lock has the
+    digests of image and layers (recorded); every version and file is pinned (yes); a build rejects the lock (stale,
+    edited, broken); there is none (no).
+
+    The column "builds here": yes, or the first address that a build needs and this machine lacks. No request is sent:
+    the default package index and Debian's archive count as available, any other only if the environment names a
+    mirror of it, a find-links directory has the file, or the store does.
     """
     if github:
         chosen = (

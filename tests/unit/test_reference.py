@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
@@ -83,3 +84,16 @@ def test_the_index_links_every_page() -> None:
     own = {str(path.relative_to(docs)) for path in docs.rglob("*.md")}
     decisions = {name for name in own if re.match(r"adr/\d", name)}  # adr/index.md lists these
     assert linked == own - decisions - {"index.md"}
+
+
+@pytest.mark.parametrize(("name", "command"), [("imagegen", cli), *leaves(cli, "imagegen")])
+def test_no_help_shows_a_sign_that_is_for_click(name: str, command: click.Command) -> None:
+    """click reads a backspace as "do not wrap"; in a raw docstring it is two characters."""
+    text = command.get_help(click.Context(command, info_name=name))
+    assert [line for line in text.splitlines() if "\\" in line or not (line + " ").isprintable()] == []
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("page", sorted(REFERENCE.glob("*.md")), ids=lambda page: page.name)
+def test_no_page_shows_a_control_character(page: Path) -> None:
+    assert not re.search(r"(?m)^\\b|[\x00-\x08]", page.read_text())
