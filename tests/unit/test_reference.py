@@ -88,7 +88,7 @@ def test_the_index_links_every_page() -> None:
 
 @pytest.mark.parametrize(("name", "command"), [("imagegen", cli), *leaves(cli, "imagegen")])
 def test_no_help_shows_a_sign_that_is_for_click(name: str, command: click.Command) -> None:
-    """click reads a backspace as "do not wrap"; in a raw docstring it is two characters."""
+    """Click reads a backspace as "do not wrap"; in a raw docstring it is two characters."""
     text = command.get_help(click.Context(command, info_name=name))
     assert [line for line in text.splitlines() if "\\" in line or not (line + " ").isprintable()] == []
     assert max(map(len, text.splitlines())) <= 80
