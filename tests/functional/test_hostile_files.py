@@ -314,7 +314,7 @@ def test_the_command_line_refuses_an_edited_lock_and_lock_mends_it(tmp_path: Pat
         (r'file = "([^"]+)"', r'file = "\1\\nx"', "uv.file"),
         (r'file = "([^"]+)-py3', f'file = "\\1-py3.{"a" * 300}', "uv.file"),
         (r'index = "pypi"', 'index = "https://evil"', "uv.index"),
-        (r'name = "PYTHONFAULTHANDLER"', 'name = "PATH"', "env[1].name"),
+        (r'name = "PYTHONFAULTHANDLER"', 'name = "VIRTUAL_ENV"', "env[1].name"),
         (r"(\[\[wheel\]\]\n(.+\n)+)", r"\1\n\1", "each once"),
         (r"diff-id = ", "diff-ids = ", "no such key"),
         (r"layer-format = 2", 'layer-format = "1"', "valid integer"),

@@ -39,7 +39,7 @@ def verify(signed: World, run: Run, tmp_path: Path) -> Verify:
     """Run `imagegen verify` in a project that names the key: (exit code, names of the steps that fail)."""
     project = tmp_path / "project"
     project.mkdir()
-    (project / "publish.yaml").write_text(f"publish: {{keys: {{release: {signed.project.keys[0].file}}}}}")
+    signed.write_publish(project)
 
     def verify(tag: str, *options: str, repository: str = f"acme/rl/{IMAGE}") -> tuple[object, set[str]]:
         published = signed.published

@@ -73,8 +73,7 @@ def verify(run: Run, tmp_path: Path, built: list[Lock]) -> Verify:
         (project / f"locks/{CELL}.toml").unlink(missing_ok=True)
         if locked:
             (project / f"locks/{CELL}.toml").write_text(dumps(locked))
-        named = f"{{release: {world.project.keys[0].file}}}" if keys else "{}"
-        (project / "publish.yaml").write_text(f"publish: {{keys: {named}}}")
+        world.write_publish(project, keys=keys)
         command = ["verify", world.published.reference, "--cell", CELL, "--no-layers", "--json", *options]
         done = run("--project", str(project), *command)
         verdict = json.loads(done.out)
@@ -224,7 +223,7 @@ def test_no_image_of_an_index_without_a_signature_is_built(
         {name: Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest)) for name, image in images.items()}
     )
     world.published.registry.documents[world.published.manifest("latest")] = INDEX_TYPE, index
-    (tmp_path / "publish.yaml").write_text(f"publish: {{keys: {{release: {world.project.keys[0].file}}}}}")
+    world.write_publish(tmp_path)
     name = f"{world.published.registry.host}/{NAME}:latest"
     done = run("--project", str(tmp_path), "verify", name, "--no-layers", "--rebuild", "--json")
     outcomes = [each["steps"][-1]["outcome"] for each in json.loads(done.out)["platforms"].values()]

@@ -88,6 +88,11 @@ class World:
             found = comparison.verify_image(text, source, requested, client, Quiet(), project, layers=layers)
         return found.verdict
 
+    def write_publish(self, directory: Path, *, keys: bool = True) -> None:
+        """Write a publish.yaml that names the signer's key, a file of the same directory, or no key."""
+        (directory / "release.pub").write_bytes(Path(self.project.keys[0].file).read_bytes())
+        (directory / "publish.yaml").write_text(f"publish: {{keys: {'{release: release.pub}' if keys else '{}'}}}")
+
     def wrong(self, reference: str | None = None, *, keys: bool = True) -> set[str]:
         return {step.name for step in self.verify(reference, keys=keys).wrong}
 
