@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,19 +32,22 @@ class BuildOptions:
     require_gpu: bool = False
     scratch_base: bool = False
     builder: str | None = None  # a buildx builder, for source builds
+    retest: bool = False  # also where the same checks of the image passed in the same engine
 
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """The manifest's digest, the tags, and the smoke report where checks ran.
+    """The manifest's digest, the tags, and the smoke report, also of checks that ran before.
 
-    `index` is the digest of the index that a layout has, if it has images of several platforms.
+    `index` is the digest of the index that a layout has, if it has images of several platforms. `tested` is the age of
+    an earlier report in seconds, None for checks that ran now.
     """
 
     digest: str
     tags: tuple[str, ...] = ()
     report: SmokeReport | None = None
     index: str | None = None
+    tested: int | None = None
 
 
 def build_image(session: Session, cell: Cell, lock: Lock, engine: Engine, options: BuildOptions) -> BuiltImage:
@@ -107,9 +111,9 @@ def _build(session: Session, cell: Cell, lock: Lock, engine: Engine, options: Bu
                 image = assemble.assemble_image(session, cell, lock, audit=options.audit, loading=loading)
                 digest = image.digest
                 loading.finish(digest, tags[1], session.progress)
-    report = _smoke_test(session, cell, lock, engine, digest, options) if options.test else None
+    report, age = _smoke_test(session, cell, lock, engine, digest, options) if options.test else (None, None)
     engine.tag(digest, tags[0])
-    return BuiltImage(digest, tags, report)
+    return BuiltImage(digest, tags, report, tested=age)
 
 
 def _assemble_for_layout(
@@ -149,15 +153,24 @@ def _unchanged(session: Session, cell: Cell, lock: Lock, options: BuildOptions) 
 
 def _smoke_test(
     session: Session, cell: Cell, lock: Lock, engine: Engine, digest: str, options: BuildOptions
-) -> SmokeReport:
-    """Run the smoke checks and keep the report, so that publishing need not run them again. Raises SmokeFailed."""
-    from imagegen.run import smoke  # late, here and below: an unchanged build without checks needs neither
-    from imagegen.supply.publish.attachments import SmokeRequirement, passed_report, save_passed_report
+) -> tuple[SmokeReport, int | None]:
+    """Return the report of the smoke checks, and its age in seconds where they need not run again (else None).
 
+    The report is kept, for the next build and for publishing. Raises SmokeFailed.
+    """
+    from imagegen.run import smoke  # late, here and below: an unchanged build without checks needs neither
+    from imagegen.supply.publish import attachments
+
+    required = attachments.SmokeRequirement.of(digest, lock, cell.declarations, require_gpu=options.require_gpu)
+    conditions = smoke.SmokeConditions.of(engine.info(), smoke.nvidia_devices())
+    if not options.retest and (found := attachments.find_run(session.store, required, conditions, lock)):
+        saved, then = found
+        return smoke.SmokeReport.from_dict(saved.report), max(0, int(time.time()) - then)
     report = smoke.run(
         engine, digest, lock, cell.declarations, require_gpu=options.require_gpu, progress=session.progress
     )
     report.require_passed(fix=f"the image is kept as {local_tags(lock)[1]}")
-    required = SmokeRequirement.of(digest, lock, cell.declarations, require_gpu=options.require_gpu)
-    save_passed_report(session.store, passed_report(report, required, lock))
-    return report
+    passed = attachments.passed_report(report, required, lock)
+    attachments.save_passed_report(session.store, passed)
+    attachments.save_run(session.store, passed, conditions, int(time.time()))
+    return report, None

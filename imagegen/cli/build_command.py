@@ -57,6 +57,7 @@ def cells_by_index(app: App, pattern: str, platforms: str | None) -> list[tuple[
 @click.command("build")
 @click.argument("cell", shell_complete=complete_cells)
 @click.option("--no-test", is_flag=True, help="Skip the smoke checks.")
+@click.option("--retest", is_flag=True, help="Run the smoke checks again that passed for this image in this engine.")
 @click.option("--no-audit", is_flag=True, help="Skip the audit before the image is built.")
 @click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")
 @click.option(
@@ -79,6 +80,7 @@ def command(
     cell: str,
     platform: str | None,
     no_test: bool,
+    retest: bool,
     no_audit: bool,
     require_gpu: bool,
     output: str | None,
@@ -88,18 +90,21 @@ def command(
 ) -> int:
     """Build CELL from its lock, smoke-test it, tag it. The last line on stdout is the image's digest.
 
-    An audit of the files runs first; its errors end the build. A glob ('hopper-*') that matches several cells builds
-    them side by side, as far as cores, memory and disk allow, continues when one fails, and prints a table; the exit
-    code is that of the first cell that failed.
+    An audit of the files runs first; its errors end the build. Smoke checks that passed for exactly this image in the
+    same engine do not run again, unless a GPU is there that they did not have.
+
+    A glob ('hopper-*') that matches several cells builds them side by side, as far as cores, memory and disk allow,
+    continues when one fails, and prints a table; the exit code is that of the first cell that failed.
 
     --platform adds the cells that differ from CELL in the platform alone. With --output they are one layout with an
     image index, whose digest is the last line.
     """
-    if no_test and require_gpu:
-        raise OptionConflictError(
-            "--require-gpu is about the checks that --no-test leaves out", fix="leave out one of the two"
-        )
-    options = BuildOptions(not no_test, not no_audit, require_gpu, scratch_base, builder)
+    for flag, is_set in {"--require-gpu": require_gpu, "--retest": retest}.items():
+        if no_test and is_set:
+            raise OptionConflictError(
+                f"{flag} is about the checks that --no-test leaves out", fix="leave out one of the two"
+            )
+    options = BuildOptions(not no_test, not no_audit, require_gpu, scratch_base, builder, retest)
     groups = cells_by_index(app, cell, platform)
     if output is not None:
         directory = _directory(output, cell, groups)
@@ -108,6 +113,7 @@ def command(
     if len(chosen) > 1:
         flags = {
             "--no-test": no_test,
+            "--retest": retest,
             "--no-audit": no_audit,
             "--require-gpu": require_gpu,
             "--scratch-base": scratch_base,
@@ -174,7 +180,11 @@ def build_into_engine(app: App, cell: Cell, lock: Lock, options: BuildOptions) -
             if isinstance(error, SmokeFailed):
                 print_report(app.console, error.report)
             raise
-        if built.report:
+        if built.tested is not None:
+            from imagegen.wheels.throttle import duration  # late: what compiles is not needed for anything else
+
+            app.progress.say(f"tested {duration(built.tested)} ago; --retest runs the checks again")
+        elif built.report:
             print_report(app.console, built.report)
         else:
             app.progress.say("note: tagged without smoke checks (--no-test)")

@@ -7,8 +7,9 @@ import re
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 from xml.etree import ElementTree as ET
 
@@ -82,6 +83,11 @@ class SmokeReport:
         counted = Counter(result.status for result in self.results)
         return {status: counted[status] for status in STATUSES}
 
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> SmokeReport:
+        """Inverse of `as_dict`."""
+        return cls(fields["image"], fields["cell"], tuple(CheckResult(**check) for check in fields["checks"]))
+
     def as_dict(self) -> dict[str, Any]:
         """Return the report for JSON: {"image", "cell", "passed", "counts", "checks": [fields of CheckResult, ...]}."""
         checks = [asdict(result) for result in self.results]
@@ -119,6 +125,31 @@ class SmokeReport:
         ET.indent(root)
         document: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
         return document.decode() + "\n"
+
+
+@dataclass(frozen=True)
+class SmokeConditions:
+    """An engine and its machine, as far as results of smoke checks depend on them."""
+
+    identity: str
+    may_have_gpus: bool
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any], devices: Sequence[str]) -> SmokeConditions:
+        """Return the conditions of an engine (`info` as its API gives it) and of this machine's NVIDIA `devices`."""
+        runtimes = sorted(info.get("Runtimes") or {})
+        discovered = sorted(str(device) for device in info.get("DiscoveredDevices") or ())  # CDI, from Docker 28 on
+        named = [str(info.get(name)) for name in ("ID", "ServerVersion", "KernelVersion", "DefaultRuntime")]
+        may_have_gpus = bool(devices) or any("nvidia" in name for name in (*runtimes, *discovered))
+        return cls(json.dumps([named, runtimes, discovered, list(devices)]), may_have_gpus)
+
+
+def nvidia_devices() -> list[str]:
+    """Return the NVIDIA GPUs of this machine, and their driver."""
+    devices = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
+    with suppress(OSError):
+        devices.append(Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"))
+    return devices
 
 
 class SmokeFailed(SmokeError):

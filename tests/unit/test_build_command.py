@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import read
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell, ConfigField, Declarations
+from imagegen.run import smoke
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import CheckResult, SmokeReport, parts
 from imagegen.supply.publish.attachments import SmokeRequirement, find_saved
@@ -30,6 +32,7 @@ from tests.support.errors import raises
 LOCK = read(Path(__file__).parents[2] / "locks" / "cpu-grpo-cpu-py311.toml")
 IMAGE = "sha256:" + "1" * 64
 PLATFORMS = {"": "linux/amd64", "-linux-arm64": "linux/arm64"}  # end of the cell's id -> platform
+INFO = {"ID": "one", "ServerVersion": "28.5.2", "KernelVersion": "6.1", "Runtimes": {"runc": {}}}
 DECLARED = Declarations({"torch": ("torch",)})
 CELL = cast("Cell", SimpleNamespace(id=LOCK.cell, image=LOCK.image, declarations=DECLARED, gpus=()))
 
@@ -44,6 +47,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
             docker_run_line=lambda *words, own_entrypoint: f"{own_entrypoint=} {' '.join(words)}",
             image_digest=lambda _: IMAGE,
             tag=lambda *_: None,
+            info=lambda: INFO,
         )
 
     def run(*_: Any, **__: Any) -> SmokeReport:
@@ -79,6 +83,51 @@ def test_a_build_that_passed_proves_its_image_to_publish(app: App) -> None:
     assert found
     assert json.loads(json.dumps(found.report))["passed"] is True
     assert find_saved(app.store, required(Declarations())) is None, "other modules are to be imported"
+
+
+def test_checks_that_passed_in_this_engine_do_not_run_again(
+    app: App, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("imagegen.run.smoke.nvidia_devices", list)
+    checks, runs, good = smoke.run, [], ["pass"]
+
+    def run(*_: Any, **options: Any) -> SmokeReport:
+        runs.append(options["require_gpu"])
+        report = checks(*_, **options)
+        return replace(report, results=(*report.results, CheckResult("more", good[-1], 0.1)))
+
+    printed = []
+
+    def ran(*more: str) -> int:
+        printed.append(build(app, *more) + capfd.readouterr().err)
+        return len(runs)
+
+    monkeypatch.setattr("imagegen.run.smoke.run", run)
+    assert ran() == 1
+    assert ran() == 1
+    assert [bool(re.search(r"tested \d+ s ago; --retest", text)) for text in printed] == [False, True]
+    assert json.loads(build(app, "--json").partition("[")[2].join(["[", ""]))[0]["report"]["passed"] is True
+    assert ran("--retest") == 2
+    for name, value in {"ID": "two", "KernelVersion": "6.2", "Runtimes": {"runc": {}, "nvidia": {}}}.items():
+        with monkeypatch.context() as patch:
+            patch.setitem(INFO, name, value)
+            before = len(runs)
+            assert ran() == before + 1, name
+            assert ran() == before + 1, name
+    with monkeypatch.context() as patch:
+        patch.setattr("imagegen.run.smoke.nvidia_devices", lambda: ["nvidia0"])
+        before = len(runs)
+        assert ran() == before + 1
+    with monkeypatch.context() as patch:  # a failure is not kept
+        patch.setitem(INFO, "ID", "three")
+        good.append("fail")
+        for _ in range(2):
+            before = len(runs)
+            with raises("smoke-failed"):
+                build(app)
+            assert len(runs) == before + 1
+    with raises("usage-option-conflict"):
+        build(app, "--no-test", "--retest")
 
 
 def test_the_printed_command_replaces_an_entry_point_of_the_lock(

@@ -12,15 +12,17 @@ from imagegen.core.store import Store
 from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import read
 from imagegen.plan.matrix.model import Declarations
-from imagegen.run.smoke import CheckResult, SmokeReport, parts
+from imagegen.run.smoke import CheckResult, SmokeConditions, SmokeReport, parts
 from imagegen.supply.publish import attachments
 from imagegen.supply.publish.attachments import (
     PassedSmokeReport,
     SmokeRequirement,
     find_attested,
+    find_run,
     find_saved,
     passed_report,
     save_passed_report,
+    save_run,
     smoke_document,
 )
 from imagegen.supply.trust.documents import AUDIT, SMOKE, Attached, Document
@@ -54,6 +56,42 @@ def test_what_ran_with_a_gpu_proves_more(tmp_path: Path) -> None:
     save_passed_report(store, proven(gpu=True))
     for each in (required(), required(gpu=True)):
         assert find_saved(store, each) == proven(gpu=True)
+
+
+@pytest.mark.parametrize(
+    ("ran_on_gpu", "may_have_gpus", "require_gpu", "holds"),
+    [
+        (False, False, False, True),
+        (False, True, False, False),  # a GPU is there now: the skipped checks run
+        (False, False, True, False),
+        (True, False, False, True),
+        (True, True, True, True),
+    ],
+)
+def test_a_run_holds_under_its_conditions(
+    ran_on_gpu: bool, may_have_gpus: bool, require_gpu: bool, holds: bool, tmp_path: Path
+) -> None:
+    store, conditions = Store(tmp_path / "store"), SmokeConditions("engine", may_have_gpus)
+    save_passed_report(store, proven(gpu=ran_on_gpu))
+    assert find_run(store, required(gpu=require_gpu), conditions, GPU) is None, "it ran elsewhere"
+    save_run(store, proven(gpu=ran_on_gpu), conditions, 7)
+    expected = (proven(gpu=ran_on_gpu), 7) if holds else None
+    assert find_run(store, required(gpu=require_gpu), conditions, GPU) == expected
+    assert find_run(store, required(gpu=require_gpu), SmokeConditions("other", may_have_gpus), GPU) is None
+
+
+def test_the_conditions_of_an_engine_name_its_gpus() -> None:
+    info = {"ID": "a", "ServerVersion": "29.0", "KernelVersion": "6.1", "Runtimes": {"runc": {}}}
+    plain = SmokeConditions.of(info, [])
+    assert not plain.may_have_gpus
+    assert plain == SmokeConditions.of({**info, "Containers": 3}, [])
+    for changed in (
+        SmokeConditions.of(info, ["nvidia0", "580.95.05"]),
+        SmokeConditions.of({**info, "Runtimes": {"nvidia": {}, "runc": {}}}, []),
+        SmokeConditions.of({**info, "DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}]}, []),
+    ):
+        assert changed.may_have_gpus
+        assert changed.identity != plain.identity
 
 
 def test_an_image_without_gpus_is_proven_without_one() -> None:

@@ -20,7 +20,7 @@ from imagegen.plan.lock import dumps_attached
 from imagegen.plan.lock.environments import CombinedLock, environments
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Declarations
-from imagegen.run.smoke import SmokeReport, check_name, files, files_for, parts, spec
+from imagegen.run.smoke import SmokeConditions, SmokeReport, check_name, files, files_for, parts, spec
 from imagegen.supply.trust import provenance, sbom
 from imagegen.supply.trust.documents import (
     AUDIT,
@@ -171,6 +171,39 @@ def find_saved(store: Store, required: SmokeRequirement) -> PassedSmokeReport | 
         if found := _SAVED.get(store, _key(required.image, required.programs, gpu)):
             return found
     return None
+
+
+@dataclass(frozen=True)
+class SmokeRun:
+    """When the checks of a saved report ran under given conditions, in seconds since 1970."""
+
+    time: int
+
+
+_RUNS = Cache("smoke-run", SmokeRun)
+
+
+def save_run(store: Store, passed: PassedSmokeReport, conditions: SmokeConditions, time: int) -> None:
+    """Record under which conditions the checks of a saved report ran."""
+    _RUNS.put(store, _run_key(passed, conditions), SmokeRun(time))
+
+
+def find_run(
+    store: Store, required: SmokeRequirement, conditions: SmokeConditions, lock: Lock
+) -> tuple[PassedSmokeReport, int] | None:
+    """Return a saved report that satisfies `required` and whose checks ran under these conditions, and their time.
+
+    A report in which no check had a GPU counts only where there is none.
+    """
+    for gpu in (True,) if required.gpu or (conditions.may_have_gpus and _gpu_checks(lock)) else (True, False):
+        found = _SAVED.get(store, _key(required.image, required.programs, gpu))
+        if found and (run := _RUNS.get(store, _run_key(found, conditions))):
+            return found, run.time
+    return None
+
+
+def _run_key(passed: PassedSmokeReport, conditions: SmokeConditions) -> str:
+    return digest_of_json([passed.image, passed.programs, passed.gpu, conditions.identity])
 
 
 def smoke_document(passed: PassedSmokeReport) -> Document:
