@@ -163,8 +163,8 @@ def _smoke_test(
 
     required = attachments.SmokeRequirement.of(digest, lock, cell.declarations, require_gpu=options.require_gpu)
     conditions = smoke.SmokeConditions.of(engine.info(), smoke.nvidia_devices())
-    if not options.retest and (found := attachments.find_run(session.store, required, conditions, lock)):
-        saved, then = found
+    if not options.retest and (run := attachments.find_run(session.store, required, conditions, lock)):
+        saved, then = run
         return smoke.SmokeReport.from_dict(saved.report), max(0, int(time.time()) - then)
     report = smoke.run(
         engine, digest, lock, cell.declarations, require_gpu=options.require_gpu, progress=session.progress

@@ -408,16 +408,18 @@ def _without_missing_extras(session: Session, found: Recovered) -> Recovered:
 
 def _missing_extras(session: Session, pin: PackagePin) -> list[str]:
     """Return the extras of a pin that no harvested release has of those that the pin admits."""
-    known = session.metadata.of(pin.package) if pin.extras and pin.specifier and not pin.directory else None
-    if known is None:
+    harvested = session.metadata.of(pin.package) if pin.extras and pin.specifier and not pin.directory else None
+    if harvested is None:
         return []
     allowed = SpecifierSet(pin.specifier, prereleases=True)
-    admitted = [each for each in known.package.releases.values() if allowed.contains(Version(each.version).public)]
-    kept = known.package.extras  # of other extras nothing is known
+    admitted = [
+        release for release in harvested.package.releases.values() if allowed.contains(Version(release.version).public)
+    ]
+    known_extras = harvested.package.extras  # of other extras nothing is harvested
     return [
         extra
         for extra in pin.extras
-        if admitted and extra in kept and not any(extra in release.extras for release in admitted)
+        if admitted and extra in known_extras and not any(extra in release.extras for release in admitted)
     ]
 
 
@@ -469,9 +471,9 @@ def _of_platform(session: Session, found: Recovered, platform: ImagePlatform) ->
 
 def _empty(source: Location, found: Recovered) -> ProjectFileError:
     """Return the error of a file of which no package was recovered."""
-    first = next((each for each in found.omissions if each.is_package), None)
+    first = next((omission for omission in found.omissions if omission.is_package), None)
     why = f"{first.what}: {first.why}" if first else "it lists no package for Linux and this Python"
-    stages = ", ".join(f"--target {each}" for each in found.other_stages)
+    stages = ", ".join(f"--target {stage}" for stage in found.other_stages)
     other = f"choose another stage: {stages}" if stages else None
     fix = first.fix if first else other or "import another file"
     return malformed("it has no package for an image", source, why, fix)

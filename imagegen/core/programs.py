@@ -58,10 +58,10 @@ def _descendants(pid: int) -> list[int]:
         with suppress(OSError):  # it has ended
             parent = int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(entry.name))
-    found = [pid]
-    for parent in found:  # which grows
-        found += children.get(parent, [])
-    return found[1:]
+    pids = [pid]
+    for parent in pids:  # which grows
+        pids += children.get(parent, [])
+    return pids[1:]
 
 
 @overload

@@ -40,8 +40,8 @@ def loads(text: str, longest: int = LONGEST) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        place = re.search(r"line (\d+), column (\d+)", str(error))
-        line, column = (int(place[1]), int(place[2])) if place else (len(text.splitlines()), None)
+        position = re.search(r"line (\d+), column (\d+)", str(error))
+        line, column = (int(position[1]), int(position[2])) if position else (len(text.splitlines()), None)
         raise TomlError(str(error), line, column) from error
 
 

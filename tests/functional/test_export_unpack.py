@@ -1,4 +1,4 @@
-"""run_image.py as a process of its own, with a description of an image that somebody changed."""
+"""run_image.py as a process of its own, with an altered description of an image."""
 
 from __future__ import annotations
 

@@ -237,10 +237,10 @@ def commands(pieces: tuple[Piece, ...], variables: Variables, path: Path) -> Ite
         while start < len(words) and (word := words[start][0]) in _RESERVED:
             depth = max(0, depth + (word in _OPENING) - (word in _CLOSING))
             start = len(words) if word in ("for", "case") else start + 1
-        made = _command(words[start:], variables, depth > 0, path)
-        if made:
-            yield replace(made, source=source)
-        source = made.words if made and token == "|" else ()  # noqa: S105 - a token of a shell
+        command = _command(words[start:], variables, depth > 0, path)
+        if command:
+            yield replace(command, source=source)
+        source = command.words if command and token == "|" else ()  # noqa: S105 - a token of a shell
         words = []
 
 

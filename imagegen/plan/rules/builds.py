@@ -54,8 +54,8 @@ def build_rules(question: Question, library: MetadataCache, builds: Builds) -> t
 def _names_cuda(question: Question) -> bool:
     facts = question.facts
     labels = (fact.local or "" for name, fact in facts.packages.items() if name in question.requested)
-    named = "cuda" in facts.versions and (question.image is None or "cuda" in question.requested)
-    return named or facts.names.get("cuda") == NO_CUDA or any(map(_CUDA_LABEL.search, labels))
+    is_requested = "cuda" in facts.versions and (question.image is None or "cuda" in question.requested)
+    return is_requested or facts.names.get("cuda") == NO_CUDA or any(map(_CUDA_LABEL.search, labels))
 
 
 def _release(question: Question, name: str) -> str | None:
@@ -193,21 +193,23 @@ def _missing(question: Question, library: MetadataCache, builds: Builds) -> Iter
         release = _release(question, name)
         if release is None or not fact.local or builds.build(name, release, fact.local):
             continue
-        known = builds.of(name, release)
+        statements = builds.of(name, release)
         cuda = _cuda_of_pypi(name, release, question, library, builds)
         labels = builds.labels(name, release)
         has = [f"PyPI's{f' ({_spoken(cuda)})' if cuda else ''}"] if cuda or not labels else []
         has += [f"+{label}" for label in labels[:_NAMED]]
         has += [f"{len(labels) - _NAMED} more"] if len(labels) > _NAMED else []
-        doubtful = any(each.open_ended for each in known) or not builds.is_missing(name, release, fact.local)
+        doubtful = any(statement.open_ended for statement in statements) or not builds.is_missing(
+            name, release, fact.local
+        )
         yield Rule(
             id=f"build:{name}-{release}+{fact.local}",
             when={name: f"=={release}"},
             conflict={name: f"+{fact.local}"},
             then={},
             because=f"No build {name} {release}+{fact.local} is known; builds of {release} are {', '.join(has)}.",
-            source="; ".join(dict.fromkeys(each.source for each in known)) or _UPLOADS[0],
-            date=max((each.date for each in known), default=_UPLOADS[1]),
+            source="; ".join(dict.fromkeys(statement.source for statement in statements)) or _UPLOADS[0],
+            date=max((statement.date for statement in statements), default=_UPLOADS[1]),
             severity="error",
             evidence="remembered" if doubtful else "documented",
             kind="breaks",

@@ -96,12 +96,12 @@ class _Trials:
         satisfied = [int("".join(column), 2) for column in zip(*rows, strict=True)][::-1] or [0] * count
         sound: list[int] = []
         losing = []
-        for place in sorted(places, key=lambda place: satisfied[place].bit_count()):
-            if all(less & ~satisfied[place] for less in sound):
-                if self._loses(name, 1 << place):
-                    losing.append(place)
+        for position in sorted(places, key=lambda position: satisfied[position].bit_count()):
+            if all(less & ~satisfied[position] for less in sound):
+                if self._loses(name, 1 << position):
+                    losing.append(position)
                 else:
-                    sound.append(satisfied[place])
+                    sound.append(satisfied[position])
         return sorted(losing)
 
     def _loses(self, name: str, mask: int) -> bool:

@@ -122,12 +122,12 @@ def missing_extras(question: Question, library: MetadataCache) -> dict[str, list
 
     An installer ignores them. Packages without such an extra, or without a known release in question, are absent.
     """
-    found = {}
+    missing = {}
     for name in question.requested.keys() & question.extras.keys():
         fact, known = question.facts.packages.get(name), library.of(name)
         if fact and known and not fact.built and (among := known.within(fact)):
-            found[name] = known.lacking(among, question.extras[name])
-    return {name: extras for name, extras in found.items() if extras}
+            missing[name] = known.lacking(among, question.extras[name])
+    return {name: extras for name, extras in missing.items() if extras}
 
 
 def _cell(words: Sequence[str], matrix: Matrix) -> tuple[Cell | None, list[str]]:
@@ -164,8 +164,10 @@ def _together(words: Sequence[str], length: int, vocabulary: Vocabulary) -> bool
 
 def _are_names(words: Sequence[str], vocabulary: Vocabulary) -> bool:
     """Return whether the words can be read as several names."""
-    starts = (place for place in range(1, len(words)) if vocabulary.meaning(" ".join(words[:place])))
-    return any(vocabulary.meaning(" ".join(words[place:])) or _are_names(words[place:], vocabulary) for place in starts)
+    starts = (length for length in range(1, len(words)) if vocabulary.meaning(" ".join(words[:length])))
+    return any(
+        vocabulary.meaning(" ".join(words[length:])) or _are_names(words[length:], vocabulary) for length in starts
+    )
 
 
 def _with_version(words: Sequence[str], vocabulary: Vocabulary) -> int:

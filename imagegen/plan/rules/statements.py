@@ -110,7 +110,7 @@ class Releases:
 
     def lacking(self, among: int, extras: Iterable[str]) -> list[str]:
         """Return the extras, normalised, that no release in the mask is known to have, sorted."""
-        releases = [release for place, release in enumerate(self.all) if among >> place & 1]
+        releases = [release for position, release in enumerate(self.all) if among >> position & 1]
         return sorted(extra for extra in extras if not any(extra in release.extras for release in releases))
 
     def fitting(self, specifier: str) -> int:
