@@ -38,7 +38,8 @@ class Level(Enum):
     """The degree of equality; the most first."""
 
     MANIFEST = "the same manifest"
-    CONTENTS = "the same contents"  # equal diff_ids: compressed otherwise, or under another config
+    CONTENTS = "the same contents"  # equal config, so equal diff_ids: compressed otherwise
+    LAYERS = "the same layers under another config"
     FILES = "the same files at other times"
     DIFFERENT = "other files"
 
@@ -99,7 +100,8 @@ def compared(found: ReadImage, lock: Lock, made: layers.Image, there: Opened, he
         return Comparison(Level.MANIFEST, made.digest)
     published = [layer.diff_id for layer in found.layers]
     if published == [layer.diff_id for layer in made.layers]:
-        return Comparison(Level.CONTENTS, made.digest, cause=_beside_contents(found, lock, made))
+        level = Level.CONTENTS if found.raw == made.config else Level.LAYERS
+        return Comparison(level, made.digest, cause=_beside_contents(found, lock, made))
     if len(published) != len(made.layers):
         why = f"the published image has {len(published)} layers, and {len(made.layers)} were made"
         names = [layer.name for layer in made.layers]
