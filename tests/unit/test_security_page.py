@@ -14,6 +14,7 @@ from tests.support.hostile_repository import TRAPS
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/explanation/security.md").read_text()
 STARTS = {
+    "imagegen.core.programs": r"run|remove|Program(\[\w+\])?",
     "asyncio": r"create_subprocess_\w+",
     "multiprocessing": r"Process|Pool|get_context",
     "concurrent.futures": "ProcessPoolExecutor",
@@ -50,6 +51,7 @@ def _starts(node: ast.AST, inside: str, names: dict[str, str]) -> Iterator[str]:
     [
         "import subprocess\ndef f():\n    subprocess.run(['x'])",
         "import subprocess as s\ndef f():\n    with s.Popen(['x']): pass",
+        "from imagegen.core import programs\ndef f():\n    programs.Program[bytes](['x'])",
         "from subprocess import check_output as c\ndef f():\n    c(['x'])",
         "import os\ndef f():\n    os.execvp('x', ['x'])",
         "import os\ndef f():\n    if os.fork() == 0: pass",

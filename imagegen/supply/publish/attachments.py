@@ -175,9 +175,9 @@ def find_saved(store: Store, required: SmokeRequirement) -> PassedSmokeReport | 
 
 @dataclass(frozen=True)
 class SmokeRun:
-    """When the checks of a saved report ran under given conditions, in seconds since 1970."""
+    """The run that gave a saved report, under given conditions."""
 
-    time: int
+    time: int  # of its end, in seconds since 1970
 
 
 _RUNS = Cache("smoke-run", SmokeRun)
