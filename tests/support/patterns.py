@@ -11,8 +11,8 @@ that skips any text: `a+b` searched for in a text of `a` is quadratic, and `(?<!
 
 The states are the positions of the pattern (Glushkov's construction). Edges have guards: conditions on the letter
 before and the letter after. A way that passes an accepting state ends the search and is not counted. Repeats of at most
-`BOUND` are a fixed amount of work. A possessive repeat of one letter (`[a-z]++`) can be left only before another
-letter. All other assertions and groups count as their content, so the answer can be too severe, and is not too mild.
+`BOUND` are a fixed amount of work, so three stand for all. A possessive repeat of one letter (`[a-z]++`) can be left
+only before another letter. All other assertions and groups count as their content, so the answer can be too severe.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 BOUND = 1000
+_COPIES = 3  # of the items of a repeat that is not endless
 _IGNORECASE, _MULTILINE, _DOTALL, _ASCII = map(int, (re.IGNORECASE, re.MULTILINE, re.DOTALL, re.ASCII))
 _SAMPLE = frozenset(map(chr, range(128))) | set("é\x85\u2028\u0663\u4e00")
 _CATEGORIES = {
@@ -179,24 +180,30 @@ class Automaton:
         return fragment
 
     def _repeat(self, kind: Any, low: int, high: Any, items: Any) -> _Fragment:
-        is_endless = _is_endless(high)
-        fragment = _Fragment(empty=[()])
-        for _ in range(max(min(low, 2) - is_endless, 0)):
-            fragment = self._join(fragment, self._sequence(items))
-        if high == low:
-            return fragment
+        if not _is_endless(high):
+            return self._copies(items, min(low, _COPIES), min(high, _COPIES))
+        fragment = self._copies(items, min(max(low - 1, 0), _COPIES), min(max(low - 1, 0), _COPIES))
         rest = self._sequence(items)
+        for (state, before), (target, after) in product(rest.last, rest.first):
+            self._edges[state].append((target, before + after))
         leave: tuple[Guard, ...] = ()
-        if is_endless:
-            for (state, before), (target, after) in product(rest.last, rest.first):
-                self._edges[state].append((target, before + after))
-            if kind is codes.POSSESSIVE_REPEAT and (one := self._one(items)) is not None:
-                leave = (lambda _, after: after not in one,)
-                self._leaves.update(leave)
-                rest.last = [(state, guards + leave) for state, guards in rest.last]
-        if not (is_endless and low):
+        if kind is codes.POSSESSIVE_REPEAT and (one := self._one(items)) is not None:
+            leave = (lambda _, after: after not in one,)
+            self._leaves.update(leave)
+            rest.last = [(state, guards + leave) for state, guards in rest.last]
+        if not low:
             rest.empty.append(leave)
         return self._join(fragment, rest)
+
+    def _copies(self, items: Any, low: int, high: int) -> _Fragment:
+        """Return items one behind the other; behind the first `low`, each is optional with all that follow it."""
+        if not high:
+            return _Fragment(empty=[()])
+        first = self._sequence(items)
+        fragment = self._join(first, self._copies(items, max(low - 1, 0), high - 1))
+        if not low:
+            fragment.empty.append(())
+        return fragment
 
     def _at(self, anchor: Any) -> Guard:
         newline, word = self._newline, self._word
