@@ -20,7 +20,6 @@ STARTS = {
     "concurrent.futures": "ProcessPoolExecutor",
     "os": r"system|popen|fork|forkpty|exec[lv]\w*|spawn[lv]\w*|posix_spawnp?",
     "pty": "fork|spawn",
-    "imagegen.core.programs": r"run|Program(\[\w+\])?",
     "subprocess": r"run|Popen|call|check_call|check_output|getoutput|getstatusoutput",
 }
 
@@ -57,7 +56,6 @@ def _starts(node: ast.AST, inside: str, names: dict[str, str]) -> Iterator[str]:
         "import os\ndef f():\n    if os.fork() == 0: pass",
         "import asyncio\nasync def f():\n    await asyncio.create_subprocess_exec('x')",
         "from concurrent.futures import ProcessPoolExecutor\ndef f():\n    ProcessPoolExecutor()",
-        "from imagegen.core import programs\ndef f():\n    programs.Program[bytes](['x'])",
     ],
 )
 def test_a_start_of_a_program_is_found(text: str) -> None:
