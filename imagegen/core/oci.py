@@ -23,7 +23,7 @@ from imagegen.core.data import parse_json
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import FetchError
 from imagegen.core.text import unprintable
-from imagegen.core.types import Digest, Line, Size, Variable, field_info, string
+from imagegen.core.types import UNWRITTEN, Digest, Line, Size, Variable, field_info, string
 
 MAX_MANIFEST = 4 << 20  # bytes: what registries take of a manifest (distribution-spec v1.1)
 MAX_CONFIG = 8 << 20
@@ -133,7 +133,7 @@ class ImageConfig:
     user: Line = ""
     directory: Line = ""
     # for users and tools: no lock holds them
-    labels: Annotated[Mapping[str, str], field_info(init=False)] = field(default_factory=dict, compare=False)
+    labels: Annotated[Mapping[str, str], UNWRITTEN] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,14 @@ class Check:
         return core_schema.no_info_after_validator_function(self._function, handler(source))
 
 
+def _refuse_key(_: Any) -> Any:
+    raise ValueError("no file has this key")
+
+
+# In the annotation of a field that files do not hold: what a digest of the written form leaves out may not be read.
+UNWRITTEN = Check(_refuse_key, before=True)
+
+
 def field_info(*keys: str, **options: Any) -> Any:
     """Return what pydantic's `Field` does: of a dataclass's field with these keys in a file, the first one for writing.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, write_image_index
+from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of, write_image_index
 from imagegen.image import layers
 from imagegen.plan.lock import dumps, inputs_hash
 from imagegen.plan.lock.model import Lock
@@ -211,6 +211,35 @@ def test_without_signers_only_the_projects_lock_is_built(world: World, verify: V
     exchange(world)  # it names the project's cell, and is whole in itself
     code, steps = verify(world, "--rebuild", keys=False, locked=lock)
     assert (code, steps["rebuild"], built) == (2, "not done", [])
+
+
+@FIRST
+def test_no_wheel_is_hidden_from_the_comparison_with_the_projects_lock(
+    world: World, verify: Verify, built: list[Lock]
+) -> None:
+    lock = world.published.lock
+    hidden = f"""
+[[wheel]]
+name = "zz"
+version = "1"
+choice = "of another host"
+file = "zz-1-py3-none-any.whl"
+size = 1
+sha256 = "{"a" * 64}"
+index = "url"
+url = "https://localhost/zz-1-py3-none-any.whl"
+build = "sha256:{"a" * 64}"
+"""
+    wheels, table, rest = lock_document(lock).decode().partition("\n[record]\n")
+    content = (wheels + hidden + table + rest).encode()
+    digests = [digest_of(text).encode() for text in (lock_document(lock), content)]
+    world.attach(LOCK, content)
+    world.attach(LAYERS, documents(lock, world.published.image.digest)[LAYERS].replace(*digests))
+    for name in ("SBOM", "provenance"):
+        for each in (name, f"attestation of the {name}"):
+            world.published.drop(each)
+    code, steps = verify(world, "--rebuild", keys=False, locked=lock)
+    assert (code, steps["rebuild"], steps["lock"], built) == (1, "not done", "fail", [])
 
 
 @FIRST

@@ -13,17 +13,23 @@ from hypothesis import strategies as st
 
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError
+from imagegen.core.oci import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.plan.lock import dumps, inputs_hash, read, stale, write
 from imagegen.plan.lock.file import LockErrors, loads
 from imagegen.plan.lock.model import (
     Lock,
+    LockedFile,
+    LockedGit,
     LockedGpus,
+    LockedSdist,
+    LockedWheel,
 )
 from imagegen.plan.matrix.model import Base, Cell, EnvVar
 from tests.support.errors import raises
 from tests.support.interpreters import DEBIAN
 from tests.support.lock_samples import LOCK, A, C, locks, wheel
 from tests.support.shipped_locks import NAMES, shipped_lock
+from tests.support.tiny_lock import LOCK as TINY
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -161,6 +167,40 @@ def test_inputs_hash_covers_all_but_the_record() -> None:
         replace(LOCK, base=replace(LOCK.base, debs=LOCK.base.debs[:1])),
     ]
     assert len({inputs_hash(lock) for lock in [LOCK, *others]}) == len(others) + 1
+
+
+@pytest.mark.fault(
+    "Trust", "a lock has a key that its digest and its written form would leave out",
+    "lock-malformed, with the table's line",
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("header", "key"),
+    [
+        ("[[wheel]]", f'build = "sha256:{A}"'),
+        ("[uv]", f'build = "sha256:{A}"'),
+        ("[[wheel.git.build]]", f'build = "sha256:{A}"'),
+        ("[wheel.git]", 'file = "demo-1.0.tar.gz"'),
+        ("[wheel.git]", 'index = "git"'),
+        ("[base.content]", 'labels = { a = "b" }'),
+    ],
+)
+def test_no_key_is_read_that_is_not_written(header: str, key: str) -> None:
+    archive = LockedFile("demo-1.0.tar", 1, A, "git")
+    sdist = LockedSdist(archive, (wheel("flit", "1.0"),), git=LockedGit("v1", "https://x.org/a", "1" * 40, "2" * 40))
+    layers = (LayerDescriptor.of_tar(f"sha256:{A}", 1),)
+    content = RemoteImage(f"sha256:{A}", f"sha256:{A}", ImageConfig(), layers)
+    base = replace(
+        TINY.base, kind="registry", suite=None, debs=(), archives={}, image="docker.io/a/b:1", content=content
+    )
+    file = LockedFile("demo-1.0-py3-none-any.whl", 1, A, "git")
+    text = dumps(
+        replace(TINY, base=base, added=None, record=None, wheels=(LockedWheel("demo", "1.0", file, sdist=sdist),))
+    )
+    assert f"{header}\n" in text
+    assert loads(text)
+    with pytest.raises(LockErrors) as caught:
+        loads(text.replace(f"{header}\n", f"{header}\n{key}\n", 1))
+    assert [error.code for error in caught.value.errors] == ["lock-malformed"]
 
 
 def test_stale_names_what_moved() -> None:

@@ -99,9 +99,10 @@ def _keys(table: type) -> list[tuple[str, str, Any]]:
     hints = get_type_hints(table, include_extras=True)
     found = []
     for each in fields(table):
-        info = next((part for part in get_args(hints[each.name]) if isinstance(part, FieldInfo)), FieldInfo())
+        marks = get_args(hints[each.name])
+        info = next((mark for mark in marks if isinstance(mark, FieldInfo)), FieldInfo())
         default = each.default if each.default_factory is MISSING else each.default_factory()
-        if info.init is not False:
+        if t.UNWRITTEN not in marks:
             found.append((each.name, info.alias or each.name.replace("_", "-"), default))
     return found
 
@@ -261,7 +262,7 @@ class LockedWheel(LockTable):
     original: LockedFile | None = None  # the file that the patches are applied to
     patches: Annotated[tuple[WheelPatch, ...], t.field_info("patch")] = ()  # sorted by path, and applied in this order
     # Key of the source build that made it; in no lock file
-    build: Annotated[str | None, t.field_info(init=False)] = None
+    build: Annotated[str | None, t.UNWRITTEN] = None
 
     @property
     def fetched(self) -> LockedFile:
@@ -289,6 +290,8 @@ class LockedWheel(LockTable):
         sources = {}
         if isinstance(git := table.get("git"), dict):
             archive = {"file": archive_name(str(release["name"]), str(release["version"])), "index": GIT}
+            if implied := archive.keys() & git.keys():
+                raise ValueError(f"unknown key {min(implied)!r} of its git")
             sources["git"] = _inline_commit(archive | git)
         if isinstance(sdist := table.get("sdist"), dict):
             sources["sdist"] = _inline_file({k: v for k, v in sdist.items() if (k, v) not in release.items()})
