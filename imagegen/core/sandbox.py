@@ -178,11 +178,12 @@ class Sandbox:
         command = []
         for name, value in {**_ENVIRONMENT, **env}.items():
             command += ["--setenv", name, value]
-        command += _root(self.rootfs, seen[self.rootfs])
+        mounts = {PurePosixPath(inside).parts[1] for inside in (*self.read_only, *self.writable)}
+        command += _root(self.rootfs, seen[self.rootfs], mounts)
         command += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
         command += ["--perms", "1777", "--size", str(self.memory), "--tmpfs", "/tmp"]  # noqa: S108 - as above
-        for option, mounts in (("--ro-bind", self.read_only), ("--bind", self.writable)):
-            for inside, path in sorted(mounts.items()):
+        for option, paths in (("--ro-bind", self.read_only), ("--bind", self.writable)):
+            for inside, path in sorted(paths.items()):
                 for parent in reversed(PurePosixPath(inside).parents[:-1]):
                     command += ["--dir", str(parent)]  # the mount itself would make them unreadable for the program
                 command += [option, seen[path], inside]
@@ -397,14 +398,15 @@ def pipe_from(data: bytes) -> Iterator[int]:
         os.close(reader)
 
 
-def _root(rootfs: Path, seen: str) -> Iterator[str]:
+def _root(rootfs: Path, seen: str, mounts: Container[str]) -> Iterator[str]:
     """Options that put the tree's top-level entries into an empty root, so that mounts may be made beside them.
 
-    bubblewrap finds the tree at `seen`.
+    bubblewrap finds the tree at `seen`. An entry of the name of one of `mounts` is left out: bubblewrap would follow a
+    link there to the host's files, and create what it leads to.
     """
     for entry in sorted(rootfs.iterdir()):
         inside = f"/{entry.name}"
-        if entry.name in _PRIVATE:
+        if entry.name in _PRIVATE or entry.name in mounts:
             continue
         if entry.is_symlink():
             yield from ("--symlink", os.readlink(entry), inside)

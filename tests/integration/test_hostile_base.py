@@ -144,6 +144,35 @@ def test_links_of_the_tree_lead_no_mount_out_of_it(busybox: bytes, settings: Set
     assert not list(victim.iterdir())
 
 
+@pytest.mark.fault(
+    "Matrices, rules, locks",
+    "a base has directories of the names of links in /proc, and mount points below them",
+    "nothing is created outside of the tree",
+)
+@pytest.mark.parametrize("name", ["usr/sbin", "run", "tmp", "dev"])
+def test_links_of_proc_lead_no_mount_out_of_the_tree(
+    name: str, busybox: bytes, settings: Settings, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    victim.chmod(0o777)
+    directory = f"proc/self/root/oldroot{victim}"
+    members = install(tmp_path, settings, busybox, "", **{directory: None, name: To(f"/{directory}/new")})
+    assert (members, [*victim.iterdir()]) == ({}, [])
+
+
+def test_links_of_the_tree_lead_no_file_of_a_sandbox_out_of_it(busybox: bytes, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    victim.chmod(0o777)
+    things = {**files(busybox, ""), "file": To(f"/oldroot{victim}/new"), "usr/bin/setpriv": b"#!/bin/sh\ncat /file\n"}
+    source = tmp_path / "source"
+    source.write_bytes(b"contents")
+    source.chmod(0o644)
+    assert Sandbox(on_disk(tmp_path / "tree", things), {"/file": source}).run(["/bin/true"], timeout=30) == b"contents"
+    assert not list(victim.iterdir())
+
+
 def test_services_are_refused_and_no_mount_point_stays(busybox: bytes, settings: Settings, tmp_path: Path) -> None:
     script = "/usr/sbin/policy-rc.d; test $? = 101 && rm /opt/kept && touch /opt/new && chmod 4711 /opt/new"
     members = install(tmp_path, settings, busybox, script)

@@ -113,7 +113,8 @@ def _install(tree: Path, packages: Path, policy: Path, limits: Limits) -> None:
     argv = [*COMMAND.split(), *debs]
     sources = (tree, packages, policy)
     root, debs_of, policy_of = visible(sources)
-    # Mount points without links: bubblewrap would follow those of the tree to files of the host.
+    # Mount points without links: bubblewrap would follow those of the tree to files of the host. /proc comes
+    # last, since its own links lead there too: a mount point such as proc/1/root is a directory of the tree until then.
     proc, dev, tmp, run_dir, policy_rc = (
         f"/{inside(tree, path).relative_to(tree)}" for path in ("proc", "dev", "tmp", "run", _POLICY)
     )
@@ -121,11 +122,11 @@ def _install(tree: Path, packages: Path, policy: Path, limits: Limits) -> None:
     options = [word for capability in _CAPABILITIES for word in ("--cap-add", f"CAP_{capability}")]
     for name, value in ENVIRONMENT.items():
         options += ["--setenv", name, value]
-    options += ["--bind", root, "/", "--proc", proc, "--remount-ro", proc]
-    options += ["--dev", dev, *open_to_all, *tmpfs, f"{dev}/shm", "--remount-ro", dev]
+    options += ["--bind", root, "/", "--dev", dev, *open_to_all, *tmpfs, f"{dev}/shm", "--remount-ro", dev]
     options += [*open_to_all, *tmpfs, tmp, *tmpfs, run_dir]
     options += ["--ro-bind", debs_of, f"{tmp}/packages", "--ro-bind", policy_of, policy_rc]
     options += ["--dir", f"{tmp}/lists/partial", "--dir", f"{tmp}/cache/archives/partial", "--chdir", "/"]
+    options += ["--proc", proc, "--remount-ro", proc]
     run_to_end(options, sources, argv, limits, _TIMEOUT)
 
 
