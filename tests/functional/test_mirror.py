@@ -130,6 +130,14 @@ def test_a_second_copy_adds_what_is_new(at: str, tmp_path: Path) -> None:
         assert found.listed("nobody-has-this") is None
 
 
+def test_a_mirror_in_the_store_that_lacks_a_file_is_passed_over(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    lacking = f"sha256:{hashlib.sha256(b'lacking').hexdigest()}"
+    with Client(settings_of(str(store.root))) as client:
+        source = Mirror.of(settings_of(str(store.root)), client)
+        assert source and not source.take(lacking, 7, store, Quiet().meter("a file", 7))
+
+
 def test_a_file_that_is_not_listed_as_a_package_is_not_installed(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

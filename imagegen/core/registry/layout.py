@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -137,12 +138,16 @@ class Mirror:
             raise self._reached
 
     def _copy(self, layout: Layout, digest: str, size: int, store: Store, meter: Meter) -> bool:
-        with self._reading(layout.path(digest)), store.writer() as writer:
-            for chunk in layout.chunks(digest, size):
-                writer.write(chunk)
-                meter.advance(len(chunk))
-            if writer.commit() != digest:
-                raise FetchError(f"blob {digest} is damaged", code="fetch-digest-mismatch", why="its sha256 is another")
+        chunks = layout.chunks(digest, size)
+        with self._reading(layout.path(digest)):
+            first = next(chunks, b"")  # before there is a writer: a missing file is no fault of the store
+            with store.writer() as writer:
+                for chunk in chain((first,), chunks):
+                    writer.write(chunk)
+                    meter.advance(len(chunk))
+                if writer.commit() != digest:
+                    why = "its sha256 is another"
+                    raise FetchError(f"blob {digest} is damaged", code="fetch-digest-mismatch", why=why)
             return True
         return False
 
