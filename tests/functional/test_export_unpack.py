@@ -34,15 +34,14 @@ def entry(path: str, kind: str = "file", **more: Any) -> dict[str, Any]:
     }
 
 
-def unpacked(directory: Path, *entries: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+def unpacked(directory: Path, *entries: dict[str, Any], **more: Any) -> subprocess.CompletedProcess[str]:
     """Unpack in a process as any user: the program's own command asks for root."""
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     shutil.copy(str(run_image.__file__), directory / "run_image.py")
-    image = {"image": "sha256:image", "entries": entries, "present": {}, "contents": [(EMPTY, 0)], "parts": []}
+    image = {"image": "sha256:image", "entries": entries, "present": {}, "contents": [(EMPTY, 0)], "parts": [], **more}
     (directory / "image.json.gz").write_bytes(gzip.compress(json.dumps(image).encode()))
-    return subprocess.run(
-        [sys.executable, "-B", "-c", UNPACK], cwd=directory, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-B", "-c", UNPACK]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=10)
 
 
 @pytest.mark.parametrize(
@@ -78,3 +77,59 @@ def test_links_of_an_image_may_lead_anywhere(tmp_path: Path) -> None:
     assert (root / "d/f").samefile(root / "d/g")
     assert (root / "d/f").stat().st_mode & 0o7777 == 0o600
     assert root.stat().st_mode & 0o7777 == 0o700, "other users of the host run no program in it"
+
+
+@pytest.mark.fault(
+    "Wheels",
+    "a directory of an export has links where run_image.py writes: contents, unpacked, results.new",
+    "they are replaced; nothing is written where they lead",
+)
+def test_nothing_is_written_through_links_of_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, secret = tmp_path / "out", tmp_path / "secret"
+    out.mkdir()
+    secret.write_text("s")
+    for name in ("contents", "unpacked", "results.new"):
+        (out / name).symlink_to(secret)
+    assert unpacked(out, entry("a")).returncode == 0
+    monkeypatch.setattr(run_image, "RESULTS", out / "results.json")
+    run_image.write_results({"results": []})
+    assert secret.read_text() == "s"
+    assert json.loads((out / "results.json").read_text()) == {"results": []}
+    assert not (out / "unpacked").is_symlink()
+
+
+@pytest.mark.fault(
+    "Wheels",
+    "parts, files of the host or the description of an export are pipes or devices",
+    "refused: run_image.py opens only regular files",
+)
+@pytest.mark.parametrize("odd", ["/dev/zero", "pipe"])
+def test_only_regular_files_are_read(odd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    path = str(tmp_path / odd)
+    as_part = unpacked(tmp_path / "one", parts=[{"file": path, "offset": 0, "bytes": 1}])
+    as_present = unpacked(tmp_path / "two", entry("a", sha256="00", size=1), present={"00": path})
+    assert "it is no regular file" in as_part.stderr
+    assert "it is no regular file" in as_present.stderr
+    monkeypatch.setattr(run_image, "IMAGE", Path(path))
+    with pytest.raises(OSError, match="no regular file"):
+        run_image.read_image()
+
+
+def test_a_description_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "image").write_bytes(gzip.compress(b"[" + b" " * 1000 + b"]"))
+    monkeypatch.setattr(run_image, "IMAGE", tmp_path / "image")
+    monkeypatch.setattr(run_image, "MAX_IMAGE", 1000)
+    with pytest.raises(ValueError, match="more than 1000 bytes"):
+        run_image.read_image()
+
+
+def test_a_root_that_is_a_link_is_not_the_unpacked_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "unpacked").write_text("i\n")
+    (tmp_path / "root").symlink_to("/")
+    monkeypatch.setattr(run_image, "ROOT", tmp_path / "root")
+    monkeypatch.setattr(run_image, "UNPACKED", tmp_path / "unpacked")
+    assert not run_image.is_unpacked({"image": "i"})
+    (tmp_path / "root").unlink()
+    (tmp_path / "root").mkdir()
+    assert run_image.is_unpacked({"image": "i"})

@@ -82,17 +82,31 @@ def test_the_command_s_exit_code_is_returned(exported: Path, program: str, code:
     "an image in which paths that every container gets written (/etc/hosts, the checks' programs) are links",
     "the links lead where they lead inside the image; nothing of the host is written",
 )
+@pytest.mark.parametrize("before", ["", "/proc/self/cwd", "/proc/1/cwd"])
 @pytest.mark.parametrize("name", ["imagegen-smoke", "etc/hosts"])
-def test_links_of_the_image_lead_to_nothing_of_the_host(name: str, exported: Path, tmp_path: Path) -> None:
+def test_links_of_the_image_lead_to_nothing_of_the_host(name: str, before: str, exported: Path, tmp_path: Path) -> None:
     assert run(exported, "exec", "true").returncode == 0
     host, odd = tmp_path / "host", tmp_path / "out"
     host.mkdir()
     shutil.copytree(exported, odd, symlinks=True, copy_function=os.link)
     link = odd / "root" / name
     shutil.rmtree(link) if link.is_dir() else link.unlink(missing_ok=True)
-    link.symlink_to(host if name == "imagegen-smoke" else host / "x")
+    link.symlink_to(f"{before}{host if name == 'imagegen-smoke' else host / 'x'}")
     assert run(odd, "test", "versions").returncode == 1
     assert not list(host.iterdir())
+
+
+def test_relative_paths_of_a_description_are_the_container_s(exported: Path, tmp_path: Path) -> None:
+    assert run(exported, "exec", "true").returncode == 0
+    odd = tmp_path / "out"
+    shutil.copytree(exported, odd, symlinks=True, copy_function=os.link)
+    image = json.loads(gzip.decompress((odd / "image.json.gz").read_bytes()))
+    image["environments"][0]["programs"][f"{tmp_path}/x".lstrip("/")] = "of the container"
+    (odd / "image.json.gz").unlink()  # a hard link
+    (odd / "image.json.gz").write_bytes(gzip.compress(json.dumps({**image, "workdir": "etc"}).encode()))
+    ended = run(odd, "exec", "python", "-c", f"import os; print(os.getcwd(), open('{tmp_path}/x').read())")
+    assert ended.stdout.splitlines()[-1:] == ["/etc of the container"], ended.stderr
+    assert not (tmp_path / "x").exists()
 
 
 def test_checks_run_and_their_results_come_back(exported: Path, machine: Machine) -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import errno
 import fcntl
 import gzip
 import hashlib
@@ -40,7 +41,7 @@ import sysconfig
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 Image = dict[str, Any]  # image.json.gz, as imagegen.supply.export.write has it
 
@@ -52,6 +53,8 @@ CONTENTS = HERE / "contents"  # the unpacked parts, one after the other; removed
 UNPACKED = HERE / "unpacked"  # exists once every file of ROOT is verified
 SUITE = "imagegen-smoke"  # directory of the smoke checks in the container
 CHUNK = 1 << 20
+MAX_IMAGE = 1 << 30  # bytes of the description: of more files than any image has
+MAX_PART = 64 << 20  # bytes of a part
 PATH_MAX = 4096
 SHM_BYTES = 1 << 30
 LIMIT = 1200  # seconds
@@ -111,8 +114,8 @@ def main() -> None:
         sys.exit("error: root is needed to mount the image's files and to make namespaces")
     start = time.monotonic()
     try:
-        image = json.loads(gzip.decompress(IMAGE.read_bytes()))
-        if not (UNPACKED.exists() and ROOT.is_dir() and UNPACKED.read_text(encoding="utf-8").strip() == image["image"]):
+        image = read_image()
+        if not is_unpacked(image):
             unpack(image)
     except (OSError, EOFError, ValueError) as error:
         sys.exit(f"error: the image cannot be unpacked: {error}")
@@ -142,6 +145,35 @@ def sha256_of(path: str) -> str:
         while chunk := file.read(CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def open_file(path: Path | str) -> BinaryIO:
+    """Open a regular file to read it; raises OSError for others: pipes may wait for ever, devices may never end."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return open(path, "rb")
+
+
+def new_file(path: Path, mode: str) -> IO[Any]:
+    """Open a file that replaces what `path` is; nothing is written through a link. Raises OSError."""
+    path.unlink(missing_ok=True)
+    return path.open(mode)
+
+
+def read_image() -> Image:
+    with open_file(IMAGE) as packed, gzip.open(packed) as file:
+        text = file.read(MAX_IMAGE + 1)
+    if len(text) > MAX_IMAGE:
+        raise ValueError(f"{IMAGE} has more than {MAX_IMAGE} bytes")
+    image: Image = json.loads(text)
+    return image
+
+
+def is_unpacked(image: Image) -> bool:
+    if ROOT.is_symlink() or not (ROOT.is_dir() and UNPACKED.exists()):
+        return False
+    with open_file(UNPACKED) as file:
+        return bool(file.read(CHUNK).decode().strip() == image["image"])
 
 
 def require_tree(entries: list[dict[str, Any]]) -> None:
@@ -211,7 +243,8 @@ def unpack(image: Image) -> None:
         os.utime(path, (entry["mtime"], entry["mtime"]), follow_symlinks=False)
     CONTENTS.unlink()
     size = sum(entry["size"] for entry in files)
-    UNPACKED.write_text(f"{image['image']}\n", encoding="utf-8")
+    with new_file(UNPACKED, "x") as file:
+        file.write(f"{image['image']}\n")
     count = f"{len(files)} files" + (f" and {len(links)} hard links" if links else "")
     print(f"{ROOT}: {count}, {size} bytes, all verified, in {time.monotonic() - start:.0f} s", flush=True)
 
@@ -222,7 +255,7 @@ def unpack_parts(image: Image) -> dict[str, int]:
     if missing:
         sys.exit(f"error: {len(missing)} of {len(image['parts'])} parts are not here: {', '.join(missing)}")
     libzstd = load_libzstd()
-    with CONTENTS.open("w+b") as file:
+    with new_file(CONTENTS, "x+b") as file:
         file.truncate(sum(part["bytes"] for part in image["parts"]) or 1)
         with mmap.mmap(file.fileno(), 0) as contents, ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda part: unpack_part(libzstd, part, contents), image["parts"]))
@@ -245,7 +278,8 @@ def load_libzstd() -> ctypes.CDLL:
 
 def unpack_part(libzstd: ctypes.CDLL, part: dict[str, Any], contents: mmap.mmap) -> None:
     """Decompress a part, which is a sequence of zstd frames, to its place in `contents`."""
-    packed = (HERE / part["file"]).read_bytes()
+    with open_file(HERE / part["file"]) as file:
+        packed = file.read(MAX_PART)  # the rest of a longer one is missing: it is damaged
     place = ctypes.addressof((ctypes.c_char * part["bytes"]).from_buffer(contents, part["offset"]))
     size = libzstd.ZSTD_decompress(place, part["bytes"], packed, len(packed))
     if size != part["bytes"]:
@@ -260,7 +294,7 @@ def write_file(image: Image, entry: dict[str, Any], contents: int, offsets: dict
         offset = offsets.get(entry["sha256"])
         if offset is None:
             try:
-                source = stack.enter_context(open(image["present"][entry["sha256"]], "rb")).fileno()
+                source = stack.enter_context(open_file(image["present"][entry["sha256"]])).fileno()
             except OSError as error:
                 return f"{entry['path']}: {error.filename}: {error.strerror}"
             offset = 0
@@ -344,7 +378,8 @@ def run_checks(
 
 def write_results(found: dict[str, Any]) -> None:
     fresh = RESULTS.with_suffix(".new")
-    fresh.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    with new_file(fresh, "x") as file:
+        json.dump(found, file, indent=1)
     fresh.replace(RESULTS)
 
 
@@ -441,7 +476,8 @@ def make_file_systems(programs: dict[str, str]) -> None:
     """Mount the container's root with everything in it, and make it the root of this process.
 
     The image's links lead where they lead for a process in it, so nothing is written before that. The working directory
-    stays the host's root: relative paths are the host's.
+    stays the host's root until the last file of the host is mounted. Only then is /proc: a link of the image to
+    /proc/self/cwd leads nowhere before, and into the container after.
     """
     driver = driver_files()
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
@@ -455,12 +491,10 @@ def make_file_systems(programs: dict[str, str]) -> None:
     os.chdir("/")
     os.chroot(root)
     for name, content in programs.items():
-        path = Path(name)
+        path = Path("/", name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
-    os.makedirs("/proc", exist_ok=True)
-    mount("proc", "/proc", "proc")
-    bind("sys", "/sys", read_only=True)
+    Path("/etc/hosts").write_text("127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.0.1\timagegen\n", encoding="utf-8")
     mount("dev", "/dev", "tmpfs", options="mode=755")
     for name in NODES:
         bind(f"dev/{name}", f"/dev/{name}")
@@ -476,15 +510,18 @@ def make_file_systems(programs: dict[str, str]) -> None:
     mount("devpts", "/dev/pts", "devpts", options="newinstance,ptmxmode=0666,mode=0620")
     os.mkdir("/dev/shm")
     mount("shm", "/dev/shm", "tmpfs", options=f"mode=1777,size={SHM_BYTES}")
-    Path("/etc/hosts").write_text("127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.0.1\timagegen\n", encoding="utf-8")
     add_driver(driver)
+    bind("sys", "/sys", read_only=True)
+    os.chdir("/")
+    os.makedirs("/proc", exist_ok=True)
+    mount("proc", "/proc", "proc")
 
 
 def add_driver(files: dict[str, str]) -> None:
     """Bind-mount the files of NVIDIA's driver; `files` maps their paths in the container to the host's."""
     for target, source in files.items():
         bind(source.lstrip("/"), target, read_only=not target.startswith("/dev/"))
-    if driver_version():
+    if any(target.startswith(f"/{LIBRARIES}/") for target in files):
         # What a linker's -lcuda finds: NVIDIA's container toolkit makes this link (nvidia-cdi-hook create-symlinks).
         link = Path(f"/{LIBRARIES}/libcuda.so")
         link.unlink(missing_ok=True)
