@@ -7,6 +7,7 @@ import os
 import shutil
 import tarfile
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BaseError
+from imagegen.core.layer_tar import Allowance
 from imagegen.core.oci import LayerDescriptor, digest_of
 from imagegen.core.store import Store
 from imagegen.core.types import EPOCH
+from imagegen.image.base import normalise
 from imagegen.image.base.image import unpack
 from imagegen.image.base.normalise import snapshot, write_difference
 
@@ -170,6 +173,26 @@ def test_more_than_a_layer_holds_is_refused(tmp_path: Path) -> None:
     assert caught.value.code == "base-layer-too-large"
     deep = tmp_path.joinpath(*"d" * 250)
     deep.mkdir(parents=True)
+    with pytest.raises(BaseError) as caught:
+        snapshot(tmp_path)
+    assert caught.value.code == "base-layer-too-large"
+
+
+@pytest.mark.fault(
+    "Matrices, rules, locks", "a package leaves very many files, or few of long names or targets", "refused"
+)
+@pytest.mark.parametrize(("bound", "value"), [("members", 3), ("text", 3000)])
+def test_more_files_or_names_than_an_image_has_are_refused(
+    bound: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(normalise, "Allowance", partial(Allowance, **{bound: value}))
+    folder = tmp_path / ("d" * 200)
+    folder.mkdir()
+    (folder / "a").touch()
+    (folder / "link").symlink_to("t" * 1000)
+    assert len(snapshot(tmp_path)) == 3
+    (folder / "b").symlink_to("t" * 1000)
+    (folder / "c").symlink_to("t" * 1000)
     with pytest.raises(BaseError) as caught:
         snapshot(tmp_path)
     assert caught.value.code == "base-layer-too-large"

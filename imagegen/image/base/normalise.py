@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 from imagegen.core.errors import BaseError
-from imagegen.core.layer_tar import DAMAGED, MAX_DEPTH, WHITEOUT, Bounded
+from imagegen.core.layer_tar import DAMAGED, MAX_DEPTH, WHITEOUT, Allowance, Bounded
 from imagegen.core.layer_tar import members as read_members
 from imagegen.core.types import EPOCH
 
@@ -209,7 +208,6 @@ def _refused(member: tarfile.TarInfo | None, why: str) -> BaseError:
 
 _MOUNTED = ("dev", "proc", "run", "sys", "tmp")  # at the top: an engine's, or empty in every container
 _CHUNK = 1 << 20
-_MAX_ENTRIES = 3_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +225,10 @@ class PathState:
 def snapshot(root: Path, first_id: int = 0) -> dict[str, PathState]:
     """Return path -> entry of all that is below `root`, but for what engines mount. Links are not followed.
 
-    Owners are counted from `first_id`. Raises BaseError for more entries, or deeper directories, than a base has.
+    Owners are counted from `first_id`. Raises BaseError for more entries, more bytes of names, or deeper
+    directories, than a base has.
     """
-    entries = dict(islice(_walk(root, "", first_id), _MAX_ENTRIES + 1))
-    if len(entries) > _MAX_ENTRIES:
-        raise _too_large(f"{_MAX_ENTRIES} files")
-    return entries
+    return dict(_walk(root, "", first_id, Allowance()))
 
 
 def write_difference(
@@ -274,22 +270,31 @@ def _too_large(most: str) -> BaseError:
     return BaseError("the packages leave more than any layer holds", code="base-layer-too-large", why=f"over {most}")
 
 
-def _walk(root: Path, below: str, first_id: int) -> Iterator[tuple[str, PathState]]:
+def _walk(root: Path, below: str, first_id: int, allowance: Allowance) -> Iterator[tuple[str, PathState]]:
     if below.count("/") >= MAX_DEPTH:
         raise _too_large(f"{MAX_DEPTH} directories in each other")
-    with os.scandir(root / below) as found:
-        entries = sorted(found, key=lambda each: each.name)
-    for each in entries:
+    entries = []
+    with os.scandir(root / below) as listing:
+        for each in listing:
+            _take(allowance, below, each.name)
+            entries.append(each)
+    for each in sorted(entries, key=lambda each: each.name):
         if not below and each.name in _MOUNTED:
             continue
         path = f"{below}/{each.name}" if below else each.name
         status = each.stat(follow_symlinks=False)
         target = os.readlink(each.path) if each.is_symlink() else ""
+        _take(allowance, target, members=0)
         changed = (status.st_ino, status.st_ctime_ns)
         uid, gid = status.st_uid - first_id, status.st_gid - first_id
         yield path, PathState(status.st_mode, uid, gid, status.st_size, target, changed)
         if each.is_dir(follow_symlinks=False):
-            yield from _walk(root, path, first_id)
+            yield from _walk(root, path, first_id, allowance)
+
+
+def _take(allowance: Allowance, *texts: str, members: int = 1) -> None:
+    if not allowance.take(0, *texts, members=members):
+        raise _too_large("the files, or the bytes of names, of any image")
 
 
 def _differs(path: str, now: PathState, before: Mapping[str, PathState], root: Path, original: Path) -> bool:
