@@ -529,11 +529,15 @@ def add_driver(files: dict[str, str]) -> None:
 
 
 def driver_files() -> dict[str, str]:
-    """Return the devices, libraries and programs of NVIDIA's driver on this host, by their paths in a container."""
-    files = {str(device): str(device) for device in sorted(Path("/dev").glob("nvidia*"))}
+    """Return the libraries, programs and devices of NVIDIA's driver on this host, by their paths in a container.
+
+    Devices come last: while the others are mounted, no link of the image may lead to a directory of the host's /dev.
+    """
+    devices = {str(device): str(device) for device in sorted(Path("/dev").glob("nvidia*"))}
     version = driver_version()
     if not version:
-        return files
+        return devices
+    files = {}
     libcuda = library_path("libcuda.so.1")
     for name in DRIVER_LIBRARIES:
         file = libcuda.parent / f"{name}.so.{version}"
@@ -542,7 +546,7 @@ def driver_files() -> dict[str, str]:
     for name in DRIVER_TOOLS:
         if tool := shutil.which(name) or shutil.which(name, path=f"{MOUNTED}/bin"):
             files[f"/usr/bin/{name}"] = os.path.realpath(tool)
-    return files
+    return files | devices
 
 
 def library_path(name: str) -> Path:
