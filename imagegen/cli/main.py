@@ -118,8 +118,19 @@ def _prepare() -> None:
             sys.__unraisablehook__(lost)
 
     sys.unraisablehook = redeliver
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    _thread.start_new_thread(_stop_at_signal, (reader,))
     _set_handlers(stop)  # ignored signals stay so, as nohup and background jobs want it
     sys.stdout, sys.stderr = _output(sys.stdout), _output(sys.stderr)
+
+
+def _stop_at_signal(reader: int) -> None:
+    """Stop all work at the first signal: its handler waits for the main thread, which may wait for that work."""
+    number = os.read(reader, 1)
+    if number and not is_stopped():
+        stop_all(number[0])
 
 
 def _send_soon(number: int) -> None:

@@ -21,7 +21,7 @@ from tests.support.project import BASE, PYTHON, Project, processes_of
 LIMIT = 5  # seconds; the goal is 2, on a machine that does nothing else
 # Runs WORK in a thread of a pool, as builds do, instead of the command.
 PROGRAM = """
-import contextlib, os, sys, threading, time
+import contextlib, os, signal, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import imagegen.cli.commands as commands
@@ -123,6 +123,15 @@ def test_a_signal_ends_work_in_threads(name: str, server: Server, tmp_path: Path
         assert stop(process, signal.SIGINT, group=False).startswith("interrupted")
     assert processes_of(tmp_path) == []
     assert list((tmp_path / "store/tmp").glob("*")) == []
+
+
+def test_a_signal_that_wakes_another_thread_ends_the_run(tmp_path: Path) -> None:
+    """The main thread, which runs Python's handlers, may sleep on: it waits for a thread, and another one was woken."""
+    work = "time.sleep(0.3); signal.pthread_kill(threading.get_ident(), signal.SIGINT); programs.run(['sleep', '60'])"
+    argv = [sys.executable, "-c", PROGRAM.replace("WORK", work), str(tmp_path), ""]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr.startswith("interrupted")) == (130, True)
 
 
 @pytest.fixture

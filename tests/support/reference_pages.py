@@ -162,9 +162,9 @@ def _exit_codes() -> str:
     table = "".join(f"| {code} | {kind} | {_cell(text)} |\n" for code, (kind, text) in sorted(rows.items()))
     text = (
         "The class of an error has the exit code; each error has a [code](errors.md) of its own. A signal ends "
-        "imagegen with 128 and its number: 130 for SIGINT. It ends within two seconds: the programs that it started are "
-        "killed, its containers and temporary files are removed, and the last line names the steps that were stopped. As "
-        "a user other than root, mmdebstrap gets ten seconds to remove its files."
+        "imagegen with 128 and its number: 130 for SIGINT. It ends within two seconds: the programs that it started "
+        "are killed, its containers and temporary files are removed, and the last line names the steps that were "
+        "stopped. As a user other than root, mmdebstrap gets ten seconds to remove its files."
     )
     rest = f"| exit code | class | meaning |\n|---|---|---|\n{table}"
     return _page("Exit codes", "`imagegen/core/errors.py`", text, rest)
