@@ -101,12 +101,13 @@ def test_relative_paths_of_a_description_are_the_container_s(exported: Path, tmp
     odd = tmp_path / "out"
     shutil.copytree(exported, odd, symlinks=True, copy_function=os.link)
     image = json.loads(gzip.decompress((odd / "image.json.gz").read_bytes()))
-    image["environments"][0]["programs"][f"{tmp_path}/x".lstrip("/")] = "of the container"
+    program = Path(f"srv/{tmp_path.name}-{os.getpid()}")  # no mount of the container hides it
+    image["environments"][0]["programs"][str(program)] = "of the container"
     (odd / "image.json.gz").unlink()  # a hard link
     (odd / "image.json.gz").write_bytes(gzip.compress(json.dumps({**image, "workdir": "etc"}).encode()))
-    ended = run(odd, "exec", "python", "-c", f"import os; print(os.getcwd(), open('{tmp_path}/x').read())")
+    ended = run(odd, "exec", "python", "-c", f"import os; print(os.getcwd(), open('/{program}').read())")
     assert ended.stdout.splitlines()[-1:] == ["/etc of the container"], ended.stderr
-    assert not (tmp_path / "x").exists()
+    assert not (Path("/") / program).exists()
 
 
 def test_checks_run_and_their_results_come_back(exported: Path, machine: Machine) -> None:
