@@ -127,10 +127,10 @@ def _prepare() -> None:
 
 
 def _stop_at_signal(reader: int) -> None:
-    """Stop all work at the first signal: its handler waits for the main thread, which may wait for that work."""
-    number = os.read(reader, 1)
-    if number and not is_stopped():
-        stop_all(number[0])
+    """Stop all work at the first signal that ends a run. Its handler runs in the main thread, which may wait for it."""
+    while number := os.read(reader, 1):  # every signal with a handler is written here
+        if number[0] in _SIGNALS and not is_stopped():
+            stop_all(number[0])
 
 
 def _send_soon(number: int) -> None:

@@ -134,6 +134,18 @@ def test_a_signal_that_wakes_another_thread_ends_the_run(tmp_path: Path) -> None
     assert (done.returncode, done.stderr.startswith("interrupted")) == (130, True)
 
 
+def test_work_goes_on_when_a_signal_is_not_one_that_ends_a_run(tmp_path: Path) -> None:
+    """A program that imports imagegen may have handlers of its own, and Python reports their signals too."""
+    work = "programs.run(['sleep', '0.5'])"
+    program = PROGRAM.replace("WORK", work).replace('(root / "up").touch()', "signal.raise_signal(signal.SIGUSR1)")
+    argv = [sys.executable, "-c", f"import signal; signal.signal(signal.SIGUSR1, lambda *_: None)\n{program}"]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    completed = subprocess.run(
+        [*argv, str(tmp_path), ""], env=env, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (completed.returncode, completed.stderr) == (0, "")
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A project whose base is one package of a mirror, with programs that do not end."""

@@ -8,12 +8,16 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+class TooSlowError(AssertionError):
+    """The block took more processor time than it may."""
+
+
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Fail the test when the block takes more processor time than `seconds`. For tests in the main thread."""
+    """Raise TooSlowError when the block takes more processor time than `seconds`. For tests in the main thread."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise AssertionError(f"more than {seconds} s of processor time")
+        raise TooSlowError(f"more than {seconds} s of processor time")
 
     before = signal.signal(signal.SIGPROF, stop)
     signal.setitimer(signal.ITIMER_PROF, seconds)

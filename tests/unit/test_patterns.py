@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
@@ -20,6 +17,7 @@ from imagegen.run.doctor_messages import KNOWN
 from imagegen.supply.trust import licences
 from tests.support.code_patterns import Pattern, collect
 from tests.support.patterns import Automaton
+from tests.support.timing import TooSlowError, within
 
 PACKAGE = Path(__file__).parents[2] / "imagegen"
 # These programs run in containers, on the output of the same container.
@@ -146,24 +144,6 @@ def test_linear_patterns_pass(method: str, text: str) -> None:
 # The same measured: texts that repeat letters and words of the pattern.
 
 
-class _TooLongError(Exception):
-    pass
-
-
-@contextmanager
-def _stopped_after(seconds: float) -> Iterator[None]:
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        raise _TooLongError
-
-    before = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
-
-
 def _texts(pattern: Pattern, size: int) -> Iterator[str]:
     """Yield texts of letters and words of the pattern, repeated, which it matches or not because of their ends."""
     source = pattern.text if isinstance(pattern.text, str) else pattern.text.decode("latin-1")
@@ -190,12 +170,12 @@ def _is_slow(pattern: Pattern) -> bool:
     small, large = _SIZES
     for short, long in zip(_texts(pattern, small), _texts(pattern, large), strict=True):
         try:
-            with _stopped_after(_TOO_LONG):
+            with within(_TOO_LONG):
                 if _seconds(pattern, long) < _LEAST:
                     continue
                 shorter = min(_seconds(pattern, short) for _ in range(3))
                 longer = min(_seconds(pattern, long) for _ in range(3))
-        except _TooLongError:
+        except TooSlowError:
             return True
         if longer > _MOST * max(shorter, _LEAST / _MOST):
             return True
