@@ -77,7 +77,7 @@ def assemble_image(
     store, progress = session.store, session.progress
     sources = layers.resolve_layers(lock, store, remote)
     known = remote.layers if remote else {}
-    if unscanned := sum(each.origin is Origin.BUILD and each.plan.key in known for each in sources):
+    if unscanned := sum(source.origin is Origin.BUILD and source.plan.key in known for source in sources):
         progress.say(f"note: {counted(unscanned, 'remote layer')} must be built here: wheel scans are missing")
     stack = LayerStack(sources)
     try:

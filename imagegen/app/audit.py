@@ -95,7 +95,7 @@ def audit_before_image(
                 report = audit(subject(lock, cell, session.context_for(cell), scans or {}))
         finally:
             gc.enable()
-        errors = [_line(each) for each in report.findings if each.severity is Severity.ERROR]
+        errors = [_line(finding) for finding in report.findings if finding.severity is Severity.ERROR]
         found = _Audited(errors, report.counts[Severity.WARNING], report.as_dict())
         _AUDITS.put(store, key, found)
     errors, more = found.errors, f"`imagegen audit {lock.cell}` lists them"
@@ -120,13 +120,13 @@ def refused_keywords(session: Session, subject: Subject) -> Iterator[RefusedKeyw
         found = session.api_names(package) if package in installed else None
         if found is None or not _was_read(found, package, installed):
             continue
-        for each in found.names:
-            if each.keyword and _was_read(found, each.provider, installed):
-                passes = any(installed[package] in SpecifierSet(span) for span in each.required_by)
-                if passes and any(installed[each.provider] in SpecifierSet(span) for span in each.lacked_by):
-                    newest = each.required_by[-1].rpartition("=")[2]  # the release that path and line are of
-                    path = each.path if installed[package] == newest else None
-                    yield RefusedKeyword(package, each.provider, each.name, each.keyword, path, each.line, each.certain)
+        for name in found.names:
+            if name.keyword and _was_read(found, name.provider, installed):
+                passes = any(installed[package] in SpecifierSet(span) for span in name.required_by)
+                if passes and any(installed[name.provider] in SpecifierSet(span) for span in name.lacked_by):
+                    newest = name.required_by[-1].rpartition("=")[2]  # the release that path and line are of
+                    path = name.path if installed[package] == newest else None
+                    yield RefusedKeyword(package, name.provider, name.name, name.keyword, path, name.line, name.certain)
 
 
 def _was_read(names: PackageNames, package: str, installed: Mapping[str, str]) -> bool:

@@ -77,7 +77,7 @@ def build_layout(
     The layout has the name of the first image. Needs no engine unless wheels are compiled.
     """
     images.require_new(directory)
-    built = [_assemble_for_layout(session, *each, options, compile_wheels=compile_wheels) for each in cells]
+    built = [_assemble_for_layout(session, *cell, options, compile_wheels=compile_wheels) for cell in cells]
     index = None
     if len(built) > 1:
         platforms = [lock.platform for _, lock in cells]

@@ -81,7 +81,7 @@ def side_sources(session: Session, client: Client) -> SideSources:
     def documents(source: ImageLocation, digest: str, kind: Kind) -> list[bytes]:
         """Return the attached documents of one kind; those that a trusted signer attests come first."""
         documents = read_attachments(source, digest, project).result.documents
-        found = [each for each in documents if each.document.kind is kind]
+        found = [document for document in documents if document.document.kind is kind]
         return [each.document.content for each in sorted(found, key=lambda each: each.signer is None)]
 
     def attached(source: ImageLocation, digest: str) -> bytes | None:

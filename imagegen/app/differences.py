@@ -103,11 +103,11 @@ def href(cell: str, change: LockChange) -> str | None:
 
 def render(histories: Sequence[CellHistory], environment: Environment) -> dict[str, str]:
     """Return the text of the pages by path: each difference, and the index of all."""
-    found = [page for each in histories for page in pages(each)]
+    found = [page for history in histories for page in pages(history)]
     template = environment.get_template("difference.html.j2")
     texts = {page.href: template.render(page=page, top="../") for page in found}
     newest = sorted(found, key=lambda page: page.change.date, reverse=True)
-    missing = {each.cell: each.history.missing for each in histories if each.history.missing}
+    missing = {history.cell: history.history.missing for history in histories if history.history.missing}
     index = environment.get_template("differences.html.j2")
     return texts | {INDEX: index.render(pages=newest, missing=missing, top="")}
 
@@ -147,9 +147,9 @@ def _page(
         before=verdict_of(found.before) if found else None,
         after=verdict_of(step.lock) if step.lock else None,
         growth=_growth(found.before if found else None, step.lock),
-        moved=tuple(each for each in packages if each.before is not None and each.after is not None),
-        added=tuple(each for each in packages if each.before is None),
-        removed=tuple(each for each in packages if each.after is None),
+        moved=tuple(package for package in packages if package.before is not None and package.after is not None),
+        added=tuple(package for package in packages if package.before is None),
+        removed=tuple(package for package in packages if package.after is None),
         others=found.others if found else (),
         command=_command(of.cell, found.since, step.commit) if found else "",
         earlier=earlier,

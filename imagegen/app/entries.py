@@ -137,8 +137,11 @@ def _entry(session: Session, parent: Cell, changes: Changes) -> dict[str, Any]:
 
 def _components(session: Session, parent: Cell, changes: Changes) -> Iterator[tuple[str, dict[str, Any]]]:
     names = {each.package: name for name, each in session.matrix.components.items()}
-    before = {each.component.package: each for each in parent.requirements}
-    for option, text in (*(("--set", each) for each in changes.pins), *(("--add", each) for each in changes.additions)):
+    before = {requirement.component.package: requirement for requirement in parent.requirements}
+    for option, text in (
+        *(("--set", pin) for pin in changes.pins),
+        *(("--add", addition) for addition in changes.additions),
+    ):
         try:
             required = parse_requirement(text)
         except ValueError as error:

@@ -39,7 +39,7 @@ def _inputs(session: Session, cell: Cell, lock: Lock) -> tuple[str, tuple[str | 
     """Return the subject of the kept build, and all that decides image and audit: None among it where that is not
     known. Builds of earlier inputs are kept too: a user may come back to them.
     """
-    compiles = any(each.lock.builds for each in environments(lock))
+    compiles = any(environment.lock.builds for environment in environments(lock))
     inputs = None if compiles else session.digest_of_inputs(lock, cell)
     return f"{cell.id} {inputs}", (inputs, _codec())
 

@@ -70,8 +70,8 @@ def import_image(session: Session, reference: str, name: str | None, cuda: str =
     with session.store.temporary_directory("import") as scratch:
         contents = _read(session, reference, scratch)
     tree = LayeredTree()
-    for each in contents.layers:
-        tree.add(each)
+    for layer in contents.layers:
+        tree.add(layer)
     source = Path(reference).name if Path(reference).exists() else redact(reference)
     place = Location(source)
     variables = {key: value for key, equals, value in (each.partition("=") for each in contents.config.env) if equals}
@@ -83,7 +83,7 @@ def import_image(session: Session, reference: str, name: str | None, cuda: str =
     found = _recovered(contents, distributions(tree, main), variables, place)
     base = entry.platform(found, python, known_facts(session), cuda_value=cuda).base
     found = _with_system(
-        found, tree, next(each.base for each in session.matrix.all_cells if each.base.name == base), place
+        found, tree, next(cell.base for cell in session.matrix.all_cells if cell.base.name == base), place
     )
     return write_imported(session, name, found, python, source, place, cuda=cuda)
 

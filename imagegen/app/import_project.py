@@ -89,7 +89,7 @@ class Imported:
     @property
     def missing(self) -> int:
         """The number of packages that the file requires and the entry lacks."""
-        return sum(each.is_package for each in self.omissions)
+        return sum(omission.is_package for omission in self.omissions)
 
 
 def import_project(session: Session, source: Path, name: str | None, selection: Selection) -> Imported:
@@ -138,7 +138,7 @@ def write_imported(
     platform = entry.platform(found, python, known_facts(session), is_locked=bool(stack), cuda_value=cuda)
     omissions = (*found.omissions, *_of_platform(session, found, platform))
     whole = found if stack else _with_torch(session, found, platform)
-    by_package = {each.package: each for each in session.matrix.components.values()}
+    by_package = {component.package: component for component in session.matrix.components.values()}
 
     def text(*, override: bool) -> str:
         family = session.matrix.builds.family()
@@ -283,14 +283,14 @@ def _ngc_images(session: Session) -> dict[str, KnownImage]:
     """
     releases = session.metadata.of(TORCH)
     found = {}
-    for each in session.matrix.ngc_images.values():
-        version = Version(each.torch).base_version
+    for ngc_image in session.matrix.ngc_images.values():
+        version = Version(ngc_image.torch).base_version
         release = releases.package.releases.get(version) if releases else None
-        what = f"NVIDIA's torch {each.torch} for CUDA {each.cuda}, and the other packages of {each.tag}"
-        cuda = _older_build(session, version, each.cuda) if release else each.cuda
+        what = f"NVIDIA's torch {ngc_image.torch} for CUDA {ngc_image.cuda}, and the other packages of {ngc_image.tag}"
+        cuda = _older_build(session, version, ngc_image.cuda) if release else ngc_image.cuda
         why = "no index has them" + (f"; the entry has the release, torch {version} for CUDA {cuda}" if release else "")
         fix = "name as components what the image needs of them, as transformer-engine, flash-attn or apex"
-        found[f"nvcr.io/nvidia/pytorch:{each.tag}-py3"] = KnownImage(
+        found[f"nvcr.io/nvidia/pytorch:{ngc_image.tag}-py3"] = KnownImage(
             {TORCH: version} if release else {},
             cuda,
             BaseConfig("/workspace", runs_command=True),
@@ -302,20 +302,20 @@ def _ngc_images(session: Session) -> dict[str, KnownImage]:
 def _older_build(session: Session, version: str, newest: str) -> str:
     """Return the newest CUDA release, up to `newest`, for which there is a build of a release of torch."""
     labels = session.matrix.builds.labels(TORCH, version)
-    releases = [cuda for each in labels if each in session.matrix.axes["cuda"] and (cuda := cuda_version(each))]
-    return next((each for each in releases if Version(each) <= Version(newest)), newest)
+    releases = [cuda for label in labels if label in session.matrix.axes["cuda"] and (cuda := cuda_version(label))]
+    return next((release for release in releases if Version(release) <= Version(newest)), newest)
 
 
 def _versions(session: Session) -> dict[str, str]:
     """Value of the axis python -> full version of its interpreter, where it is known."""
     own = _own_python(session)
-    standalone = [each for each in session.matrix.interpreters.values() if not each.systems]
+    standalone = [interpreter for interpreter in session.matrix.interpreters.values() if not interpreter.systems]
     return {each.python: each.version for each in standalone if each.version and each.python != own}
 
 
 def _own_python(session: Session) -> str:
     interpreters = session.matrix.interpreters.values()
-    return next(each.python for each in interpreters if BASE_SYSTEM in each.systems)
+    return next(interpreter.python for interpreter in interpreters if BASE_SYSTEM in interpreter.systems)
 
 
 def _asked_python(source: Path, project: Path, file: DeclaringFile) -> list[tuple[str, str]]:
@@ -345,8 +345,8 @@ def choose_python(session: Session, asked: Sequence[tuple[str, str]], where: Loc
 
     Raises ProjectFileError where there is none.
     """
-    made = {each.python for each in session.matrix.interpreters.values()}
-    values = [each for each in session.matrix.axes["python"] if each in made]
+    made = {interpreter.python for interpreter in session.matrix.interpreters.values()}
+    values = [axis for axis in session.matrix.axes["python"] if axis in made]
     return entry.choose_python(asked, values, _versions(session), _own_python(session), where)
 
 
@@ -354,7 +354,7 @@ def known_facts(session: Session) -> Known:
     """Return the facts of the matrix that decide on CUDA."""
     torch = session.matrix.components[TORCH]
     aliases = {alias: label for label, alias in torch.index.items()}
-    addresses = {each.url.rstrip("/"): each.alias for each in session.matrix.indexes.values() if each.url}
+    addresses = {index.url.rstrip("/"): index.alias for index in session.matrix.indexes.values() if index.url}
     labels = {address: aliases[alias] for address, alias in addresses.items() if alias in aliases}
     return Known(session.matrix.axes["cuda"], labels, lambda pin: _torch_cuda(session, pin))
 
@@ -442,7 +442,7 @@ def _requires_torch(session: Session, pin: PackagePin) -> bool:
         package, allowed = left.pop()
         known = session.metadata.of(package)
         releases = known.package.releases.values() if known else ()
-        newest = next((each for each in releases if allowed.contains(each.version)), None)
+        newest = next((release for release in releases if allowed.contains(release.version)), None)
         for required in map(parse_requirement, (newest.requires or ()) if newest else ()):
             name = canonicalize_name(required.name)
             if name in seen or (required.marker and "extra" in str(required.marker)):
@@ -458,7 +458,7 @@ def _of_platform(session: Session, found: Recovered, platform: ImagePlatform) ->
     """Return what base and CUDA leave out: a CUDA that the matrix lacks, and indexes that are not PyTorch's."""
     import pypi_simple  # late: it brings an HTML parser
 
-    known = {each.url.rstrip("/") for each in session.matrix.indexes.values() if each.url}
+    known = {index.url.rstrip("/") for index in session.matrix.indexes.values() if index.url}
     known.add(pypi_simple.PYPI_SIMPLE_ENDPOINT.rstrip("/"))
     omissions = [platform.cuda.omission] if platform.cuda.omission else []
     for address, place in found.indexes.items():
@@ -485,6 +485,6 @@ def _unfit(source: Location, errors: MatrixErrors) -> ProjectFileError:
         "no image can be made of it",
         code="project-mismatch",
         where=source,
-        why="; ".join(each.what for each in errors.errors),
+        why="; ".join(error.what for error in errors.errors),
         fix=errors.errors[0].fix,
     )

@@ -116,7 +116,7 @@ def launch_spec(
         accelerators=tuple(name for product in products for name in names.get(product, ())),
         driver=lock.gpu.driver if lock.gpu else None,
         gpus=gpus,
-        ray=next((each.version for each in lock.packages if each.name == "ray"), None),
+        ray=next((package.version for package in lock.packages if package.name == "ray"), None),
         squashfs=squashfs,
     )
 

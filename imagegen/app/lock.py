@@ -61,10 +61,10 @@ def _lock_environments(session: Session, cell: Cell, options: LockOptions, *, re
     Raises also LockError where the locks differ in what lies below all environments.
     """
     locks = []
-    for each in cell.environments:
-        found = session.find_lock(each.cell)
-        if found is None or options != LockOptions() or not _is_current(session, found, each.cell):
-            found = lock_image(session, each.cell, options, record=False).lock
+    for environment in cell.environments:
+        found = session.find_lock(environment.cell)
+        if found is None or options != LockOptions() or not _is_current(session, found, environment.cell):
+            found = lock_image(session, environment.cell, options, record=False).lock
         locks.append(found)
     previous, locked = session.find_lock(cell), join_locks(session, cell, locks)
     if previous:
@@ -147,18 +147,18 @@ def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: L
 
 def own_packages(session: Session, cell: Cell) -> dict[str, PackedTree]:
     """Return the packed sources of the project's own packages, by package. Raises as `lock.pack_own_packages`."""
-    if not any(each.own for each in cell.requirements):
+    if not any(requirement.own for requirement in cell.requirements):
         return {}
     return lock.pack_own_packages(cell, session.project, session.store)
 
 
 def _unknown_project(session: Session, cell: Cell, error: LockError) -> LockError | None:
     """Return the error for a component that nothing declares and that its index does not have; None for others."""
-    for each in cell.requirements:
-        name = each.component.package
-        if not each.component.declared and f"{name} was not found in the package registry" in (error.why or ""):
+    for requirement in cell.requirements:
+        name = requirement.component.package
+        if not requirement.component.declared and f"{name} was not found in the package registry" in (error.why or ""):
             return LockError(
-                f'index {each.index} has no project "{name}"',
+                f'index {requirement.index} has no project "{name}"',
                 code="lock-unknown-project",
                 why=f"no `components` entry declares {name}, so that it is a package of the index",
                 fix=did_you_mean(name, session.matrix.components) or "correct the name, or give it an `index:`",

@@ -45,7 +45,7 @@ class LockVerdict:
     @classmethod
     def of(cls, verdict: Verdict) -> LockVerdict:
         refused = verdict.answer == "incompatible"
-        counted = [each for each in verdict.conflicts if not refused or each.severity == "error"]
+        counted = [conflict for conflict in verdict.conflicts if not refused or conflict.severity == "error"]
         rules = {rule.id: rule for each in counted for rule in each.rules}
         return cls(refused, tuple(rules), " ".join(dict.fromkeys(rule.because for rule in rules.values())))
 
@@ -308,7 +308,7 @@ def history_of(
 def _of_sections(sections: Sequence[ChangelogSection], missing: str) -> History:
     steps = [
         LockChange(each.date, None, _plain(each), page=page, rejected=changes.rejected_in(each))
-        for each, page in zip(sections, page_names([each.date for each in sections]), strict=True)
+        for each, page in zip(sections, page_names([section.date for section in sections]), strict=True)
     ]
     return History(tuple(steps[:LONGEST]), len(steps) > LONGEST, missing)
 
@@ -369,7 +369,7 @@ def version_step(before: str, after: str) -> str:
 def lock_difference(found: Difference, since: str, before: LockSummary) -> LockDifference:
     """Return the tables of a difference of two locks. `before` is the summary of the lock at the commit `since`."""
     had, has = (_sizes(each.lock) for each in (found.before, found.after))
-    packages = [_package(each, had, has) for each in (*found.components, *found.packages)]
+    packages = [_package(component, had, has) for component in (*found.components, *found.packages)]
     return LockDifference(since, before, tuple(packages), tuple(_others(found)))
 
 

@@ -52,9 +52,9 @@ def packages_of(session: Session, locks: Iterable[Lock], licences: Mapping[str, 
     found: dict[tuple[str, str, str], list[tuple[Lock, LockedWheel | LockedBuild]]] = {}
     pinned = (replace(part.lock, cell=whole.cell) for whole in locks for part in environments(whole))
     for lock in pinned:
-        for each in lock.packages:
-            key = each.name, each.version, source_of(each)[0]
-            found.setdefault(key, []).append((lock, each))
+        for package in lock.packages:
+            key = package.name, package.version, source_of(package)[0]
+            found.setdefault(key, []).append((lock, package))
     rows = [_row(session, source, pins, licences) for (_, _, source), pins in found.items()]
     return tuple(sorted(sorted(rows, key=lambda row: Version(row.version), reverse=True), key=lambda row: row.name))
 
@@ -134,10 +134,10 @@ def pins_of(lock: Lock) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
     names begin with the environment's.
     """
     default, *others = environments(lock)
-    versions = {each.name: each.release for each in default.lock.packages}
-    found = [("", each) for each in default.lock.packages]
+    versions = {package.name: package.release for package in default.lock.packages}
+    found = [("", package) for package in default.lock.packages]
     for other in others:
-        differing = (each for each in other.lock.packages if versions.get(each.name) != each.release)
+        differing = (package for package in other.lock.packages if versions.get(package.name) != package.release)
         found += [(f"{other.name}: ", each) for each in differing]
     pins = [(each, Pin(f"{prefix}{each.name}", each.release, reason(each))) for prefix, each in found]
     chosen = sorted((pin for each, pin in pins if each.because), key=lambda pin: rank(pin.name))

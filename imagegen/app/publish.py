@@ -184,7 +184,7 @@ class Publisher:
         siblings = [self.reference(other) for other in others]
         return (
             self.repository(client, self.reference(image), siblings),
-            [self.repository(client, each) for each in siblings],
+            [self.repository(client, sibling) for sibling in siblings],
         )
 
     def repository(self, client: Client, name: Reference, mounts: Sequence[Reference] = ()) -> RemoteRepository:
@@ -437,7 +437,7 @@ def _assemble(
     lock = ensure_wheels(session, cell, job.lock, builder=options.builder)
     remote = find_remote_layers(lock, job.compression, repositories, job.tags, reader, store, progress)
     if job.compression == "zstd" and publisher.signer and publisher.trust.has_signers:
-        by_image = {each.reference.name.rpartition("/")[2]: each for each in repositories}
+        by_image = {repository.reference.name.rpartition("/")[2]: repository for repository in repositories}
         shared = SharedRegistry(repositories[0], by_image, publisher.signer, publisher.trust)
         remote = share_layers(session, cell, lock, remote, shared)
     canonical = assemble_image(session, cell, lock, audit=options.audit, remote=remote)

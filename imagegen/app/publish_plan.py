@@ -88,9 +88,9 @@ def query_registry(
     """Return which layers the registry has, and what its tags name. Raises PublishError, FetchError."""
     repository.writer.reach()
     required = {
-        each.digest: Descriptor(ZSTD_TYPE, each.digest, each.size)
-        for each in known_layers(job, store)
-        if each.digest is not None and each.size is not None
+        layer.digest: Descriptor(ZSTD_TYPE, layer.digest, layer.size)
+        for layer in known_layers(job, store)
+        if layer.digest is not None and layer.size is not None
     }
     there = repository.writer.present(required.values())
     near: frozenset[str] = frozenset()
@@ -110,7 +110,7 @@ def _tested(job: PublishJob, store: Store) -> str:
 
 
 def _unknown(job: PublishJob) -> Iterator[str]:
-    locks = [each.lock for each in environments(job.lock)]
+    locks = [environment.lock for environment in environments(job.lock)]
     made = {wheel.build for lock in locks for wheel in lock.wheels if wheel.build}
     compiled = sorted({build.name for lock in locks for build in lock.builds if build.key not in made})
     if compiled and not job.lock.record:

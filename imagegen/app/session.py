@@ -136,7 +136,7 @@ class Session:
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
         """The rules of the matrix, and those on names that its packages share, as far as these can reject."""
-        packages = {each.package for each in self.matrix.components.values()}
+        packages = {component.package for component in self.matrix.components.values()}
         return (*self.matrix.rules, *(rule for rule in self.api_rules(packages) if rule.binding))
 
     def api_rules(self, packages: Collection[str]) -> list[Rule]:
@@ -189,7 +189,7 @@ class Session:
             if cell.stack:
                 found = found | {cell.id: self._stack_answer(cell)}
             elif cell.environments:
-                answers = self.cell_answers([each.cell for each in cell.environments])
+                answers = self.cell_answers([environment.cell for environment in cell.environments])
                 found = found | {cell.id: compatibility.worst_answer(answers)}
         return found
 
@@ -204,7 +204,9 @@ class Session:
             return compatibility.CellAnswer("unknown", error.summary)
         verdict = self.judge(facts, cell)
         refused = verdict.answer == "incompatible"
-        worst = [each for each in verdict.conflicts if each.severity == ("error" if refused else "suspicion")]
+        worst = [
+            conflict for conflict in verdict.conflicts if conflict.severity == ("error" if refused else "suspicion")
+        ]
         reason = " ".join(rule.because for each in worst for rule in each.rules)
         return compatibility.CellAnswer("incompatible" if refused else "unknown" if worst else "compatible", reason)
 
@@ -231,7 +233,9 @@ class Session:
         """The prebuilt wheels whose addresses are known."""
         from imagegen.wheels import catalogue  # late: few commands need it
 
-        directories = [each for each in self.matrix_directories if each.name == "wheels"]
+        directories = [
+            matrix_directory for matrix_directory in self.matrix_directories if matrix_directory.name == "wheels"
+        ]
         return self._compiled("catalogue", "", lambda: catalogue.load(directories))
 
     def lock_path(self, cell: Cell) -> Path:
@@ -291,7 +295,12 @@ class Session:
             "environments", os.path.abspath(path), [compiled.digest_of(text)], lambda: lock.loads_combined(text, path)
         )
         return join(
-            cell, file, [self.find_lock(each.cell) or self._missing_lock(each.cell) for each in cell.environments]
+            cell,
+            file,
+            [
+                self.find_lock(environment.cell) or self._missing_lock(environment.cell)
+                for environment in cell.environments
+            ],
         )
 
     def _missing_lock(self, cell: Cell) -> NoReturn:
@@ -351,7 +360,7 @@ class Session:
         if wrong := layers.record_contradictions(found):
             return LockCheck(edited=wrong)
         verdicts = [each.verdict for each in checked.values() if each.verdict]
-        refused = (each for each in verdicts if each.answer == "incompatible")
+        refused = (verdict for verdict in verdicts if verdict.answer == "incompatible")
         return LockCheck(verdict=next(refused, max(verdicts, key=lambda each: len(each.conflicts), default=None)))
 
     def fresh_lock(self, cell: Cell) -> Lock:

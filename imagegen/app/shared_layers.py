@@ -79,7 +79,7 @@ def share_layers(
 
 def _absent(session: Session, lock: Lock, remote: RemoteLayers) -> list[LayerPlan]:
     """Return the layers that neither the store nor `remote` has."""
-    return [each.plan for each in resolve_layers(lock, session.store, remote) if each.origin is Origin.BUILD]
+    return [layer.plan for layer in resolve_layers(lock, session.store, remote) if layer.origin is Origin.BUILD]
 
 
 def _still(session: Session, lock: Lock, parts: Sequence[LayerPlan], remote: RemoteLayers) -> list[LayerPlan]:
@@ -113,7 +113,7 @@ def _make(
     below, parts = {part.key for part in plan_base(lock)}, _still(session, lock, parts, remote)
     if not parts and not below & {part.key for part in _absent(session, lock, remote)}:
         return ()
-    sources = [each for each in resolve_layers(lock, session.store, remote) if each.plan.key in below]
+    sources = [layer for layer in resolve_layers(lock, session.store, remote) if layer.plan.key in below]
     sources += [LayerSource(part, Origin.BUILD) for part in parts]
     return tuple(ensure_layers(_part_of(lock, parts), sources, session.context_for(cell), remote))
 

@@ -291,7 +291,7 @@ def _sheets(report: SiteReport) -> Iterable[CellPage]:
     locks = (*(sheet.lock for sheet in report.sheets), *report.others)
     pages = {sheet.cell.id for sheet in report.sheets}
     for sheet in report.sheets:
-        others = [each for each in locks if each.cell != sheet.lock.cell]
+        others = [lock for lock in locks if lock.cell != sheet.lock.cell]
         chosen, needed = pins_of(sheet.lock)
         parts = environments(sheet.lock)
         yield CellPage(
@@ -302,14 +302,14 @@ def _sheets(report: SiteReport) -> Iterable[CellPage]:
             stale=sheet.stale,
             families=tuple(dict.fromkeys(gpu.family.capitalize() for gpu in sheet.cell.gpus)),
             main=dict(list(main_versions(sheet.lock).items())[:_ON_CARDS]),
-            choice=chooser.values_of(sheet.cell, {package.name for each in parts for package in each.lock.packages}),
+            choice=chooser.values_of(sheet.cell, {package.name for part in parts for package in part.lock.packages}),
             commands=_commands(sheet),
             specifications=_specifications(sheet),
             environments=tuple(
-                EnvironmentView(each.name, each.prefix, cell, f"{cell}.html" if cell in pages else None, each.because)
-                for each in parts
-                if each.name
-                for cell in [each.lock.cell]
+                EnvironmentView(part.name, part.prefix, cell, f"{cell}.html" if cell in pages else None, part.because)
+                for part in parts
+                if part.name
+                for cell in [part.lock.cell]
             ),
             chosen=chosen,
             needed=needed,

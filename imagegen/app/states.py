@@ -82,7 +82,7 @@ def missing_of_lock(lock: Lock, store: Store, settings: Settings) -> tuple[str, 
     if settings.mirror:  # which has all that locks name
         return ()
     here = _Here(store, settings)
-    return tuple(dict.fromkeys(found for each in environments(lock) for found in here.of_lock(each.lock)))
+    return tuple(dict.fromkeys(found for environment in environments(lock) for found in here.of_lock(environment.lock)))
 
 
 def missing_of_cell(cell: Cell, store: Store, settings: Settings, wheels: Catalogue) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def missing_of_cell(cell: Cell, store: Store, settings: Settings, wheels: Catalo
 
     `wheels` is the catalogue of compiled wheels, for components that nothing in the cell can compile.
     """
-    here, cells = _Here(store, settings), [each.cell for each in cell.environments] or [cell]
+    here, cells = _Here(store, settings), [environment.cell for environment in cell.environments] or [cell]
     return tuple(dict.fromkeys(found for each in cells for found in here.of_cell(each, wheels)))
 
 
@@ -100,7 +100,7 @@ class _Here:
 
     def of_lock(self, lock: Lock) -> Iterator[str]:
         base = lock.base
-        if base.image and base.content and not all(self.store.has(each.digest) for each in base.content.layers):
+        if base.image and base.content and not all(self.store.has(layer.digest) for layer in base.content.layers):
             yield from self._image(base.image)
         yield from self._interpreter(lock.interpreter)
         for wheel in lock.wheels:
@@ -113,8 +113,8 @@ class _Here:
             yield from self._image(cell.base.image)
         yield from self._interpreter(lock_interpreter(cell.interpreter, cell.platform, ()))
         target = WheelTarget.of(cell.platform, cell.base, cell.python)
-        for each in cell.requirements:
-            yield from self._requirement(each, cell, target, wheels)
+        for requirement in cell.requirements:
+            yield from self._requirement(requirement, cell, target, wheels)
 
     def _requirement(self, each: Requirement, cell: Cell, target: WheelTarget, wheels: Catalogue) -> Iterator[str]:
         from packaging.specifiers import SpecifierSet  # late: of cells without a lock
@@ -126,10 +126,14 @@ class _Here:
             commits = [source for source in recipe.releases.values() if isinstance(source, Commit)]
             if recipe.architectures and not any(variable.name == "CUDA_HOME" for variable in cell.env):
                 allowed = SpecifierSet(each.specifier, prereleases=True)
-                known = [one.url for one in wheels.releases if one.package == package and one.version in allowed]
+                known = [
+                    release.url
+                    for release in wheels.releases
+                    if release.package == package and release.version in allowed
+                ]
                 yield _root(known[0]) if known else f"a wheel of {package}"  # nvcc is not there to compile one
             elif len(commits) == len(recipe.releases):
-                yield from (address for each in commits for address in self._repository(each.url))
+                yield from (address for commit in commits for address in self._repository(commit.url))
         elif not self._is_served(each.index) and not self._replaced(each, target):
             yield cell.indexes[each.index].url or f"index {each.index}"
 
@@ -166,7 +170,7 @@ class _Here:
     def _build(self, build: LockedBuild) -> Iterator[str]:
         yield from self._source(build)
         if not self.store.has(build.source.digest):
-            yield from (found for each in build.submodules for found in self._repository(each.url))
+            yield from (found for submodule in build.submodules for found in self._repository(submodule.url))
 
     def _repository(self, url: str) -> Iterator[str]:
         named = mirror_name(urlsplit(url).hostname or "") in self.settings.git_mirrors

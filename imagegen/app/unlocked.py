@@ -30,9 +30,13 @@ class UnlockedCell:
 def constraints(cell: Cell) -> tuple[Constraint, ...]:
     """Return what the matrix requires of the cell's packages."""
     return tuple(
-        Constraint(f"{name}[{','.join(each.extras)}]" if each.extras else name, _allowed(each), each.because)
-        for each in cell.requirements
-        for name in [each.component.package]
+        Constraint(
+            f"{name}[{','.join(requirement.extras)}]" if requirement.extras else name,
+            _allowed(requirement),
+            requirement.because,
+        )
+        for requirement in cell.requirements
+        for name in [requirement.component.package]
     )
 
 
@@ -49,24 +53,24 @@ def _allowed(each: Requirement) -> str:
 
 def declarations(cell: Cell) -> Iterator[tuple[str, str]]:
     """Yield the other declarations of the cell that decide its packages, each with the reason."""
-    for each in cell.environments:
-        yield f"environment {each.name}: {each.cell.id}", each.because
+    for environment in cell.environments:
+        yield f"environment {environment.name}: {environment.cell.id}", environment.because
     if cell.stack:
         yield f"the packages of {cell.stack.path}", "Its versions and files are taken as they stand."
     elif owner := cell.from_uv_lock:
         yield f"the packages of {owner.uv_lock} of {owner.component.package}", "Its versions are taken as they stand."
     yield from ((f"without {name}", because) for name, because in cell.omits.items())
-    yield from ((str(each), each.reason) for each in cell.overrides)
+    yield from ((str(override), override.reason) for override in cell.overrides)
     yield from ((f"against rule {name}", because) for name, because in cell.accepts.items())
     yield from ((f"Debian package {name}", because) for name, because in cell.packages.items())
-    yield from ((f"{each.package} patched by {each.source}", each.because) for each in cell.patches)
-    yield from ((f"{each.path} from {each.source}", each.because) for each in cell.copies)
+    yield from ((f"{patch.package} patched by {patch.source}", patch.because) for patch in cell.patches)
+    yield from ((f"{copy.path} from {copy.source}", copy.because) for copy in cell.copies)
 
 
 def nearest(cell: Cell, cells: Iterable[Cell], locked: Collection[str]) -> tuple[str, ...]:
     """Return the ids of the locked cells of the same image, those that differ on the fewest axes first."""
     others = [each for each in cells if each.image == cell.image and each.id in locked and each.id != cell.id]
-    return tuple(each.id for each in sorted(others, key=lambda each: (_distance(cell, each), each.id)))
+    return tuple(other.id for other in sorted(others, key=lambda each: (_distance(cell, each), each.id)))
 
 
 def _distance(one: Cell, other: Cell) -> int:

@@ -261,7 +261,7 @@ class Loader:
         if name in self.system:
             return How.SYSTEM, self.system[name]
         if (others := self.providers(name)) and not alone and not is_driver(name):
-            return How.ELSEWHERE, next((one for one in others if one.package == requester.package), others[0])
+            return How.ELSEWHERE, next((other for other in others if other.package == requester.package), others[0])
         return self._nowhere(name), None
 
     def _nowhere(self, name: str) -> How:
@@ -317,7 +317,7 @@ def _of_system(system: SystemLibraries, machine: int, packaged: Mapping[str, Lib
 
 def _unread(subject: Subject, system: SystemLibraries) -> frozenset[str]:
     """The names of files that are there, and of which nothing is known since they cannot be read."""
-    files = [*system.libraries.items(), *(each for package in subject.packages for each in package.binaries.items())]
+    files = [*system.libraries.items(), *(item for package in subject.packages for item in package.binaries.items())]
     return frozenset(posixpath.basename(path) for path, file in files if file.unreadable and file.elf is None)
 
 

@@ -143,9 +143,9 @@ class Sparse:
         stop = len(data)
         if part:
             stop = min(stop, start + (part.start if self._at < part.start else part.end) - self._at)
-        if (found := _MAGIC.search(data, start, stop)) is None or found.start() > start:
+        if (match := _MAGIC.search(data, start, stop)) is None or match.start() > start:
             # The last bytes may be the beginning of the next container.
-            known = found.start() if found else stop if stop < len(data) else max(start, stop - len(MAGIC) + 1)
+            known = match.start() if match else stop if stop < len(data) else max(start, stop - len(MAGIC) + 1)
             end = self._at + known - start
             if part and part.start <= self._at and (known - start > _WORTH_SKIPPING or self._at == self._gap):
                 self._skip_to(end)

@@ -387,7 +387,9 @@ def stated(metadata: Message) -> Licence:
     return Licence(
         " ".join(_field(metadata, "License-Expression").split()) or None,
         _field(metadata, "License") or None,
-        tuple(sorted({each.removeprefix(_ABOVE) for each in classifiers if each.startswith(_ABOVE)}))[:_MOST],
+        tuple(sorted({classifier.removeprefix(_ABOVE) for classifier in classifiers if classifier.startswith(_ABOVE)}))[
+            :_MOST
+        ],
     )
 
 

@@ -478,12 +478,12 @@ def read(data: Data, holes: Holes = ()) -> Elf:
         return _bare(machine)
     header = HEADER.unpack(window.take(0, HEADER.size, "its header"))
     segments = _segments(window, header)
-    described = next((each for each in segments if each[0] == _PT_DYNAMIC), None)
-    program = any(each[0] == _PT_INTERP for each in segments)
+    described = next((segment for segment in segments if segment[0] == _PT_DYNAMIC), None)
+    program = any(segment[0] == _PT_INTERP for segment in segments)
     rows = Sections(window)
     if described is None or header[1] == _CORE or _only_debugging(rows, described[3]):
         return Elf(machine, program=program and described is None)
-    loads = [Load(each[3], each[2], each[5], each[7]) for each in segments if each[0] == _PT_LOAD]
+    loads = [Load(segment[3], segment[2], segment[5], segment[7]) for segment in segments if segment[0] == _PT_LOAD]
     for load in loads:
         if load.offset + load.size > window.size:
             raise Unreadable(f"a segment of {load.size} bytes at {load.offset:#x} ends beyond the file's {window.size}")

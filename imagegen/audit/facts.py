@@ -120,11 +120,19 @@ def _from_package(known: Package) -> dict[str, Any]:
         "entry_points": known.entry_points,
         "licence": [known.licence.expression, known.licence.text, known.licence.classifiers],
         "optional_imports": [
-            [each.distribution, each.path, each.line, each.lazy, each.guarded] for each in known.optional_imports
+            [
+                optional_import.distribution,
+                optional_import.path,
+                optional_import.line,
+                optional_import.lazy,
+                optional_import.guarded,
+            ]
+            for optional_import in known.optional_imports
         ],
         "exports": {name: _from_module(module) for name, module in known.exports.items()},
         "required_names": [
-            [each.name, each.modules, each.path, each.line, each.certain] for each in known.required_names
+            [required_name.name, required_name.modules, required_name.path, required_name.line, required_name.certain]
+            for required_name in known.required_names
         ],
     }
 

@@ -153,8 +153,8 @@ def cubin(data: Data, holes: Holes = ()) -> CodeGroup:
     arch, exact = (flags & 0xFF, flags & 0x800) if abi == 7 else (flags >> 8 & 0xFF, flags & 8)
     if arch not in _ARCHITECTURES:
         raise Unreadable(f"a cubin for sm_{arch}")
-    found = _CALL.search(_notes(window))
-    variant = found[1].decode() if found else "a" if exact else ""
+    match = _CALL.search(_notes(window))
+    variant = match[1].decode() if match else "a" if exact else ""
     return CodeGroup((CodeTarget("sass", arch, _VARIANTS[variant]),), 1, (window.size,))
 
 

@@ -44,7 +44,7 @@ def _entry(name: str, found: Mapping[str, str]) -> FindingText:
     """Return the entry of an id, of its fields in the file. Raises ValueError."""
     if not _ID.fullmatch(name):
         raise ValueError(f"{name} is no id")
-    names = [each.name for each in fields(FindingText)]
+    names = [field.name for field in fields(FindingText)]
     if sorted(found) != sorted(names):
         raise ValueError(f"{name} has the fields {', '.join(found)}, and must have {', '.join(names)}")
     texts = {each: _line(found[each]) for each in names[1:]}

@@ -61,7 +61,7 @@ def _runs(targets: tuple[CodeTarget, ...], capability: str, driver_isa: Isa | No
 def isa_needed(targets: Iterable[CodeTarget], capability: str) -> Isa | None:
     """The oldest PTX ISA among those of `targets` that fit the GPU; None where none fits or none says."""
     here = arch(capability)
-    fitting = [each.isa for each in targets if each.kind == "ptx" and each.isa and _fits(each, here)]
+    fitting = [target.isa for target in targets if target.kind == "ptx" and target.isa and _fits(target, here)]
     return min(fitting, default=None)
 
 
@@ -73,7 +73,7 @@ def arch(capability: str) -> int:
 
 def driver_floor(isa: Isa) -> tuple[str, str] | None:
     """The oldest CUDA release whose driver compiles this PTX, and that driver; None: newer than all that are known."""
-    return next(((each.cuda, each.driver) for each in releases() if each.isa >= isa), None)
+    return next(((release.cuda, release.driver) for release in releases() if release.isa >= isa), None)
 
 
 def compiled_by(driver: str) -> Isa | None:
@@ -85,7 +85,7 @@ def compiled_by(driver: str) -> Isa | None:
     branch = _branch(driver)
     if branch is None or branch > (_branch(releases()[-1].driver) or 0):
         return None
-    return max((each.isa for each in releases() if (_branch(each.driver) or 0) <= branch), default=(0, 0))
+    return max((release.isa for release in releases() if (_branch(release.driver) or 0) <= branch), default=(0, 0))
 
 
 def driver_for(major: int, driver: str) -> int | None:
@@ -138,7 +138,7 @@ def check_driver(subject: Subject) -> Iterator[Finding]:
     if subject.driver is None:
         return
     builds = [(package, *built) for package in subject.packages if (built := _built_for(package))]
-    decisive = [each for each in builds if each[0].name == "torch"] or builds
+    decisive = [build for build in builds if build[0].name == "torch"] or builds
     askers: dict[int, dict[str, str]] = defaultdict(dict)
     for package, major, path in decisive:
         askers[major][str(package)] = path

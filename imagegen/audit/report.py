@@ -67,7 +67,9 @@ class AuditReport:
             "elf_files": self.elf_files,
             "gpus": dict(self.gpus),
             "verdicts": [asdict(verdict) for verdict in self.verdicts],
-            "findings": [asdict(each) | {"title": finding_texts.explain(each.id).title} for each in self.findings],
+            "findings": [
+                asdict(finding) | {"title": finding_texts.explain(finding.id).title} for finding in self.findings
+            ],
         }
 
 

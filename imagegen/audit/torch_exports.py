@@ -84,7 +84,7 @@ class ExportIndex:
     def of(self, version: str) -> str | None:
         """Return the release whose exports a version of torch has: itself, else the last of its minor; else None."""
         required = Version(version)
-        same = [each for each in self.releases if minor(each) == minor(version)]
+        same = [release for release in self.releases if minor(release) == minor(version)]
         exact = [each for each in same if Version(each).release == required.release]
         return next(iter([*exact, *reversed(same)]), None)
 

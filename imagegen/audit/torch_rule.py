@@ -119,7 +119,7 @@ class User:
         """The one minor that the metadata lets in."""
         found = _requirements(self.package, self.python)
         releases = (_NONE_SO_OLD, *torch_exports.shipped().releases, _NONE_SO_NEW)
-        let_in = {minor(each) for each in releases if all(each in one.specifier for one in found)}
+        let_in = {minor(release) for release in releases if all(release in one.specifier for one in found)}
         exact = {
             minor(each.version.removesuffix(".*"))
             for one in found
@@ -152,9 +152,9 @@ def user(package: Package, python: str | None, machine: int | None = None) -> Us
                 required[path] = symbols
     if not required:
         return None
-    for each in package.binaries.values():
-        if each.elf and each.elf.exported:
-            required = {path: symbols - each.elf.exported for path, symbols in required.items()}
+    for binary in package.binaries.values():
+        if binary.elf and binary.elf.exported:
+            required = {path: symbols - binary.elf.exported for path, symbols in required.items()}
     required = {path: symbols for path, symbols in required.items() if symbols}
     return User(package, python, machine, required) if required else None
 
@@ -316,7 +316,7 @@ def _lacks_library(one: User, path: str, torch: _Torch) -> bool:
     elf = one.package.files[path].elf
     if elf is None or torch.libraries is None:
         return False
-    own = {posixpath.basename(each) for each in one.package.files}
+    own = {posixpath.basename(file) for file in one.package.files}
     return any(_LIBRARY.fullmatch(name) and name not in torch.libraries and name not in own for name in elf.needed)
 
 

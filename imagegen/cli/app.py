@@ -237,6 +237,6 @@ def complete_cells(ctx: click.Context, param: click.Parameter, incomplete: str) 
         return []
     images = [CompletionItem(name, help=matrix.select(name)[0].description) for name in matrix.defaults]
     cells = [CompletionItem(cell.id, help=cell.purpose) for cell in matrix.all_cells]
-    found = [each for each in images if each.value.startswith(incomplete)]
-    whole = any(incomplete.startswith(each.value) for each in images)
+    found = [image for image in images if image.value.startswith(incomplete)]
+    whole = any(incomplete.startswith(image.value) for image in images)
     return found + [each for each in cells if each.value.startswith(incomplete)] if whole or not found else found

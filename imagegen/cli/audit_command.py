@@ -44,7 +44,7 @@ class AuditArguments:
     @property
     def loose(self) -> bool:
         """Return whether it is wheels: files, or names of such."""
-        return any(each.endswith(".whl") or Path(each).is_file() for each in self.words)
+        return any(word.endswith(".whl") or Path(word).is_file() for word in self.words)
 
     def check(self) -> None:
         """Raises UsageError where it contradicts itself."""
@@ -139,13 +139,13 @@ def lock_source(lock: Path) -> LockLocation | None:
 
 
 def _wheels(words: tuple[str, ...], gpus: tuple[Gpu, ...], torch: str | None) -> Subject:
-    for each in words:
-        if not os.path.lexists(each):
+    for word in words:
+        if not os.path.lexists(word):
             raise UsageError(
-                f"there is no file {each}", code="usage-no-file", fix="name wheels that are there, or one cell"
+                f"there is no file {word}", code="usage-no-file", fix="name wheels that are there, or one cell"
             )
-        if not each.endswith(".whl"):
-            raise UsageError(f"{each} is no wheel", code="usage-not-a-wheel", fix="a wheel's name ends in .whl")
+        if not word.endswith(".whl"):
+            raise UsageError(f"{word} is no wheel", code="usage-not-a-wheel", fix="a wheel's name ends in .whl")
     if torch is not None:
         try:
             Version(torch)
@@ -155,7 +155,7 @@ def _wheels(words: tuple[str, ...], gpus: tuple[Gpu, ...], torch: str | None) ->
             ) from None
     from imagegen.image.inventory.subjects import wheels_subject
 
-    return wheels_subject([Path(each) for each in words], gpus, torch)
+    return wheels_subject([Path(word) for word in words], gpus, torch)
 
 
 # The report of an audit as text: findings by package, worst first, with their fixes; at the end the result.

@@ -334,14 +334,14 @@ def build(app: App, cells: Sequence[Cell], options: Sequence[str], *, as_json: b
     most = parallel_count(len(sizes), len(os.sched_getaffinity(0)), _available_memory())
     builds = BuildProcesses(app.progress.say, options, app.project)
     app.progress.say(f"{counted(len(sizes), 'build')}, {most} at a time")
-    for each in run_builds(sizes, most, partial(_free, app.store.root), builds.run, builds.stop):
-        ended[each.cell] = each
+    for run_build in run_builds(sizes, most, partial(_free, app.store.root), builds.run, builds.stop):
+        ended[run_build.cell] = run_build
     results = [ended[cell.id] for cell in cells]
     if as_json:
-        app.json([each.as_dict() for each in results])
+        app.json([result.as_dict() for result in results])
     else:
         _rows_table(results).print(app.out)
-    return next((each.code for each in results if each.code), 0)
+    return next((result.code for result in results if result.code), 0)
 
 
 def _rows_table(results: Sequence[BuildResult]) -> Table:

@@ -152,7 +152,7 @@ def _before_command(error: click.ClickException, path: str) -> str | None:
     errors.
     """
     name = getattr(error, "option_name", None)
-    own = next((each for each in cli.params if name in each.opts), None)
+    own = next((param for param in cli.params if name in param.opts), None)
     if own is None or not isinstance(error, click.NoSuchOption):
         return None
     value = "" if getattr(own, "is_flag", False) else " DIR"

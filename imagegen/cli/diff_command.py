@@ -78,7 +78,7 @@ def _fingerprints(app: App, side: DiffOperand) -> tuple[Fingerprint, ...]:
     digest = side.digest or (layers.built_digest(side.lock, app.store) if side.lock else None)
     kept = recall(app.store, digest) if digest else ()
     devices = {each.device for each in kept}
-    return (*kept, *(each for each in side.fingerprints if each.device not in devices))
+    return (*kept, *(fingerprint for fingerprint in side.fingerprints if fingerprint.device not in devices))
 
 
 def _described(side: DiffOperand) -> str:
@@ -111,7 +111,7 @@ def _lines(found: Difference) -> Iterator[str | Table]:
             yield _table(changes)
     if found.rebuilds:
         yield "\nto compile"
-        yield from (f"  {_rebuild(each)}" for each in found.rebuilds)
+        yield from (f"  {_rebuild(rebuild)}" for rebuild in found.rebuilds)
     if pull := found.pull:
         yield f"\nlayers: {len(pull.shared)} shared, {len(pull.new)} new, {len(pull.gone)} gone"
         yield from (f"  + {part.name}  {_weight(part)}" for part in pull.new)
@@ -124,11 +124,11 @@ def _weight(part: ComparedLayer) -> str:
 
 def _table(changes: Sequence[Change]) -> Table:
     table = Table("name", "before", "->", "after", "why", wraps=("before", "after", "why"), show_header=False)
-    for each in changes:
-        by = f"with {', '.join(each.by)}" if each.by else ""
-        cause = each.cause or ("another file" if each.before == each.after else "")
-        reason = "; ".join(filter(None, ["goes back" if each.back else "", cause, by, each.why]))
-        table.add_row(f"  {each.name}", each.before or "-", "->", each.after or "-", reason)
+    for change in changes:
+        by = f"with {', '.join(change.by)}" if change.by else ""
+        cause = change.cause or ("another file" if change.before == change.after else "")
+        reason = "; ".join(filter(None, ["goes back" if change.back else "", cause, by, change.why]))
+        table.add_row(f"  {change.name}", change.before or "-", "->", change.after or "-", reason)
     return table
 
 

@@ -276,16 +276,16 @@ def _packages(app: App, requested: Sequence[str]) -> list[str]:
     """
     components = app.matrix.components.values()
     chosen = {_package(components, name) for name in requested} or set(metadata.names(app.matrix_directories))
-    if not requested and (without := sorted({each.package for each in components} - chosen)):
+    if not requested and (without := sorted({component.package for component in components} - chosen)):
         app.progress.say(f"without a file, and so not asked for: {', '.join(without)}")
     return sorted(chosen)
 
 
 def _package(components: Iterable[Component], name: str) -> str:
     """Return the package of a component, by its name or an alias; any other package by its own name."""
-    for each in components:
-        if name.lower() in {each.name, *(alias.lower() for alias in each.aliases)}:
-            return each.package
+    for component in components:
+        if name.lower() in {component.name, *(alias.lower() for alias in component.aliases)}:
+            return component.package
     try:
         return canonicalize_name(name, validate=True)
     except InvalidName as error:
@@ -300,7 +300,7 @@ def _pinned(app: App) -> dict[str, frozenset[Version]]:
     """Return the pre-releases that the harvested packages require exactly, by package."""
     names = metadata.names(app.matrix_directories)
     packages = (metadata.load(app.matrix_directories, name) for name in names)
-    return metadata.pinned_prereleases(each for each in packages if each)
+    return metadata.pinned_prereleases(package for package in packages if package)
 
 
 def _indexes(app: App) -> dict[str, Index]:

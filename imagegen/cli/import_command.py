@@ -74,8 +74,8 @@ def _as_text(imported: Imported) -> str:
         lines.append(f"  final stages not chosen (--target STAGE): {', '.join(found.other_stages)}")
     if imported.omissions:
         lines += ["", "not in the entry:"]
-        for each in imported.omissions:
-            lines += [f"  {each.place}: {each.what}", f"    why: {each.why}", f"    fix: {each.fix}"]
+        for omission in imported.omissions:
+            lines += [f"  {omission.place}: {omission.what}", f"    why: {omission.why}", f"    fix: {omission.fix}"]
     reason = f": {imported.answer.reason}" if imported.answer.reason else ""
     lines += ["", f"rules and metadata: {_WORDS[imported.answer.answer]}{reason}"]
     lines.append(f"next: imagegen why {image}; imagegen lock {image}; imagegen build {image}")
@@ -96,7 +96,7 @@ def _as_dict(imported: Imported) -> dict[str, Any]:
         "other_extras": list(found.other_extras),
         "other_stages": list(found.other_stages),
         "other_platforms": found.other_platforms,
-        "omissions": [_omission(each) for each in imported.omissions],
+        "omissions": [_omission(omission) for omission in imported.omissions],
         "answer": imported.answer.answer,
         "reason": imported.answer.reason,
     }

@@ -35,7 +35,7 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
                     "image": cell.image,
                     "purpose": cell.purpose,
                     "extends": cell.extends,
-                    "environments": [each.name for each in cell.environments],
+                    "environments": [environment.name for environment in cell.environments],
                     "axes": dict(cell.axes),
                     "state": found[cell.id].name,
                     "reason": found[cell.id].reason,

@@ -88,5 +88,5 @@ def _as_dict(result: LockedImage) -> dict[str, Any]:
         "path": str(result.path),
         "changed": result.changed,
         "digest": locked.record.digest if locked.record else None,
-        "builds": [{"name": each.name, "version": each.version, "key": each.key} for each in locked.builds],
+        "builds": [{"name": build.name, "version": build.version, "key": build.key} for build in locked.builds],
     }

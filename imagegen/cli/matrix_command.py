@@ -117,7 +117,11 @@ def _print_github(app: App, cells: Sequence[Cell]) -> None:
 
 
 def _on_one_runner(app: App, cell: Cell, locked: Sequence[Cell]) -> tuple[Cell, ...]:
-    return (cell,) if cell.gpus else tuple(each for each in app.matrix.on_platforms(cell, "all") if each in locked)
+    return (
+        (cell,)
+        if cell.gpus
+        else tuple(on_platform for on_platform in app.matrix.on_platforms(cell, "all") if on_platform in locked)
+    )
 
 
 def _labels(cell: Cell) -> list[str]:

@@ -73,10 +73,10 @@ def command(
     publisher = None if propose_only else Publisher(app, to, options)
     outcomes = update_locks(app, groups, time, publisher)
     if as_json:
-        app.json([_as_dict(app, each) for each in outcomes])
+        app.json([_as_dict(app, outcome) for outcome in outcomes])
     else:
         _print(app, outcomes)
-    failed = [each.cell for each in outcomes if each.result == "failed"]
+    failed = [outcome.cell for outcome in outcomes if outcome.result == "failed"]
     if failed:
         app.progress.say(f"{len(failed)} of {len(outcomes)} failed: {', '.join(failed)}")
     sys.exit(1 if failed else 0)
@@ -104,20 +104,20 @@ def _locked(app: App, pattern: str | None, platform: str | None) -> list[tuple[C
 
 def _print(app: App, outcomes: tuple[CellOutcome, ...]) -> None:
     """Print the accepted and rejected updates as locks/CHANGES.md has them, then a row per cell."""
-    for each in outcomes:
-        if each.proposal and (each.proposal.changed or each.proposal.rejected):
-            section = changes.section(each.proposal, _moved(app, each.proposal))
+    for outcome in outcomes:
+        if outcome.proposal and (outcome.proposal.changed or outcome.proposal.rejected):
+            section = changes.section(outcome.proposal, _moved(app, outcome.proposal))
             click.echo(section.text if _to_terminal() else str(section))
     table = Table("cell", "result", "time", "")
-    for each in outcomes:
-        result = Styled(each.result, _COLOUR.get(each.result, "green"))
-        table.add_row(each.cell, result, f"{each.seconds:.1f} s", shown(_remark(each)))
+    for outcome in outcomes:
+        result = Styled(outcome.result, _COLOUR.get(outcome.result, "green"))
+        table.add_row(outcome.cell, result, f"{outcome.seconds:.1f} s", shown(_remark(outcome)))
     table.print(app.out)
-    for each in outcomes:
-        if isinstance(each.error, SmokeFailed):
-            print_report(app.console, each.error.report)
-        if each.error:
-            app.progress.say(f"{each.cell}: {each.error}")
+    for outcome in outcomes:
+        if isinstance(outcome.error, SmokeFailed):
+            print_report(app.console, outcome.error.report)
+        if outcome.error:
+            app.progress.say(f"{outcome.cell}: {outcome.error}")
 
 
 def _to_terminal() -> bool:

@@ -64,7 +64,7 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
         recipe.write_bake(output, targets)  # at once: what follows may fail
         line = _line(app, rendered.arguments)
         if lock.builds:
-            app.progress.say(_ONE_JOB % ", ".join(f"{each.name} {each.version}" for each in lock.builds))
+            app.progress.say(_ONE_JOB % ", ".join(f"{build.name} {build.version}" for build in lock.builds))
         results.append({"cell": chosen.id, "directory": str(directory), "command": line})
         if not as_json:
             app.progress.say(f"{directory}: all that a plain build needs; build it with")

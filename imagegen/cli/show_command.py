@@ -61,7 +61,7 @@ def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
 def _as_dict(lock: Lock) -> dict[str, Any]:
     """Return the fields of a lock; of one with several environments its own fields, and each one's lock."""
     if isinstance(lock, CombinedLock):
-        rows = [dataclasses.asdict(each) for each in lock.environments]
+        rows = [dataclasses.asdict(environment) for environment in lock.environments]
         record = lock.record and dataclasses.asdict(lock.record)
         return {"cell": lock.cell, "image": lock.image, "environments": rows, "record": record}
     return dataclasses.asdict(lock)
@@ -98,8 +98,8 @@ def _show_unlocked(app: App, cell: Cell) -> None:
         return
     app.out.print(f"base {cell.base.name}; interpreter {cell.interpreter.path}, Python {cell.python}")
     table = Table("component", "allowed", "why", wraps=("allowed", "why"))
-    for each in unlocked.constraints(cell):
-        table.add_row(each.name, each.allowed, each.because)
+    for constraint in unlocked.constraints(cell):
+        table.add_row(constraint.name, constraint.allowed, constraint.because)
     table.print(app.out)
     for what, because in unlocked.declarations(cell):
         app.out.print(f"{what}  ({because})")
@@ -132,9 +132,9 @@ def _show(app: App, cell: Cell, lock: Lock) -> None:
         size = human(sum(layer.size for layer in lock.record.layers))
         app.out.print(f"image {lock.record.digest}, {len(lock.record.layers)} layers, {size}")
     table = Table("package", "version", "size", "from", "why", wraps=("from", "why"))
-    for each in lock.packages:
-        size = human(each.file.size) if isinstance(each, LockedWheel) and each.file.size is not None else "-"
-        table.add_row(each.name, each.version, size, _source(each), _why(each))
+    for package in lock.packages:
+        size = human(package.file.size) if isinstance(package, LockedWheel) and package.file.size is not None else "-"
+        table.add_row(package.name, package.version, size, _source(package), _why(package))
     table.print(app.out)
     if lock.added:
         count = counted(len(lock.added.debs), "Debian package")
@@ -150,12 +150,12 @@ def _show(app: App, cell: Cell, lock: Lock) -> None:
 def _config(lock: Lock) -> Iterator[str]:
     """Lines on the fields of the image's config that the matrix sets, with the reasons."""
     yield from (f"{each.name} {shlex.join(each.value)}  ({each.because})" for each in lock.config)
-    yield from (f"label {each.name}={each.value}  ({each.because})" for each in lock.labels)
-    yield from (f"{each.path} from {each.source}, {_files(each)}  ({each.because})" for each in lock.copies)
-    yield from (f"port {each.port}  ({each.because})" for each in lock.ports)
+    yield from (f"label {label.name}={label.value}  ({label.because})" for label in lock.labels)
+    yield from (f"{copy.path} from {copy.source}, {_files(copy)}  ({copy.because})" for copy in lock.copies)
+    yield from (f"port {port.port}  ({port.because})" for port in lock.ports)
     yield from (f"ldconfig {each.path}  ({each.because})" for each in lock.ldconfig)
     for wheel in lock.wheels:
-        yield from (f"{wheel.name} is patched by {each.path}  ({each.reason})" for each in wheel.patches)
+        yield from (f"{wheel.name} is patched by {patch.path}  ({patch.reason})" for patch in wheel.patches)
 
 
 def _files(copy: LockedCopy) -> str:
@@ -165,7 +165,7 @@ def _files(copy: LockedCopy) -> str:
 def _declared(cell: Cell) -> Iterator[str]:
     """Lines on what the matrix leaves out of the cell, overrides and accepts, with the reasons."""
     yield from (f"without {name}  ({because})" for name, because in cell.omits.items())
-    yield from (f"{each}  ({each.reason})" for each in cell.overrides)
+    yield from (f"{override}  ({override.reason})" for override in cell.overrides)
     yield from (f"against rule {name}  ({because})" for name, because in cell.accepts.items())
 
 

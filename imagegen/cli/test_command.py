@@ -107,7 +107,7 @@ def _read(
             f"{cell.id} was not built here", code="smoke-not-built", fix=f"`imagegen export {cell.id}`, which builds it"
         )
     required = SmokeRequirement.of(image, lock, cell.declarations, require_gpu=require_gpu)
-    checks = {each.name: applicable(parts(each.lock), names) for each in environments(lock)}
+    checks = {environment.name: applicable(parts(environment.lock), names) for environment in environments(lock)}
     report = read_results(path, required, checks, cell.id)
     if report.passed and not names:
         save_passed_report(app.store, passed_report(report, required, lock))

@@ -185,7 +185,7 @@ def _contradiction(app: App, reference: str, locks: Sequence[Lock]) -> str | Non
     if name.tag is None or name.digest or lock.image not in app.matrix.defaults:
         return None
     (default,) = app.matrix.select(lock.image)
-    return contradiction(name.tag, locks, [each for each in app.matrix.all_cells if each.image == lock.image], default)
+    return contradiction(name.tag, locks, [cell for cell in app.matrix.all_cells if cell.image == lock.image], default)
 
 
 def _again(app: App, found: ReadImage, lock: Lock, source: operands.ImageLocation, client: Client) -> StepResult:
@@ -193,7 +193,9 @@ def _again(app: App, found: ReadImage, lock: Lock, source: operands.ImageLocatio
     try:
         cell = app.matrix.select_one(lock.cell)
         settings = app.settings_for(cell)
-        if [each.name for each in cell.environments] != [each.name for each in environments(lock) if each.name]:
+        if [environment.name for environment in cell.environments] != [
+            environment.name for environment in environments(lock) if environment.name
+        ]:
             cell = None  # the matrix names other environments now, whose recipes are not those of the lock
     except UsageError:  # it is not of this project: its indexes have to be those of the environment
         cell, settings = None, app.settings

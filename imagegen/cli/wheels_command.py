@@ -61,7 +61,9 @@ def find_wheels(app: App, *, component: str, pattern: str, as_json: bool) -> int
         app.progress.say(note)
     settings = app.settings_for(cell)
     with Client(settings) as client:
-        alias = next((each.index for each in cell.requirements if each.component.name == wanted.name), None)
+        alias = next(
+            (requirement.index for requirement in cell.requirements if requirement.component.name == wanted.name), None
+        )
         alias = alias or wanted.index.get(cell.cuda, "pypi")
         index = candidates.index_listing(alias, wanted.package, settings, client)
         places = candidates.candidate_places(known, index, settings, app.store, client, app.progress)
@@ -139,14 +141,16 @@ def _need(
 
 
 def _locked_version(component: Component, locked: Lock | None) -> str | None:
-    versions = {each.name: each.version for each in locked.wheels} if locked else {}
-    versions |= {each.name: each.version for each in locked.builds} if locked else {}
+    versions = {wheel.name: wheel.version for wheel in locked.wheels} if locked else {}
+    versions |= {build.name: build.version for build in locked.builds} if locked else {}
     found = versions.get(component.package)
     return Version(found).public if found else None  # a label says which file it was
 
 
 def _asked(component: Component, cell: Cell) -> Requirement | None:
-    return next((each for each in cell.requirements if each.component.name == component.name), None)
+    return next(
+        (requirement for requirement in cell.requirements if requirement.component.name == component.name), None
+    )
 
 
 def _is_sibling(other: Cell, cell: Cell, component: Component) -> bool:
@@ -491,9 +495,11 @@ def remove_wheels(app: App, *, names: tuple[str, ...], dry_run: bool, as_json: b
 
 def _named(name: str, wheels: list[BuiltWheel]) -> list[BuiltWheel]:
     """Raises UsageError where none is called so."""
-    found = [each for each in wheels if name in (each.name, f"{each.name}=={each.version}", each.key, each.filename)]
+    found = [
+        wheel for wheel in wheels if name in (wheel.name, f"{wheel.name}=={wheel.version}", wheel.key, wheel.filename)
+    ]
     if not found:
-        fix = did_you_mean(name, {each.name for each in wheels}) or "`imagegen wheels list` shows what there is"
+        fix = did_you_mean(name, {wheel.name for wheel in wheels}) or "`imagegen wheels list` shows what there is"
         raise UsageError(f'no wheel that is kept here is called "{name}"', code="usage-unknown-wheel", fix=fix)
     return found
 
@@ -502,5 +508,7 @@ def _unneeded(app: App, wheels: list[BuiltWheel]) -> list[BuiltWheel]:
     locks = [lock for cell in app.matrix.cells() if (lock := app.find_lock(cell))]
     needed = {build.key for lock in locks for build in lock.builds}
     return [
-        each for each in wheels if each.key not in needed and wheelhouse.unused(app.store, each, time.time()) > _YOUNG
+        wheel
+        for wheel in wheels
+        if wheel.key not in needed and wheelhouse.unused(app.store, wheel, time.time()) > _YOUNG
     ]

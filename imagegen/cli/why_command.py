@@ -60,7 +60,7 @@ class _Way:
     @property
     def text(self) -> str:
         changes = ", ".join(f"{name}{specifier}" for name, specifier in sorted(self.changes.items()))
-        return "\n".join([f"  {changes}: {self.command}", *(f"    {_compiling(each)}" for each in self.builds)])
+        return "\n".join([f"  {changes}: {self.command}", *(f"    {_compiling(build)}" for build in self.builds)])
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
         known = [about] if model in table.first else []
         texts = [f"{f'{name}: ' if name else ''}{_as_text(each)}" for name, each in answers.items()]
         click.echo(shown("\n\n".join([*texts, *known])))
-    codes = {each.exit_code for each in answers.values()}
+    codes = {answer.exit_code for answer in answers.values()}
     return 1 if 1 in codes else max(codes)
 
 
@@ -128,8 +128,8 @@ def _environments(app: App, words: tuple[str, ...]) -> dict[str, tuple[str, ...]
     if (cell := next(several, None)) is None:
         return {"": words}
     return {
-        each.name: tuple(each.cell.id if word == named[cell.id] else word for word in words)
-        for each in cell.environments
+        environment.name: tuple(environment.cell.id if word == named[cell.id] else word for word in words)
+        for environment in cell.environments
     }
 
 
@@ -153,15 +153,15 @@ def _answer(
 def _with_locked_versions(app: App, words: Sequence[str]) -> Matrix:
     """Return the matrix; cells that the words name have the versions of the lock file that is their stack."""
     named = {app.matrix.defaults.get(word, word) for word in words}
-    if not any(each.stack and each.id in named for each in app.matrix.all_cells):
+    if not any(cell.stack and cell.id in named for cell in app.matrix.all_cells):
         return app.matrix
     from imagegen.plan.projects.stack import with_known_versions  # late: few cells have such a file
 
     return replace(
         app.matrix,
         all_cells=tuple(
-            with_known_versions(each, app.project, app.metadata) if each.stack and each.id in named else each
-            for each in app.matrix.all_cells
+            with_known_versions(cell, app.project, app.metadata) if cell.stack and cell.id in named else cell
+            for cell in app.matrix.all_cells
         ),
     )
 
@@ -205,7 +205,7 @@ def _state(app: App, question: Question, explanation: Explanation) -> CellState 
     reasons = explanation.unknown
     if explanation.answer == "incompatible" or not reasons:
         worst = "error" if explanation.answer == "incompatible" else "suspicion"
-        found = (each.rules for each in explanation.conflicts if each.severity == worst)
+        found = (conflict.rules for conflict in explanation.conflicts if conflict.severity == worst)
         reasons = tuple(rule.because for rules in found for rule in rules)
     answer = CellAnswer(explanation.answer, " ".join(reasons))
     if question.requested:
@@ -273,7 +273,7 @@ def _as_dicts(answers: Mapping[str, _WhyAnswer]) -> dict[str, Any]:
     """Return the answer as a dict for JSON; about several environments, that of each."""
     if "" in answers:
         return _as_dict(answers[""])
-    worst = min((each.explanation.answer for each in answers.values()), key=_WORST_FIRST.index)
+    worst = min((answer.explanation.answer for answer in answers.values()), key=_WORST_FIRST.index)
     rows = [
         {"name": name, "cell": each.question.cell and each.question.cell.id, **_as_dict(each)}
         for name, each in answers.items()
@@ -322,14 +322,14 @@ def _as_dict(found: _WhyAnswer) -> dict[str, Any]:
         "unknown_names": [{"name": each.name, "suggestion": each.suggestion} for each in question.unknown],
         "nearest": [
             {
-                "changes": each.changes,
-                "command": each.command,
+                "changes": way.changes,
+                "command": way.command,
                 "builds": [
                     {"component": build.component, "version": build.version, "core_seconds": round(build.work.seconds)}
-                    for build in each.builds
+                    for build in way.builds
                 ],
             }
-            for each in ways
+            for way in ways
         ],
     }
 
@@ -348,7 +348,7 @@ def _as_text(found: _WhyAnswer) -> str:
             lines.append(f"the rest: {_NAMES[explanation.rest]}")
         blocks.append("\n".join(lines))
     if ways:
-        blocks.append("\n".join(["Try:", *(each.text for each in ways)]))
+        blocks.append("\n".join(["Try:", *(way.text for way in ways)]))
     return "\n\n".join(blocks)
 
 

@@ -64,7 +64,7 @@ class ResultCache:
     def _place(self, kind: str, subject: str, inputs: Iterable[str | None]) -> tuple[Path, bytes] | None:
         """Return file and key of a result; None where none is kept."""
         parts = (kind, subject, *inputs)
-        known = [each for each in parts if each is not None]
+        known = [part for part in parts if part is not None]
         if self._directory is None or len(known) < len(parts):
             return None
         key = digest_of(digest_of_code(), *known).encode()

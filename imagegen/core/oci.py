@@ -231,7 +231,7 @@ def read_images(data: bytes, media_type: str, where: str) -> list[tuple[str, Des
         if declared not in _INDEXES:
             return None
         entries = [_table(each, "an entry of its index") for each in _list(document.get("manifests"), "manifests")]
-        named = [(_platform(each), each) for each in entries]
+        named = [(_platform(entry), entry) for entry in entries]
         return [(str(platform or ""), _descriptor(each)) for platform, each in named if not _is_attestation(platform)]
 
 

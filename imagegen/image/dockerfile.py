@@ -57,9 +57,9 @@ def toolchain(lock: Lock) -> Lock:
     """
     names = {name for build in lock.builds for name in build.against}
     file_conflicts = [
-        replace(each, over=over)
-        for each in lock.file_conflicts
-        if each.distribution in names and (over := tuple(name for name in each.over if name in names))
+        replace(file_conflict, over=over)
+        for file_conflict in lock.file_conflicts
+        if file_conflict.distribution in names and (over := tuple(name for name in file_conflict.over if name in names))
     ]
     return replace(
         lock,

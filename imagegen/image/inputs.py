@@ -111,7 +111,7 @@ def _missing_here(files: Iterable[CopiedFile | WheelPatch], context: Context) ->
     """Return the files of the project that neither the store has, where a command in the project brings them, nor a
     mirror, from which they come.
     """
-    gone = [each for each in files if not context.store.has(each.digest, each.size)]
+    gone = [file for file in files if not context.store.has(file.digest, file.size)]
     gone = [each for each in gone if not mirrored(LockedFile(each.path, each.size, each.sha256, LOCAL), context)]
     fix = "run this in the project, or name a mirror that has its files"
     return [Missing(each.path, each.sha256, ("the store: it lacks it",), fix) for each in gone]
@@ -153,7 +153,7 @@ def _parts(wheel: LockedWheel) -> list[RequiredFile]:
     if wheel.sdist is None:
         return [RequiredFile(wheel.name, wheel.fetched)]
     own = [] if wheel.sdist.git else [RequiredFile(wheel.name, wheel.sdist.file)]
-    return [*own, *(RequiredFile(each.name, each.file) for each in wheel.sdist.build_requires)]
+    return [*own, *(RequiredFile(require.name, require.file) for require in wheel.sdist.build_requires)]
 
 
 def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:

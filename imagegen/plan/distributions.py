@@ -59,7 +59,7 @@ def release(suite: str) -> DebianRelease:
 def archive_at(uri: str) -> str:
     """Return the name of the archive at an address: a known one's, else the address without its scheme."""
     address = uri.partition("://")[2].rstrip("/")
-    return next((each.name for each in archives().values() if re.fullmatch(each.addresses, address)), address)
+    return next((archive.name for archive in archives().values() if re.fullmatch(archive.addresses, address)), address)
 
 
 @cache

@@ -98,10 +98,12 @@ def facts_of(cell: Cell, lock: Lock | None, rules: Iterable[Rule]) -> Image:
     if lock:
         found = [(part, facts_of_lock(each, part.base.glibc)) for part, each in parts(cell, lock)]
     else:
-        found = [(part, facts_of_cell(part)) for part in [each.cell for each in cell.environments] or [cell]]
+        found = [
+            (part, facts_of_cell(part)) for part in [environment.cell for environment in cell.environments] or [cell]
+        ]
     drivers = [minimum_version(rules, facts, "driver", part.gpus) for part, facts in found if part.cuda_version]
     driver = max(filter(None, drivers), key=Version, default=None)
-    packages = {each.name: each.version for each in lock.packages} if lock else {}
+    packages = {package.name: package.version for package in lock.packages} if lock else {}
     return Image(cell.id, cell.cuda_version, tuple(gpu.capability for gpu in cell.gpus), driver, packages)
 
 
@@ -143,7 +145,9 @@ def toolkit(info: Info, which: Callable[[str], object] = shutil.which) -> Iterat
     or a CDI specification (`docker info`, DiscoveredDevices).
     """
     devices = info.get("DiscoveredDevices") or []
-    if any("nvidia" in name for name in info.get("Runtimes") or {}) or any("nvidia" in str(each) for each in devices):
+    if any("nvidia" in name for name in info.get("Runtimes") or {}) or any(
+        "nvidia" in str(device) for device in devices
+    ):
         return
     if not any(which(program) for program in _HOOKS):
         yield Finding(
@@ -157,7 +161,9 @@ def toolkit(info: Info, which: Callable[[str], object] = shutil.which) -> Iterat
 def free_space(store: Path, info: Info | None) -> list[tuple[str, int, int]]:
     """Return path, device and free bytes of the store and of the engine's directory, where that is on this machine."""
     root = (info or {}).get("DockerRootDir")
-    there = [(store, next(each for each in (store, *store.parents) if os.path.isdir(each)))]  # Path.is_dir may raise
+    there = [
+        (store, next(parent for parent in (store, *store.parents) if os.path.isdir(parent)))
+    ]  # Path.is_dir may raise
     there += [(Path(root), Path(root))] if root and os.path.isdir(root) else []
     return [(str(path), place.stat().st_dev, shutil.disk_usage(place).free) for path, place in there]
 
@@ -264,7 +270,7 @@ def ending(container: ContainerInfo) -> list[Finding]:
 
 
 def _row(name: str, sees: str, findings: Iterable[Finding]) -> Row:
-    return Row(name, next((each.severity for each in findings if each.check == name), "ok"), sees)
+    return Row(name, next((finding.severity for finding in findings if finding.check == name), "ok"), sees)
 
 
 def parse(stdout: bytes) -> tuple[list[Finding], list[Row], dict[str, Any]] | None:

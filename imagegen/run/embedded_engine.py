@@ -369,7 +369,7 @@ def _record(places: _Places) -> _Record:
         forwarding, made = others[0].network.forwarding, others[0].made
     else:
         forwarding, made = forwards(), tuple(path for path in _STRAY_DIRECTORIES if not Path(path).exists())
-    emulators = emulation.plan(places.name, mounted=any(each.emulation.mounts for each in others))
+    emulators = emulation.plan(places.name, mounted=any(other.emulation.mounts for other in others))
     record = _Record(Network.plan(places.name, forwarding=forwarding), made, emulators)
     for path in (places.state, places.run / places.state.name):  # the first names what to remove, the second among it
         path.parent.mkdir(mode=0o711, exist_ok=True)

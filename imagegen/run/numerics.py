@@ -105,7 +105,7 @@ def attached(content: Any, image: str) -> tuple[Fingerprint, ...]:
         raise ValueError(f"it does not have the form of numerical results: {type(error).__name__}") from error
     if of != image:
         raise ValueError(f"it is of {of}, and this image is {image}")
-    found = [read(each) for each in details]
+    found = [read(detail) for detail in details]
     if not found or None in found:
         raise ValueError("it does not have the form of numerical results")
     return tuple(each for each in found if each)

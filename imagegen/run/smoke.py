@@ -239,9 +239,15 @@ def run(
         return _run(engine, ref, found, declared, require_gpu=require_gpu, progress=progress, only=only)
     reports = [
         run_in_environment(
-            engine, ref, each, declared.environments[each.name], require_gpu=require_gpu, progress=progress, only=only
+            engine,
+            ref,
+            environment,
+            declared.environments[environment.name],
+            require_gpu=require_gpu,
+            progress=progress,
+            only=only,
         )
-        for each in lock.environments
+        for environment in lock.environments
     ]
     return joined(ref, lock.cell, reports)
 
@@ -262,7 +268,7 @@ def run_in_environment(
     """
     progress.say(f"environment {environment.name}:")
     report = _run(engine, ref, environment, declared, require_gpu=require_gpu, progress=progress, only=only)
-    named = [replace(each, check=check_name(environment.name, each.check)) for each in report.results]
+    named = [replace(result, check=check_name(environment.name, result.check)) for result in report.results]
     return replace(report, results=tuple(named))
 
 
@@ -280,8 +286,10 @@ def joined(image: str, cell: str, reports: Sequence[SmokeReport]) -> SmokeReport
     """Return the reports of all environments of an image as one; it has a failure where one of them has not passed."""
     results = [
         result
-        for each in reports
-        for result in (each.results if each.passed or any(r.failed for r in each.results) else (_unverified(each),))
+        for report in reports
+        for result in (
+            report.results if report.passed or any(r.failed for r in report.results) else (_unverified(report),)
+        )
     ]
     return SmokeReport(image, cell, tuple(results))
 
@@ -327,7 +335,7 @@ def _started(
 
 def parts(lock: Lock) -> frozenset[str]:
     """Return the lock's distributions and variables, which decide what checks apply to its image."""
-    return frozenset(each.name for each in (*lock.packages, *lock.env))
+    return frozenset(package.name for package in (*lock.packages, *lock.env))
 
 
 def spec(lock: Lock, declared: Declarations) -> dict[str, object]:

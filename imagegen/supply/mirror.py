@@ -93,7 +93,10 @@ def _files(locked: Lock, store: Store) -> dict[str, tuple[str, int]]:
     files += [needed.file for build in locked.builds for needed in build.build_requires]
     files += [build.source for build in locked.builds if build.source.index != LOCAL]
     found = {file.digest: (file.filename, file.size or _size(file, store)) for file in files}
-    found |= {each.digest: (each.path.rpartition("/")[2], each.size) for each in inputs.project_files(locked)}
+    found |= {
+        project_file.digest: (project_file.path.rpartition("/")[2], project_file.size)
+        for project_file in inputs.project_files(locked)
+    }
     layers = enumerate(locked.base.content.layers, 1) if locked.base.content else ()
     return found | {layer.digest: (f"base-layer-{number}", layer.size) for number, layer in layers}
 

@@ -55,27 +55,29 @@ class Catalogue:
 
     def versions(self, package: str) -> tuple[str, ...]:
         """Return the versions that the catalogue has wheels of, oldest first."""
-        known = {each.version for each in self.releases if each.package == package}
-        known |= {each.version for each in self.files if each.package == package}
+        known = {release.version for release in self.releases if release.package == package}
+        known |= {file.version for file in self.files if file.package == package}
         return tuple(sorted(known, key=Version))
 
     def covers(self, package: str, version: str, torch: str | None) -> bool:
         """Return whether wheels of a release may be for this minor of torch; for any, if it is None."""
         required = (package, Version(version))
-        releases = [each for each in self.releases if (each.package, Version(each.version)) == required]
-        files = [each.offer.filename for each in self.files if (each.package, Version(each.version)) == required]
+        releases = [release for release in self.releases if (release.package, Version(release.version)) == required]
+        files = [file.offer.filename for file in self.files if (file.package, Version(file.version)) == required]
         if torch is None:
             return bool(releases or files)
         named = re.compile(rf"torch{re.escape(torch)}(?![0-9])")
-        return any(not each.torch or torch in each.torch for each in releases) or any(map(named.search, files))
+        return any(not release.torch or torch in release.torch for release in releases) or any(map(named.search, files))
 
     def offers(self, need: WheelRequirement) -> Sequence[Offer | Candidate]:
         """Return what may serve a cell; releases that have nothing for it as candidates with the reason."""
         required = (need.package, Version(need.version))
         computed = [
-            _computed(each, need) for each in self.releases if (each.package, Version(each.version)) == required
+            _computed(release, need)
+            for release in self.releases
+            if (release.package, Version(release.version)) == required
         ]
-        return [*computed, *(each.offer for each in self.files if (each.package, Version(each.version)) == required)]
+        return [*computed, *(file.offer for file in self.files if (file.package, Version(file.version)) == required)]
 
 
 def load(directories: Sequence[Path]) -> Catalogue:

@@ -31,7 +31,9 @@ def read(directories: Sequence[Path]) -> Catalogue:
     files: list[KnownFile] = []
     errors: ErrorList[MatrixError] = ErrorList()
     files_of = (
-        (path, data.project_directory(each)) for each in directories for path in (each / _FOLDER).glob("*.yaml")
+        (path, data.project_directory(directory))
+        for directory in directories
+        for path in (directory / _FOLDER).glob("*.yaml")
     )
     for path, project in sorted(files_of):
         document, parsed = _read(path, project, errors)

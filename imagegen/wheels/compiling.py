@@ -51,8 +51,8 @@ def needed_builds(question: Question, matrix: Matrix, catalogue: Callable[[], Ca
 
 
 def _pinned(question: Question, package: str) -> Version | None:
-    found = _PIN.fullmatch(question.requested.get(package, ""))
-    return Version(found[1]) if found else None
+    match = _PIN.fullmatch(question.requested.get(package, ""))
+    return Version(match[1]) if match else None
 
 
 def _has_build(builds: Builds, package: str, version: str, torch: str | None) -> bool:

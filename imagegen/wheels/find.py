@@ -91,8 +91,8 @@ class _Search:
         if self.places.index:
             yield from self._listed(WheelSource.INDEX, self.places.index)
         offers = self.places.catalogue(self.need)
-        refused = [each for each in offers if isinstance(each, Candidate)]
-        yield from self._judged(WheelSource.CATALOGUE, [each for each in offers if isinstance(each, Offer)])
+        refused = [offer for offer in offers if isinstance(offer, Candidate)]
+        yield from self._judged(WheelSource.CATALOGUE, [offer for offer in offers if isinstance(offer, Offer)])
         yield from refused
         yield self._source()
 
@@ -117,7 +117,7 @@ class _Search:
             yield Candidate(place, "", redact(listing.where), fits=False, reason=_failure(error))
             return
         own = [
-            each for each in offers if (parsed := naming.read(each.filename)) and parsed.package == self.need.package
+            offer for offer in offers if (parsed := naming.read(offer.filename)) and parsed.package == self.need.package
         ]
         required = [each for each in own if place is WheelSource.LINKS or self._is_wanted(naming.read(each.filename))]
         if not required:

@@ -132,10 +132,10 @@ def _other_tags(parsed: ParsedWheelName, need: WheelRequirement) -> str:
 
 
 def _python(tag: Tag) -> str:
-    found = _INTERPRETER.fullmatch(tag.interpreter)
-    if not found:
+    match = _INTERPRETER.fullmatch(tag.interpreter)
+    if not match:
         return tag.interpreter
-    version = f"{found[2]}.{found[3]}" if found[3] else found[2]
+    version = f"{match[2]}.{match[3]}" if match[3] else match[2]
     if tag.abi.endswith("t"):
         return f"free-threaded Python {version}"
     return f"Python {version}{' or newer' if tag.abi in ('abi3', 'none') else ''}"

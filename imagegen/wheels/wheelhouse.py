@@ -69,9 +69,13 @@ def with_local_wheels(lock: Lock, store: Store) -> tuple[Lock, list[LockedBuild]
     Of several environments, each lock of one is changed by itself.
     """
     locks, missing = [], []
-    for each in environments(lock):
-        lacking = missing_builds(each.lock, store)
-        locks.append(each.lock if lacking else builds.with_built_wheels(each.lock, local_wheels(each.lock, store)))
+    for environment in environments(lock):
+        lacking = missing_builds(environment.lock, store)
+        locks.append(
+            environment.lock
+            if lacking
+            else builds.with_built_wheels(environment.lock, local_wheels(environment.lock, store))
+        )
         missing += lacking
     return with_locks(lock, locks), missing
 
@@ -324,7 +328,7 @@ class RemoteWheelhouse:
             raise self._wrong(entry.wheel.key, "its record cannot be read") from None
         if not same:
             raise self._wrong(entry.wheel.key, "its record is that of another wheel")
-        known = {each.name: getattr(entry.wheel, each.name) for each in fields(entry.wheel)}
+        known = {field.name: getattr(entry.wheel, field.name) for field in fields(entry.wheel)}
         return BuiltWheel(**{**known, "record": record})
 
     def _wrong(self, key: str, why: str) -> FetchError:

@@ -42,7 +42,7 @@ def _elsewhere() -> dict[tuple[str, str], list[str]]:
         ("imagegen/audit/contents.py", "single.pattern"): [single.pattern for single in catalogue.singles()],
         ("imagegen/audit/catalogue.py", "entry['package']"): [entry["package"] for entry in libraries["optional"]],
         ("imagegen/audit/catalogue.py", "entry['files']"): [entry["files"] for entry in libraries["optional"]],
-        ("imagegen/plan/distributions.py", "each.addresses"): [
+        ("imagegen/plan/distributions.py", "archive.addresses"): [
             archive.addresses for archive in distributions.archives().values()
         ],
         ("imagegen/plan/projects/names.py", "entry['image']"): [entry["image"] for entry in names._read()["images"]],

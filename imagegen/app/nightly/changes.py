@@ -139,8 +139,8 @@ def read(text: str, path: Path | str = FILE) -> tuple[ChangelogSection, ...]:
         if head := _TITLE.fullmatch(line):
             end()
             title, step, body = head, None, []
-        elif title and (said := _STEP.fullmatch(line)):
-            step = said
+        elif title and (match := _STEP.fullmatch(line)):
+            step = match
         elif step and line.startswith("- "):
             body.append(line.removeprefix("- "))
         elif line:
@@ -193,7 +193,7 @@ def _moved_before(file: CombinedFile | None, before: Lock) -> Iterator[str]:
     if not (file and isinstance(before, CombinedLock)):
         return
     rows = {row.name: row for row in file.environments}
-    there = {each.name: each.lock for each in before.environments}
+    there = {environment.name: environment.lock for environment in before.environments}
     for name in before.moved:
         if name in rows and name in there and (inputs := inputs_hash(there[name])) != rows[name].lock:
             step = f"{_name(rows[name].lock)} to {_name(inputs)}"

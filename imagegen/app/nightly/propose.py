@@ -66,7 +66,11 @@ class ReleaseIndex:
     def _fetch(self, cell: Cell) -> None:
         """Ask for all of the cell's components at once."""
         self._fetched.add(cell.id)
-        requested = [each for each in cell.requirements if not each.git and each.component.package not in cell.recipes]
+        requested = [
+            requirement
+            for requirement in cell.requirements
+            if not requirement.git and requirement.component.package not in cell.recipes
+        ]
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(lambda each: self._project(each.index, each.component.package), requested))
 
@@ -99,7 +103,7 @@ class ReleaseIndex:
         except FetchError as error:
             self._progress.say(f"whether there is a newer {package} is not known: {error.what}")
             return ()
-        return tuple(each for each in links if _is_of(each.filename, package))
+        return tuple(link for link in links if _is_of(link.filename, package))
 
 
 def _releases(links: Iterable[IndexLink], until: dt.date, target: WheelTarget) -> Iterator[NewerRelease]:
@@ -371,8 +375,10 @@ class _CellSearch:
         self.target = WheelTarget.of(
             cell.platform, cell.base, previous.interpreter.version if previous else cell.python
         )
-        self.requested = {each.component.package: each for each in cell.requirements if not each.git}
-        self.locked = {each.name: each.version for each in previous.packages} if previous else {}
+        self.requested = {
+            requirement.component.package: requirement for requirement in cell.requirements if not requirement.git
+        }
+        self.locked = {package.name: package.version for package in previous.packages} if previous else {}
         self.releases = {name: tuple(releases(each, cell, self.target)) for name, each in self.requested.items()}
         self.others: set[str] = set()  # no components, and named by a rejection
         self.made: dict[object, Lock | Rejection] = {}
@@ -406,7 +412,7 @@ class _CellSearch:
 
     def _find_others(self) -> None:
         """Find the packages that are not components and must be excluded, since a rejection blames them."""
-        components = self.requested.keys() | {each.component.package for each in self.cell.requirements}
+        components = self.requested.keys() | {requirement.component.package for requirement in self.cell.requirements}
         for _ in range(_STEPS):
             found = self._attempt({unit.name: unit.moves[0] for unit in self._units() if unit.name not in self.others})
             new = found.names & self.locked.keys() - components - self.others if isinstance(found, Rejection) else set()
@@ -428,7 +434,9 @@ class _CellSearch:
         return ("", *(f"<{version}" for version in newer[: _STEPS - 1][: len(newer) - 1])) if newer else ()
 
     def _newer(self, name: str, version: str) -> list[NewerRelease]:
-        return [each for each in self.releases[name] if Version(each.version) > Version(Version(version).public)]
+        return [
+            release for release in self.releases[name] if Version(release.version) > Version(Version(version).public)
+        ]
 
     def _in_range(self, name: str, version: str) -> bool:
         return SpecifierSet(self.requested[name].specifier).contains(Version(version).public, prereleases=True)
@@ -475,7 +483,7 @@ class _CellSearch:
     ) -> tuple[Lock, list[RejectedUpdate]]:
         """Try each newer release that was not taken: it is taken where nothing else gets older, or has its reason."""
         untaken: list[RejectedUpdate] = []
-        versions = {each.name: each.version for each in best.packages}
+        versions = {package.name: package.version for package in best.packages}
         for name in sorted(self.requested.keys() & versions.keys(), key=lambda each: (rank(each), each)):
             for newer in self._reported(name, versions[name]):
                 found = self._try_release(name, newer, versions, taken, rejected_before.get(name))
@@ -511,19 +519,21 @@ class _CellSearch:
             found = self._resolved(self._upgraded(taken), bounds | {name: f"=={newer.version}"})
             return rejected_before if isinstance(found, Rejection) else found
         exactly = replace(requested, specifier=f"=={newer.version}")
-        requirements = tuple(exactly if each is requested else each for each in self.cell.requirements)
+        requirements = tuple(
+            exactly if requirement is requested else requirement for requirement in self.cell.requirements
+        )
         facts = facts_of_cell(replace(self.cell, requirements=requirements))
         if by_rules := rejection_by_rules(self.rules, self.cell, facts):
             return by_rules
         loose = {
-            each: ",".join(filter(None, [f">={Version(versions[each]).public}", taken[each]]))
-            for each in bounds.keys() & taken.keys()
+            bound: ",".join(filter(None, [f">={Version(versions[bound]).public}", taken[bound]]))
+            for bound in bounds.keys() & taken.keys()
         }
         return self._resolved(self._upgraded(taken), bounds | loose | {name: f"=={newer.version}"})
 
     def _rejected_others(self, best: Lock, rejected: Mapping[str, Rejection]) -> Iterator[RejectedUpdate]:
         """Yield the rejected updates of packages that are not components."""
-        versions = {each.name: each.version for each in best.packages}
+        versions = {package.name: package.version for package in best.packages}
         for name, rejection in rejected.items():
             if name == _REST:
                 yield RejectedUpdate(name, "as it is", "", rejection.reason)
@@ -547,10 +557,10 @@ def rejection_by_rules(rules: Iterable[Rule], cell: Cell, facts: Facts) -> Rejec
     verdict = evaluate_cell(rules, cell, facts)
     if verdict.answer != "incompatible":
         return None
-    errors = [each for each in verdict.conflicts if each.severity == "error"]
-    said = [f"{rule.because} [{rule.id}; {rule.source}, {rule.date}]" for each in errors for rule in each.rules]
-    facts_known = ", ".join(f"{name} {text}" for each in errors for name, text in sorted(each.facts.items()))
-    names = frozenset(name for each in errors for name in each.facts)
+    errors = [conflict for conflict in verdict.conflicts if conflict.severity == "error"]
+    said = [f"{rule.because} [{rule.id}; {rule.source}, {rule.date}]" for error in errors for rule in error.rules]
+    facts_known = ", ".join(f"{name} {text}" for error in errors for name, text in sorted(error.facts.items()))
+    names = frozenset(name for error in errors for name in error.facts)
     return Rejection(f"{facts_known}: {' '.join(dict.fromkeys(said))}", names)
 
 

@@ -158,9 +158,9 @@ def _run_steps(
 ) -> list[CellOutcome]:
     """Write, publish and save what was proposed; return the outcome of each, without its seconds."""
     if propose_only:
-        return [_save_proposed(each, locks) for each in proposals]
-    made = [(each.cell, each.after) for each in proposals]
-    records = [each.after.record for each in proposals if each.after.record and not each.changed]
+        return [_save_proposed(proposal, locks) for proposal in proposals]
+    made = [(proposal.cell, proposal.after) for proposal in proposals]
+    records = [proposal.after.record for proposal in proposals if proposal.after.record and not proposal.changed]
     if len(records) == len(proposals) and steps.published(made):
         return [
             CellOutcome(each.cell.id, "unchanged", 0, each, record.digest)
@@ -243,7 +243,7 @@ def propose_joined(session: Session, as_of: str, before: Lock | None, cell: Cell
     `before` is its lock as it was before cells were updated. Raises LockError or IncompatibleError where a lock is
     missing, stale or edited, and where the locks differ in what lies below the environments.
     """
-    locks = [current_lock(session, each.cell) for each in cell.environments]
+    locks = [current_lock(session, environment.cell) for environment in cell.environments]
     found = session.find_lock(cell)
     if isinstance(found, CombinedLock) and not found.moved:
         return Proposal(cell, as_of, found, found)

@@ -97,7 +97,7 @@ class Signatures:
         """Return the keywords of a function, or of the method of `owner`; None where any may be taken."""
         if not all(self._passes_on(module, each, depth) for each in node.decorator_list):
             return None
-        own = frozenset(each.arg for each in (*node.args.args, *node.args.kwonlyargs))
+        own = frozenset(arg.arg for arg in (*node.args.args, *node.args.kwonlyargs))
         if node.args.kwarg is None:
             return own
         forwarded = self._forwarded(module, node, node.args.kwarg.arg, depth, owner)
@@ -108,7 +108,7 @@ class Signatures:
     ) -> frozenset[str] | None:
         """Return the keywords that a function takes by its `**` parameter, from how its body uses that."""
         used = _uses_of(node, kwargs)
-        always = {id(each) for each in _always(node.body)}
+        always = {id(alway) for alway in _always(node.body)}
         if used is None or not any(id(call) in always for call in used.calls):
             return None
         taken = set(used.keys)
@@ -142,7 +142,7 @@ class Signatures:
             for each in ast.walk(found[1])
             if isinstance(each, _Function) and any(_is_named(name, _WRAPS) for name in each.decorator_list)
         ]
-        return bool(wrappers) and all(_forwards_all(each) for each in wrappers)
+        return bool(wrappers) and all(_forwards_all(wrapper) for wrapper in wrappers)
 
     # --- classes --------------------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ def _shows_constructor(node: ast.ClassDef) -> bool:
     names = [each.name for each in node.body if isinstance(each, _Function)]
     return (
         all(_is_dataclass(each) for each in node.decorator_list)
-        and all(each.arg != "metaclass" for each in node.keywords)
+        and all(keyword.arg != "metaclass" for keyword in node.keywords)
         and "__new__" not in names
         and ("__init__" in names or all(isinstance(each, _MEMBERS) for each in node.body))
     )
@@ -288,7 +288,7 @@ def _binding_statements(body: Iterable[ast.stmt]) -> Iterator[tuple[ast.stmt, li
         elif isinstance(node, _Function | ast.ClassDef):
             yield node, [node.name]
         elif isinstance(node, ast.ImportFrom):
-            yield node, [each.asname or each.name for each in node.names]
+            yield node, [name.asname or name.name for name in node.names]
         else:
             yield node, list(_stored(node)) * 2  # by code that decides: not one definition
 
@@ -333,7 +333,7 @@ def _is(node: ast.expr, name: str) -> bool:
 
 def _is_dataclass(decorator: ast.expr) -> bool:
     """Return whether the decorator is that of dataclasses, and makes a constructor."""
-    arguments = [each.arg for each in decorator.keywords] if isinstance(decorator, ast.Call) else []
+    arguments = [keyword.arg for keyword in decorator.keywords] if isinstance(decorator, ast.Call) else []
     return _is_named(decorator, "dataclass") and "init" not in arguments and None not in arguments
 
 

@@ -226,7 +226,7 @@ class _Reader:
 
     def _try(self, node: ast.Try | ast.TryStar, where: _Where) -> None:
         below = replace(where, guarded=True, conditional=True)
-        catching = [each for each in node.handlers if _handles(each.type)]
+        catching = [handler for handler in node.handlers if _handles(handler.type)]
         forgiven = any(not isinstance(each.body[-1], ast.Raise) or len(each.body) > 2 for each in catching)
         self.read(node.body, below if forgiven else where)
         for each in node.handlers:
@@ -390,7 +390,7 @@ class RequiredName:
 
 def called(path: str, starts: Mapping[str, Sequence[str]]) -> frozenset[str]:
     """Return the functions of the file at `path` that `starts` says are called."""
-    references = (each.partition(":") for globs in starts.values() for each in globs)
+    references = (glob.partition(":") for globs in starts.values() for glob in globs)
     return frozenset(function for module, _, function in references if function and module == module_name(path))
 
 
@@ -415,7 +415,7 @@ def required(
     graph = _Graph(paths, used)
     found: set[RequiredName] = set()
     for top, references in starts.items():
-        roots = graph.roots([each.partition(":")[0] for each in references])
+        roots = graph.roots([reference.partition(":")[0] for reference in references])
         at_import, ever = graph.reached(roots, lazy=False), graph.reached(roots, lazy=True)
         for use in used:
             if use.name.partition(".")[0] == top and not use.guarded and use.path in ever:
@@ -450,7 +450,7 @@ class _Graph:
         return {self._paths[name] for name in fitting if name in found or not self._is_behind_guard(name)}
 
     def _is_behind_guard(self, name: str) -> bool:
-        return any(self._paths.get(each) in self._guarded for each in (*parents(name), name))
+        return any(self._paths.get(parent) in self._guarded for parent in (*parents(name), name))
 
     def reached(self, roots: Iterable[str], *, lazy: bool) -> set[str]:
         """Return the files that run when the roots are imported, with `lazy` also those that their functions import."""

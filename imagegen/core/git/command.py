@@ -90,10 +90,10 @@ def _require_minimum(path: str) -> None:
         done = programs.run(["git", "version"], cwd="/", env={"PATH": path}, capture_output=True, text=True)
     except FileNotFoundError as error:
         raise _not_installed(error) from error
-    found = re.match(r"git version (\d+\.\d+)", done.stdout)
-    if found and Version(found[1]) < _MINIMUM:
+    match = re.match(r"git version (\d+\.\d+)", done.stdout)
+    if match and Version(match[1]) < _MINIMUM:
         why = f"it would run programs that a repository names; {_MINIMUM} and newer can be kept from it"
-        raise FetchError(f"{found[0]} is too old", code="fetch-git-too-old", why=why, fix="upgrade git")
+        raise FetchError(f"{match[0]} is too old", code="fetch-git-too-old", why=why, fix="upgrade git")
 
 
 def _not_installed(error: FileNotFoundError) -> FetchError:

@@ -59,7 +59,7 @@ def pack(path: Path, folder: str, store: Store, without: Collection[str] = ()) -
     root = path.resolve()
     left_out: list[str] = []
     try:
-        names = [each for each in _names(root, b"", left_out.append) if _top(each) not in without]
+        names = [name for name in _names(root, b"", left_out.append) if _top(name) not in without]
         if not names:
             raise FetchError(
                 f"{where} holds no source", code="fetch-no-source", why="it is empty, or git ignores all that is in it"

@@ -210,7 +210,7 @@ def archive(source: TreeSource, folder: str, context: Context) -> PackedTree:
     """
     decides = [_FORMAT, source.commit, source.tree, folder]
     if source.submodules:
-        decides.append(sorted([each.path, each.commit, each.tree] for each in source.submodules))
+        decides.append(sorted([submodule.path, submodule.commit, submodule.tree] for submodule in source.submodules))
     if source.exclude:
         decides.append({"exclude": sorted(source.exclude)})
     key = digest_of(json.dumps(decides).encode())

@@ -224,9 +224,9 @@ class LayoutRepository(ReferrerReader):
     def referrers(self, digest: str, artifact_type: str | None = None) -> tuple[Referrer, ...]:
         """List every manifest whose subject is the one with this digest, as `Repository.referrers`."""
         found: dict[str, Referrer] = {}
-        for each in self._manifests(fallback_tag(digest)):
+        for manifest in self._manifests(fallback_tag(digest)):
             try:
-                body = self._unverified(each)
+                body = self._unverified(manifest)
             except NotFoundError:
                 continue
             described = _object(body)
@@ -239,7 +239,7 @@ class LayoutRepository(ReferrerReader):
                     if isinstance(annotations, dict)
                     else {}
                 )
-                found[each] = Referrer(each, len(body), str(kind), plain, digest)
+                found[manifest] = Referrer(manifest, len(body), str(kind), plain, digest)
         return tuple(each for each in found.values() if artifact_type in (None, each.artifact_type))
 
     def _manifests(self, fallback: str) -> Iterator[str]:

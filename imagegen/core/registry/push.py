@@ -76,7 +76,7 @@ class PushTotals:
 
     def __str__(self) -> str:
         amounts = (self.there, self.mounted, self.sent)
-        blobs, size = sum(each.blobs for each in amounts), sum(each.size for each in amounts)
+        blobs, size = sum(amount.blobs for amount in amounts), sum(amount.size for amount in amounts)
         return f"{self.sent.blobs} of {counted(blobs, 'blob')} sent, {human(self.sent.size)} of {human(size)}"
 
 
@@ -93,7 +93,7 @@ class PushTarget:
         self._reference, self._client, self._sender = reference, client, Sender(client)
         here = endpoint(reference, settings)
         self._base = here.base
-        others = [endpoint(each, settings).base for each in mounts if each.registry == reference.registry]
+        others = [endpoint(mount, settings).base for mount in mounts if mount.registry == reference.registry]
         self._others = {_path(base): base for base in others if base != here.base}
         self._others = dict(list(self._others.items())[:_MAX_MOUNTS])
         self._mounts = Mounts(tuple(self._others))

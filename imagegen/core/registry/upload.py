@@ -303,5 +303,5 @@ def arrived(header: str) -> int | None:
 
     No byte and one byte look the same in that header: the result is then 0.
     """
-    found = _RANGE.fullmatch(header.strip())
-    return None if found is None else int(found[1]) + 1 if int(found[1]) else 0
+    match = _RANGE.fullmatch(header.strip())
+    return None if match is None else int(match[1]) + 1 if int(match[1]) else 0

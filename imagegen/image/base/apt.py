@@ -377,8 +377,10 @@ def resolve_packages(
     status = read_status(tree, name)
     architecture = architecture_of(platform)
     entries, others = read_sources(tree, architecture)
-    for each in others:
-        progress.say(f"note: the archive {each[:200]} of base {name} is left out: only http and https are fetched from")
+    for other in others:
+        progress.say(
+            f"note: the archive {other[:200]} of base {name} is left out: only http and https are fetched from"
+        )
     if not entries:
         raise BaseError(
             f"base {name} has no archive of packages",

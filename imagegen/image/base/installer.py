@@ -76,7 +76,7 @@ def run(job: AddedPackages) -> dict[str, str]:
     policy.chmod(0o755)
     for path in (tree, packages, *packages.iterdir()):
         os.chown(path, first, first)
-    unpack([LayerDescriptor(**each) for each in job.layers], Store(Path(job.store)), tree, first_id=first)  # type: ignore[arg-type]
+    unpack([LayerDescriptor(**layer) for layer in job.layers], Store(Path(job.store)), tree, first_id=first)  # type: ignore[arg-type]
     then = read_inside(tree, STATUS, LONGEST_STATUS)
     before = snapshot(tree, first)
     most = most_unpacked(sum(path.stat().st_size for path in packages.iterdir()))

@@ -82,14 +82,14 @@ def requested_debs(tree: FileTree, known: Iterable[str]) -> RequestedDebs:
     Left out are those of every system, and `known`: what the base of the entry has.
     """
     installed = {
-        each["package"]: each
-        for each in paragraphs(read_text(tree, "/var/lib/dpkg/status", _MAX_STATUS) or "")
-        if each.get("package") and each.get("status", "").endswith(" installed")
+        paragraph["package"]: paragraph
+        for paragraph in paragraphs(read_text(tree, "/var/lib/dpkg/status", _MAX_STATUS) or "")
+        if paragraph.get("package") and paragraph.get("status", "").endswith(" installed")
     }
     automatic = {
-        each["package"]
-        for each in paragraphs(read_text(tree, "/var/lib/apt/extended_states", _MAX_STATUS) or "")
-        if each.get("package") and each.get("auto-installed") == "1"
+        paragraph["package"]
+        for paragraph in paragraphs(read_text(tree, "/var/lib/apt/extended_states", _MAX_STATUS) or "")
+        if paragraph.get("package") and paragraph.get("auto-installed") == "1"
     }
     needed = {
         name

@@ -59,7 +59,7 @@ def required(known: PackageScans, client: Client, context: Context) -> RequiredS
     if not found:
         why = f"there is none since {known.since} for x86-64 Linux"
         raise FetchError(f"{known.name} has no wheel to scan on the index", code="fetch-no-release", why=why)
-    read = {each.version: each.sha256 for each in known.releases.values()}
+    read = {release.version: release.sha256 for release in known.releases.values()}
     new = [each for each in found if read.get(each.version) != each.sha256]
     with ThreadPoolExecutor(_HEADS) as pool:
         sizes = pool.map(lambda each: client.size(each.link.url), new)

@@ -243,7 +243,7 @@ def describe(editable: Mapping[str, str], progress: Progress) -> None:
 
 def _root(path: Path) -> Path:
     """Return the nearest directory above that looks like a root file tree, which identifies the system."""
-    return next((each for each in path.parents if os.path.lexists(each / "etc/os-release")), Path(path.anchor))
+    return next((parent for parent in path.parents if os.path.lexists(parent / "etc/os-release")), Path(path.anchor))
 
 
 def _nothing(directory: Path, path: Path) -> UsageError:

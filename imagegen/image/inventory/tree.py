@@ -231,7 +231,7 @@ def _environment(
     tree: FileTree, prefix: str, sites: Iterable[str], python: str | None, program: str, python_path: str
 ) -> Environment | None:
     extra_sites = [each for each in python_path.split(":") if each.startswith("/")]
-    placed = [(found, each in extra_sites) for each in (*sites, *extra_sites) if (found := place(tree, each))]
+    placed = [(found, site in extra_sites) for site in (*sites, *extra_sites) if (found := place(tree, site))]
     # A directory of PYTHONPATH is often a project's whole tree.
     real = [
         each for each, extra in placed if isinstance(tree.look(each), Directory) and (not extra or is_site(tree, each))
@@ -263,8 +263,8 @@ def _versions(tree: FileTree, prefix: str) -> Iterator[str]:
 
 
 def _configured_version(settings: Mapping[str, str]) -> str | None:
-    found = re.match(r"3\.[0-9]{1,2}", settings.get("version_info") or settings.get("version") or "")
-    return found[0] if found else None
+    match = re.match(r"3\.[0-9]{1,2}", settings.get("version_info") or settings.get("version") or "")
+    return match[0] if match else None
 
 
 def _is_file(tree: FileTree, path: str) -> bool:
@@ -320,8 +320,8 @@ def installed(tree: FileTree, environment: Environment) -> InstalledSet:
     nodes: dict[str, Regular] = {}
     for site in environment.sites:
         modules = _Modules(tree, site)
-        for each in modules.distributions():
-            found.setdefault(each.name, each)
+        for distribution in modules.distributions():
+            found.setdefault(distribution.name, distribution)
         behind |= modules.behind
         nodes |= modules.nodes
     required = {behind[path] for each in found.values() for path in each.files}
@@ -341,7 +341,7 @@ def python_of(packages: Iterable[Package]) -> str | None:
     """
     there = list(packages)
     votes = Counter(found for package in there if (found := one_python(package.tags)))
-    votes = votes or Counter(found for package in there for found in _of_modules(package))
+    votes = votes or Counter(module for package in there for module in _of_modules(package))
     most = [found for found, count in votes.items() if count == max(votes.values())]
     return most[0] if len(most) == 1 else None
 

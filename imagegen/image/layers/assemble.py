@@ -330,7 +330,7 @@ def keep_record(made: Lock, previous: Lock) -> Lock:
 
 
 def _is_uncompiled(lock: Lock) -> bool:
-    return any(has_uncompiled(each.lock) for each in environments(lock))
+    return any(has_uncompiled(environment.lock) for environment in environments(lock))
 
 
 def record_contradictions(lock: Lock) -> tuple[str, ...]:

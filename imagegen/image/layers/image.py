@@ -264,7 +264,7 @@ def image(lock: Lock, layers: Sequence[Layer]) -> Image:
     if named := user(lock):
         settings["User"] = named
     if lock.ports:
-        settings["ExposedPorts"] = {each.port: {} for each in lock.ports}
+        settings["ExposedPorts"] = {port.port: {} for port in lock.ports}
     return _image(lock, settings, layers)
 
 

@@ -61,7 +61,7 @@ def layer_files(lock: Lock, store: Store, root: Path) -> tuple[dict[str, bytes],
     found = tree.all_libraries()
     directories = {tree.real(each.path) for each in lock.ldconfig}
     before = _cache_of(root)
-    kept = [each for each in before.entries if tree.real(posixpath.dirname(each.path)) not in directories]
+    kept = [entry for entry in before.entries if tree.real(posixpath.dirname(entry.path)) not in directories]
     flags = loader_cache.FLAGS[_MACHINES[lock.platform]]
     added = [CacheEntry(each.name, each.path, flags) for each in found]
     cache = loader_cache.add(LoaderCache(tuple(kept), before.hwcaps), added)

@@ -71,8 +71,8 @@ def write(cache: LoaderCache) -> bytes:
         return offsets[text]
 
     entries = b"".join(
-        _ENTRY.pack(each.flags, place(each.name), place(each.path), each.os_version, each.hwcap)
-        for each in cache.entries
+        _ENTRY.pack(entry.flags, place(entry.name), place(entry.path), entry.os_version, entry.hwcap)
+        for entry in cache.entries
     )
     names = b"".join(_OFFSET.pack(place(name)) for name in cache.hwcaps)
     size = len(strings)

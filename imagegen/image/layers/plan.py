@@ -83,7 +83,7 @@ def support_files(lock: Lock) -> tuple[SupportFile, ...]:
         SupportFile(f"{ROOT}/image.json", facts.encode()),
     ]
     if isinstance(lock, CombinedLock):
-        found += [file for each in lock.environments for file in _files_of_environment(each)]
+        found += [file for environment in lock.environments for file in _files_of_environment(environment)]
     return tuple(sorted(found, key=lambda file: file.path))
 
 
@@ -134,8 +134,8 @@ def support_links(lock: Lock) -> dict[str, str]:
     loader finds the libraries of PRELOADED. Where several environments have it, both find the first one's.
     """
     links = dict(LINKS)
-    for each in reversed(environments(lock)):
-        links |= _toolkit_links(each.lock, each.prefix)
+    for environment in reversed(environments(lock)):
+        links |= _toolkit_links(environment.lock, environment.prefix)
     return links
 
 
@@ -193,7 +193,7 @@ def constraints(lock: Lock) -> str:
 
 def _packages(lock: Lock) -> dict[str, str]:
     """Name -> version of all that the stack holds, sorted, whether what has to be compiled is there already or not."""
-    return dict(sorted((each.name, each.version) for each in lock.packages))
+    return dict(sorted((package.name, package.version) for package in lock.packages))
 
 
 # The layers above the base, and the key of each.
@@ -232,7 +232,7 @@ class _Placed(NamedTuple):
     @property
     def order(self) -> tuple[int, str, int, tuple[str, ...]]:
         """The order of layers: as in an image of one environment; of equal names the most shared first."""
-        prefixes = tuple(each.prefix for each in self.environments)
+        prefixes = tuple(environment.prefix for environment in self.environments)
         return (*_heavy_order(self.wheel), -len(prefixes), prefixes)
 
 
@@ -251,7 +251,7 @@ def _placed(lock: Lock) -> list[_Placed]:
 
 def _suffix(placed: _Placed, every: int) -> str:
     """Return what a layer's name has more where not all of the `every` environments share the layer."""
-    names = [each.name for each in placed.environments]
+    names = [environment.name for environment in placed.environments]
     return "" if len(names) == every else f".{'.'.join(names)}"
 
 
@@ -325,7 +325,12 @@ def layer_key(lock: Lock, wheels: Sequence[LockedWheel], prefixes: tuple[str, ..
     `lock` is that of an environment that has the wheels.
     """
     names = {wheel.name for wheel in wheels}
-    left_out = [[name, each.paths] for each in lock.file_conflicts for name in each.over if name in names]
+    left_out = [
+        [name, file_conflict.paths]
+        for file_conflict in lock.file_conflicts
+        for name in file_conflict.over
+        if name in names
+    ]
     return digest_of_json(
         {
             "format": LAYER_FORMAT,

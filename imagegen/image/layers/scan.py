@@ -196,8 +196,8 @@ def losers(lock: Lock, contents: Mapping[str, Contents]) -> dict[str, frozenset[
 
 def check(store: Store, lock: Lock) -> None:
     """Raise OwnershipErrors as `losers` does. A wheel that no layer of this store was made of must be in the store."""
-    for each in environments(lock):
-        losers(each.lock, {wheel.name: table(store, wheel, lock.python) for wheel in each.lock.wheels})
+    for environment in environments(lock):
+        losers(environment.lock, {wheel.name: table(store, wheel, lock.python) for wheel in environment.lock.wheels})
 
 
 def remember(store: Store, locked: LockedWheel, files: Iterable[InstalledFile], python: str) -> Contents:

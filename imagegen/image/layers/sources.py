@@ -174,7 +174,7 @@ def _files(wheel: LockedWheel) -> list[LockedFile]:
     """Return the files that the store needs for this wheel."""
     if wheel.sdist is None:
         return [wheel.file, *([wheel.original] if wheel.original else [])]
-    return [wheel.file, wheel.sdist.file, *(each.file for each in wheel.sdist.build_requires)]
+    return [wheel.file, wheel.sdist.file, *(require.file for require in wheel.sdist.build_requires)]
 
 
 # The layers under the venv, from the bottom up; every other module takes their order from here.

@@ -72,11 +72,11 @@ def read(packages: Sequence[str], settings: Settings, today: str, progress: Prog
         lacking: dict[str, dict[str, _Lacking]] = {}
         for name, top in others.items():
             names = {
-                (each.name, each.modules, each.keyword)
+                (required_name.name, required_name.modules, required_name.keyword)
                 for releases in needed.values()
                 for required_names in releases.values()
-                for each in required_names
-                if each.name.partition(".")[0] == top
+                for required_name in required_names
+                if required_name.name.partition(".")[0] == top
             }
             if names:
                 progress.say(f"reading {len(links[name])} wheels of {name} in parts")
@@ -256,4 +256,4 @@ def _lacked(releases: Mapping[str, _Lacking]) -> dict[_Part, set[str]]:
 
 def _above(part: _Part) -> Iterator[_Part]:
     name, keyword = part
-    yield from [part] if keyword else ((each, "") for each in _prefixes(name))
+    yield from [part] if keyword else ((prefix, "") for prefix in _prefixes(name))

@@ -57,8 +57,8 @@ def read(packages: Mapping[str, PackageReleases], settings: Settings, today: str
         }
     types = {version: set(_types(found)) for version, found in texts["transformers"].items()}
     classes: dict[str, set[str]] = {}
-    for found in texts["transformers"].values():
-        for name, known in _classes(found):
+    for text in texts["transformers"].values():
+        for name, known in _classes(text):
             classes.setdefault(name, set()).update(known)
     registries = {version: set(_registered(found)) for version, found in texts["vllm"].items()}
     first = {
@@ -130,4 +130,4 @@ def _pairs(value: ast.expr) -> Iterator[tuple[str, list[str]]]:
         for key, content in couples:
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
                 constants = (each.value for each in ast.walk(content) if isinstance(each, ast.Constant))
-                yield key.value, [each for each in constants if isinstance(each, str)]
+                yield key.value, [constant for constant in constants if isinstance(constant, str)]

@@ -80,14 +80,14 @@ def _wheel(version: Version, link: IndexLink) -> ReleasedWheel:
 
 def _rank(tag: Tag) -> int | None:
     """Return the place of a wheel's tag among those that may be read, the best is 0; None for others."""
-    found = _TAG.fullmatch(tag.interpreter)
+    match = _TAG.fullmatch(tag.interpreter)
     linux = tag.platform.endswith("_x86_64") and tag.platform.startswith(("manylinux", "linux"))
     threaded = tag.abi.startswith("cp") and tag.abi.endswith("t")
-    if not found or not linux or threaded:
+    if not match or not linux or threaded:
         return None
-    if tag.abi == "abi3" or found[1] == "py":
-        return 0 if int(found[2] or 0) <= int(PYTHON.partition(".")[2]) else None
-    python = f"3.{found[2]}"
+    if tag.abi == "abi3" or match[1] == "py":
+        return 0 if int(match[2] or 0) <= int(PYTHON.partition(".")[2]) else None
+    python = f"3.{match[2]}"
     return _PYTHONS.index(python) if python in _PYTHONS else None
 
 
@@ -155,7 +155,7 @@ def judge(package: str, libraries: Iterable[ScannedLibrary]) -> WheelVerdict:
 
 def judged(scans: PackageScans) -> PackageScans:
     """Return the scans with the verdicts of today's audit."""
-    again = (replace(each, verdict=judge(scans.name, each.libraries)) for each in scans.releases.values())
+    again = (replace(release, verdict=judge(scans.name, release.libraries)) for release in scans.releases.values())
     return scans.with_scans(again)
 
 
@@ -169,8 +169,8 @@ def scan(wheel: ReleasedWheel, package: Package, size: int, today: str) -> Wheel
 def _builds(libraries: Iterable[ScannedLibrary]) -> Iterator[list[ScannedLibrary]]:
     """Yield the libraries that are builds of one: of these, a process loads one."""
     groups: dict[object, list[ScannedLibrary]] = {}
-    for each in libraries:
-        groups.setdefault(gpu.build_of(each.path), []).append(each)
+    for library in libraries:
+        groups.setdefault(gpu.build_of(library.path), []).append(library)
     yield from groups.values()
 
 
@@ -185,7 +185,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 def _majors(libraries: Iterable[ScannedLibrary]) -> tuple[int, ...]:
     """Return the major versions of CUDA that libraries need; several where there are builds for each."""
-    return tuple(sorted({major[1] for each in libraries for name in each.needed if (major := cuda_major(name))}))
+    return tuple(sorted({major[1] for library in libraries for name in library.needed if (major := cuda_major(name))}))
 
 
 def _on_gpus(essential: Iterable[ScannedLibrary]) -> tuple[dict[str, str], dict[str, str]]:
@@ -208,7 +208,8 @@ def _on_gpus(essential: Iterable[ScannedLibrary]) -> tuple[dict[str, str], dict[
 
 def _package(name: str, libraries: Iterable[ScannedLibrary]) -> Package:
     files = {
-        each.path: File(0, elf=Elf(X86_64, needed=each.needed, undefined=frozenset(each.symbols))) for each in libraries
+        library.path: File(0, elf=Elf(X86_64, needed=library.needed, undefined=frozenset(library.symbols)))
+        for library in libraries
     }
     return Package(required_name(name), "", files)
 
@@ -221,8 +222,8 @@ def _groups(library: ScannedLibrary) -> tuple[CodeGroup, ...]:
 
 @cache
 def _target(text: str) -> CodeTarget:
-    found = _TARGET.fullmatch(text)
-    if not found:
+    match = _TARGET.fullmatch(text)
+    if not match:
         raise ValueError(f'"{text}" is no target of GPU code')
-    isa = (int(found[4]), int(found[5])) if found[4] else None
-    return CodeTarget("sass" if found[1] == "sm" else "ptx", int(found[2]), _VARIANTS[found[3]], isa)
+    isa = (int(match[4]), int(match[5])) if match[4] else None
+    return CodeTarget("sass" if match[1] == "sm" else "ptx", int(match[2]), _VARIANTS[match[3]], isa)

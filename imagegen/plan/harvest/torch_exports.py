@@ -92,7 +92,7 @@ def _release(filename: str) -> tuple[str, str]:
 def _machine(tag: Tag) -> str | None:
     """Return the processor that a tag for CPython on Linux names, of those that have an index."""
     linux = tag.platform.startswith(("manylinux", "linux")) and tag.interpreter.startswith("cp")
-    return next((each for each in torch_exports.PATHS if linux and tag.platform.endswith(each)), None)
+    return next((path for path in torch_exports.PATHS if linux and tag.platform.endswith(path)), None)
 
 
 def _fetch(release: str, machines: Iterable[str], context: Context) -> dict[str, Path]:

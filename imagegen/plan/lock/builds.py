@@ -100,9 +100,9 @@ def key_of(build: LockedBuild, lock: Lock) -> str:
         "release": [build.name, build.version],
         "source": [build.source.filename, build.source.sha256],
         "git": [build.git.commit, build.git.tree] if build.git else None,
-        "submodules": [[each.path, each.commit, each.tree] for each in build.submodules],
-        "patches": [each.sha256 for each in build.patches],
-        "build-requires": [[each.name, each.file.sha256] for each in build.build_requires],
+        "submodules": [[submodule.path, submodule.commit, submodule.tree] for submodule in build.submodules],
+        "patches": [patch.sha256 for patch in build.patches],
+        "build-requires": [[require.name, require.file.sha256] for require in build.build_requires],
         "against": [[name, shas.get(name)] for name in build.against],
         "compiler": compiler(lock.base, lock.debs),
         "interpreter": [lock.interpreter.path, lock.python, lock.platform, *archive],
@@ -205,7 +205,7 @@ def fetch_sources(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], 
     builds = tuple(builds)
     for build in builds:
         _keep_patches(build, recipes[build.name].of(build.version), context.store)
-    required = [RequiredFile(each.name, each.file) for build in builds for each in build.build_requires]
+    required = [RequiredFile(require.name, require.file) for build in builds for require in build.build_requires]
     required += [
         RequiredFile(each.name, each.source, recipe=True) for each in builds if each.source.index not in (GIT, LOCAL)
     ]

@@ -77,12 +77,14 @@ def environments(lock: Lock) -> tuple[LockedEnvironment, ...]:
 
 def distinct_wheels(lock: Lock) -> tuple[LockedWheel, ...]:
     """Return the wheels of all environments, each file once, in their order."""
-    return tuple({wheel.file.digest: wheel for each in environments(lock) for wheel in each.lock.wheels}.values())
+    return tuple(
+        {wheel.file.digest: wheel for environment in environments(lock) for wheel in environment.lock.wheels}.values()
+    )
 
 
 def environment_at(lock: Lock, prefix: str) -> LockedEnvironment:
     """Return the environment of the lock's image with this prefix."""
-    return next(each for each in environments(lock) if each.prefix == prefix)
+    return next(environment for environment in environments(lock) if environment.prefix == prefix)
 
 
 def locked_environments(
@@ -127,7 +129,7 @@ def combine(
     joined = {
         "cell": cell,
         "image": image,
-        "as_of": max(each.as_of for each in locks),
+        "as_of": max(lock.as_of for lock in locks),
         "copies": _copies(locks),
         "gpu": _gpus(locks),
         "record": record,
@@ -146,7 +148,7 @@ def with_locks(lock: Lock, locks: Sequence[Lock]) -> Lock:
 
 
 def _copies(locks: Sequence[Lock]) -> tuple[LockedCopy, ...]:
-    found = {each.path: each for lock in reversed(locks) for each in lock.copies}
+    found = {copy.path: copy for lock in reversed(locks) for copy in lock.copies}
     return tuple(found[path] for path in sorted(found))
 
 
@@ -155,8 +157,10 @@ def _gpus(locks: Sequence[Lock]) -> LockedGpus | None:
     gpus = [lock.gpu for lock in locks if lock.gpu]
     if not gpus:
         return None
-    common = [each for each in gpus[0].capabilities if all(each in other.capabilities for other in gpus)]
-    drivers = [each.driver for each in gpus if each.driver]
+    common = [
+        capability for capability in gpus[0].capabilities if all(capability in other.capabilities for other in gpus)
+    ]
+    drivers = [gpu.driver for gpu in gpus if gpu.driver]
     return LockedGpus(tuple(common), max(drivers, key=Version, default=None))
 
 
@@ -184,7 +188,10 @@ class SharedWheels:
 
 def shared_wheels(lock: CombinedLock) -> SharedWheels:
     """Compare the wheels of all environments with those of the largest one."""
-    found = {each.name: {wheel.file.digest: wheel for wheel in each.lock.wheels} for each in lock.environments}
+    found = {
+        environment.name: {wheel.file.digest: wheel for wheel in environment.lock.wheels}
+        for environment in lock.environments
+    }
     sizes = {name: sum(wheel.file.estimate for wheel in wheels.values()) for name, wheels in found.items()}
     largest = max(lock.environments, key=lambda each: sizes[each.name])
     every = {digest: wheel for wheels in found.values() for digest, wheel in wheels.items()}

@@ -124,7 +124,7 @@ def loads_attached(text: str, path: Path | str = "<lock>") -> Lock:
     if "environment" not in table:
         return loads(text, path)
     file = _validated(AttachedFile, table, text, path)
-    return _joined(file, [_require_keys(each, text, path) for each in file.locks], path)
+    return _joined(file, [_require_keys(lock, text, path) for lock in file.locks], path)
 
 
 def named_cells(text: str) -> tuple[str, ...]:
@@ -205,7 +205,7 @@ def dumps_attached(lock: Lock) -> str:
     """
     if not isinstance(lock, CombinedLock):
         return dumps(lock)
-    locked = [lock_table(replace(each.lock, record=None)) for each in lock.environments]
+    locked = [lock_table(replace(environment.lock, record=None)) for environment in lock.environments]
     for table in locked:
         del table["version"]
     text = "\n".join(_render(lock_table(lock) | {"locked": locked}, ())) + "\n"
@@ -254,7 +254,7 @@ def local_tags(lock: Lock) -> tuple[str, str]:
 
 def contents_hash(lock: Lock) -> str:
     """Return the inputs hash with the bytes of compiled wheels: one key may have given others on another machine."""
-    wheels = [wheel for each in environments(lock) for wheel in each.lock.wheels]
+    wheels = [wheel for environment in environments(lock) for wheel in environment.lock.wheels]
     compiled = [[wheel.name, wheel.file.sha256] for wheel in wheels if wheel.build]
     return digest_of(json.dumps([inputs_hash(lock), compiled]).encode()) if compiled else inputs_hash(lock)
 

@@ -94,11 +94,13 @@ class LockedPackages(LockTable):
     debs: tuple[LockedDeb, ...]  # sorted by name
 
     def check(self) -> None:
-        for each in self.archives:
-            named = each.archive in named_archives()
-            if named == bool(each.address) or (each.address and each.archive != archive_at(each.address)):
-                raise ValueError(f"{each.address} is not the address of {each.archive}, or it has a name of its own")
-        if unknown := {deb.archive for deb in self.debs} ^ {each.archive for each in self.archives}:
+        for archive in self.archives:
+            named = archive.archive in named_archives()
+            if named == bool(archive.address) or (archive.address and archive.archive != archive_at(archive.address)):
+                raise ValueError(
+                    f"{archive.address} is not the address of {archive.archive}, or it has a name of its own"
+                )
+        if unknown := {deb.archive for deb in self.debs} ^ {archive.archive for archive in self.archives}:
             raise ValueError(f"archives and debs name different archives: {', '.join(sorted(unknown))}")
 
 

@@ -96,9 +96,13 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
         ("label", lock.labels, cell.labels),
         ("port", lock.ports, cell.ports),
         ("ldconfig", lock.ldconfig, cell.ldconfig),
-        ("copy", [(each.path, each.source, each.because) for each in lock.copies], _copies(cell)),
+        ("copy", [(copy.path, copy.source, copy.because) for copy in lock.copies], _copies(cell)),
         ("override", lock.overrides, cell.overrides),
-        ("patch", _patches(lock), [(each.package, each.source, each.because, each.origin) for each in cell.patches]),
+        (
+            "patch",
+            _patches(lock),
+            [(patch.package, patch.source, patch.because, patch.origin) for patch in cell.patches],
+        ),
     )
     yield from (name for name, said, meant in repeated if said != meant)
     wheels = {wheel.name: wheel for wheel in lock.wheels}
@@ -122,15 +126,15 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
     if lock.uv.name != "uv" or lock.uv.sdist or not _is_ordinary(lock.uv):
         yield "uv"
     for build in lock.builds:
-        yield from (f"build {build.name}: {each.name}" for each in build.build_requires if not _is_plain(each))
+        yield from (f"build {build.name}: {require.name}" for require in build.build_requires if not _is_plain(require))
     target = WheelTarget.of(cell.platform, cell.base, lock.interpreter.version)
     yield from (wheel.file.filename for wheel in lock.wheels if target.best([(wheel.file.filename, wheel)]) is None)
 
 
 def _of_interpreter(lock: Lock, cell: Cell) -> Iterator[tuple[str, object, object]]:
     meant = lock_interpreter(cell.interpreter, cell.platform, lock.debs)
-    for each in fields(meant):
-        yield f"interpreter.{each.name}", getattr(lock.interpreter, each.name), getattr(meant, each.name)
+    for field in fields(meant):
+        yield f"interpreter.{field.name}", getattr(lock.interpreter, field.name), getattr(meant, field.name)
 
 
 def _capabilities(cell: Cell) -> tuple[str, ...] | None:
@@ -138,11 +142,11 @@ def _capabilities(cell: Cell) -> tuple[str, ...] | None:
 
 
 def _copies(cell: Cell) -> list[tuple[str, str, str]]:
-    return [(each.path, each.source, each.because) for each in cell.copies]
+    return [(copy.path, copy.source, copy.because) for copy in cell.copies]
 
 
 def _patches(lock: Lock) -> list[tuple[str, str, str, str | None]]:
-    rows = ((wheel.name, each.path, each.because, each.source) for wheel in lock.wheels for each in wheel.patches)
+    rows = ((wheel.name, patch.path, patch.because, patch.source) for wheel in lock.wheels for patch in wheel.patches)
     return sorted(rows, key=lambda row: row[1])
 
 
@@ -166,15 +170,17 @@ def _is_declared(wheel: LockedWheel, cell: Cell) -> bool:
     assert wheel.sdist  # noqa: S101 - the caller asks for such wheels alone
     source = wheel.sdist
     if source.git:
-        asked = next((each.git for each in cell.requirements if each.component.package == wheel.name), None)
+        asked = next(
+            (requirement.git for requirement in cell.requirements if requirement.component.package == wheel.name), None
+        )
         declared = asked.metadata if asked else None
     else:
-        declared = next((each.sdist for each in cell.sdists if each.package == wheel.name), None)
-    locked = {(each.name, Version(each.version)) for each in source.build_requires}
+        declared = next((sdist.sdist for sdist in cell.sdists if sdist.package == wheel.name), None)
+    locked = {(require.name, Version(require.version)) for require in source.build_requires}
     return (
         declared is not None
         and Version(declared.version) == Version(wheel.version)
-        and {_pin(each) for each in declared.build_requires} <= locked
+        and {_pin(require) for require in declared.build_requires} <= locked
         and all(map(_is_plain, source.build_requires))
         and (source.git is not None or source.file.index == wheel.file.index)
     )

@@ -218,7 +218,7 @@ def _links(page: Page, name: str) -> list[IndexLink]:
             _check_count(len(data["files"]))
             data["files"] = [each for each in data["files"] if len(each["filename"]) <= _MAX_NAME]
             found = pypi_simple.ProjectPage.from_json_data(data, page.url)
-            links = [_link_of(each) for each in found.packages]
+            links = [_link_of(package) for package in found.packages]
         else:
             links = [_link(each) for each in pypi_simple.RepositoryPage.from_html(_tags(page.body), page.url).links]
             if not links and b"<" not in page.body[:_PREAMBLE]:

@@ -213,10 +213,10 @@ class Lock(LockTable):
             ("env", [env.name for env in self.env]),
             ("config", [each.name for each in self.config]),
             ("label", [label.name for label in self.labels]),
-            ("port", [each.port for each in self.ports]),
-            ("copy", [each.path for each in self.copies]),
+            ("port", [port.port for port in self.ports]),
+            ("copy", [copy.path for copy in self.copies]),
             ("ldconfig", [each.path for each in self.ldconfig]),
-            *((f"copy.{each.path}", [file.path for file in each.files]) for each in self.copies),
+            *((f"copy.{copy.path}", [file.path for file in copy.files]) for copy in self.copies),
             ("override", [override.package for override in self.overrides]),
             ("file-conflict", [conflict.rule for conflict in self.file_conflicts]),
             ("debs", [deb.name for deb in self.base.debs]),
@@ -229,10 +229,10 @@ class Lock(LockTable):
                 raise ValueError(f"{kind} are not sorted by name, each once: see {out!r}")
 
     def _require_copies_below_targets(self) -> None:
-        for each in self.copies:
-            inside = [file.path for file in each.files if file.path.startswith(f"{each.path}/")]
-            if not each.files or (each.is_directory and len(inside) < len(each.files)):
-                raise ValueError(f"copy {each.path} has no files, or one elsewhere")
+        for copy in self.copies:
+            inside = [file.path for file in copy.files if file.path.startswith(f"{copy.path}/")]
+            if not copy.files or (copy.is_directory and len(inside) < len(copy.files)):
+                raise ValueError(f"copy {copy.path} has no files, or one elsewhere")
 
     def _require_names_of_packages(self) -> None:
         wheels, builds = {wheel.name for wheel in self.wheels}, {build.name for build in self.builds}
@@ -258,7 +258,7 @@ def file_conflicts_among(
     """Return the file-conflict overrides for these packages: whose owner and at least one other are present."""
     from packaging.specifiers import SpecifierSet  # late: an existing lock has them
 
-    versions = {each.name: each.version for each in packages}
+    versions = {package.name: package.version for package in packages}
     found = []
     for rule in rules:
         over = tuple(name for name in rule.over if name in versions)

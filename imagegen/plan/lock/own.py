@@ -31,9 +31,9 @@ def pack_own_packages(cell: Cell, project: Path, store: Store) -> dict[str, Pack
     has no pyproject.toml.
     """
     return {
-        each.component.package: _pack(each.own, each.component.package, project, store)
-        for each in cell.requirements
-        if each.own
+        requirement.component.package: _pack(requirement.own, requirement.component.package, project, store)
+        for requirement in cell.requirements
+        if requirement.own
     }
 
 
@@ -44,9 +44,9 @@ def require_own_packages(lock: Lock, cell: Cell, project: Path, store: Store) ->
     as `pack_own_packages`.
     """
     wheels = {wheel.name: wheel for wheel in lock.wheels}
-    for each in cell.requirements:
-        if each.own and (wheel := wheels.get(each.component.package)):
-            _require_unchanged(each, each.own, wheel, cell, project, store)
+    for requirement in cell.requirements:
+        if requirement.own and (wheel := wheels.get(requirement.component.package)):
+            _require_unchanged(requirement, requirement.own, wheel, cell, project, store)
 
 
 def _require_unchanged(

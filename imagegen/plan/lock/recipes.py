@@ -88,7 +88,7 @@ def require_metadata(requirement: Requirement, archive: git.PackedTree, store: S
 
 def _plain(requirements: Iterable[str]) -> set[str]:
     """Return the requirements without extras and addresses, each in one spelling."""
-    parsed = [parse_requirement(each) for each in requirements]
+    parsed = [parse_requirement(requirement) for requirement in requirements]
     found = set()
     for each in parsed:
         if not each.url and "extra" not in str(each.marker or ""):
@@ -282,8 +282,8 @@ def _toolkit(base: LockedBase, versions: Mapping[str, str]) -> str | None:
     if nvcc := versions.get("nvidia-cuda-nvcc"):
         return _minor(nvcc)
     env = dict(each.partition("=")[::2] for each in base.content.config.env) if base.content else {}
-    named = _IMAGE.search(base.image or "")
-    version = env.get("CUDA_VERSION") or (named[1] if named and "cuda" in str(base.image) else "")
+    match = _IMAGE.search(base.image or "")
+    version = env.get("CUDA_VERSION") or (match[1] if match and "cuda" in str(base.image) else "")
     return _minor(version) if re.match(r"[0-9]+\.[0-9]", version) else None
 
 
@@ -319,7 +319,7 @@ def _capability(name: str) -> str:
 
 def no_wheel(pinned: Pinned, target: WheelTarget, cell: Cell) -> LockError:
     """Return the error for a release of which no wheel fits the target, and whose sdist is not declared."""
-    compiled = {each.component.package for each in cell.requirements if each.component.compiled}
+    compiled = {requirement.component.package for requirement in cell.requirements if requirement.component.compiled}
     if pinned.sdist and pinned.name in compiled:
         return no_recipe(f"{pinned.name} {pinned.version}", f"its index has only {pinned.sdist.filename}")
     wheels = ", ".join(remote.filename for remote in pinned.wheels[:4])

@@ -251,8 +251,8 @@ class _SiteBuilder:
         version, and exactly one wheel must fit. Raises LockError where that is not so.
         """
         why = error.summary
-        files = {each.component.package: self._exact_file(each) for each in requirements}
-        lacking = [pep508(each) for each in requirements if not files[each.component.package]]
+        files = {requirement.component.package: self._exact_file(requirement) for requirement in requirements}
+        lacking = [pep508(requirement) for requirement in requirements if not files[requirement.component.package]]
         if lacking:
             places = ", ".join(map(redact, self.settings.find_links)) or "none is set"
             raise LockError(
@@ -264,7 +264,7 @@ class _SiteBuilder:
                 fix=f"set {indexes.variable(alias)} to a mirror of the index, or put that wheel where PIP_FIND_LINKS "
                 "points",
             ) from error
-        found = [(each, file) for each in requirements if (file := files[each.component.package])]
+        found = [(requirement, file) for requirement in requirements if (file := files[requirement.component.package])]
         self.progress.say(f"warning: index {alias} cannot be reached ({why})")
         for each, file in found:
             self.progress.say(
@@ -299,7 +299,7 @@ _NO_EXTRA = re.compile(r"The package `([^`=]+)(?:==([^`]+))?` does not have an e
 
 def report_warnings(cell: Cell, warnings: Iterable[str], progress: Progress) -> None:
     """Report warnings of uv. Raises LockError for each extra that the cell requires and the release does not have."""
-    extras = {each.component.package: each.extras for each in cell.requirements}
+    extras = {requirement.component.package: requirement.extras for requirement in cell.requirements}
     errors: list[ImagegenError] = []
     for warning in warnings:
         match = _NO_EXTRA.match(warning)
@@ -323,13 +323,13 @@ def require_used(cell: Cell, found: Iterable[Pinned]) -> None:
     required = {each.name for each in found if each.via}
     unused: list[ImagegenError] = [
         LockError(
-            f'"{each.package}" overrides nothing',
+            f'"{override.package}" overrides nothing',
             code="lock-unused-override",
-            where=cell.override_places.get(each.package),
-            why=f"no package of this cell requires {each.package}",
-            fix="remove it from `overrides`" + ("" if each.specifier is None else ", or add it to `components`"),
+            where=cell.override_places.get(override.package),
+            why=f"no package of this cell requires {override.package}",
+            fix="remove it from `overrides`" + ("" if override.specifier is None else ", or add it to `components`"),
         )
-        for each in cell.overrides
-        if each.package not in required
+        for override in cell.overrides
+        if override.package not in required
     ]
     raise_all(unused)

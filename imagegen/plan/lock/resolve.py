@@ -278,8 +278,8 @@ def _explained(stderr: str, question: ResolveRequest) -> LockError | FetchError:
     """Return a LockError with uv's explanation, without the parts that only concern the uv command line."""
     text = re.sub(rf"\b{_PROJECT}( \(pyproject\.toml\))? depends on", "the cell depends on", redact(stderr))
     if uv_interpreter.REFUSAL in text:
-        found = re.search(r"`([^`=]+)==([^`]+)`", text)
-        name, version = (found[1], found[2]) if found else ("a package", "")
+        match = re.search(r"`([^`=]+)==([^`]+)`", text)
+        name, version = (match[1], match[2]) if match else ("a package", "")
         return LockError(
             f"{name} {version} has no wheel, and its metadata cannot be read without running its code",
             code="lock-sdist-metadata",
@@ -317,11 +317,11 @@ def _no_upload_time(packages: Sequence[str], question: ResolveRequest) -> FetchE
 def _annotated(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield (package, its dependent packages) from lines like `click==8.5.1  # via typer, cell (pyproject.toml)`."""
     for line in text.splitlines():
-        found = re.match(r"([A-Za-z0-9._-]+)==\S+(?:\s+#\s+via\s++(.*))?$", line)
-        if found:
-            names = [name.partition("[")[0] for name in (found[2] or "").split(", ")]
+        match = re.match(r"([A-Za-z0-9._-]+)==\S+(?:\s+#\s+via\s++(.*))?$", line)
+        if match:
+            names = [name.partition("[")[0] for name in (match[2] or "").split(", ")]
             asking = {canonicalize_name(name) for name in names if re.fullmatch(r"[A-Za-z0-9._-]+", name)}
-            yield canonicalize_name(found[1]), tuple(sorted(asking))
+            yield canonicalize_name(match[1]), tuple(sorted(asking))
 
 
 def _pinned(package: Mapping[str, Any], via: Mapping[str, tuple[str, ...]]) -> Pinned:

@@ -140,7 +140,7 @@ def _build_twice(name: str, version: str | None, sdist: LockedSdist, workshop: S
 
 def _build_once(version: str | None, sdist: LockedSdist, workshop: SdistBuilder) -> tuple[str, bytes]:
     # At the top level: directories that bubblewrap makes for mounts cannot be entered by the sandbox's user.
-    files = {f"/{file.filename}": file for file in (sdist.file, *(each.file for each in sdist.build_requires))}
+    files = {f"/{file.filename}": file for file in (sdist.file, *(require.file for require in sdist.build_requires))}
     mounts = {inside: workshop.store.path(file.digest) for inside, file in files.items()}
     mounts["/tomllib"] = toml.TOMLLIB
     sandbox = Sandbox(workshop.rootfs(), read_only=mounts, memory=_MEMORY)

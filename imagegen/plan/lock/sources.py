@@ -92,9 +92,9 @@ class Finder:
         """Yield addresses that may have the file, best first; the reasons why a source does not have it are added to
         `tried`.
         """
-        for place in self._settings.find_links:
-            links = self._listing(place, "", partial(indexes.find_links, self._client, place), tried)
-            yield from self._matching(links, required, place, tried)
+        for link in self._settings.find_links:
+            links = self._listing(link, "", partial(indexes.find_links, self._client, link), tried)
+            yield from self._matching(links, required, link, tried)
         for index_url in self._settings.extra_indexes:
             links = self._project(index_url.rstrip("/"), required.name, tried)
             yield from self._matching(links, required, index_url, tried)

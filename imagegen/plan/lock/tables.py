@@ -373,13 +373,13 @@ class LockedBuild(LockTable):
             )
         for what, names in (
             ("against", self.against),
-            ("submodules", [each.path for each in self.submodules]),
-            ("build-requires", [each.name for each in self.build_requires]),
+            ("submodules", [submodule.path for submodule in self.submodules]),
+            ("build-requires", [require.name for require in self.build_requires]),
         ):
             if list(names) != sorted(set(names)):
                 raise ValueError(f"its {what} are not sorted, each once")
-        beside = [_SPEC, source.filename, *(each.file.filename for each in self.build_requires)]
-        for name in [each.filename for each in self.patches]:
+        beside = [_SPEC, source.filename, *(require.file.filename for require in self.build_requires)]
+        for name in [patch.filename for patch in self.patches]:
             if name in beside or "/" in name:
                 raise ValueError(f"its patch {name} has no file name of its own in the folder of the build")
             beside.append(name)

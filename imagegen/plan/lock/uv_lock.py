@@ -221,8 +221,8 @@ def _require_valid(package: UvPackage) -> None:
 
 def _choices(roots: Iterable[Root]) -> frozenset[str]:
     """The extras and groups of `roots`, as uv spells them in markers."""
-    extras = (f"extra-{len(root.name)}-{root.name}-{each}" for root in roots for each in root.extras)
-    groups = (f"group-{len(root.name)}-{root.name}-{each}" for root in roots for each in root.groups)
+    extras = (f"extra-{len(root.name)}-{root.name}-{extra}" for root in roots for extra in root.extras)
+    groups = (f"group-{len(root.name)}-{root.name}-{group}" for root in roots for group in root.groups)
     return frozenset((*extras, *groups))
 
 
@@ -250,7 +250,7 @@ class _Selection:
             for extra in {"", *required.extra} - extras[package.name]:
                 extras[package.name].add(extra)
                 edges = package.optional_dependencies.get(extra, ()) if extra else package.dependencies
-                todo += [(each, package.name) for each in edges if self._holds(each.marker)]
+                todo += [(edge, package.name) for edge in edges if self._holds(edge.marker)]
         return tuple(
             Selected(found[name], tuple(sorted(via[name] - {name})))
             for name in sorted(found)
@@ -288,7 +288,11 @@ class _Selection:
             if group not in package.dev_dependencies:
                 declared = ", ".join(sorted(package.dev_dependencies)) or "none"
                 raise self._error(f"{root.name} has no dependency group {group}; it declares {declared}")
-            yield from (each for each in package.dev_dependencies[group] if self._holds(each.marker))
+            yield from (
+                dev_dependency
+                for dev_dependency in package.dev_dependencies[group]
+                if self._holds(dev_dependency.marker)
+            )
 
     def _resolve(self, required: Dependency) -> UvPackage:
         named = self._packages.get(required.name, [])
@@ -378,7 +382,7 @@ class UvProject:
         self.requested, self.source, self.path = requested, requested.git, requested.uv_lock
         self.cell, self.target, self.compiled, self.attempts = cell, target, compiled, attempts
         self.store, self.settings, self.progress = context.store, context.settings, context.progress
-        self.requirements = {each.component.package: each for each in cell.requirements}
+        self.requirements = {requirement.component.package: requirement for requirement in cell.requirements}
         self.folder = f"{requested.component.package}-{self.source.metadata.version}"
         tree = git.TreeSource(self.source.url, self.source.commit, self.source.tree, exclude=self.source.exclude)
         self.archive = git.archive(tree, self.folder, context)
@@ -477,8 +481,8 @@ class UvProject:
         return {path: self._address(url) for path, url in found.items()}
 
     def _address(self, url: str) -> str:
-        if found := _SCP.fullmatch(url):
-            return f"https://{found[1]}/{found[2]}"
+        if match := _SCP.fullmatch(url):
+            return f"https://{match[1]}/{match[2]}"
         return urljoin(f"{self.source.url}/", url) if url.startswith(("./", "../")) else url
 
     def _commits(

@@ -77,8 +77,8 @@ def parse(raw: bytes) -> PackageNames:
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{' > '.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}") from error
-    for each in found.names:
-        for specifier in (*each.required_by, *each.lacked_by):
+    for name in found.names:
+        for specifier in (*name.required_by, *name.lacked_by):
             SpecifierSet(specifier)
     return found
 
@@ -96,7 +96,7 @@ def dumps(names: PackageNames) -> bytes:
         for package, found in wheels.items()
     )
     lines.append(f'  "wheels": {_block("{}", tables, 2)}')
-    lines.append(f'  "names": {_block("[]", (f"    {json.dumps(_fields(each))}" for each in sorted(names.names)), 2)}')
+    lines.append(f'  "names": {_block("[]", (f"    {json.dumps(_fields(name))}" for name in sorted(names.names)), 2)}')
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 

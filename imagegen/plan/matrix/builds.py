@@ -64,7 +64,7 @@ class Builds:
 
     @cached_property
     def _by_package(self) -> Mapping[str, tuple[PublishedBuild, ...]]:
-        led = [each for each in self.entries if each.package == LEADER]
+        led = [entry for entry in self.entries if entry.package == LEADER]
         copies = (replace(each, package=name, releases="") for name in self.followers for each in led)
         found: dict[str, list[PublishedBuild]] = {}
         for each in (*self.entries, *copies):

@@ -86,7 +86,7 @@ class Matrix:
             raise UsageError(
                 f'"{pattern}" matches {len(others) + 1} cells',
                 code="usage-several-cells",
-                why=f"among them {', '.join(each.id for each in (cell, *others)[:_NAMED])}",
+                why=f"among them {', '.join(other.id for other in (cell, *others)[:_NAMED])}",
                 fix="name one",
             )
         return cell
@@ -108,7 +108,7 @@ class Matrix:
                 why=f"the image's cells with these values of the other axes are for {', '.join(platforms)}",
                 fix=did_you_mean(unknown[0], platforms) or "`all` takes each of them",
             )
-        return tuple(found[each] for each in platforms if each in named)
+        return tuple(found[platform] for platform in platforms if platform in named)
 
 
 def _require_one_environment(cell: Cell) -> None:
@@ -118,7 +118,7 @@ def _require_one_environment(cell: Cell) -> None:
             f"not for an image of several environments: {cell.id}",
             code="usage-several-environments",
             why="the command, or an option of it, takes cells with one environment",
-            fix=f"name one of its cells: {', '.join(each.cell.id for each in cell.environments)}",
+            fix=f"name one of its cells: {', '.join(environment.cell.id for environment in cell.environments)}",
         )
 
 
@@ -149,12 +149,12 @@ def inputs(cell: Cell, sdists: Mapping[str, str]) -> Cell:
     Descriptions and purposes stay out: they reach no lock, so a corrected typo makes none stale. Reasons of pins and
     variables are in, because the lock repeats them. Rules are out: they judge a lock each time that it is used.
     """
-    requirements = [_asked(each) for each in cell.requirements]
+    requirements = [_asked(requirement) for requirement in cell.requirements]
     base = dataclasses.asdict(cell.base)
     parts: dict[str, Any] = {
         "axes": dict(cell.axes),
         "preflight": incontainer.digest(),
-        "gpus": [[each.name, each.capability] for each in cell.gpus],
+        "gpus": [[gpu.name, gpu.capability] for gpu in cell.gpus],
         "base": {**base, "packages": sorted(base["packages"]), "description": None},
         "interpreter": _interpreter(cell),
         "image": [cell.image, requirements, [[each.name, each.value, each.because] for each in cell.env]],
@@ -162,7 +162,7 @@ def inputs(cell: Cell, sdists: Mapping[str, str]) -> Cell:
     if cell.packages:
         parts["packages"] = dict(cell.packages)
     if cell.overrides:
-        parts["overrides"] = [[each.package, each.specifier] for each in cell.overrides]
+        parts["overrides"] = [[override.package, override.specifier] for override in cell.overrides]
     parts |= {
         name: [dataclasses.asdict(each) for each in fields]
         for name, fields in (
@@ -174,21 +174,23 @@ def inputs(cell: Cell, sdists: Mapping[str, str]) -> Cell:
         if fields
     }
     if cell.copies:
-        parts["files"] = [[each.path, each.source, each.because] for each in cell.copies]
+        parts["files"] = [[copy.path, copy.source, copy.because] for copy in cell.copies]
     if cell.patches:
-        parts["patches"] = [[each.package, each.source, each.because, each.origin] for each in cell.patches]
+        parts["patches"] = [[patch.package, patch.source, patch.because, patch.origin] for patch in cell.patches]
     if found := cell.from_uv_lock:
         parts["uv.lock"] = [found.uv_lock, found.extras, found.groups, found.git and found.git.commit]
     if each := cell.stack:
         parts["stack"] = [each.kind, each.path, each.extras, each.groups]
     parts |= {f"index {alias}": index.url for alias, index in cell.indexes.items()}
-    parts |= {f"component {each.component.name}": _routed(each, cell) for each in cell.requirements}
     parts |= {
-        f"recipe {each.component.name}": _build(recipe, each, cell)
-        for each in cell.requirements
-        if (recipe := cell.recipes.get(each.component.package))
+        f"component {requirement.component.name}": _routed(requirement, cell) for requirement in cell.requirements
     }
-    required = {f"sdist {each.component.package}" for each in cell.requirements}
+    parts |= {
+        f"recipe {requirement.component.name}": _build(recipe, requirement, cell)
+        for requirement in cell.requirements
+        if (recipe := cell.recipes.get(requirement.component.package))
+    }
+    required = {f"sdist {requirement.component.package}" for requirement in cell.requirements}
     hashes = {name: each for name, each in sdists.items() if name not in required}
     hashes |= {name: sha256(part) for name, part in parts.items()}
     # Interned, since a result that is kept has each object once: cells have most of their inputs in common.
@@ -198,7 +200,7 @@ def inputs(cell: Cell, sdists: Mapping[str, str]) -> Cell:
 
 def sdist_inputs(sdists: Iterable[Component], cuda: str) -> dict[str, str]:
     """Return the inputs that components with an Sdist are for the cells of a CUDA version that do not require them."""
-    return {f"sdist {each.package}": sha256(_essence(each, cuda)) for each in sdists}
+    return {f"sdist {sdist.package}": sha256(_essence(sdist, cuda)) for sdist in sdists}
 
 
 def sha256(value: Any) -> str:
@@ -244,12 +246,14 @@ def _build(recipe: Recipe, requirement: Requirement, cell: Cell) -> list[Any]:
     from packaging.specifiers import SpecifierSet  # late: a kept matrix has the result
 
     allowed = SpecifierSet(requirement.specifier)
-    releases = [recipe.of(each) for each in sorted(recipe.releases) if allowed.contains(each, prereleases=True)]
+    releases = [
+        recipe.of(release) for release in sorted(recipe.releases) if allowed.contains(release, prereleases=True)
+    ]
     return [
         [
-            [version, _origin(source), each.requires, [[patch.path.name, patch.sha256] for patch in each.patches]]
-            for each in releases
-            for version, source in each.releases.items()
+            [version, _origin(source), release.requires, [[patch.path.name, patch.sha256] for patch in release.patches]]
+            for release in releases
+            for version, source in release.releases.items()
         ],
         [recipe.build_requires, recipe.against, recipe.modules, recipe.toolkit],
         [[each.name, each.value] for each in recipe.env],

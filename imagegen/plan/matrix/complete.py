@@ -111,9 +111,13 @@ class _Completion:
         self.indexes = self._indexes()
         self._owners: dict[str, str] = {}  # package -> its component
         self.components = self._components()
-        self.sdists = tuple(each for each in self.components.values() if each.sdist)
+        self.sdists = tuple(component for component in self.components.values() if component.sdist)
         self.recipes = self._recipes(directories)
-        led = sorted(each.package for each in self.components.values() if each.pypi_build and each.package != LEADER)
+        led = sorted(
+            component.package
+            for component in self.components.values()
+            if component.pypi_build and component.package != LEADER
+        )
         self.builds = Builds(tuple(found.entry.build(found.name) for found in self._sound("builds")), led)
         written = [self._rule(found) for found in self._sound("rules")]
         self.rules = tuple(sorted([*written, *self.builds.rules()], key=lambda rule: rule.id))
@@ -124,16 +128,16 @@ class _Completion:
         cells: dict[str, Cell] = {}
         defaults: dict[str, str] = {}
         images = self._sound("images")
-        for found in sorted(images, key=lambda found: bool(found.entry.environments)):  # sorted: those come last
-            made = self._combined(found, cells) if found.entry.environments else self._cells(found)
+        for image in sorted(images, key=lambda found: bool(found.entry.environments)):  # sorted: those come last
+            made = self._combined(image, cells) if image.entry.environments else self._cells(image)
             for cell in made:
                 if cell.id in cells:
-                    self._fail(found, f'the cell id "{cell.id}" is taken by image "{cells[cell.id].image}"')
+                    self._fail(image, f'the cell id "{cell.id}" is taken by image "{cells[cell.id].image}"')
                 if len(cell.id) - len(cell.image) - 1 > _LONGEST_TAG:
-                    self._fail(found, f'the cell id "{cell.id}" is too long for an image\'s tag')
+                    self._fail(image, f'the cell id "{cell.id}" is too long for an image\'s tag')
                 cells[cell.id] = cell
             if made:
-                defaults[found.name] = made[0].id
+                defaults[image.name] = made[0].id
         for name in sorted(set(defaults) & set(cells)):
             self._fail(self.entries["images"][name], f'"{name}" is also the id of a cell of "{cells[name].image}"')
         return Matrix(
@@ -377,7 +381,7 @@ class _Completion:
         if locked and entry.stack:
             self._fail(found, f"{locked[0]} has a uv_lock, and the image a `stack`: a cell takes one")
             return None
-        if unknown := sorted(set(made.accepts) - {each.id for each in self.rules}):
+        if unknown := sorted(set(made.accepts) - {rule.id for rule in self.rules}):
             self._fail(found, f"it accepts {', '.join(unknown)}, and no rule has that id")
             return None
         interpreter = self.interpreters.choose(found, made.interpreter, base.system, axes)
@@ -403,7 +407,7 @@ class _Completion:
         requirements = tuple(map(self._shared, requirements))
         env = sorted(join_env(base_env, made.env).items())
         variables = (EnvVar(name, each.value, each.because) for name, each in env)
-        aliases = {"pypi", *(each.index for each in requirements)} & set(self.indexes)
+        aliases = {"pypi", *(requirement.index for requirement in requirements)} & set(self.indexes)
         draft = Cell(
             id=cell_id(found.name, axes, {name: axis.default for name, axis in self.axes.items()}),
             image=found.name,
@@ -416,7 +420,7 @@ class _Completion:
             requirements=requirements,
             sdists=self.sdists,
             indexes={alias: self.indexes[alias] for alias in sorted(aliases)},
-            env=tuple(self._variables.setdefault(each, each) for each in variables),
+            env=tuple(self._variables.setdefault(variable, variable) for variable in variables),
             gpus=tuple(sorted(gpus, key=lambda gpu: Version(gpu.capability))),
             inputs={},
             record_exceptions=self.record_exceptions,

@@ -40,7 +40,7 @@ def combined_cell(
     if errors:
         return None, errors
     default = environments[0].cell
-    indexes = {alias: index for each in environments for alias, index in each.cell.indexes.items()}
+    indexes = {alias: index for environment in environments for alias, index in environment.cell.indexes.items()}
     cell = replace(
         default,
         id=cell_id(found.name, default.axes, defaults),
@@ -61,7 +61,7 @@ def combined_cell(
 def _common_gpus(environments: Sequence[CellEnvironment]) -> tuple[Gpu, ...]:
     """Return the GPUs of the default environment that all others with GPUs have."""
     default, *others = environments
-    named = [{gpu.name for gpu in each.cell.gpus} for each in others if each.cell.gpus]
+    named = [{gpu.name for gpu in other.cell.gpus} for other in others if other.cell.gpus]
     return tuple(gpu for gpu in default.cell.gpus if all(gpu.name in names for names in named))
 
 
@@ -95,30 +95,32 @@ def _overlaps(environments: Sequence[CellEnvironment]) -> Iterator[MatrixError]:
     yield from _overlapping_copies(environments)
     default, *others = environments
     searched = {directory.path for directory in default.cell.ldconfig}
-    for each in others:
-        for directory in each.cell.ldconfig:
+    for other in others:
+        for directory in other.cell.ldconfig:
             if directory.path not in searched:
                 why = "the dynamic loader searches it for all environments, and the default one does not name it"
-                where = each.cell.ldconfig_places.get(directory.path, each.where)
-                yield _overlap(each, directory.path, where, why, f"name it under `ldconfig` of {default.cell.image}")
-        for package, recipe in each.cell.recipes.items():
+                where = other.cell.ldconfig_places.get(directory.path, other.where)
+                yield _overlap(other, directory.path, where, why, f"name it under `ldconfig` of {default.cell.image}")
+        for package, recipe in other.cell.recipes.items():
             if recipe.prefix:
                 why = f"its recipe installs {package} below /opt/venv, the prefix of {default.name}"
-                yield _overlap(each, package, each.where, why, f"make {each.name} the default environment")
+                yield _overlap(other, package, other.where, why, f"make {other.name} the default environment")
 
 
 def _overlapping_copies(environments: Sequence[CellEnvironment]) -> Iterator[MatrixError]:
     claimed: dict[str, tuple[CellEnvironment, tuple[str, Location]]] = {}
-    for each in environments:
-        for copy in each.cell.copies:
+    for environment in environments:
+        for copy in environment.cell.copies:
             if f"{copy.path}/".startswith(f"{VENVS}/"):
-                yield _overlap(each, copy.path, copy.where, f"environments lie below {VENVS}", "copy it elsewhere")
+                yield _overlap(
+                    environment, copy.path, copy.where, f"environments lie below {VENVS}", "copy it elsewhere"
+                )
             for path, (owner, (source, where)) in claimed.items():
                 is_equal = (path, source) == (copy.path, str(copy.file))
                 if not is_equal and _nested(path, copy.path):
                     why = f"environment {owner.name} copies to {path} at {where}"
-                    yield _overlap(each, copy.path, copy.where, why, "copy one of the two elsewhere")
-        claimed |= {copy.path: (each, (str(copy.file), copy.where)) for copy in each.cell.copies}
+                    yield _overlap(environment, copy.path, copy.where, why, "copy one of the two elsewhere")
+        claimed |= {copy.path: (environment, (str(copy.file), copy.where)) for copy in environment.cell.copies}
 
 
 def _nested(one: str, other: str) -> bool:

@@ -28,7 +28,7 @@ class Interpreters:
     def __init__(self, entries: Sequence[PlacedEntry], errors: ErrorList[MatrixError], *, whole: bool) -> None:
         self._errors, self._whole = errors, whole
         self._failed: set[tuple[str, str]] = set()  # image, message
-        self.known = {found.name: _interpreter(found) for found in entries}
+        self.known = {entry.name: _interpreter(entry) for entry in entries}
         self._own: dict[tuple[str, str], Interpreter] = {}  # system, minor version
         for found in entries:
             each = self.known[found.name]

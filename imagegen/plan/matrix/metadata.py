@@ -132,12 +132,12 @@ def is_pypi_build(specifier: str, cuda: str, harvested: PackageReleases | None) 
 
     releases = harvested.releases.values() if harvested else ()
     allowed = SpecifierSet(specifier or _ANY, prereleases=True)
-    admitted = [each for each in releases if each.version in allowed and not each.yanked]
+    admitted = [release for release in releases if release.version in allowed and not release.yanked]
     fitting = [each.version for each in admitted if each.cuda == cuda]
     if not fitting:
         return False
     others = [each.version for each in admitted if each.cuda != cuda]
-    versions = [Version(each.version) for each in releases]
+    versions = [Version(release.version) for release in releases]
     first, last = min(versions), max(versions)
     known = SpecifierSet(f">={first.major}.{first.minor}.dev0,<{last.major}.{last.minor + 1}.dev0", prereleases=True)
     if not allowed.to_range().is_subset(known.to_range()):

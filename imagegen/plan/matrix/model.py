@@ -162,8 +162,8 @@ class FileConflictRule:
 
 def cuda_version(label: str) -> str | None:
     """The CUDA version behind a label as wheels carry it: "13.0" for cu130, None for anything else."""
-    found = re.fullmatch(r"cu([1-9][0-9])([0-9])", label)
-    return f"{found[1]}.{found[2]}" if found else None
+    match = re.fullmatch(r"cu([1-9][0-9])([0-9])", label)
+    return f"{match[1]}.{match[2]}" if match else None
 
 
 @dataclass(frozen=True)
@@ -511,20 +511,20 @@ class Cell:
 
     @property
     def declarations(self) -> Declarations:
-        components = [each.component for each in self.requirements]
+        components = [requirement.component for requirement in self.requirements]
         return Declarations(
-            {each.package: each.imports for each in components},
-            {each.package: each.entry_points for each in components if each.entry_points},
+            {component.package: component.imports for component in components},
+            {component.package: component.entry_points for component in components if component.entry_points},
             self.omits,
-            {each.package: each.specifier for each in self.overrides},
-            tuple(each.package for each in components if not each.declared),
-            {each.name: each.cell.declarations for each in self.environments},
+            {override.package: override.specifier for override in self.overrides},
+            tuple(component.package for component in components if not component.declared),
+            {environment.name: environment.cell.declarations for environment in self.environments},
         )
 
     @property
     def from_uv_lock(self) -> Requirement | None:
         """The requirement whose uv.lock has the content of the cell; None if the cell is resolved."""
-        return next((each for each in self.requirements if each.uv_lock), None)
+        return next((requirement for requirement in self.requirements if requirement.uv_lock), None)
 
     @property
     def is_prelocked(self) -> bool:

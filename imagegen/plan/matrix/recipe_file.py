@@ -210,7 +210,7 @@ def _contradictions(found: PlacedEntry, entry: RecipeEntry, component: Component
         what = f'the component "{component.name}" needs no compiler'
         yield found.error(what, fix="say `compiled: true` in its entry under components, or leave the recipe out")
     lists: dict[str, Sequence[str]] = {
-        "build_requires": [canonicalize_name(Requirement(each).name) for each in entry.build_requires],
+        "build_requires": [canonicalize_name(Requirement(require).name) for require in entry.build_requires],
         "requires": entry.requires,
         "against": entry.against,
         "modules": entry.modules or (),
@@ -253,7 +253,7 @@ def _unknown_gpus(found: PlacedEntry, entry: RecipeEntry, gpus: Mapping[str, Gpu
 
 
 def _patches(found: PlacedEntry, entries: Sequence[PatchEntry]) -> tuple[Patch, ...]:
-    return tuple(Patch(found.document.file.parent / each.file, each.sha256, each.because) for each in entries)
+    return tuple(Patch(found.document.file.parent / entry.file, entry.sha256, entry.because) for entry in entries)
 
 
 def _path_errors(found: PlacedEntry, project: Path, version: str, release: ReleaseEntry) -> Iterator[MatrixError]:

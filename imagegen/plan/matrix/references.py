@@ -50,10 +50,10 @@ def check_references(entries: Entries, errors: ErrorList[MatrixError]) -> set[tu
     checks |= {"recipes": _recipe, "interpreters": _interpreter}
     unresolved = set()
     for section, check in checks.items():
-        for found in entries[section].values():
-            for error in check(found, known):
+        for entry in entries[section].values():
+            for error in check(entry, known):
                 errors.append(error)
-                unresolved.add(found.path)
+                unresolved.add(entry.path)
     return unresolved
 
 

@@ -68,7 +68,7 @@ class PackageScans:
 
     def with_scans(self, scans: Iterable[WheelScan]) -> PackageScans:
         """Return the same with these scans, which replace those of their releases."""
-        every = {**self.releases, **{each.version: each for each in scans}}
+        every = {**self.releases, **{scan.version: scan for scan in scans}}
         return replace(self, releases={version: every[version] for version in sorted(every, key=Version)})
 
 

@@ -186,12 +186,12 @@ class _FileTable(Strict):
 
 
 def _scans(table: _FileTable) -> PackageScans:
-    containers = [tuple(sorted(_chosen(each, table.names))) for each in table.containers]
-    libraries = [_read_library(each, table.names, containers) for each in table.libraries]
+    containers = [tuple(sorted(_chosen(container, table.names))) for container in table.containers]
+    libraries = [_read_library(library, table.names, containers) for library in table.libraries]
     releases = (
         _read_wheel(version, table.releases[version], libraries) for version in sorted(table.releases, key=Version)
     )
-    return PackageScans(table.package, table.index, table.since, {each.version: each for each in releases})
+    return PackageScans(table.package, table.index, table.since, {release.version: release for release in releases})
 
 
 def _read_library(table: _LibraryTable, names: Sequence[str], containers: Sequence[tuple[str, ...]]) -> ScannedLibrary:

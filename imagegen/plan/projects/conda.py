@@ -96,7 +96,7 @@ def parse(text: str, path: Path, project: Path | None = None) -> CondaFile:
                 errors.append(malformed(what, _place(path, node), str(error)))
         elif isinstance(node, yaml.MappingNode) and _is_pip(node):
             lines = node.value[0][1].value
-            pip += [(each.start_mark.line, each.value) for each in lines if isinstance(each, yaml.ScalarNode)]
+            pip += [(line.start_mark.line, line.value) for line in lines if isinstance(line, yaml.ScalarNode)]
         else:
             errors.append(malformed("a dependency is neither a package nor the part `pip`", _place(path, node)))
     raise_all(errors)

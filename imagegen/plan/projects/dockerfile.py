@@ -113,13 +113,13 @@ class Dockerfile:
     def _globals(self) -> Variables:
         """Return the variables before the first FROM, which names of images may use."""
         found = Variables()
-        for each in self.instructions:
-            if each.name == "FROM":
+        for instruction in self.instructions:
+            if instruction.name == "FROM":
                 break
-            if each.name == "ARG":
-                for name, value in assignments(each, self.path):
+            if instruction.name == "ARG":
+                for name, value in assignments(instruction, self.path):
                     if value is not None:
-                        found[name] = found.expand(value, [], Location(self.path, each.line))
+                        found[name] = found.expand(value, [], Location(self.path, instruction.line))
         return found
 
     def _stages(self) -> list[BuildStage]:
@@ -158,7 +158,7 @@ def _label(stages: list[BuildStage], position: int) -> str:
 
 def _position(stages: list[BuildStage], label: str) -> int:
     """Return the position of a stage by name or number. Raises UsageError where there is none."""
-    names = [each.name for each in stages]
+    names = [stage.name for stage in stages]
     if label.lower() in names:
         return len(names) - 1 - names[::-1].index(label.lower())
     if re.fullmatch(r"[0-9]{1,4}", label) and int(label) < len(stages):
@@ -173,9 +173,9 @@ def _final(stages: list[BuildStage]) -> list[int]:
     """Return the positions of the stages that no other stage begins with or takes files of, and the last one's."""
     used = {each.image.lower() for each in stages}
     for stage in stages:
-        for each in stage.instructions:
-            if each.name in ("COPY", "ADD", "RUN"):
-                used |= {name.lower() for name in re.findall(r"(?:--|,|mount=)from=([\w.-]+)", each.value)}
+        for instruction in stage.instructions:
+            if instruction.name in ("COPY", "ADD", "RUN"):
+                used |= {name.lower() for name in re.findall(r"(?:--|,|mount=)from=([\w.-]+)", instruction.value)}
     last = len(stages) - 1
     return [at for at, each in enumerate(stages) if at == last or not {each.name or str(at), str(at)} & used]
 
@@ -237,8 +237,8 @@ class _DockerfileRecovery:
         base = self._base(chain[0])
         for stage in chain:  # a stage inherits the variables of the one that it begins with
             self.config.begin_stage(stage.line, base if stage is chain[0] else None)
-            for each in stage.instructions:
-                self._instruction(each, outer)
+            for instruction in stage.instructions:
+                self._instruction(instruction, outer)
         raise_all(self.reader.errors)
         found = self.reader.found
         recovered = replace(found, lines=_last_wins(found.lines)).recover(self.target)

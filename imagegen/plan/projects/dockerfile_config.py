@@ -278,7 +278,7 @@ class ConfigReader:
             return None
         for word in words[1:]:
             path = self._absolute(word, self._directory)
-            target = next((each for each in self.files if path is not None and _overlap(path.rstrip("*/"), each)), None)
+            target = next((file for file in self.files if path is not None and _overlap(path.rstrip("*/"), file)), None)
             if target is None:
                 continue
             source = self.files[target][0]
@@ -356,7 +356,7 @@ class ConfigReader:
                 matches = sorted(context.glob(pattern))
             else:
                 matches = [context / pattern]
-            if found := [(context, each) for each in matches if each.exists() and is_within(each, self.project)]:
+            if found := [(context, match) for match in matches if match.exists() and is_within(match, self.project)]:
                 return found
         return []
 

@@ -163,7 +163,7 @@ def _offered(label: str, why: str, place: Location, known: Known) -> Choice:
     if label in known.cuda:
         return Choice(label, f"{why[0].upper()}{why[1:]} ({place}).")
     others = sorted(each for each in known.cuda if each != NO_CUDA)
-    chosen = next((each for each in others if each > label), others[-1])
+    chosen = next((other for other in others if other > label), others[-1])
     fix = f"check that your driver runs {chosen}"
     omission = Omission(place, f"CUDA {label}", f"the axis `cuda` has the values {', '.join(others)}", fix)
     return Choice(chosen, f"The nearest value to {label}: {why} ({place}).", omission)

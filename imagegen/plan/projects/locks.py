@@ -73,9 +73,9 @@ class UvLockFile:
             pins += [pin] if pin else []
             omissions += [omission] if omission else []
         overrides = tuple(
-            PackagePin(each.name, each.specifier, (Location(self.path),))
-            for each in self.lock.manifest.overrides
-            if each.specifier and target.holds(each.marker)
+            PackagePin(override.name, override.specifier, (Location(self.path),))
+            for override in self.lock.manifest.overrides
+            if override.specifier and target.holds(override.marker)
         )
         names = {root.name for root in roots}
         known = {extra for each in self.lock.package if each.name in names for extra in each.optional_dependencies}
@@ -94,7 +94,7 @@ class UvLockFile:
         Raises ProjectFileError for a file without a project.
         """
         members = [each for each in self.lock.package if each.source.member or each.source.virtual]
-        at_root = [each for each in members if (each.source.member or each.source.virtual) == "."]
+        at_root = [member for member in members if (member.source.member or member.source.virtual) == "."]
         names = [each.name for each in at_root or members]
         if not names:
             raise malformed("uv.lock has no project", Location(self.path), "no package of it is editable or virtual")

@@ -94,8 +94,8 @@ class Recovered:
 
     def as_stack(self) -> Recovered:
         """Return the contents of an image that takes the lock file as its stack."""
-        held = [each for each in self.omissions if each.in_stack]
-        left = tuple(each for each in self.omissions if not each.in_stack)
+        held = [omission for omission in self.omissions if omission.in_stack]
+        left = tuple(omission for omission in self.omissions if not omission.in_stack)
         return replace(self, omissions=left, others=sum(each.is_package for each in held))
 
     def with_names(self, name: Callable[[Path], str]) -> Recovered:
@@ -110,7 +110,7 @@ class Recovered:
         return replace(
             self,
             pins=pinned(self.pins),
-            omissions=tuple(replace(each, place=placed(each.place)) for each in self.omissions),
+            omissions=tuple(replace(omission, place=placed(omission.place)) for omission in self.omissions),
             overrides=pinned(self.overrides),
             debian={package: placed(place) for package, place in self.debian.items()},
             indexes={address: placed(place) for address, place in self.indexes.items()},

@@ -411,11 +411,11 @@ def project_name(directory: Path, project_directory: Path, named_at: Location | 
 
 
 def _extras(requirement: Requirement | None) -> tuple[str, ...]:
-    return tuple(sorted({canonicalize_name(each) for each in requirement.extras})) if requirement else ()
+    return tuple(sorted({canonicalize_name(extra) for extra in requirement.extras})) if requirement else ()
 
 
 def _unused(bounds: list[PackagePin]) -> Omission:
-    names = ", ".join(sorted({each.package for each in bounds}))
+    names = ", ".join(sorted({bound.package for bound in bounds}))
     why = "they bound packages that only others require, and an entry bounds its own components"
     fix = "name as a component what must have that version"
     return Omission(bounds[0].places[0], f"constraints of {names}", why, fix)

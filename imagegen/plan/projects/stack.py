@@ -78,16 +78,16 @@ class ProjectStack:
         line of each package: the file does not answer the cell, or lacks a file or a hash.
         """
         packages = self.packages(cell, target)
-        own = {each.component.package for each in cell.requirements if each.own}
-        installed = [each for each in packages if each.local is None]
+        own = {requirement.component.package for requirement in cell.requirements if requirement.own}
+        installed = [package for package in packages if package.local is None]
         found = {each.name: self._pinned(each) for each in installed}
         self._require_files(installed, found, cell, target)
         commits, archives = self._commits(installed, attempts, context)
         sdists = self._sdists(installed, cell, target, attempts, context)
-        for difference in self.differences(each for each in packages if each.name not in own):
+        for difference in self.differences(package for package in packages if package.name not in own):
             context.progress.say(f"{self.declared.path}: {difference}")
         lacking = {each.name for each in installed if each.commit} - commits.keys()
-        built = [each for each in packages if each.name in own]  # the version is that of the wheel
+        built = [package for package in packages if package.name in own]  # the version is that of the wheel
         found |= {each.name: Pinned(each.name, each.version or "0", each.via, (), None) for each in built}
         return ProjectContents(
             found=tuple(found[name] for name in sorted(found.keys() - lacking)),
@@ -100,7 +100,7 @@ class ProjectStack:
 
     def packages(self, cell: Cell, target: WheelTarget) -> tuple[StackPackage, ...]:
         """Return the packages that the file selects, sorted by name. Raises LockError as `contents`."""
-        required = {each.component.package: each for each in cell.requirements}
+        required = {requirement.component.package: requirement for requirement in cell.requirements}
         if isinstance(self.file, UvLockFile):
             known = {each.name for each in self.file.lock.package}
             self._require_known(required.keys() - known)
@@ -108,7 +108,7 @@ class ProjectStack:
             packages = tuple(_of_uv(self.file, roots, target))
         else:
             packages = tuple(_of_pylock(self.file, target))
-            self._require_known(required.keys() - {each.name for each in packages})
+            self._require_known(required.keys() - {package.name for package in packages})
         for each in packages:
             specifier = required[each.name].specifier if each.name in required else ""
             if each.version and not SpecifierSet(specifier).contains(each.version, prereleases=True):
@@ -117,21 +117,23 @@ class ProjectStack:
 
     def differences(self, packages: Iterable[StackPackage]) -> Iterator[str]:
         """Yield what `uv sync --frozen --no-editable` installs and the image does not, in words."""
-        for each in packages:
-            if each.local is not None:
-                yield f"`uv sync` also installs {each.name} of {each.local}, which the image does not hold"
+        for package in packages:
+            if package.local is not None:
+                yield f"`uv sync` also installs {package.name} of {package.local}, which the image does not hold"
         if isinstance(self.file, UvLockFile) and _DEFAULT_GROUP not in self.declared.groups:
             roots = {root.name for root in self.file.roots()}
             packages_of_roots = [each for each in self.file.lock.package if each.name in roots]
-            if any(each.dev_dependencies.get(_DEFAULT_GROUP) for each in packages_of_roots):
+            if any(package.dev_dependencies.get(_DEFAULT_GROUP) for package in packages_of_roots):
                 yield f"`uv sync` also installs the group {_DEFAULT_GROUP}; `groups: [{_DEFAULT_GROUP}]` adds it"
 
     def changed_packages(self, lock: Lock, cell: Cell) -> list[str]:
         """Return the packages of which the file no longer says what a lock of the cell has. Raises as `contents`."""
         target = WheelTarget.of(cell.platform, cell.base, lock.interpreter.version)
-        own = {each.component.package for each in cell.requirements if each.own}
-        selected = [each for each in self.packages(cell, target) if each.local is None and each.name not in own]
-        locked = {each.name: each for each in lock.packages if each.name not in own}
+        own = {requirement.component.package for requirement in cell.requirements if requirement.own}
+        selected = [
+            package for package in self.packages(cell, target) if package.local is None and package.name not in own
+        ]
+        locked = {package.name: package for package in lock.packages if package.name not in own}
         changed = [each.name for each in selected if not _is_locked(each, locked.get(each.name), target)]
         return changed + sorted(locked.keys() - {each.name for each in selected})
 
@@ -172,12 +174,12 @@ class ProjectStack:
     ) -> None:
         """Raise LockError for each package without a file that the cell can install."""
         errors: list[ImagegenError] = []
-        for each in packages:
-            fits = target.best((file.filename, file) for file in each.wheels) is not None
-            if each.commit or fits or each.name in cell.recipes or (each.sdist and not each.wheels):
+        for package in packages:
+            fits = target.best((file.filename, file) for file in package.wheels) is not None
+            if package.commit or fits or package.name in cell.recipes or (package.sdist and not package.wheels):
                 continue
-            error = no_wheel(found[each.name], target, cell)
-            error.where = each.place
+            error = no_wheel(found[package.name], target, cell)
+            error.where = package.place
             errors.append(error)
         raise_all(errors)
 
@@ -194,15 +196,15 @@ class ProjectStack:
         packages: Iterable[StackPackage], attempts: Attempts, context: Context
     ) -> tuple[dict[str, GitSource], dict[str, git.PackedTree]]:
         commits, archives = {}, {}
-        for each in packages:
-            if each.commit and each.version:
+        for package in packages:
+            if package.commit and package.version:
                 made = attempts.attempt(
-                    lambda name=each.name, version=each.version, commit=each.commit: commit_source(  # type: ignore[misc]
+                    lambda name=package.name, version=package.version, commit=package.commit: commit_source(  # type: ignore[misc]
                         name, version, commit, None, context
                     )
                 )
                 if made:
-                    commits[each.name], archives[each.name] = made
+                    commits[package.name], archives[package.name] = made
         return commits, archives
 
     def _sdists(
@@ -214,7 +216,7 @@ class ProjectStack:
         context: Context,
     ) -> dict[str, Sdist]:
         """Return version and build requirements of the installed sdists that no component declares."""
-        declared = {(each.package, each.sdist.version) for each in cell.sdists if each.sdist}
+        declared = {(sdist.package, sdist.sdist.version) for sdist in cell.sdists if sdist.sdist}
         found = {}
         for each in packages:
             fits = target.best((file.filename, file) for file in each.wheels) is not None
@@ -262,7 +264,7 @@ def with_known_versions(cell: Cell, project: Path, library: MetadataCache) -> Ce
     or left out. Raises LockError, ProjectFileError.
     """
     assert cell.stack  # noqa: S101 - the caller passes such cells alone
-    found = {each.component.package: each for each in cell.requirements}
+    found = {requirement.component.package: requirement for requirement in cell.requirements}
     for each in _installed(cell, project):
         known, specifier = library.of(each.name), f"=={each.version}"
         if known is None or each.version is None or each.commit:
@@ -279,7 +281,7 @@ def _installed(cell: Cell, project: Path) -> list[StackPackage]:
     """Return the packages of the cell's lock file that are none of the project's own."""
     assert cell.stack  # noqa: S101 - the caller passes such cells alone
     target = WheelTarget.of(cell.platform, cell.base, cell.interpreter.version or cell.python)
-    return [each for each in read_stack(cell.stack, project).packages(cell, target) if each.local is None]
+    return [package for package in read_stack(cell.stack, project).packages(cell, target) if package.local is None]
 
 
 def locate_missing(error: MissingFiles, path: Path) -> None:
@@ -305,10 +307,10 @@ def with_needed_recipes(cell: Cell, contents: ProjectContents, target: WheelTarg
         cell,
         recipes={name: recipe for name, recipe in cell.recipes.items() if name in lacking},
         requirements=tuple(
-            replace(each, specifier=f"=={lacking[each.component.package]}")
-            if each.component.package in lacking
-            else each
-            for each in cell.requirements
+            replace(requirement, specifier=f"=={lacking[requirement.component.package]}")
+            if requirement.component.package in lacking
+            else requirement
+            for requirement in cell.requirements
         ),
     )
 
@@ -336,7 +338,7 @@ def _of_uv(file: UvLockFile, components: Iterable[Root], target: WheelTarget) ->
     selected = uv_lock.select(file.lock, file.roots(), target.python, target.machine, where)
     there = {each.package.name for each in selected}
     # A package of several versions is found by the requirements of the project alone.
-    if others := [each for each in components if each.name not in there or each.extras]:
+    if others := [component for component in components if component.name not in there or component.extras]:
         selected = uv_lock.select(file.lock, (*file.roots(), *others), target.python, target.machine, where)
     for each in selected:
         package, source = each.package, each.package.source
@@ -346,7 +348,7 @@ def _of_uv(file: UvLockFile, components: Iterable[Root], target: WheelTarget) ->
             package.version,
             place,
             each.via,
-            tuple(_remote(one, package, place) for one in package.wheels) if not source.path else (),
+            tuple(_remote(wheel, package, place) for wheel in package.wheels) if not source.path else (),
             _remote(package.sdist, package, place) if package.sdist and not source.path else None,
             source.registry,
             source.commit,
@@ -374,7 +376,7 @@ def _of_pylock(file: PylockFile, target: WheelTarget) -> Iterator[StackPackage]:
             str(package.version) if package.version else None,
             place,
             (),
-            tuple(_of_file(each, place) for each in package.wheels or ()),
+            tuple(_of_file(wheel, place) for wheel in package.wheels or ()),
             _of_file(package.sdist, place) if package.sdist else None,
             package.index,
             _commit_of(package.vcs, place) if package.vcs else None,

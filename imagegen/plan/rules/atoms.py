@@ -163,7 +163,7 @@ def values(texts: Iterable[str]) -> tuple[Atom, ...]:
 
 def pythons(fact: Fact | None, candidates: Iterable[str]) -> list[Version]:
     """Return the Pythons in question: a minor version stands for its latest patch release, an exact one for itself."""
-    minors = {Version(f"{each}.99") for each in (*PYTHONS, *candidates)}
+    minors = {Version(f"{python}.99") for python in (*PYTHONS, *candidates)}
     return sorted(minors | ({fact.version} if fact and fact.version is not None else set()))
 
 

@@ -73,7 +73,7 @@ def _sentences(question: Question, library: MetadataCache, builds: Builds) -> It
     named = cuda.text if cuda and fact.local is None else None
     build = next((each for each in builds.of(LEADER, release) if each.labels and each.cuda == named), None)
     if of_pypi and (fact.local == "" or named == of_pypi):
-        others = ", ".join(f"+{each}" for each in builds.labels(LEADER, release))
+        others = ", ".join(f"+{label}" for label in builds.labels(LEADER, release))
         yield f"{LEADER} {release} (PyPI's build, {_spoken(of_pypi)}); other builds have a label: {others or 'none'}"
     elif build:
         yield f"{LEADER} {release}+{build.labels[0]} ({build.location}, CUDA {build.cuda})"

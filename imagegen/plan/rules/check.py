@@ -155,7 +155,7 @@ def _blamed(
     rules = [origin for origin in answer.origins if origin.startswith("rule ")]
     for rule in rules:
         if isinstance(
-            solve(problem.domains, [*premises, *(each for each in clauses if each.origin == rule)]), Contradiction
+            solve(problem.domains, [*premises, *(clause for clause in clauses if clause.origin == rule)]), Contradiction
         ):
             return ()
     needed = smallest(problem.domains, [*premises, *clauses], answer.origins)

@@ -69,7 +69,9 @@ def _is_replaced(image: NgcImage, question: Question, library: MetadataCache) ->
     if "torch" in question.requested:
         return Version(image.torch) not in question.facts.packages["torch"].range
     problem = Problem((), question.facts, library, FreeNames(extras=question.extras))
-    core = minimal_core(problem, [each for each in problem.clauses if not each.origin.startswith(("wheels ", "rule "))])
+    core = minimal_core(
+        problem, [clause for clause in problem.clauses if not clause.origin.startswith(("wheels ", "rule "))]
+    )
     return core is not None and "fact torch" in core
 
 
@@ -101,9 +103,9 @@ def _cuda_major(question: Question, library: MetadataCache) -> int | None:
     left = torch.within(question.facts.packages.get(TORCH))
     for name, fact in question.facts.packages.items():
         known = None if fact.built else library.of(name)
-        for each in known.statements(known.within(fact), machine_of(question.facts)) if known else ():
-            if each.name == TORCH:
-                left &= reduce(or_, map(torch.fitting, each.choices))
+        for statement in known.statements(known.within(fact), machine_of(question.facts)) if known else ():
+            if statement.name == TORCH:
+                left &= reduce(or_, map(torch.fitting, statement.choices))
     newest = torch.all[left.bit_length() - 1].cuda if left else None
     return int(newest.partition(".")[0]) if newest else None
 
@@ -115,11 +117,11 @@ _LABEL = re.compile(r"\+[\w.]+")  # of a version in a specifier; facts keep labe
 
 def override_rules(cell: Cell) -> Iterator[Rule]:
     """Yield a rule for each override of a cell: in place of what is declared, it binds."""
-    for each in cell.overrides:
-        if each.specifier is None:
-            yield _override_rule(cell, each, {}, {each.package: ""})
-        elif each.specifier:
-            yield _override_rule(cell, each, {each.package: _LABEL.sub("", each.specifier)}, {})
+    for override in cell.overrides:
+        if override.specifier is None:
+            yield _override_rule(cell, override, {}, {override.package: ""})
+        elif override.specifier:
+            yield _override_rule(cell, override, {override.package: _LABEL.sub("", override.specifier)}, {})
 
 
 def _override_rule(cell: Cell, override: Override, then: dict[str, str], conflict: dict[str, str]) -> Rule:

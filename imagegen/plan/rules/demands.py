@@ -50,8 +50,8 @@ def demands_of(found: PackageScans) -> PackageDemands:
     unfounded = _UNFOUNDED.get(found.name, frozenset())
     releases = {}
     for version, scan in found.releases.items():
-        demands = (each for each in _demands(found.name, scan) if each.about not in unfounded)
-        shared = tuple(known.setdefault(each, each) for each in demands)
+        demands = (demand for demand in _demands(found.name, scan) if demand.about not in unfounded)
+        shared = tuple(known.setdefault(demand, demand) for demand in demands)
         releases[version] = WheelDemands(scan.version, scan.filename, scan.sha256, scan.read, scan.verdict.cuda, shared)
     return PackageDemands(found.name, releases)
 
@@ -75,7 +75,7 @@ def _of_cuda(verdict: WheelVerdict, libraries: Iterable[ScannedLibrary]) -> Iter
         return
     oldest, newest = verdict.cuda[0], verdict.cuda[-1]
     range_ = f"=={newest}.*" if oldest == newest else f">={oldest},<{newest + 1}"
-    names = sorted({name for each in libraries for name in each.needed if _is_of_cuda(name)})
+    names = sorted({name for library in libraries for name in library.needed if _is_of_cuda(name)})
     majors = " or ".join(map(str, verdict.cuda))
     because = f"is compiled for CUDA {majors}: its wheel on PyPI needs {', '.join(names) or 'its libraries'}"
     message = f"ImportError: {names[0]}: cannot open shared object file: No such file or directory" if names else ""
@@ -86,8 +86,8 @@ def _of_cuda(verdict: WheelVerdict, libraries: Iterable[ScannedLibrary]) -> Iter
 
 def _of_libraries(libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
     """Yield a demand for each distribution with a library that the package needs, and that torch does not bring."""
-    needed = {name for each in libraries if each.loaded for name in each.needed}
-    inside = {each.path.rpartition("/")[2] for each in libraries}
+    needed = {name for library in libraries if library.loaded for name in library.needed}
+    inside = {library.path.rpartition("/")[2] for library in libraries}
     found: dict[str, list[str]] = {}
     for name in sorted(needed - inside):
         for pattern, distribution in _OF_DISTRIBUTION.items():
@@ -101,7 +101,7 @@ def _of_libraries(libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
 
 
 def _of_cuda_releases(path: re.Pattern[str], libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
-    found = filter(None, (path.search(each.path) for each in libraries))
+    found = filter(None, (path.search(library.path) for library in libraries))
     releases = sorted({(int(each[1]), int(each[2])) for each in found})
     if releases:
         shown = ", ".join(f"{major}.{minor}" for major, minor in releases)
@@ -179,7 +179,7 @@ def _spoken(minors: Sequence[str]) -> str:
 
 
 def _of_gpus(verdict: WheelVerdict, libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
-    code = {each.path: _targets(each) for each in libraries}
+    code = {library.path: _targets(library) for library in libraries}
     for run in _gpu_runs(verdict.lacks):
         path = verdict.lacks[run[0]]
         holds = ", ".join(code.get(path, ())) or "nothing"

@@ -99,9 +99,11 @@ def evaluate_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Ver
     of_gpus = {rule.id for rule in linked}
     others = [rule for rule in rules if rule.id not in of_gpus]
     each = [evaluate(others, facts)] if others else []
-    each += [evaluate(linked, one) for one in on_gpus]
+    each += [evaluate(linked, on_gpu) for on_gpu in on_gpus]
     worst = min(each, key=lambda verdict: WORST_FIRST.index(verdict.answer))
-    conflicts = {tuple(rule.id for rule in one.rules): one for verdict in each for one in verdict.conflicts}
+    conflicts = {
+        tuple(rule.id for rule in conflict.rules): conflict for verdict in each for conflict in verdict.conflicts
+    }
     return replace(worst, conflicts=tuple(conflicts.values()))
 
 
@@ -181,9 +183,9 @@ def conflict_of_core(problem: Problem, facts: Facts, origins: frozenset[str]) ->
     said = sorted(origins & set(problem.statements))
     clauses = [
         *problem.clauses_of(problem.masks_of(facts)),
-        *(each for each in problem.clauses if not each.origin.startswith("fact ")),
+        *(clause for clause in problem.clauses if not clause.origin.startswith("fact ")),
     ]
-    blamed = [each for each in clauses if each.origin in origins]
+    blamed = [clause for clause in clauses if clause.origin in origins]
     made = conflict_of_rules([*rules, *(_rule_of_statement(problem, origin, blamed) for origin in said)], facts)
     needed = {origin.removeprefix("fact ") for origin in origins if origin.startswith("fact ")}
     spoken = {name for each in blamed for name, _ in each.literals}
@@ -257,8 +259,10 @@ class SharedProblem:
         facts = Facts(named, {}, without, closed=False, overridden=overridden_in(cells[0]))
         self.problem = Problem(rules_in_context(rules, facts, cells[0].accepts), facts, library, scope)
         binding = {f"rule {rule.id}" for rule in self.problem.rules.values() if rule.binding}
-        sure = [each for each in self.problem.clauses if each.origin in binding or each.origin.startswith("stated ")]
-        self.doubts = [each for each in self.problem.clauses if each.origin.startswith("wheels ")]
+        sure = [
+            clause for clause in self.problem.clauses if clause.origin in binding or clause.origin.startswith("stated ")
+        ]
+        self.doubts = [clause for clause in self.problem.clauses if clause.origin.startswith("wheels ")]
         for rule in self.problem.rules.values():
             self.doubts += self.problem.of_rule(rule) if rule.evidence == "remembered" else []
         self.clauses = sure
@@ -286,9 +290,9 @@ class SharedProblem:
         try:
             if broken := self.state.propagate(clauses[-1:] if gpu else []):
                 return CellAnswer("incompatible", self._reason(broken, clauses, facts))
-            for each in self.doubts:
-                if not any(self.state.domains[name] & mask for name, mask in each.literals):
-                    return CellAnswer("unknown", self._reason(each, clauses, facts))
+            for doubt in self.doubts:
+                if not any(self.state.domains[name] & mask for name, mask in doubt.literals):
+                    return CellAnswer("unknown", self._reason(doubt, clauses, facts))
             if broken := self.state.propagate(known):
                 origins = self.state.explain(broken.literals, broken.origin).origins
                 return CellAnswer("unknown", "; ".join(assumptions(self.problem, origins)))

@@ -42,10 +42,10 @@ class Fact:
     @classmethod
     def requested(cls, specifier: str, local: str | None = None) -> Fact:
         """Return a fact as `within` does, with a pin's local label apart from the version."""
-        found = re.fullmatch(r"==\s*+([^,*]+)", specifier)
-        if not found:
+        match = re.fullmatch(r"==\s*+([^,*]+)", specifier)
+        if not match:
             return cls.within(specifier, local)
-        version = Version(found[1])
+        version = Version(match[1])
         return cls(str(version), versions_in(f"=={version.public}"), version.local or local)
 
     @classmethod
@@ -69,7 +69,7 @@ class Facts:
 
 def facts_of_cell(cell: Cell) -> Facts:
     """Return the facts before resolution: ranges, and labels that the cell's indexes will give."""
-    packages = {each.component.package: _required(each) for each in cell.requirements}
+    packages = {requirement.component.package: _required(requirement) for requirement in cell.requirements}
     env = {each.name: each.value for each in cell.env}
     facts = _facts(packages, cell.axes, cell.base.name, cell.base.glibc, env, closed=False)
     return replace(facts, overridden=overridden_in(cell))
@@ -77,7 +77,7 @@ def facts_of_cell(cell: Cell) -> Facts:
 
 def overridden_in(cell: Cell) -> frozenset[str]:
     """Return the packages whose declared requirements the cell overrides."""
-    return frozenset(each.package for each in cell.overrides)
+    return frozenset(override.package for override in cell.overrides)
 
 
 def rules_in_context(
@@ -139,7 +139,11 @@ def _in_context(rule: Rule, facts: Facts, *, warns: bool) -> Rule:
 
 def extras_of(cell: Cell) -> dict[str, frozenset[str]]:
     """Return package -> its extras that the cell requires, if any."""
-    return {each.component.package: frozenset(each.extras) for each in cell.requirements if each.extras}
+    return {
+        requirement.component.package: frozenset(requirement.extras)
+        for requirement in cell.requirements
+        if requirement.extras
+    }
 
 
 def _label(requirement: Requirement) -> str | None:
@@ -215,8 +219,10 @@ def facts_of_lock(lock: LockLike, glibc: str | None = None) -> Facts:
 
     That is of the base's own libc6; `glibc` is for bases that do not list their packages.
     """
-    built = {each.name for each in lock.builds}
-    packages = {each.name: replace(Fact.exactly(each.release), built=each.name in built) for each in lock.packages}
+    built = {build.name for build in lock.builds}
+    packages = {
+        package.name: replace(Fact.exactly(package.release), built=package.name in built) for package in lock.packages
+    }
     glibc = next((deb.version.partition("-")[0] for deb in lock.debs if deb.name == "libc6"), glibc)
     env = {each.name: each.value for each in lock.env}
     return _facts(packages, lock.axes, lock.base.name, glibc, env, closed=True)

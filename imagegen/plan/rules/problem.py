@@ -57,7 +57,7 @@ class Problem:
         self.statements: dict[str, list[Statement]] = {}  # by origin
         if library:
             self._collect(library)
-        said = [each for rule in self.rules.values() for each in (*clauses(rule), literals(rule.when))]
+        said = [clause for rule in self.rules.values() for clause in (*clauses(rule), literals(rule.when))]
         self._texts = [literal for each in said for literal in each]
         self._drop_satisfiable()
         self._masks: dict[Literal, tuple[str, int]] = {}
@@ -90,8 +90,8 @@ class Problem:
 
     def _of_rule(self, rule: Rule) -> Iterator[Clause]:
         origin = f"rule {rule.id}"
-        for each in clauses(rule):
-            yield Clause(origin, tuple(self.mask(literal) for literal in each))
+        for clause in clauses(rule):
+            yield Clause(origin, tuple(self.mask(literal) for literal in clause))
         for leader in rule.leaders:
             for name in rule.same:
                 yield from (Clause(origin, each) for each in self._agreeing(rule, leader, name))
@@ -157,26 +157,26 @@ class Problem:
                 continue
             self.releases[name] = found
             among = 0 if fact and fact.built else found.within(None if name in self.scope.free else fact)
-            for each in found.statements(among, self.machine, extras.get(name, frozenset())):
-                if each.name in self.facts.overridden:
+            for statement in found.statements(among, self.machine, extras.get(name, frozenset())):
+                if statement.name in self.facts.overridden:
                     continue
-                known = self.statements.setdefault(each.origin, [])
-                if each not in known:
-                    known.append(each)
-                if is_surrounding(each.name):
+                known = self.statements.setdefault(statement.origin, [])
+                if statement not in known:
+                    known.append(statement)
+                if is_surrounding(statement.name):
                     continue
                 if (
                     name in installed
-                    and each.releases == among
-                    and all(found.holding(each.marker, each.extra, pythons, self.machine))
+                    and statement.releases == among
+                    and all(found.holding(statement.marker, statement.extra, pythons, self.machine))
                 ):
-                    installed.add(each.name)
-                    if each.extras - extras.get(each.name, frozenset()):
-                        extras[each.name] = extras.get(each.name, frozenset()) | each.extras
-                        seen.discard(each.name)  # it is read again
-                if each.name not in seen:
-                    seen.add(each.name)
-                    pending.append(each.name)
+                    installed.add(statement.name)
+                    if statement.extras - extras.get(statement.name, frozenset()):
+                        extras[statement.name] = extras.get(statement.name, frozenset()) | statement.extras
+                        seen.discard(statement.name)  # it is read again
+                if statement.name not in seen:
+                    seen.add(statement.name)
+                    pending.append(statement.name)
         self.rules = {name: rule for name, rule in self.rules.items() if not _is_idle(rule, seen)}
 
     def _drop_satisfiable(self) -> None:
@@ -334,7 +334,7 @@ class Problem:
         fact, candidates = self.facts.versions.get(name), self.scope.candidates.get(name, ())
         if name == "python":
             minors = atoms.pythons(fact, candidates)
-            outside = fact is not None and not any(each in fact.range for each in minors)
+            outside = fact is not None and not any(minor in fact.range for minor in minors)
             return (
                 *atoms.points(minors),
                 *([Atom(fact.text, range=fact.range, opaque=True)] if fact and outside else ()),
@@ -346,8 +346,8 @@ class Problem:
         if name == "cuda" and NO_CUDA in self.facts.names.values() and name not in self.scope.free:
             return atoms.values([NO_CUDA])
         if name == "gpu" and candidates and not fact:
-            return atoms.points(Version(each) for each in candidates)
-        singles = {Fact.exactly(each).range for each in candidates if each != NO_CUDA}
+            return atoms.points(Version(candidate) for candidate in candidates)
+        singles = {Fact.exactly(candidate).range for candidate in candidates if candidate != NO_CUDA}
         cut = self._cut(name, ranges | singles | ({fact.range} if fact else set()))
         return (*self._without_cuda, *map(self._of_cuda, cut)) if name == "cuda" else cut
 
@@ -466,11 +466,15 @@ def _is_satisfiable(stated: Iterable[Statement]) -> bool:
     package. Where it takes more to see, the answer is False.
     """
     limits = [each for each in stated if each.choices != ("",)]
-    if all(_is_unbounded(choice) for each in limits for choice in each.choices):
+    if all(_is_unbounded(choice) for limit in limits for choice in limit.choices):
         return True
-    apart = sum(each.releases for each in limits) == reduce(or_, (each.releases for each in limits))  # no common bit
+    apart = sum(limit.releases for limit in limits) == reduce(
+        or_, (limit.releases for limit in limits)
+    )  # no common bit
     return (
-        apart and len({each.package for each in limits}) == 1 and all(_is_possible(each.choices[0]) for each in limits)
+        apart
+        and len({limit.package for limit in limits}) == 1
+        and all(_is_possible(limit.choices[0]) for limit in limits)
     )
 
 
@@ -488,8 +492,8 @@ def _is_possible(specifier: str) -> bool:
 @cache
 def _exactly(specifier: str) -> Version | None:
     """Return the version that a specifier pins; None where it admits others."""
-    found = _EXACTLY.match(specifier)
-    return Version(found[1]) if found else None
+    match = _EXACTLY.match(specifier)
+    return Version(match[1]) if match else None
 
 
 def _inside(atom: Atom, fact: Fact) -> bool:

@@ -93,7 +93,11 @@ def parse_question(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vo
             "there is nothing to explain", code="usage-nothing-named", fix=f"name a cell, or versions: `{_EXAMPLE}`"
         )
     hosts = requester.hosts(cell, by_id=cell is not None and cell.id in words)
-    cells = {each.platform: each.id for each in matrix.on_platforms(cell, "all")} if cell and hosts else {}
+    cells = (
+        {on_platform.platform: on_platform.id for on_platform in matrix.on_platforms(cell, "all")}
+        if cell and hosts
+        else {}
+    )
     return replace(requester.about(cell), hosts=tuple(host.rule(cells) for host in hosts))
 
 
@@ -407,13 +411,13 @@ class _QuestionParser:
 
 
 def _split(word: str) -> tuple[str, frozenset[str], str]:
-    found = _WORD.fullmatch(word.strip())
-    if not found:
+    match = _WORD.fullmatch(word.strip())
+    if not match:
         raise UsageError(
             f'"{word}" is not of the form name==version', code="usage-invalid-value", fix=f"for example `{_EXAMPLE}`"
         )
-    extras = _extras(found["extras"]) if found["extras"] else frozenset[str]()
-    return found["name"].rstrip(), extras, (found["specifier"] or "").strip()
+    extras = _extras(match["extras"]) if match["extras"] else frozenset[str]()
+    return match["name"].rstrip(), extras, (match["specifier"] or "").strip()
 
 
 def _extras(listed: str) -> frozenset[str]:
@@ -424,10 +428,10 @@ def _extras(listed: str) -> frozenset[str]:
 
 def _named_version(words: str, vocabulary: Vocabulary) -> tuple[str, str] | None:
     """Return name and specifier of "torch 2.8", which is any 2.8.x; "torch 2.8.0" is that release."""
-    found = _NAMED_VERSION.fullmatch(words)
-    if not found or not _with_version([found["name"], found[2]], vocabulary):
+    match = _NAMED_VERSION.fullmatch(words)
+    if not match or not _with_version([match["name"], match[2]], vocabulary):
         return None
-    name, version = found["name"], found[2]
+    name, version = match["name"], match[2]
     whole = is_surrounding(name.lower()) or not re.fullmatch(r"[0-9]+(\.[0-9]+)?", version)
     return name, f"=={version}" if whole else f"=={version}.*"
 

@@ -92,7 +92,7 @@ class ScanCache:
         found = self.of(package) if package in _ESSENTIAL else None
         if found is None:
             return
-        scanned = [each for each in releases if each in found.releases]
+        scanned = [release for release in releases if release in found.releases]
         served = [each for each in scanned if _serves(found.releases[each], cuda)]
         others = [each for each in scanned if each not in served]
         for rule in self.rules(package, served):

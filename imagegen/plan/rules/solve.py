@@ -57,7 +57,7 @@ class Literal:
 
 
 def clauses(rule: Rule) -> tuple[tuple[Literal, ...], ...]:
-    unless = (*literals(rule.when, negated=True), *(Literal(*each, required=True) for each in rule.unless.items()))
+    unless = (*literals(rule.when, negated=True), *(Literal(*item, required=True) for item in rule.unless.items()))
     if rule.conflict:
         return ((*unless, *literals(rule.conflict, negated=True)),)
     return tuple((*unless, literal) for literal in literals(rule.then, required=True))

@@ -128,7 +128,7 @@ def _wheels(compressed: Sequence[str], machine: str) -> tuple[tuple[str, ...], s
 
 def _listed(pythons: Iterable[str]) -> str:
     """Return the Pythons in words: ">=3.9" is "3.9 and newer", "==3.11.*" is "3.11"."""
-    words = [each[2:].removesuffix(".*") + (" and newer" if each.startswith(">=") else "") for each in pythons]
+    words = [python[2:].removesuffix(".*") + (" and newer" if python.startswith(">=") else "") for python in pythons]
     return ", ".join(sorted(words, key=lambda word: Version(word.partition(" ")[0])))
 
 
@@ -138,14 +138,14 @@ def _for(tag: Tag, machine: str) -> bool:
 
 
 def _python(tag: Tag) -> str:
-    found = re.fullmatch(r"(cp|py)3(\d+)", tag.interpreter)
-    if not found:
+    match = re.fullmatch(r"(cp|py)3(\d+)", tag.interpreter)
+    if not match:
         return ""
-    exact = found[1] == "cp" and tag.abi != "abi3"
-    return f"==3.{found[2]}.*" if exact else f">=3.{found[2]}"
+    exact = match[1] == "cp" and tag.abi != "abi3"
+    return f"==3.{match[2]}.*" if exact else f">=3.{match[2]}"
 
 
 def _glibc(platform: str, machine: str) -> str | None:
     kind = platform.removesuffix(f"_{machine}")
-    found = re.fullmatch(r"manylinux_(\d+)_(\d+)", kind)
-    return f"{found[1]}.{found[2]}" if found else _GLIBC.get(kind)
+    match = re.fullmatch(r"manylinux_(\d+)_(\d+)", kind)
+    return f"{match[1]}.{match[2]}" if match else _GLIBC.get(kind)

@@ -78,7 +78,7 @@ class ReleaseStatements:
 
     def added_by(self, extras: Iterable[str]) -> Iterator[int]:
         """Yield the statements that these extras and those that they include add."""
-        every = frozenset[str]().union(*(self.included.get(each, ()) for each in extras))
+        every = frozenset[str]().union(*(self.included.get(extra, ()) for extra in extras))
         return chain.from_iterable(self.extras.get(each, ()) for each in sorted(every))
 
 
@@ -169,7 +169,8 @@ class Releases:
             return [True for _ in pythons]
         known = self.table.held[marker, extra, machine]
         return [
-            each in known if each in atoms.LATEST else holds(marker, each, machine, extra) is True for each in pythons
+            python in known if python in atoms.LATEST else holds(marker, python, machine, extra) is True
+            for python in pythons
         ]
 
     def rule(self, statement: Statement, among: int) -> Rule:
@@ -256,7 +257,7 @@ class MetadataCache:
         if scans is None:
             return {}
         versions = known.versions if known else map(Version, scans.releases)
-        admitted = [str(each) for each in versions if free or fact is None or each in fact.range]
+        admitted = [str(version) for version in versions if free or fact is None or version in fact.range]
         return {rule.id: rule for rule in rules_in_context(self.scans.rules(name, admitted), facts)}
 
 

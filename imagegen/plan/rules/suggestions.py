@@ -265,7 +265,7 @@ class _Search:
 
     def _least(self, states: Sequence[State], name: str) -> int:
         """Return the distance of the nearest choice of a name that none of the states excludes; choices are sorted."""
-        open_ = (each.distance for each in self.choices[name] if all(_is_open(state, each) for state in states))
+        open_ = (choice.distance for choice in self.choices[name] if all(_is_open(state, choice) for state in states))
         return next(open_, 0)
 
     def _choices(self, name: str) -> Iterator[_Choice]:
@@ -283,7 +283,7 @@ class _Search:
     def _points(self, name: str, versions: Sequence[str], fact: Fact) -> Iterator[_Choice]:
         problem = self.problem
         requested = problem.admitted(name, fact)
-        made = [Fact.within(f"~={each}.0") if name == "python" else Fact.exactly(each) for each in versions]
+        made = [Fact.within(f"~={version}.0") if name == "python" else Fact.exactly(version) for version in versions]
         masks = [problem.admitted(name, each) for each in made]
         inside = [place for place, mask in enumerate(masks) if mask & requested] or [_among(versions, fact)]
         for place, mask in enumerate(masks):
@@ -368,7 +368,7 @@ def _away(place: int, inside: Sequence[int], most: int) -> int:
 
 def _among(versions: Sequence[str], fact: Fact) -> int:
     """Return where an exact version would stand among the others; the end for a range."""
-    return sum(Version(each) in Fact.within(_older(fact)).range for each in versions)
+    return sum(Version(version) in Fact.within(_older(fact)).range for version in versions)
 
 
 def _older(fact: Fact) -> str:

@@ -40,7 +40,7 @@ class Conflict:
             return "unknown"
         brought = self._brought()
         counted = (
-            each for each in self.rules if each.kind != "pip-refuses" or not each.then or each.then.keys() - brought
+            rule for rule in self.rules if rule.kind != "pip-refuses" or not rule.then or rule.then.keys() - brought
         )
         return min((each.kind for each in counted), key=_WEAKEST_FIRST.index)
 
@@ -83,7 +83,11 @@ def kind_of(answer: Answer, conflicts: Iterable[Conflict]) -> AnswerKind | None:
     conflicts = tuple(conflicts)
     if answer == "compatible":
         return "degrades" if conflicts else None
-    return "breaks" if any(each.severity == "error" and each.kind == "breaks" for each in conflicts) else "pip-refuses"
+    return (
+        "breaks"
+        if any(conflict.severity == "error" and conflict.kind == "breaks" for conflict in conflicts)
+        else "pip-refuses"
+    )
 
 
 @dataclass(frozen=True)

@@ -109,8 +109,8 @@ class GpuNames:
         names: dict[str, tuple[Gpu, ...]] = {}
         for gpu in self.gpus:
             families[gpu.family] = (*families.get(gpu.family, ()), gpu)
-            for each in (gpu.name, gpu.capability, *gpu.products, *gpu.aliases):
-                names |= {plain(form): (gpu,) for form in _forms(each)}
+            for product in (gpu.name, gpu.capability, *gpu.products, *gpu.aliases):
+                names |= {plain(form): (gpu,) for form in _forms(product)}
         return families | names
 
     @cached_property
@@ -119,9 +119,9 @@ class GpuNames:
 
     def find(self, name: str) -> tuple[Gpu, ...]:
         """Return the architectures of that name, none if it is not known. sm_90a is sm_90, which runs its code."""
-        found = _ARCHITECTURE.fullmatch(name.lower().strip())
-        if found and f"sm{found[1]}" in self.known:
-            return self.known[f"sm{found[1]}"]
+        match = _ARCHITECTURE.fullmatch(name.lower().strip())
+        if match and f"sm{match[1]}" in self.known:
+            return self.known[f"sm{match[1]}"]
         return self.known.get(self._card(name), ())
 
     def host(self, name: str) -> CardHost | None:
@@ -166,7 +166,7 @@ class GpuNames:
         typed = _tokens(name) - _MAKER
         if not any(each.isdigit() for each in typed):
             return {}
-        return {each: gpu for gpu in self.gpus for each in gpu.products if typed <= _tokens(each)}
+        return {product: gpu for gpu in self.gpus for product in gpu.products if typed <= _tokens(product)}
 
     def _card(self, name: str) -> str:
         """Return the plain name of a card without its number, its maker and its variant, as far as it is not known."""
@@ -181,10 +181,10 @@ class GpuNames:
 def _forms(name: str) -> Iterator[str]:
     """Yield the name as users shorten and turn it: "5090"; "RTX 6000 PRO" for "RTX PRO 6000"."""
     yield name
-    if found := _SERIES.fullmatch(name):
-        yield found[1]
-    if found := _PRO.fullmatch(name):
-        yield from (f"RTX {found[1]} PRO", f"{found[1]} PRO")
+    if match := _SERIES.fullmatch(name):
+        yield match[1]
+    if match := _PRO.fullmatch(name):
+        yield from (f"RTX {match[1]} PRO", f"{match[1]} PRO")
 
 
 def _tokens(name: str) -> set[str]:
@@ -247,9 +247,12 @@ class Vocabulary:
         names |= {name: component.package for name, component in matrix.components.items()}
         gpus = GpuNames(tuple(matrix.gpus.values()), matrix.accelerators)
         systems = {cell.base.name: System(cell.base.name, cell.base.glibc) for cell in matrix.all_cells}
-        systems |= {each: system for system in matrix.systems.values() for each in _spellings(system)}
+        systems |= {spelling: system for system in matrix.systems.values() for spelling in _spellings(system)}
         cells = (*matrix.defaults, *(cell.id for cell in matrix.all_cells))
-        written = {plain(each): each for each in (*SURROUNDINGS, *names, *gpus.families, *matrix.systems, *cells)}
+        written = {
+            plain(surrounding): surrounding
+            for surrounding in (*SURROUNDINGS, *names, *gpus.families, *matrix.systems, *cells)
+        }
         several = (each for each in matrix.components.values() if each.index or each.local or each.compiled)
         labelled = frozenset(each.package for each in several)
         return cls(_plain(names), gpus, _plain(systems), labelled, written, matrix.ngc_images)
@@ -278,8 +281,8 @@ class Vocabulary:
 
     def image(self, name: str) -> NgcImage | None:
         """Return the image of NVIDIA that the name is of, if any: "nvcr.io/nvidia/pytorch:25.03-py3"."""
-        found = _NGC.fullmatch(name.lower())
-        return self.ngc_images.get(found[1]) if found else None
+        match = _NGC.fullmatch(name.lower())
+        return self.ngc_images.get(match[1]) if match else None
 
     def meaning(self, word: str) -> tuple[str, str] | None:
         """Return (surrounding or package, specifier) for a single word: "cu128", "py312", "H100"; None if unknown."""
@@ -323,14 +326,14 @@ def _plain(known: Mapping[str, T]) -> dict[str, T]:
 
 def python_of(text: str) -> str | None:
     """The minor version: "3.12" of "3.12", "312" and "py312"; None for anything else."""
-    found = _PYTHON.fullmatch(plain(text))
-    return f"3.{found[1]}" if found else None
+    match = _PYTHON.fullmatch(plain(text))
+    return f"3.{match[1]}" if match else None
 
 
 def cuda_of(text: str) -> str | None:
     """The minor version: "12.8" of "12.8", "12.8.1" and "cu128"; None for anything else."""
-    found = re.fullmatch(r"([1-9][0-9])\.([0-9])(?:\.[0-9]+)?", text)
-    return f"{found[1]}.{found[2]}" if found else cuda_version(plain(text))
+    match = re.fullmatch(r"([1-9][0-9])\.([0-9])(?:\.[0-9]+)?", text)
+    return f"{match[1]}.{match[2]}" if match else cuda_version(plain(text))
 
 
 def _version_of_surrounding(key: str) -> tuple[str, str] | None:
@@ -338,10 +341,10 @@ def _version_of_surrounding(key: str) -> tuple[str, str] | None:
     label = key.replace("cuda", "cu")  # cuda128 is cu128
     if key == NO_CUDA or cuda_version(label):
         return "cuda", f"=={label}"
-    if found := _CUDA.fullmatch(key):
-        return "cuda", f"=={found[1]}"
-    if found := _DRIVER.fullmatch(key):
-        return "driver", f"=={found[1]}"
+    if match := _CUDA.fullmatch(key):
+        return "cuda", f"=={match[1]}"
+    if match := _DRIVER.fullmatch(key):
+        return "driver", f"=={match[1]}"
     return ("python", f"=={key}") if re.fullmatch(r"(?:py|cp|python)3\.?[0-9]{1,2}", key) else None
 
 

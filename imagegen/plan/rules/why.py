@@ -101,10 +101,10 @@ class Explanation:
     @property
     def overridden_by(self) -> tuple[str, ...]:
         """Return the projects that override all that pip refuses; none where something else fails."""
-        errors = [each for each in self.conflicts if each.severity == "error"]
-        if self.kind != "pip-refuses" or not all(each.overridden_by for each in errors):
+        errors = [conflict for conflict in self.conflicts if conflict.severity == "error"]
+        if self.kind != "pip-refuses" or not all(error.overridden_by for error in errors):
             return ()
-        return tuple(dict.fromkeys(one.project for each in errors for one in each.overridden_by))
+        return tuple(dict.fromkeys(one.project for error in errors for one in error.overridden_by))
 
 
 def explain(
@@ -120,11 +120,11 @@ def explain(
     rules = sorted(rules_about(question, rules, library), key=lambda rule: rule.id)
     each = [_Case(rules, facts, library, question).explain() for facts in on_each(question.gpus, question.facts)]
     answer = min((one.answer for one in each), key=WORST_FIRST.index)
-    conflicts = {tuple(rule.id for rule in one.rules): one for case in each for one in case.conflicts}
+    conflicts = {tuple(rule.id for rule in conflict.rules): conflict for case in each for conflict in case.conflicts}
     unknown = dict.fromkeys([*map(str, question.unknown), *(text for one in each for text in one.unknown)])
     whole: Answer = "unknown" if question.unknown and answer == "compatible" else answer
     overrides = tuple(overrides)
-    found = tuple(add_overrides(each, overrides, question.facts) for each in conflicts.values())
+    found = tuple(add_overrides(conflict, overrides, question.facts) for conflict in conflicts.values())
     return Explanation(whole, found, tuple(unknown), None if question.is_unknown else answer)
 
 
@@ -136,7 +136,7 @@ class _Case:
         self.rules = tuple(self.problem.rules.values())  # these, and those that wheel scans give
         self.known = self.problem.masks_of(facts)
         self.held: dict[str, int] = {}  # as `known`, without what is not known here
-        for name, mask in (literal for each in self.problem.fact_clauses for literal in each.literals):
+        for name, mask in (literal for fact_clause in self.problem.fact_clauses for literal in fact_clause.literals):
             self.held[name] = self.held.get(name, mask) & mask
         self.missing = [*gaps(self.problem, library), *_gaps_of_extras(question, library)]
 
@@ -153,10 +153,12 @@ class _Case:
         if doubted:
             remembered = [rule for rule in self.rules if rule.evidence == "remembered"]
             conflicts, _ = self._conflicts(remembered, self._clauses([*sure, *remembered], wheels=True))
-        conflicts += self._warnings([each for each in self._clauses(sure, wheels=True) if each.origin not in blamed])
+        conflicts += self._warnings(
+            [clause for clause in self._clauses(sure, wheels=True) if clause.origin not in blamed]
+        )
         if not doubted:
             return Explanation("incompatible", tuple(conflicts))
-        open_ = self.missing or any(each.severity == "suspicion" for each in conflicts)
+        open_ = self.missing or any(conflict.severity == "suspicion" for conflict in conflicts)
         return Explanation("unknown" if open_ else "compatible", tuple(conflicts), tuple(self.missing))
 
     def _clauses(self, rules: Iterable[Rule], *, wheels: bool) -> list[Clause]:
@@ -171,19 +173,19 @@ class _Case:
         A conflict is a rule that rejects alone, or what follows from the clauses together.
         """
         alone = [rule for rule in rules if self._rejects(rule)]
-        direct = {each.origin: self._needed(each) for each in clauses if self._breaks(each)}
+        direct = {clause.origin: self._needed(clause) for clause in clauses if self._breaks(clause)}
         shown = [conflict_of_rules([rule], self.problem.facts) for rule in alone]
         shown += [conflict_of_core(self.problem, self.problem.facts, needed) for needed in direct.values()]
         done = {*direct, *(f"rule {rule.id}" for rule in alone)}
         blamed = set(done)
-        clauses = [each for each in clauses if each.origin not in done]
+        clauses = [clause for clause in clauses if clause.origin not in done]
         for _ in range(_TRIES):
             found = self._refuted(clauses)
             said = {origin for origin in found if not origin.startswith("fact ")}
             if not said:
                 break
             blamed |= said
-            clauses = [each for each in clauses if each.origin not in said]
+            clauses = [clause for clause in clauses if clause.origin not in said]
             made = conflict_of_core(self.problem, self.problem.facts, found)
             stated = not any(origin.startswith("rule ") for origin in said)
             if not (stated and any(set(each.facts) <= set(made.facts) for each in shown)):  # else: the same, further on
@@ -211,7 +213,7 @@ class _Case:
         found = minimal_core(self.problem, clauses)
         if found and any(origin.startswith("known ") for origin in found):
             first = found
-            found = minimal_core(self.problem, [each for each in clauses if not each.origin.startswith("known ")])
+            found = minimal_core(self.problem, [clause for clause in clauses if not clause.origin.startswith("known ")])
             if not found:
                 self.missing += assumptions(self.problem, first)
         return found or frozenset()

@@ -54,8 +54,8 @@ def shortcomings(info: Any) -> tuple[str, ...]:
 
 def buildx_version(output: str) -> Version | None:
     """The version in what `docker buildx version` prints ("github.com/docker/buildx 0.13.1+ds1 ..."), or None."""
-    found = re.search(r"\bv?(\d+\.\d+\.\d+)", output)
-    return Version(found[1]) if found else None
+    match = re.search(r"\bv?(\d+\.\d+\.\d+)", output)
+    return Version(match[1]) if match else None
 
 
 def _at_least(text: str, floor: Version) -> bool:

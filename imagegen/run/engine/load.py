@@ -400,7 +400,7 @@ def sweep(client: docker.DockerClient) -> None:
     with explained("listing images"):
         names = {name for image in client.api.images() for name in image.get("RepoDigests") or ()}
     for name in names:
-        if (found := _LOADED.match(name)) and not _listens(int(found[1])):
+        if (match := _LOADED.match(name)) and not _listens(int(match[1])):
             with suppress(EngineError):
                 forget(client, name)
 

@@ -348,9 +348,9 @@ def _names(config: bytes, count: int) -> tuple[str, ...]:
     """Return the names of layers that imagegen made, from the image's history; the numbers of others."""
     history = parse_json(config).get("history")
     entries = history if isinstance(history, list) else []
-    names = [str(each.get("created_by", "")) for each in entries if isinstance(each, dict)]
-    if len(names) == count and all(each.startswith("imagegen: ") for each in names):
-        return tuple(each.removeprefix("imagegen: ") for each in names)
+    names = [str(entry.get("created_by", "")) for entry in entries if isinstance(entry, dict)]
+    if len(names) == count and all(name.startswith("imagegen: ") for name in names):
+        return tuple(name.removeprefix("imagegen: ") for name in names)
     return tuple(str(number) for number in range(1, count + 1))
 
 

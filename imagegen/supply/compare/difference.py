@@ -164,7 +164,7 @@ def _each(
 
 
 def _cells(lock: Lock) -> dict[str, str]:
-    return {each.name: each.lock.cell for each in environments(lock) if each.name}
+    return {environment.name: environment.lock.cell for environment in environments(lock) if environment.name}
 
 
 def _variables(lock: Lock) -> dict[str, str]:
@@ -206,8 +206,8 @@ def _config(lock: Lock) -> dict[str, str]:
     """Return fields of the config, labels, ports and directories of the loader by name, as text."""
     return {
         **{each.name: shlex.join(each.value) for each in lock.config},
-        **{f"label {each.name}": each.value for each in lock.labels},
-        **{f"port {each.port}": each.because for each in lock.ports},
+        **{f"label {label.name}": label.value for label in lock.labels},
+        **{f"port {port.port}": port.because for port in lock.ports},
         **{f"ldconfig {each.path}": each.because for each in lock.ldconfig},
     }
 
@@ -218,8 +218,8 @@ def _files(lock: Lock) -> dict[str, str]:
 
 def _overrides(lock: Lock) -> dict[str, str]:
     return {
-        each.package: "not installed" if each.specifier is None else each.specifier or "any version"
-        for each in lock.overrides
+        override.package: "not installed" if override.specifier is None else override.specifier or "any version"
+        for override in lock.overrides
     }
 
 
@@ -261,8 +261,8 @@ def _identity(package: LockedWheel | LockedBuild) -> str:
 
 
 def _of_locks(before: Lock, after: Lock, requires: Requires) -> list[Change]:
-    had = {each.name: each for each in before.packages}
-    has = {each.name: each for each in after.packages}
+    had = {package.name: package for package in before.packages}
+    has = {package.name: package for package in after.packages}
     names = sorted(
         name
         for name in had.keys() | has.keys()
@@ -277,7 +277,7 @@ def _of_locks(before: Lock, after: Lock, requires: Requires) -> list[Change]:
         by: tuple[str, ...] = ()
         if new and name in moved:
             askers = sorted((moved & set(new.via)) - {name}, key=rank)
-            by = tuple(each for each in askers if _forces(has[each], new, old, after, requires))
+            by = tuple(asker for asker in askers if _forces(has[asker], new, old, after, requires))
         elif old and not new:
             by = tuple(sorted((moved & set(old.via)) - {name}, key=rank))
         was, now = (each.release if each else None for each in (old, new))
@@ -327,7 +327,7 @@ def _debs(before: Lock, after: Lock) -> tuple[Change, ...]:
     had, has = _deb_versions(before), _deb_versions(after)
     names = sorted(had.keys() | has.keys())
     changes = (_single(name, had.get((name, arch)), has.get((name, arch)), _deb_goes_back) for name, arch in names)
-    return tuple(each for each in changes if each)
+    return tuple(change for change in changes if change)
 
 
 def _deb_versions(lock: Lock) -> dict[tuple[str, str], str]:
@@ -358,8 +358,8 @@ def estimate(work: BuildJob) -> float | None:
 
 def _moved(build: LockedBuild, before: Lock, after: Lock) -> tuple[str, ...]:
     """Return in words why the build is another one than before."""
-    had = {each.name: each for each in before.packages}
-    has = {each.name: each for each in after.packages}
+    had = {package.name: package for package in before.packages}
+    has = {package.name: package for package in after.packages}
     old = had.get(build.name)
     if old is None:
         return ("it is new",)
@@ -385,7 +385,7 @@ def _moved(build: LockedBuild, before: Lock, after: Lock) -> tuple[str, ...]:
 
 
 def _keys(lock: Lock | None) -> set[str]:
-    return {build.key for each in environments(lock) for build in each.lock.builds} if lock else set()
+    return {build.key for environment in environments(lock) for build in environment.lock.builds} if lock else set()
 
 
 def _pull(

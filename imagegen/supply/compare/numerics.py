@@ -155,7 +155,7 @@ def sentences(found: Numerics) -> list[str]:
 def describe(change: ResultChange) -> str:
     """Return "attention (sdpa cudnn_attention) in bfloat16 by up to 2.0e-03 (cuDNN 9.19.0 -> 9.22.0)"."""
     name = f"{change.operation} ({change.implementation}) in {change.dtype}"
-    causes = ", ".join(f"{each.name} {each.before or 'none'} -> {each.after or 'none'}" for each in change.causes)
+    causes = ", ".join(f"{cause.name} {cause.before or 'none'} -> {cause.after or 'none'}" for cause in change.causes)
     return f"{name} {size(change)}" + (f" ({causes})" if causes else "")
 
 

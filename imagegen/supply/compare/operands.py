@@ -350,7 +350,7 @@ def _of_commit(text: str, places: SideSources) -> DiffOperand | None:
             where=f"{commit[:12]}:{path}",
             fix="name a later revision",
         )
-    beside = {each: str(Path(path).with_name(f"{each}.toml")) for each in named_cells(found)}
+    beside = {named_cell: str(Path(path).with_name(f"{named_cell}.toml")) for named_cell in named_cells(found)}
     read = {each: local.file_at(places.project, commit, file, places.settings.env) for each, file in beside.items()}
     others = {each: content for each, content in read.items() if content is not None}
     return _lock(

@@ -79,7 +79,7 @@ def rebuild_image(
         if cell:
             locks = [ensure_wheels(each, part, gpus, context) for part, each in parts(cell, lock)]
         else:
-            locks = [require_wheels(each.lock, context) for each in environments(lock)]
+            locks = [require_wheels(environment.lock, context) for environment in environments(lock)]
         whole = with_locks(lock, locks)
         yield whole, layers.assemble(whole, context), store
 

@@ -84,7 +84,7 @@ def _layers(
 def _sbom(title: str, predicate: dict[str, Any], found: ReadImage, lock: Lock | None, _: Sequence[str]) -> StepResult:
     if lock is None:
         return StepResult(title, StepStatus.UNCHECKED, "there is no lock to hold it to")
-    compiled = {build.name for each in environments(lock) for build in each.lock.builds}
+    compiled = {build.name for environment in environments(lock) for build in environment.lock.builds}
     required = parse_json(sbom(lock, found.digest, KnownLicences()))
     whole = lock.base.content is None  # else the Debian packages of a registry's image are not the lock's to say
     one, other = (_comparable(each, compiled, whole=whole) for each in (required, predicate))
@@ -253,11 +253,12 @@ def verify_attachments(
 
     Raises UnavailableError.
     """
-    of_documents = {each.digest for each in attachments.result.documents}
+    of_documents = {document.digest for document in attachments.result.documents}
     others = [error for error in attachments.result.faults if str(error.where) not in of_documents]
     steps = [_fault(error.where, error.what, error.why, attachments.referrers) for error in others]
     by_kind: Mapping[Kind, list[Attached]] = {
-        kind: [each for each in attachments.result.documents if each.document.kind is kind] for kind in KINDS.values()
+        kind: [document for document in attachments.result.documents if document.document.kind is kind]
+        for kind in KINDS.values()
     }
     lock = signer = None
     for each in by_kind[LOCK]:
@@ -305,10 +306,10 @@ def verify_index(
 def _facts(attachments: Attachments, layers: Sequence[Attached]) -> Iterator[StepResult]:
     """Yield whether the layers' list and the list of wheel scans agree on digests. No scan is read."""
     named: dict[str, str] = {}
-    for each in layers:
-        if each.signer or not attachments.demanded:
+    for layer in layers:
+        if layer.signer or not attachments.demanded:
             with suppress(TrustError):  # other formats name no scans
-                named |= read_description(each.document.content).facts
+                named |= read_description(layer.document.content).facts
     artifacts = [each for each in attachments.referrers if each.artifact_type == FACTS]
     kept: set[str] = set()
     for referrer in artifacts:

@@ -124,7 +124,9 @@ def _compiled(clue: Clue) -> str | None:
     if "sha256" not in clue.pair.fields:
         return None
     made = [
-        each.name for each in clue.packages if isinstance(each, LockedBuild) or each.build or each.sdist is not None
+        package.name
+        for package in clue.packages
+        if isinstance(package, LockedBuild) or package.build or package.sdist is not None
     ]
     return f"{', '.join(made)} was built again, and the compiler or the backend wrote other bytes" if made else None
 
@@ -134,7 +136,7 @@ def _wheel(clue: Clue) -> str | None:
         return None
     # Of several in one layer, the one whose directory it is in, where that has its name.
     parts = {part.partition("-")[0] for part in clue.pair.path.split("/")}
-    own = [each for each in clue.packages if each.name.replace("-", "_") in parts] or clue.packages
+    own = [package for package in clue.packages if package.name.replace("-", "_") in parts] or clue.packages
     names = ", ".join(f"{each.name} {each.version}" for each in own) or "what the lock pins"
     return f"its bytes are not those of {names}: the published layer was made of something else, or changed"
 
@@ -164,10 +166,16 @@ def sentences(difference: Difference) -> list[str]:
     pull = difference.pull
     changes = [
         *_packages(difference),
-        *(_rebuild(each) for each in difference.rebuilds),
-        *_rest("environment", [replace(each, name=f"environment {each.name}") for each in difference.environments]),
+        *(_rebuild(rebuild) for rebuild in difference.rebuilds),
+        *_rest(
+            "environment",
+            [replace(environment, name=f"environment {environment.name}") for environment in difference.environments],
+        ),
         *_rest("Debian package", difference.debs),
-        *_rest("override", [replace(each, name=f"the override of {each.name}") for each in difference.overrides]),
+        *_rest(
+            "override",
+            [replace(override, name=f"the override of {override.name}") for override in difference.overrides],
+        ),
         *_surroundings(difference),
         *_rest("config field", difference.config),
         *_rest("copied file", difference.files),
@@ -203,19 +211,19 @@ def amount(size: int) -> str:
 
 def _packages(difference: Difference) -> Iterator[str]:
     """Yield the changes of chosen packages with their consequences, and the number of the other changes."""
-    rebuilt = {each.name for each in difference.rebuilds}
+    rebuilt = {rebuild.name for rebuild in difference.rebuilds}
     changes = {
-        each.name: each
-        for each in (*difference.components, *difference.packages)
-        if each.before != each.after or each.name not in rebuilt
+        component.name: component
+        for component in (*difference.components, *difference.packages)
+        if component.before != component.after or component.name not in rebuilt
     }
-    chosen = {each.name for each in difference.components}
+    chosen = {component.name for component in difference.components}
     roots: dict[str, list[Change]] = {}
     for name in sorted(changes, key=lambda name: (name not in chosen, rank(name))):
         roots.setdefault(_root(name, changes), []).append(changes[name])
     aside: list[Change] = []
     for name in sorted(roots, key=lambda name: (name not in chosen, rank(name))):
-        brought = [each for each in roots[name] if each.name != name]
+        brought = [root for root in roots[name] if root.name != name]
         shown = [each for each in brought if each.name in chosen]
         if name in chosen or shown:
             others = [each for each in brought if each.name not in chosen]
@@ -243,8 +251,8 @@ def _followed(name: str, changes: dict[str, Change]) -> set[str]:
 
 
 def _brings(root: Change, shown: Sequence[Change], others: Sequence[Change]) -> str:
-    came = _with_rest([_short(each) for each in shown if each.after], sum(each.after is not None for each in others))
-    went = _with_rest([each.name for each in shown if not each.after], sum(each.after is None for each in others))
+    came = _with_rest([_short(each) for each in shown if each.after], sum(other.after is not None for other in others))
+    went = _with_rest([each.name for each in shown if not each.after], sum(other.after is None for other in others))
     words = [f"{verb} {_listed(names)}" for verb, names in (("brings", came), ("drops", went)) if names]
     moves = root.before is not None and root.after is not None and not root.back
     return f"{'' if moves else ' and'} {', and '.join(words)}" if words else ""
@@ -264,7 +272,7 @@ def _rest(noun: str, changes: Sequence[Change]) -> Iterator[str]:
     if 0 < len(changes) <= _NAMED:
         yield from map(arrow, changes)
     elif changes:
-        back = [each for each in changes if each.back]
+        back = [change for change in changes if change.back]
         kinds: tuple[tuple[str, Callable[[Change], bool]], ...] = (
             ("new", lambda each: each.before is None),
             ("gone", lambda each: each.after is None),

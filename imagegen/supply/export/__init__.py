@@ -341,13 +341,13 @@ def described_entries(plan: ExportPlan) -> list[dict[str, Any]]:
 def described_environments(lock: Lock, declared: Declarations) -> list[dict[str, Any]]:
     """Return the environments for JSON: name, the words that run a program in it, its checks, and their files."""
     found = []
-    for each in environments(lock):
-        programs = files_for(each, declared.environments[each.name] if each.name else declared)
+    for environment in environments(lock):
+        programs = files_for(environment, declared.environments[environment.name] if environment.name else declared)
         found.append(
             {
-                "name": each.name,
-                "activate": activation(each),
-                "checks": [check.name for check in applicable(parts(each.lock))],
+                "name": environment.name,
+                "activate": activation(environment),
+                "checks": [check.name for check in applicable(parts(environment.lock))],
                 "programs": {name: content.decode() for name, content in programs.items()},
             }
         )

@@ -133,7 +133,7 @@ def write_inventory(path: Path, directories: list[str]) -> None:
     for directory in directories:
         for folder, _, names in os.walk(directory):
             files += [f"{folder}/{name}" for name in names if not name.endswith(".pyc")]
-    files = [each for each in files if stat.S_ISREG(os.lstat(each).st_mode)]
+    files = [file for file in files if stat.S_ISREG(os.lstat(file).st_mode)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         path.write_text(json.dumps(dict(zip(pool.map(sha256_of, files), files))), encoding="utf-8")  # noqa: B905  # Python 3.9
     print(f"{path}: {len(files)} files in {', '.join(directories)}")
@@ -332,7 +332,7 @@ def requested_checks(environment: dict[str, Any], checks: list[str]) -> list[str
     before = name_in_results(environment, "")
     if not checks:
         return list(environment["checks"])
-    named = [each for each in checks if each.startswith(before) or each in environment["checks"]]
+    named = [check for check in checks if check.startswith(before) or check in environment["checks"]]
     return [each.removeprefix(before) for each in named]
 
 
@@ -386,10 +386,10 @@ def write_results(found: dict[str, Any]) -> None:
 def driver_version() -> str:
     """Return the version of NVIDIA's kernel module, "" without one."""
     try:
-        found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"))
+        match = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"))
     except OSError:
         return ""
-    return found[1] if found else ""
+    return match[1] if match else ""
 
 
 libc = ctypes.CDLL(None, use_errno=True)

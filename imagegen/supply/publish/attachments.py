@@ -142,7 +142,10 @@ def programs_digest(lock: Lock, declared: Declarations) -> str:
     Of an image with several environments, the digest of those of each.
     """
     if isinstance(lock, CombinedLock):
-        found = {each.name: files_for(each, declared.environments[each.name]) for each in lock.environments}
+        found = {
+            environment.name: files_for(environment, declared.environments[environment.name])
+            for environment in lock.environments
+        }
         return digest_of_json({name: _digests(programs) for name, programs in found.items()})
     return digest_of_json(_digests(files(spec(lock, declared))))
 
@@ -213,7 +216,7 @@ def smoke_document(passed: PassedSmokeReport) -> Document:
     content = {
         "result": "PASSED",
         "configuration": [{"name": "imagegen smoke checks", "digest": {"sha256": suite_digest}}],
-        "passedTests": [each["check"] for each in checks if each["status"] == "pass"],
+        "passedTests": [check["check"] for check in checks if check["status"] == "pass"],
         "warnedTests": [],
         "failedTests": [],
         "imagegen": {
@@ -231,11 +234,11 @@ def find_attested(documents: Iterable[Attached], required: SmokeRequirement) -> 
 
     A document of another form is ignored.
     """
-    for each in documents:
-        if each.document.kind == SMOKE and each.signer is not None:
-            passed = _read(each.document.content)
+    for document in documents:
+        if document.document.kind == SMOKE and document.signer is not None:
+            passed = _read(document.document.content)
             if passed and passed.satisfies(required):
-                return passed, each.signer
+                return passed, document.signer
     return None
 
 
@@ -254,9 +257,9 @@ def _read(content: bytes) -> PassedSmokeReport | None:
 def _gpu_checks(lock: Lock) -> frozenset[str]:
     """Return the checks that must run on a GPU; checks for several GPUs are skipped on many hosts."""
     return frozenset(
-        check_name(each.name, check.name)
-        for each in environments(lock)
-        for check in (applicable(parts(each.lock)) if each.lock.gpu else ())
+        check_name(environment.name, check.name)
+        for environment in environments(lock)
+        for check in (applicable(parts(environment.lock)) if environment.lock.gpu else ())
         if check.device == "cuda" and check.gpus == 1
     )
 

@@ -309,10 +309,10 @@ def _tagged(repositories: Sequence[RemoteRepository], tags: Tags) -> Iterator[tu
 
 def _attested(documents: Sequence[Attached]) -> Iterator[LayersDocument]:
     """Yield the descriptions of layers that trusted signers attest."""
-    for each in documents:
-        if each.document.kind is LAYERS and each.signer is not None:
+    for document in documents:
+        if document.document.kind is LAYERS and document.signer is not None:
             with suppress(TrustError):  # of a newer imagegen: its layers are built here
-                yield read_description(each.document.content)
+                yield read_description(document.document.content)
 
 
 def import_remote_scans(

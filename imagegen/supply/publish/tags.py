@@ -124,8 +124,8 @@ def _common(one: str, other: str) -> int:
 
 
 def _title(tag: str) -> str:
-    found = _IMMUTABLE.fullmatch(tag)
-    return found[1] if found else ""
+    match = _IMMUTABLE.fullmatch(tag)
+    return match[1] if match else ""
 
 
 def _latest(subject: TagInput) -> str | None:
@@ -183,10 +183,10 @@ def contradiction(tag: str, locks: Sequence[Lock], cells: Iterable[Cell], defaul
     None where nothing contradicts, as for a tag of another origin. `cells` are those of the image, `default` is the one
     that `latest` names.
     """
-    if found := _IMMUTABLE.fullmatch(tag):
+    if match := _IMMUTABLE.fullmatch(tag):
         inputs = inputs_hash(locks[0]) if len(locks) == 1 else index_inputs(locks)
         own = inputs.removeprefix("sha256:")[:_HASH_DIGITS]
-        return None if found[2] == own else f"the tag names the inputs {found[2]}, the lock's are {own}"
+        return None if match[2] == own else f"the tag names the inputs {match[2]}, the lock's are {own}"
     owners = [cell.id for cell in cells if tag in _tags_of(cell, default)]
     first = min(locks, key=lambda lock: lock.platform != default.platform)  # it gives an index its tags
     return f"the tag is that of {owners[0]}" if owners and first.cell not in owners else None

@@ -209,7 +209,7 @@ def _bundles(
     image: str, documents: Sequence[Document], signer: Signer, trust: Trust, there: _Found
 ) -> list[tuple[str, bytes]]:
     """Return the bundles that are still to be attached, by predicate type. Raises TrustError."""
-    unsaid = [each for each in documents if each.kind.predicate and _signer(each, there.stated) is None]
+    unsaid = [document for document in documents if document.kind.predicate and _signer(document, there.stated) is None]
     said = [(str(each.kind.predicate), each.content) for each in unsaid]
     if not any(each.statement.predicate_type == SIGNATURE for each in there.stated):
         said.append((SIGNATURE, b"{}"))

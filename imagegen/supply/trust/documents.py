@@ -124,7 +124,9 @@ def _no_filters(project: Path, tree: Worktree) -> dict[str, str]:
     drivers = {name.rpartition(".")[0] for name in named.split("\0") if name}
     # An empty `process` takes the place of `clean`, too.
     return {
-        f"{each}.{key}": value for each in sorted(drivers) for key, value in (("process", ""), ("required", "false"))
+        f"{driver}.{key}": value
+        for driver in sorted(drivers)
+        for key, value in (("process", ""), ("required", "false"))
     }
 
 

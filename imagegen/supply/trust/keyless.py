@@ -146,7 +146,7 @@ def _lacking(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
     details = error.errors(include_url=False)[:3]
-    return "; ".join(": ".join(filter(None, (".".join(map(str, each["loc"])), each["msg"]))) for each in details)
+    return "; ".join(": ".join(filter(None, (".".join(map(str, detail["loc"])), detail["msg"]))) for detail in details)
 
 
 def read(bundle: bytes) -> Any:
@@ -259,7 +259,10 @@ def _times(parsed: Any) -> list[datetime]:
 
 
 def _known(identities: Iterable[Identity]) -> str:
-    return ", ".join(f"{each.name} ({each.subject}, {each.issuer})" for each in identities) or "no identity"
+    return (
+        ", ".join(f"{identity.name} ({identity.subject}, {identity.issuer})" for identity in identities)
+        or "no identity"
+    )
 
 
 # Signing without a key: a GitHub Actions run proves its identity, and Sigstore certifies a key that lives for minutes.
@@ -443,9 +446,9 @@ def _checked(answer: bytes, now: datetime) -> _Run:
 
 def _identity(project: Project, run: _Run) -> Identity:
     """Return the project's identity of this run. Raises TrustError where it names none."""
-    for each in project.identities:
-        if each.issuer == run.issuer and each.subject.endswith(f"/{run.workflow}"):
-            return each
+    for identity in project.identities:
+        if identity.issuer == run.issuer and identity.subject.endswith(f"/{run.workflow}"):
+            return identity
     raise TrustError(
         f"this run is {run.workflow}, which the project does not name",
         code="trust-signer-untrusted",
@@ -493,13 +496,13 @@ def _within(seconds: float, requested: Callable[[], T]) -> T:
 
 def _said(error: BaseException) -> tuple[str, bool]:
     """Return what went wrong, and whether a later try may succeed."""
-    for each in _causes(error):
-        response = each.response if isinstance(each, requests.RequestException) else None
+    for cause in _causes(error):
+        response = cause.response if isinstance(cause, requests.RequestException) else None
         if response is not None:
             status = response.status_code
             return f"HTTP status {status}{_message(response)}", status >= 500 or status == _BUSY
-        if isinstance(each, requests.ConnectionError | requests.Timeout | TimeoutError):
-            return reason_of(each), True
+        if isinstance(cause, requests.ConnectionError | requests.Timeout | TimeoutError):
+            return reason_of(cause), True
     return " ".join(str(error).split()) or type(error).__name__, False
 
 

@@ -279,7 +279,7 @@ class Trust:
         if not self.has_signers or any(key.hint == signer.hint for key in self._keys):
             return
         named = [f"the key {key.name}" for key in self._project.keys]
-        named += [f"the identity {each.name}" for each in self._project.identities]
+        named += [f"the identity {identity.name}" for identity in self._project.identities]
         public = f"`openssl pkey -in {file} -pubout` or `cosign public-key --key {file}`"
         raise TrustError(
             f"{FILE} does not name this signing key, so verification would reject what it signs",

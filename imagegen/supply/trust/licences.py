@@ -197,7 +197,7 @@ class Restriction:
     source: str
 
     def __str__(self) -> str:
-        asks = "".join(f"\n    - {each}" for each in self.asks)
+        asks = "".join(f"\n    - {ask}" for ask in self.asks)
         return f"{self.licence}: {', '.join(self.covers)}{asks}\n    source: {self.source}"
 
 
@@ -205,7 +205,7 @@ def restricted(lock: Lock, known: KnownLicences) -> tuple[Restriction, ...]:
     """Return the packages under terms that restrict redistribution; empty where none is known."""
     found = []
     for entry in data("restricted")["licences"]:
-        packages = (package for each in environments(lock) for package in each.lock.packages)
+        packages = (package for environment in environments(lock) for package in environment.lock.packages)
         covers = list(dict.fromkeys(f"{each.name} {each.version}" for each in packages if _covers(entry, each)))
         if _image(lock) in entry.get("images", ()):
             covers.insert(0, f"base image {lock.base.image}")

@@ -91,8 +91,8 @@ def _dependencies(lock: Lock, source: SourceCommit | None) -> Iterator[dict[str,
     for deb in lock.debs:
         yield {"uri": sbom.deb(deb, base.suite), "digest": {"sha256": deb.sha256}}
     seen = set()
-    locks = [each.lock for each in environments(lock)]
-    wheels = (found for each in locks for found in _of_wheels(each.wheels))
+    locks = [environment.lock for environment in environments(lock)]
+    wheels = (wheel for each in locks for wheel in _of_wheels(each.wheels))
     compiled = (found for each in locks for build in each.builds for found in _of_build(build))
     for found in (*wheels, *compiled):
         if (key := json.dumps(found, sort_keys=True)) not in seen:

@@ -127,17 +127,17 @@ def _stacks(lock: Lock, known: KnownLicences) -> Iterator[tuple[Lock, dict[str, 
     package URL and other bytes, as a patched wheel and its original, have references of their own.
     """
     found: dict[str, Component] = {}
-    for each in environments(lock):
-        stack = {package.name: _package(each.lock, package, known) for package in each.lock.packages}
+    for environment in environments(lock):
+        stack = {package.name: _package(environment.lock, package, known) for package in environment.lock.packages}
         for name, component in stack.items():
-            if each.name:
+            if environment.name:
                 there = found.get(_ref(component), component)
                 if there.get("hashes") != component.get("hashes"):
-                    there = component | {"bom-ref": f"{_ref(component)}#{each.name}"}
-                property_ = {"name": f"{_OWN}environment", "value": each.name}
+                    there = component | {"bom-ref": f"{_ref(component)}#{environment.name}"}
+                property_ = {"name": f"{_OWN}environment", "value": environment.name}
                 stack[name] = there | {"properties": [*there.get("properties", ()), property_]}
                 found[_ref(stack[name])] = stack[name]
-        yield each.lock, stack
+        yield environment.lock, stack
 
 
 def _ref(component: Component) -> str:
@@ -156,12 +156,12 @@ def _image(lock: Lock, digest: str) -> Component:
             "cell": lock.cell,
             "inputs": inputs_hash(lock),
             **{
-                f"environment:{each.name}": f"{each.lock.cell} at {each.prefix}"
-                for each in environments(lock)
-                if each.name
+                f"environment:{environment.name}": f"{environment.lock.cell} at {environment.prefix}"
+                for environment in environments(lock)
+                if environment.name
             },
             **{f"axis:{name}": value for name, value in lock.axes.items()},
-            **{f"override:{each.package}": f"{each}: {each.reason}" for each in lock.overrides},
+            **{f"override:{override.package}": f"{override}: {override.reason}" for override in lock.overrides},
             **{f"ldconfig:{each.path}": each.because for each in lock.ldconfig},
         },
     )
@@ -313,7 +313,7 @@ def _package(lock: Lock, package: LockedWheel | LockedBuild, known: KnownLicence
         found["pedigree"] = _pedigree(build, build.source, build.git, build.submodules, build.patches)
     elif wheel and wheel.original:
         found["pedigree"] = _pedigree(wheel, wheel.original, None) | {
-            "patches": [_patch(each) for each in wheel.patches]
+            "patches": [_patch(patch) for patch in wheel.patches]
         }
     elif wheel and wheel.sdist:
         found["pedigree"] = _pedigree(wheel, wheel.sdist.file, wheel.sdist.git)
@@ -327,7 +327,7 @@ def _patch(patch: WheelPatch) -> Component:
 
 
 def _built(lock: Lock, build: LockedBuild) -> LockedWheel | None:
-    return next((each for each in lock.wheels if each.name == build.name), None)
+    return next((wheel for wheel in lock.wheels if wheel.name == build.name), None)
 
 
 def _pedigree(
@@ -344,13 +344,16 @@ def _pedigree(
         own = _component("library", package.name, package.version, pypi(package.name, package.version, source))
         own["hashes"] = [{"alg": "SHA-256", "content": source.sha256}]
         own["bom-ref"] = f"source:{_ref(own)}"
-    modules = [_commit(each.path, each.commit, each.url, each.commit, each.tree, None) for each in submodules]
+    modules = [
+        _commit(submodule.path, submodule.commit, submodule.url, submodule.commit, submodule.tree, None)
+        for submodule in submodules
+    ]
     found: Component = {"ancestors": [own, *modules]}
     if git:
         found["commits"] = [{"uid": git.commit, "url": redact(git.url)}]
     if there := [
-        {"type": "unofficial", "diff": {"url": f"wheels/patches/{each.filename}#sha256={each.sha256}"}}
-        for each in patches
+        {"type": "unofficial", "diff": {"url": f"wheels/patches/{patch.filename}#sha256={patch.sha256}"}}
+        for patch in patches
     ]:
         found["patches"] = there
     return found

@@ -97,7 +97,7 @@ def write(subject: str, predicate_type: str, predicate: bytes = b"{}", others: S
         raise TrustError(
             f"the document for {predicate_type} cannot be signed", code="trust-statement-unsignable", why=str(error)
         ) from error
-    subjects = [each.partition(":") for each in (subject, *others)]
+    subjects = [other.partition(":") for other in (subject, *others)]
     head = {
         "_type": TYPE,
         "subject": [{"digest": {algorithm: hexadecimal}} for algorithm, _, hexadecimal in subjects],

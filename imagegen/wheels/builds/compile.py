@@ -90,10 +90,10 @@ def _made_of(build: LockedBuild, lock: Lock) -> Mapping[str, Any]:
         "architectures": list(build.architectures),
         "source": asdict(build.source),
         "git": asdict(build.git) if build.git else None,
-        "submodules": [asdict(each) for each in build.submodules],
-        "patches": [asdict(each) for each in build.patches],
+        "submodules": [asdict(submodule) for submodule in build.submodules],
+        "patches": [asdict(patch) for patch in build.patches],
         "against": {name: versions[name] for name in build.against if name in versions},
-        "build_requires": {each.name: each.version for each in build.build_requires},
+        "build_requires": {require.name: require.version for require in build.build_requires},
         "base": lock.base.name,
     }
 

@@ -116,8 +116,8 @@ class LogParser:
         if event := _event(line):
             if event.kind == "failed":
                 self.failure = event
-        elif found := _LINE.fullmatch(line):
-            self._log.append(found["text"] if found["end"] is None else found["end"])
+        elif match := _LINE.fullmatch(line):
+            self._log.append(match["text"] if match["end"] is None else match["end"])
         elif line.startswith(("ERROR", "error")):
             self._log.append(line)
         return event
@@ -157,9 +157,9 @@ def disguise(lines: Iterable[str]) -> str | None:
 
 def _event(line: str) -> Event | None:
     """Parse an event line; None for other lines, even similar ones: a compiler may print anything."""
-    found = _EVENT.fullmatch(line)
+    match = _EVENT.fullmatch(line)
     try:
-        said = parse_json(found[1]) if found else None
+        said = parse_json(match[1]) if match else None
     except ValueError:
         return None
     return Event.of(said) if isinstance(said, dict) and said.get("event") else None
@@ -403,7 +403,7 @@ def check_wheel(path: Path, build: LockedBuild, lock: Lock, gpus: Sequence[Gpu],
     _require_requirements(package, build, lock)
     remarks = _architectures(package, build)
     report = audit(subject, known)
-    if errors := [each for each in report.findings if each.severity is Severity.ERROR]:
+    if errors := [finding for finding in report.findings if finding.severity is Severity.ERROR]:
         lines = [f"{each.id}: {each.path or path.name}: {each.evidence}" for each in errors[:_SHOWN]]
         lines += [f"and {len(errors) - _SHOWN} more"] if len(errors) > _SHOWN else []
         raise BuildError(
@@ -446,7 +446,7 @@ def _module(path: str) -> str:
 
 def _require_requirements(package: Package, build: LockedBuild, lock: Lock) -> None:
     """Raise BuildError for a requirement of the wheel that the lock does not satisfy."""
-    counted_on = {_parsed(each, build).name for each in build.requires}
+    counted_on = {_parsed(require, build).name for require in build.requires}
     versions = {each.name: each.version for each in lock.packages}
     for needed in _needed(package, build, lock):
         name = canonicalize_name(needed.name)
@@ -488,7 +488,7 @@ def _architectures(package: Package, build: LockedBuild) -> list[str]:
     if not build.architectures:
         return []
     targets = {target for file in package.files.values() for group in file.code for target in group.targets}
-    lacking = [each for each in build.architectures if runs(targets, each) != "sass"]
+    lacking = [architecture for architecture in build.architectures if runs(targets, architecture) != "sass"]
     compiled_for = ", ".join(str(each) for each in sorted(targets)) or "none at all"
     if lacking:
         raise BuildError(
@@ -502,7 +502,10 @@ def _architectures(package: Package, build: LockedBuild) -> list[str]:
 
 
 def _serves(target: CodeTarget, build: LockedBuild) -> bool:
-    return any(runs([target], each) == "sass" or arch(each) == target.arch for each in build.architectures)
+    return any(
+        runs([target], architecture) == "sass" or arch(architecture) == target.arch
+        for architecture in build.architectures
+    )
 
 
 def _name(build: LockedBuild) -> str:

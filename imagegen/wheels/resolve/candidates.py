@@ -123,7 +123,7 @@ def candidate_places(
         team=team.lookup if team else None,
         team_name=str(team) if team else "",
         links=tuple(
-            WheelListing(place, _offered(partial(indexes.find_links, quick, place))) for place in settings.find_links
+            WheelListing(link, _offered(partial(indexes.find_links, quick, link))) for link in settings.find_links
         ),
         index=index,
         catalogue=catalogue.offers,
@@ -165,7 +165,7 @@ def need_of(
     """
     target = WheelTarget.of(cell.platform, cell.base, locked.interpreter.version if locked else cell.python)
     builds = locked.builds if locked else ()
-    key = next((each.key for each in builds if (each.name, each.version) == (component.package, version)), None)
+    key = next((build.key for build in builds if (build.name, build.version) == (component.package, version)), None)
     source = recipe.releases.get(version) if recipe else None
     obstacle = _obstacle(component, version, cell, recipe) if recipe and source and not key else None
     return WheelRequirement(
@@ -179,7 +179,9 @@ def need_of(
         key=key,
         source=_named(source) if source and not obstacle else None,
         obstacle=obstacle,
-        from_source=any(each.from_source for each in cell.requirements if each.component.name == component.name),
+        from_source=any(
+            requirement.from_source for requirement in cell.requirements if requirement.component.name == component.name
+        ),
     )
 
 
@@ -198,7 +200,9 @@ def _obstacle(component: Component, version: str, cell: Cell, recipe: Recipe) ->
 def _torch(cell: Cell, locked: Lock | None) -> str | None:
     if locked:
         return next((wheel.version for wheel in locked.wheels if wheel.name == "torch"), None)
-    requested = next((each for each in cell.requirements if each.component.package == "torch"), None)
+    requested = next(
+        (requirement for requirement in cell.requirements if requirement.component.package == "torch"), None
+    )
     if requested is None:
         return None
     if pinned := _exact(str(Requirement(pep508(requested)).specifier)):
@@ -219,14 +223,14 @@ def uncatalogued(lock: Lock, cell: Cell, catalogue: Catalogue) -> tuple[str, ...
     if cell.is_prelocked:
         return ()
     found = []
-    components = {each.component.package: each.component for each in cell.requirements}
-    addressed = {each.component.package for each in cell.requirements if each.address}
+    components = {requirement.component.package: requirement.component for requirement in cell.requirements}
+    addressed = {requirement.component.package for requirement in cell.requirements if requirement.address}
     for wheel in lock.wheels:
         if wheel.file.index != URL or wheel.name in addressed:
             continue
         need = need_of(components[wheel.name], Version(wheel.version).public, cell, lock, cell.recipes.get(wheel.name))
-        offers = [each for each in catalogue.offers(need) if isinstance(each, Offer) and each.url == wheel.file.url]
-        if not any(each.sha256 in (None, wheel.file.sha256) for each in offers):
+        offers = [offer for offer in catalogue.offers(need) if isinstance(offer, Offer) and offer.url == wheel.file.url]
+        if not any(offer.sha256 in (None, wheel.file.sha256) for offer in offers):
             found.append(wheel.file.filename)
     return tuple(found)
 

@@ -211,19 +211,25 @@ class Resolver:
 
     def resolved(self, constraints: tuple[str, ...], kept: Mapping[str, str]) -> tuple[Pinned, ...]:
         """The releases that answer the cell; of what is compiled and of commits, without their files."""
-        described = [replace(each.component, sdist=each.git.metadata) for each in self.cell.requirements if each.git]
+        described = [
+            replace(requirement.component, sdist=requirement.git.metadata)
+            for requirement in self.cell.requirements
+            if requirement.git
+        ]
         described += [each.described for each in self.compiled.values()]
         known = {each.package for each in described}
         overrides = self.cell.overrides
         question = ResolveRequest(
-            requirements=tuple(self._asked(each) for each in self.cell.requirements),
+            requirements=tuple(self._asked(requirement) for requirement in self.cell.requirements),
             target=self.target,
             as_of=self.as_of,
             routes=self._routes,
             sites=self.parts.sites,
             constraints=constraints,
-            overrides=tuple(f"{each.package}{each.specifier}" for each in overrides if each.specifier is not None),
-            omitted=tuple(each.package for each in overrides if each.specifier is None),
+            overrides=tuple(
+                f"{override.package}{override.specifier}" for override in overrides if override.specifier is not None
+            ),
+            omitted=tuple(override.package for override in overrides if override.specifier is None),
             sdists=(*(each for each in self.cell.sdists if each.package not in known), *described),
             preferences=kept,
         )
@@ -252,13 +258,16 @@ class Resolver:
 
     @property
     def _routes(self) -> dict[str, str]:
-        routes = {each.component.package: GIT if each.git else each.index for each in self.cell.requirements}
+        routes = {
+            requirement.component.package: GIT if requirement.git else requirement.index
+            for requirement in self.cell.requirements
+        }
         return routes | dict.fromkeys(self.compiled, BUILT) | dict.fromkeys(self.given, LOCAL)
 
     def wheels(self, found: Iterable[Pinned], contents: ProjectContents | None = None) -> tuple[LockedWheel, ...]:
         """Return all but what is compiled, sorted by name; with `contents`, as a uv.lock has them."""
         found = [each for each in found if each.name not in self.compiled]
-        requirements = {each.component.package: each for each in self.cell.requirements}
+        requirements = {requirement.component.package: requirement for requirement in self.cell.requirements}
         commits = contents.commits if contents else {n: each.git for n, each in requirements.items() if each.git}
         routes = contents.routes if contents else self._routes
         sdists = {component.package: component.sdist for component in self.cell.sdists if component.sdist}
@@ -359,7 +368,7 @@ class Resolver:
     ) -> LockedFile:
         """Return the wheel that the sandbox builds of `source`; `own` and what its backend needs are fetched first."""
         sdist.require_small(name, source)
-        parts = [*own, *(RequiredFile(each.name, each.file) for each in source.build_requires)]
+        parts = [*own, *(RequiredFile(require.name, require.file) for require in source.build_requires)]
         total = sum(part.file.estimate for part in parts)
         label = f"fetching what {source.file.filename} is built with"
         with Client(self.context.settings) as client, self.context.progress.meter(label, total) as meter:
@@ -424,7 +433,7 @@ def lock_cell(
     contents = stack.contents(cell, target, attempts, context) if stack else None
     cell = with_needed_recipes(cell, contents, target) if contents else cell
     release = partial(_released, cell=cell, selector=selector, kept=kept, bounds=options.bounds)
-    released = [attempts.attempt(partial(release, each)) for each in cell.requirements]
+    released = [attempts.attempt(partial(release, requirement)) for requirement in cell.requirements]
     compiled = {each.package: each for each in released if each}
     with temporary.temporary_directory() as work_dir:
         if cell.from_uv_lock:
@@ -506,7 +515,7 @@ def _with_edited_sources(
         return None
     if stack and stack.changed_packages(previous, cell):
         return None
-    if patches.read(cell, context.store) != {each.name: each.patches for each in previous.wheels if each.patches}:
+    if patches.read(cell, context.store) != {wheel.name: wheel.patches for wheel in previous.wheels if wheel.patches}:
         return None
     target = WheelTarget.of(cell.platform, cell.base, previous.interpreter.version)
     parts = ResolutionInputs(default_site(context.settings), {})

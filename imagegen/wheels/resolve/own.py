@@ -55,13 +55,13 @@ class OwnPackageBuilder:
         LockError, SandboxError, WheelError and ReproducibilityError, with the line that names the source.
         """
         found = {}
-        for each in self.cell.requirements:
-            package = each.component.package
-            if each.own:
+        for requirement in self.cell.requirements:
+            package = requirement.component.package
+            if requirement.own:
                 try:
-                    found[package] = self._wheel(each, each.own, packed[package], before.get(package))
+                    found[package] = self._wheel(requirement, requirement.own, packed[package], before.get(package))
                 except (LockError, SandboxError, WheelError, ReproducibilityError) as error:
-                    raise _located(error, each.own) from error
+                    raise _located(error, requirement.own) from error
         return found
 
     def _wheel(

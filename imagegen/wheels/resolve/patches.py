@@ -50,12 +50,12 @@ def complete(cell: Cell, lock: Lock, context: Context) -> Lock:
     Raises LockError for a patch of a package that the lock does not have, or compiles.
     """
     wheels = {wheel.name for wheel in lock.wheels}
-    for each in cell.patches:
-        if each.package not in wheels:
-            is_built = any(build.name == each.package for build in lock.builds)
-            why = f"{each.package} is compiled" if is_built else f"no package of the image is {each.package}"
-            fix = "name the patch in its recipe" if is_built else did_you_mean(each.package, wheels)
-            raise _refused(each, why, fix)
+    for patch in cell.patches:
+        if patch.package not in wheels:
+            is_built = any(build.name == patch.package for build in lock.builds)
+            why = f"{patch.package} is compiled" if is_built else f"no package of the image is {patch.package}"
+            fix = "name the patch in its recipe" if is_built else did_you_mean(patch.package, wheels)
+            raise _refused(patch, why, fix)
     return replace(lock, wheels=apply(cell, lock.wheels, context))
 
 
@@ -78,14 +78,14 @@ def _applied(wheel: LockedWheel, asked: tuple[WheelPatch, ...], cell: Cell, cont
     if not asked:
         return replace(wheel, file=original, original=None, patches=())
     if wheel.sdist or original.index == LOCAL:
-        place = next(each for each in cell.patches if each.package == wheel.name)
+        place = next(patch for patch in cell.patches if patch.package == wheel.name)
         raise _refused(place, f"{wheel.name} is made of sources", "change these instead")
     with Client(context.settings) as client, context.progress.meter(original.filename, original.estimate) as meter:
         Finder(client, context.store, context.settings, meter).fetch(RequiredFile(wheel.name, original))
     try:
         file = patched.build(original, asked, context.store, context.settings)
     except LockError as error:
-        error.where = next((f"{each.file}" for each in cell.patches if each.source == error.where), error.where)
+        error.where = next((f"{patch.file}" for patch in cell.patches if patch.source == error.where), error.where)
         raise
     return replace(wheel, file=file, original=original, patches=asked)
 

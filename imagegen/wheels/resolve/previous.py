@@ -21,14 +21,14 @@ from imagegen.plan.matrix.model import Cell
 def kept_versions(previous: Lock, upgraded: Sequence[str]) -> dict[str, str]:
     """Return the versions that stay, by package. Raises LockError for an upgraded package that the lock has not."""
     names = {canonicalize_name(name) for name in upgraded}
-    unknown = names - {each.name for each in previous.packages}
+    unknown = names - {package.name for package in previous.packages}
     if unknown:
         raise LockError(
             f"the lock has no {', '.join(sorted(unknown))}",
             code="lock-unknown-package",
             fix="upgrade a package that it has",
         )
-    return {each.name: each.version for each in previous.packages if each.name not in names}
+    return {package.name: package.version for package in previous.packages if package.name not in names}
 
 
 def settled_packages(previous: Lock, made: Lock, kept: Mapping[str, str]) -> dict[str, LockedWheel | LockedBuild]:
@@ -39,9 +39,9 @@ def settled_packages(previous: Lock, made: Lock, kept: Mapping[str, str]) -> dic
     old, new = ({wheel.name: wheel.file.sha256 for wheel in lock.wheels}.get("torch") for lock in (previous, made))
     same = old == new and previous.inputs.get("gpus") == made.inputs.get("gpus")
     return {
-        each.name: each
-        for each in previous.packages
-        if each.name in kept and (isinstance(each, LockedBuild) or (same and each.choice))
+        package.name: package
+        for package in previous.packages
+        if package.name in kept and (isinstance(package, LockedBuild) or (same and package.choice))
     }
 
 
@@ -49,9 +49,9 @@ def file_sizes(previous: Lock | None) -> dict[str, int]:
     """Return the sizes in bytes that the lock names, by sha256."""
     wheels = previous.wheels if previous else ()
     sdists = [wheel.sdist for wheel in wheels if wheel.sdist]
-    parts = [wheel for each in sdists for wheel in each.build_requires]
+    parts = [wheel for sdist in sdists for wheel in sdist.build_requires]
     parts += [wheel for build in (previous.builds if previous else ()) for wheel in build.build_requires]
-    files = [*(each.fetched for each in (*wheels, *parts)), *(each.file for each in sdists)]
+    files = [*(each.fetched for each in (*wheels, *parts)), *(sdist.file for sdist in sdists)]
     return {file.sha256: file.size for file in files if file.size is not None}
 
 
