@@ -108,14 +108,14 @@ bench: setup  ## five ways from one lock to an environment, side by side; the fi
 	    $(BIN)/imagegen build cpu-grpo --no-test --scratch-base >/dev/null && $(BIN)/python bench/imports.py)
 	@$(BIN)/python bench/startup.py --save startup
 	@$(BIN)/python bench/grid.py --save grid
-	@$(BIN)/python bench/report.py
+	@$(BIN)/pytest -q tests/unit/test_bench_results.py --update-golden
 
 truth: setup  ## ask `why` about the cases of tests/truth, and write docs/internals/why-accuracy.md: some minutes
 	@$(BIN)/python bench/why_truth.py docs/internals/why-accuracy.md
 
-tables: setup  ## write the generated tables, pages and schema: images in README, docs/reference, matrices/schema.json
+tables: setup  ## write the generated tables, pages and schema: README, docs/reference, measurements, schema
 	@$(BIN)/pytest -q tests/unit/test_readme.py tests/unit/test_error_codes.py tests/unit/test_reference.py \
-	    tests/unit/test_matrix_load.py --update-golden
+	    tests/unit/test_matrix_load.py tests/unit/test_bench_results.py --update-golden
 
 docs: setup  ## build the documentation into site/, with strict links
 	@$(BIN)/python -m pip install -q --group docs

@@ -1,7 +1,7 @@
 """Results of benchmarks: tables, printed as Markdown and written as JSON.
 
-`bench/results/NAME.json` is what a program measured last with `--save NAME`; bench/report.py writes the tables of
-docs/internals/measurements.md from these files.
+`bench/results/NAME.json` is what a program measured last with `--save NAME`; bench/report.py makes a page from these
+files, bench/results/README.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _text(value: Value, decimals: int) -> str:
 
 def add_option(parser: argparse.ArgumentParser) -> None:
     """Add the option --save."""
-    parser.add_argument("--save", metavar="NAME", help="also write bench/results/NAME.json, for bench/report.py")
+    parser.add_argument("--save", metavar="NAME", help="also write bench/results/NAME.json")
 
 
 def publish(save: str | None, tables: Mapping[str, Table]) -> None:
