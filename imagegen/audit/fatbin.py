@@ -4,7 +4,7 @@ A fat binary is a row of containers, one for each translation unit, 8-byte align
 magic, version, the header's size, the size of what follows) and entries; an entry is a header (64 bytes or more) and
 its code, compressed or not. Headers are never compressed, so that nothing needs to be unpacked to see what the code is
 for. NVIDIA publishes no description. Measured on PyPI's wheels and on what nvcc 13.0 writes, and compared with NVIDIA's
-cuobjdump (docs/internals/measurements.md).
+cuobjdump (bench/journal/2026-11-21-binary-reader.md).
 
 Who keeps only a part of a file as it streams by keeps all headers; `container` and `entry` say how long each piece is.
 """

@@ -202,7 +202,7 @@ def build_into_engine(app: App, cell: Cell, lock: Lock, options: BuildOptions) -
 
 _PROGRAM = (sys.executable, "-P", "-c", "from imagegen.cli.main import main; main()")
 # One build keeps two cores busy for most of its time, and the containers of its smoke checks take up to four processes
-# of 1 GB beside imagegen itself (docs/internals/measurements.md).
+# of 1 GB beside imagegen itself (bench/journal/2026-11-22-two-builds.md).
 _CORES, _MEMORY = 2, 6_000_000_000
 # Bytes on the disk for each byte of wheels, in the store and in the engine (imagegen.run.doctor).
 _DISK = 5.2

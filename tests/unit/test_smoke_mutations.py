@@ -13,7 +13,7 @@ TESTS = Path(__file__).parents[1]
 JUDGED_BY = {"rollout_engine": "rollout"}
 # Tests of their own show that these fail, or runs on a GPU (docs/internals/measurements.md).
 WITHOUT = {"conv1d", "cuda", "environment", "flash_attn", "imports", "pip", "verl_config", "versions"}
-BY_HAND = {"apex", "transformer_engine"}  # need a GPU: docs/internals/measurements.md has their runs
+BY_HAND = {"apex", "transformer_engine"}  # run on a GPU: bench/journal/2026-11-24-*.md
 
 
 def _imported(path: Path) -> Iterator[str]:

@@ -250,8 +250,8 @@ def limit_heap() -> None:
 
     glibc gives each thread an arena of its own, and after the first large block that is freed it takes blocks of up to
     32 MiB from arenas, which keep them. Here all threads share one, and only blocks below 3 MiB come from it: pieces of
-    files do, what is compressed at a time does not. Measured: docs/internals/measurements.md. Source: mallopt(3); musl
-    has no mallopt.
+    files do, what is compressed at a time does not. Measured: bench/journal/2026-11-26-cpu-grpo-build.md.
+    Source: mallopt(3); musl has no mallopt.
     """
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         for parameter, value in _HEAP.items():

@@ -19,7 +19,7 @@ from imagegen.core.store.layout import BlobWriter
 
 # Level 1 packs a wheel's files to about the size of the wheel and keeps up with a download; level 3 is a little smaller
 # and slower. A frame of its own for every 4 MiB costs 0.4 % of size and spares the encoder its sliding window: an
-# eighth less time (docs/internals/measurements.md).
+# eighth less time (docs/adr/0005-zstd.md).
 LEVEL = 1
 FRAME = 4 << 20
 CODEC = (
