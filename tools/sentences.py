@@ -41,6 +41,7 @@ _ASKING = re.compile(
     r"|reports?|says?|see|shows?|shown|states?|tells?|understand) $",
     re.IGNORECASE,
 )
+_TERM = re.compile(r"\*\*[^*]+\*\*(?: \(`\))?")  # of a list of definitions
 _WORD = re.compile(r"[A-Za-z][\w'-]*")
 
 
@@ -143,6 +144,8 @@ def hits(prose: Prose) -> Iterator[Hit]:
         pattern = list(PATTERNS)[(match.lastindex or 1) - 1]
         before, after = text[: match.start()], text[match.start() :]
         if pattern == "free what" and (_ASKING.search(before) or re.match(r"[^.;:]*\?", after)):
+            continue
+        if pattern == "splice" and _TERM.fullmatch(before):
             continue
         line = prose.line + prose.text.count("\n", 0, match.start())
         yield Hit(pattern, prose.path, line, f"{before[-40:]}{after[:50]}")
