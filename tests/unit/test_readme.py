@@ -92,7 +92,7 @@ def test_figures_are_those_of_the_locks() -> None:
     size, tag = sum(layer.size for layer in small.record.layers), local_tags(small)[1]
     checks = applicable(parts(small))
     skipped = sum(check.device == "cuda" for check in checks)
-    for page in (README, (ROOT / "docs/tutorials/first-image.md").read_text()):
+    for page in (README, *((ROOT / "docs" / name).read_text() for name in ("index.md", "tutorials/first-image.md"))):
         assert f"fetching {len(small.wheels)} wheels" in page
         assert f"from {len(small.debs)} packages" in page
         assert f"load {tag}: {human(size)}\n" in page
