@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages requirements quickstart test test-unit test-functional test-local coverage test-slow test-browser chromium qemu faults tables findings docs bench truth fuzz lint lint-code lint-files compiled-tests engine-up engine-down clean
+.PHONY: help setup packages requirements quickstart test test-unit test-functional test-local coverage test-slow test-browser chromium qemu faults tables findings counts docs bench truth fuzz lint lint-code lint-files compiled-tests engine-up engine-down clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -120,6 +120,9 @@ tables: setup  ## write the generated tables, pages and schema: README, docs/ref
 docs: setup  ## build the documentation into site/, with strict links
 	@$(BIN)/python -m pip install -q --group docs
 	@$(BIN)/zensical build --clean --strict
+
+counts: setup  ## count what has a budget: lines, names, sentences, shape of the code
+	@$(BIN)/python -m tools.counts
 
 findings: setup  ## write docs/reference/findings.md from the catalogue of what an audit finds
 	@$(BIN)/pytest -q tests/unit/test_audit_catalogue.py --update-golden

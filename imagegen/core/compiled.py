@@ -43,41 +43,41 @@ class ResultCache:
 
         A result consists of plain values and dataclasses of imagegen. There is one file for each kind and subject.
         """
-        if (place := self._place(kind, subject, inputs)) is None:
+        if (entry := self._place(kind, subject, inputs)) is None:
             return compute()
-        for found in _read(*place):
-            return found  # type: ignore[no-any-return]
+        for stored_result in _read(*entry):
+            return stored_result  # type: ignore[no-any-return]
         result = compute()
-        _keep(*place, result)
+        _keep(*entry, result)
         return result
 
     def find(self, kind: str, subject: str, inputs: Iterable[str | None]) -> Any:
         """Return the result that `keep` kept for these inputs; None where there is none."""
-        place = self._place(kind, subject, inputs)
-        return next(_read(*place), None) if place else None
+        entry = self._place(kind, subject, inputs)
+        return next(_read(*entry), None) if entry else None
 
     def keep(self, kind: str, subject: str, inputs: Iterable[str | None], result: object) -> None:
         """Keep a result that the inputs decide alone, as `of` does."""
-        if place := self._place(kind, subject, inputs):
-            _keep(*place, result)
+        if entry := self._place(kind, subject, inputs):
+            _keep(*entry, result)
 
     def _place(self, kind: str, subject: str, inputs: Iterable[str | None]) -> tuple[Path, bytes] | None:
         """Return file and key of a result; None where none is kept."""
-        parts = (kind, subject, *inputs)
-        known = [part for part in parts if part is not None]
-        if self._directory is None or len(known) < len(parts):
+        key_parts = (kind, subject, *inputs)
+        present_parts = [part for part in key_parts if part is not None]
+        if self._directory is None or len(present_parts) < len(key_parts):
             return None
-        key = digest_of(digest_of_code(), *known).encode()
+        key = digest_of(digest_of_code(), *present_parts).encode()
         return self._directory / f"{kind}-{digest_of(subject)[:16]}", key
 
 
-def digest_of(*parts: str | bytes) -> str:
+def digest_of(*texts: str | bytes) -> str:
     """Return the hex sha256 of the parts, each with its length."""
-    found = hashlib.sha256()
-    for part in parts:
+    sha256 = hashlib.sha256()
+    for part in texts:
         raw = part.encode() if isinstance(part, str) else part
-        found.update(b"%d:" % len(raw) + raw)
-    return found.hexdigest()
+        sha256.update(b"%d:" % len(raw) + raw)
+    return sha256.hexdigest()
 
 
 def digest_of_trees(directories: Iterable[Path]) -> str | None:
@@ -85,22 +85,22 @@ def digest_of_trees(directories: Iterable[Path]) -> str | None:
 
     None where something cannot be read, or is no regular file: what a link means depends on more than these files.
     """
-    parts: list[bytes] = []
+    rows: list[bytes] = []
     try:
         for directory in directories:
             for path in _files(os.path.abspath(directory)):
                 with open(path, "rb", buffering=0) as file:
-                    parts += (os.fsencode(path), file.readall())
-            parts.append(os.fsencode(directory))
+                    rows += (os.fsencode(path), file.readall())
+            rows.append(os.fsencode(directory))
     except OSError:
         return None
-    return digest_of(*parts)
+    return digest_of(*rows)
 
 
 def _files(directory: str) -> Iterator[str]:
     """Yield the regular files below a directory, sorted. Raises OSError for anything but files and directories."""
     with os.scandir(directory) as entries:
-        for entry in sorted(entries, key=lambda each: each.name):
+        for entry in sorted(entries, key=lambda item: item.name):
             if entry.is_dir(follow_symlinks=False):
                 yield from _files(entry.path)
             elif entry.is_file(follow_symlinks=False):
@@ -114,7 +114,7 @@ def digest_of_code() -> str:
     """Return the digest of the code: of imagegen's files by time and size, as CPython decides on its byte-code."""
     names = sorted(os.path.join(folder, name) for folder, _, files in os.walk(_PACKAGE) for name in files)
     stats = [os.stat(path) for path in names if not path.endswith(".pyc")]
-    files = ",".join(f"{each.st_mtime_ns}.{each.st_size}" for each in stats)
+    files = ",".join(f"{status.st_mtime_ns}.{status.st_size}" for status in stats)
     return digest_of(__version__, packaging.__version__, sys.version, str(_PACKAGE), files)
 
 
@@ -125,9 +125,9 @@ class _Unpickler(pickle.Unpickler):
         if (module, name) in _CLASSES:
             return super().find_class(module, name)
         if module.startswith("imagegen.") and "." not in name:
-            found = super().find_class(module, name)
-            if isinstance(found, type) and "__dataclass_fields__" in vars(found):  # a deferred one stays so
-                return found
+            value = super().find_class(module, name)
+            if isinstance(value, type) and "__dataclass_fields__" in vars(value):  # a deferred one stays so
+                return value
         raise pickle.UnpicklingError(f"{module}.{name} is no class of a result")
 
 

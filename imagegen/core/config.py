@@ -122,13 +122,13 @@ def _pip_config(env: Mapping[str, str]) -> dict[str, str]:
 
 def _pip_files(env: Mapping[str, str]) -> list[Path]:
     """Return pip's configuration files, by the section "Location" of its documentation."""
-    named = Path(env["PIP_CONFIG_FILE"]) if env.get("PIP_CONFIG_FILE") else None
-    if named == Path(os.devnull):
+    named_file = Path(env["PIP_CONFIG_FILE"]) if env.get("PIP_CONFIG_FILE") else None
+    if named_file == Path(os.devnull):
         return []
     site = (env.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")
     files = [*(Path(directory) / "pip" / "pip.conf" for directory in site), Path("/etc/pip.conf")]
-    if named and named.exists():
-        return [*files, named]
+    if named_file and named_file.exists():
+        return [*files, named_file]
     if env.get("HOME"):
         home = Path(env["HOME"])
         files += [home / ".pip" / "pip.conf", Path(env.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"]

@@ -56,21 +56,21 @@ def _deferred(cls: type, *, kw_only: bool = False) -> type:
     A copy of the class becomes the dataclass, and what it got is set here one by one: another thread that uses the
     class meanwhile finds each method either finished, or one that waits until it is.
     """
-    own = {name: value for name, value in vars(cls).items() if name not in _OF_EACH}
+    attributes = {name: value for name, value in vars(cls).items() if name not in _OF_EACH}
 
     def finish() -> None:
         with _LOCK:
             if isinstance(vars(cls)["__dataclass_fields__"], _Attribute):
                 decorate = dataclasses.dataclass(frozen=True, kw_only=kw_only)
-                made = vars(decorate(type(cls)(cls.__name__, cls.__bases__, dict(own))))
-                for name in own.keys() - made.keys():  # of a field without a default
+                finished = vars(decorate(type(cls)(cls.__name__, cls.__bases__, dict(attributes))))
+                for name in attributes.keys() - finished.keys():  # of a field without a default
                     delattr(cls, name)
-                for name in made.keys() - {*_OF_EACH, "__setattr__", "__delattr__"}:
-                    if vars(cls).get(name) is not made[name]:
-                        setattr(cls, name, made[name])
+                for name in finished.keys() - {*_OF_EACH, "__setattr__", "__delattr__"}:
+                    if vars(cls).get(name) is not finished[name]:
+                        setattr(cls, name, finished[name])
 
     for name in _METHODS:
-        if name not in own:
+        if name not in attributes:
             setattr(cls, name, _method(cls, finish, name))
     for name in _ATTRIBUTES:
         setattr(cls, name, _Attribute(finish, name))
@@ -94,11 +94,11 @@ else:
 
 def lazy_names(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
     """Return the `__getattr__` (PEP 562) of a package: `modules` maps each of its modules to names of it."""
-    places = {name: module for module, names in modules.items() for name in names}
+    module_of = {name: module for module, names in modules.items() for name in names}
 
     def load(name: str) -> Any:
-        if name not in places:
+        if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{places[name]}"), name)
+        return getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
 
     return load

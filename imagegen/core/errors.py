@@ -27,8 +27,8 @@ class Location:
     column: int | None = None
 
     def __str__(self) -> str:
-        parts = [str(self.file), *(str(n) for n in (self.line, self.column) if n is not None)]
-        return ":".join(parts)
+        fields = [str(self.file), *(str(n) for n in (self.line, self.column) if n is not None)]
+        return ":".join(fields)
 
 
 class ImagegenError(Exception):
@@ -72,8 +72,8 @@ class ImagegenError(Exception):
     def as_dict(self) -> dict[str, Any]:
         """Return the error for JSON output: its code, its exit code, its location and its texts, those that it has."""
         texts = {"what": self.what, "where": self.where and str(self.where), "why": self.why, "fix": self.fix}
-        parts = {name: shown(_bounded(text)) for name, text in texts.items() if text}
-        return {"code": self.code, "exit_code": self.exit_code, **parts}
+        fields = {name: shown(_bounded(text)) for name, text in texts.items() if text}
+        return {"code": self.code, "exit_code": self.exit_code, **fields}
 
 
 def _bounded(text: str) -> str:
@@ -124,8 +124,8 @@ class ErrorGroup(ImagegenError):
         super().__init__(counted(len(errors) + self.omitted, "error"))
 
     def __str__(self) -> str:
-        more = [f"{self.omitted} more"] if self.omitted else []
-        return "\n".join([*(str(error) for error in self.errors), *more, f"{self.what} found"])
+        omitted = [f"{self.omitted} more"] if self.omitted else []
+        return "\n".join([*(str(error) for error in self.errors), *omitted, f"{self.what} found"])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the error for JSON output, with `errors` and how many of them were `omitted`."""

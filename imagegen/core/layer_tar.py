@@ -50,10 +50,10 @@ def member_name(text: str) -> str:
     """
     name = text.rstrip("/")
     name = "" if name == "." else name.removeprefix("/" if name.startswith("/") else "./")
-    parts = name.split("/") if name else []
-    if not _NO_PARTS.isdisjoint(parts):
+    components = name.split("/") if name else []
+    if not _NO_PARTS.isdisjoint(components):
         raise ValueError(f"the name {text[:200]!r} leads out of the tree, or is not in its plain form")
-    if len(parts) > MAX_DEPTH or _is_no_path(name):
+    if len(components) > MAX_DEPTH or _is_no_path(name):
         raise ValueError(f"the name {text[:200]!r} is too long, too deep or holds a NUL")
     return name
 

@@ -205,12 +205,13 @@ def read_artifact(data: bytes, media_type: str, where: str) -> Artifact:
         _require(declared == MANIFEST_TYPE, f"its media type is {declared!r}")
         config = _descriptor(document.get("config"))
         kind = document.get("artifactType", config.media_type)  # which stands for it where there is none
-        parts = tuple(
-            (_annotations(each).get(_TITLE, ""), _descriptor(each)) for each in _list(document.get("layers"), "layers")
+        layers = tuple(
+            (_annotations(entry).get(_TITLE, ""), _descriptor(entry))
+            for entry in _list(document.get("layers"), "layers")
         )
-        _require(all(blob.size <= MAX_LAYER for _, blob in parts), "a part of it would be larger than any layer")
+        _require(all(blob.size <= MAX_LAYER for _, blob in layers), "a part of it would be larger than any layer")
         subject = _descriptor(document["subject"]).digest if document.get("subject") is not None else None
-        return Artifact(_text(kind), _annotations(document), parts, subject)
+        return Artifact(_text(kind), _annotations(document), layers, subject)
 
 
 def read_index(data: bytes, where: str) -> list[Any]:
@@ -230,9 +231,13 @@ def read_images(data: bytes, media_type: str, where: str) -> list[tuple[str, Des
         document, declared = _load(data, media_type, where)
         if declared not in _INDEXES:
             return None
-        entries = [_table(each, "an entry of its index") for each in _list(document.get("manifests"), "manifests")]
-        named = [(_platform(entry), entry) for entry in entries]
-        return [(str(platform or ""), _descriptor(each)) for platform, each in named if not _is_attestation(platform)]
+        entries = [_table(item, "an entry of its index") for item in _list(document.get("manifests"), "manifests")]
+        platforms = [(_platform(entry), entry) for entry in entries]
+        return [
+            (str(platform or ""), _descriptor(manifest))
+            for platform, manifest in platforms
+            if not _is_attestation(platform)
+        ]
 
 
 def write_image_index(images: Mapping[str, Descriptor]) -> bytes:
@@ -268,14 +273,14 @@ def read_config(
     """Return the config, checked against its manifest and the platform, and the layers of both. Raises FetchError."""
     with _checking(where):
         document = _json(data)
-        found = Platform(_text(document.get("os")), _text(document.get("architecture")))
-        if found != platform:
+        config_platform = Platform(_text(document.get("os")), _text(document.get("architecture")))
+        if config_platform != platform:
             fix = "take one for that platform"
             raise FetchError(
-                f"{where} is an image for {found}, not for {platform}", code="fetch-wrong-platform", fix=fix
+                f"{where} is an image for {config_platform}, not for {platform}", code="fetch-wrong-platform", fix=fix
             )
         rootfs = _table(document.get("rootfs"), "rootfs")
-        diff_ids = tuple(_digest(each) for each in _list(rootfs.get("diff_ids"), "diff_ids"))
+        diff_ids = tuple(_digest(item) for item in _list(rootfs.get("diff_ids"), "diff_ids"))
         count = len(manifest.layers)
         _require(len(diff_ids) == count, f"its config has {len(diff_ids)} layers, its manifest {count}")
         settings = _table(document.get("config") or {}, "config")
@@ -302,7 +307,7 @@ def write_manifest(config: Descriptor, layers: Iterable[Descriptor]) -> bytes:
 
 def write_artifact(
     kind: str,
-    parts: Iterable[tuple[str | None, Descriptor]],
+    layers: Iterable[tuple[str | None, Descriptor]],
     annotations: Mapping[str, str],
     subject: Descriptor | None = None,
 ) -> bytes:
@@ -312,7 +317,7 @@ def write_artifact(
         "mediaType": MANIFEST_TYPE,
         "artifactType": kind,
         "config": EMPTY.as_dict(),
-        "layers": [blob.as_dict() | ({"annotations": {_TITLE: title}} if title else {}) for title, blob in parts],
+        "layers": [blob.as_dict() | ({"annotations": {_TITLE: title}} if title else {}) for title, blob in layers],
         "annotations": dict(annotations),
     }
     if subject:
@@ -352,12 +357,12 @@ def _choose(entries: Any, platform: Platform, where: str) -> Descriptor:
     """Return the platform's manifest: the first without a processor variant, else the first."""
     fitting: list[tuple[bool, int, dict[str, Any]]] = []
     offered: list[str] = []
-    for entry in (_table(each, "an entry of its index") for each in _list(entries, "manifests")):
-        found = _platform(entry)
-        if found == platform:
+    for entry in (_table(item, "an entry of its index") for item in _list(entries, "manifests")):
+        offered_platform = _platform(entry)
+        if offered_platform == platform:
             fitting.append((entry["platform"].get("variant") not in (None, "", "v1"), len(fitting), entry))
-        elif found and not _is_attestation(found):
-            offered.append(str(found))
+        elif offered_platform and not _is_attestation(offered_platform):
+            offered.append(str(offered_platform))
     if not fitting:
         names = ", ".join(dict.fromkeys(offered)) or "nothing"
         raise FetchError(f"{where} is not made for {platform}", code="fetch-wrong-platform", why=f"it offers {names}")
@@ -383,7 +388,7 @@ def _manifest(document: dict[str, Any], media_type: Any) -> Manifest:
     config = _descriptor(document.get("config"))
     _require(config.media_type in _CONFIGS, f"it is no container image: its config is a {config.media_type!r}")
     _require(config.size <= MAX_CONFIG, f"its config would have {config.size} bytes")
-    layers = tuple(_descriptor(each) for each in _list(document.get("layers"), "layers"))
+    layers = tuple(_descriptor(item) for item in _list(document.get("layers"), "layers"))
     _require(0 < len(layers) <= MAX_LAYERS, f"it has {len(layers)} layers")
     for layer in layers:
         _require(layer.media_type in LAYER_TYPES, f"it has a layer of the type {layer.media_type!r}")
@@ -415,20 +420,20 @@ def _require(holds: bool, why: str) -> None:
         raise _Malformed(why)
 
 
-def _table(value: Any, what: str) -> dict[str, Any]:
+def _table(value: Any, subject: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _Malformed(f"{what} is no JSON object")
+        raise _Malformed(f"{subject} is no JSON object")
     return value
 
 
-def _list(value: Any, what: str, most: int = MAX_LIST) -> list[Any]:
+def _list(value: Any, subject: str, most: int = MAX_LIST) -> list[Any]:
     if not isinstance(value, list) or len(value) > most:
-        raise _Malformed(f"{what} is no list of at most {most} entries")
+        raise _Malformed(f"{subject} is no list of at most {most} entries")
     return value
 
 
-def _strings(value: Any, what: str) -> tuple[str, ...]:
-    return tuple(_text(each) for each in _list([] if value is None else value, what))
+def _strings(value: Any, subject: str) -> tuple[str, ...]:
+    return tuple(_text(item) for item in _list([] if value is None else value, subject))
 
 
 def _text(value: Any) -> str:
@@ -492,8 +497,8 @@ class Layout:
     def entries(self) -> list[dict[str, Any]]:
         """Return the entries of index.json that have sha256 digests, as they are. Raises OSError, FetchError."""
         path = self.root / INDEX_FILE
-        found = read_index(data.read(path), str(path))
-        return [each for each in found if isinstance(each, dict) and is_digest(str(each.get("digest")))]
+        items = read_index(data.read(path), str(path))
+        return [entry for entry in items if isinstance(entry, dict) and is_digest(str(entry.get("digest")))]
 
     def find(self, name: str) -> str | None:
         """Return the digest of the first manifest with this name. Raises OSError, FetchError."""
@@ -506,21 +511,21 @@ class Layout:
 
     def chunks(self, digest: str, size: int) -> Iterator[bytes]:
         """Yield the bytes of a blob, unverified. Raises OSError; FetchError unless there are `size` bytes."""
-        left = size
+        remaining = size
         with self.open(digest) as blob:
-            while chunk := blob.read(min(_CHUNK, left + 1)):
-                left -= len(chunk)
-                if left < 0:
+            while chunk := blob.read(min(_CHUNK, remaining + 1)):
+                remaining -= len(chunk)
+                if remaining < 0:
                     raise FetchError(f"blob {digest} has more than {size} bytes", code="fetch-size-mismatch")
                 yield chunk
-        if left:
-            raise FetchError(f"blob {digest} ends after {size - left} of {size} bytes", code="fetch-size-mismatch")
+        if remaining:
+            raise FetchError(f"blob {digest} ends after {size - remaining} of {size} bytes", code="fetch-size-mismatch")
 
     def read(self, digest: str, longest: int = 16 << 20) -> bytes:
         """Return a blob of at most `longest` bytes. Raises OSError; FetchError unless its bytes have this digest."""
         content = data.read(self.path(digest), longest=longest)
-        if (found := digest_of(content)) != digest:
-            raise FetchError(f"blob {digest} is damaged", code="fetch-digest-mismatch", why=f"its bytes are {found}")
+        if (actual := digest_of(content)) != digest:
+            raise FetchError(f"blob {digest} is damaged", code="fetch-digest-mismatch", why=f"its bytes are {actual}")
         return content
 
     def create(self) -> None:

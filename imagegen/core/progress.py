@@ -36,7 +36,7 @@ class Counter(Protocol):
 
     def __enter__(self) -> Counter: ...
     def __exit__(self, *exc: object) -> None: ...
-    def reach(self, done: int, total: int, note: str) -> None:
+    def reach(self, finished: int, total: int, note: str) -> None:
         """Report that `done` of `total` are done; `note` is a further remark: "3.1 GB"."""
 
 
@@ -76,7 +76,7 @@ class _Silent:
     def advance(self, amount: int) -> None:
         pass
 
-    def reach(self, done: int, total: int, note: str) -> None:
+    def reach(self, finished: int, total: int, note: str) -> None:
         pass
 
 
@@ -202,9 +202,9 @@ class _CountingBar:
     def __exit__(self, *exc: object) -> None:
         self._terminal.remove(self._task)
 
-    def reach(self, done: int, total: int, note: str) -> None:
-        text = f"{done}/{total} {self._noun}s, {note}"
-        self._display.update(self._task, completed=done, total=total or None, note=text)
+    def reach(self, finished: int, total: int, note: str) -> None:
+        text = f"{finished}/{total} {self._noun}s, {note}"
+        self._display.update(self._task, completed=finished, total=total or None, note=text)
 
 
 class _CountingLines:
@@ -220,11 +220,11 @@ class _CountingLines:
     def __exit__(self, *exc: object) -> None:
         pass
 
-    def reach(self, done: int, total: int, note: str) -> None:
+    def reach(self, finished: int, total: int, note: str) -> None:
         now = time.monotonic()
-        if done - self._said >= max(1, total / 20) or (now - self._at >= _SILENCE and done > self._said):
-            self._said, self._at = done, now
-            self._progress.say(f"{self._label}: {done} of {total} {self._noun}s, {note}")
+        if finished - self._said >= max(1, total / 20) or (now - self._at >= _SILENCE and finished > self._said):
+            self._said, self._at = finished, now
+            self._progress.say(f"{self._label}: {finished} of {total} {self._noun}s, {note}")
 
 
 class _Lines:
@@ -250,12 +250,12 @@ class _Lines:
         now = time.monotonic()
         with self._lock:
             self._done += amount
-            done, came, took = self._done, self._done - self._said, now - self._at
+            finished, came, took = self._done, self._done - self._said, now - self._at
             if took < _PAUSE:
                 return
-            self._said, self._at = done, now
+            self._said, self._at = finished, now
         rate = human(max(0, came) / took)
-        self._progress.say(f"{self._label}: {human(done)} of {human(self._total)}, {rate}/s")
+        self._progress.say(f"{self._label}: {human(finished)} of {human(self._total)}, {rate}/s")
 
 
 @contextmanager

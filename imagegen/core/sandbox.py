@@ -163,8 +163,8 @@ class Sandbox:
                 except subprocess.TimeoutExpired as error:
                     process.kill()
                     process.communicate()
-                    what, why = f"{argv[0]} was stopped after {timeout:g} s", _tail(_end(err)) or None
-                    raise SandboxError(what, where=str(self.rootfs), why=why) from error
+                    problem, why = f"{argv[0]} was stopped after {timeout:g} s", _tail(_end(err)) or None
+                    raise SandboxError(problem, where=str(self.rootfs), why=why) from error
                 except BaseException:
                     process.kill()
                     raise
@@ -443,20 +443,20 @@ def _tasks_of(users: Container[int]) -> int:
 
 def _make_cgroups(limits: Limits) -> tuple[Path, ...]:
     """New control groups with limits for a whole sandbox; none where this user may not make them."""
-    made: list[Path] = []
+    directories: list[Path] = []
     try:
         for parent, files in _cgroup_places(limits, Path("/proc/self/cgroup").read_text()):
             _sweep(parent)
             group = parent / f"{_GROUP}{os.getpid()}-{secrets.token_hex(8)}"
             group.mkdir()
-            made.append(group)
+            directories.append(group)
             for name, value in files.items():
                 if (group / name).exists():  # swap accounting is a matter of the kernel's configuration
                     (group / name).write_text(str(value))
     except OSError:
-        _remove_cgroups(tuple(made))
+        _remove_cgroups(tuple(directories))
         return ()
-    return tuple(made)
+    return tuple(directories)
 
 
 def _sweep(parent: Path) -> None:
@@ -467,25 +467,25 @@ def _sweep(parent: Path) -> None:
                 group.rmdir()
 
 
-def _cgroup_places(limits: Limits, own: str) -> Iterator[tuple[Path, dict[str, int]]]:
+def _cgroup_places(limits: Limits, process_cgroups: str) -> Iterator[tuple[Path, dict[str, int]]]:
     """(parent, files and limits) for each hierarchy, from the text of /proc/self/cgroup.
 
     In version 2 a group that holds processes cannot have children with limits, so ours is made beside our own group.
     """
     top = Path("/sys/fs/cgroup")
-    for line in own.splitlines():
+    for line in process_cgroups.splitlines():
         _, controllers, path = line.split(":", 2)
-        place = path.lstrip("/")
+        cgroup = path.lstrip("/")
         if controllers == "memory":
             # memsw (memory and swap together) can only be set after, and not below, the limit for memory alone.
             yield (
-                top / "memory" / place,
+                top / "memory" / cgroup,
                 {"memory.limit_in_bytes": limits.memory, "memory.memsw.limit_in_bytes": limits.memory},
             )
         elif controllers == "pids":
-            yield top / "pids" / place, {"pids.max": limits.tasks}
+            yield top / "pids" / cgroup, {"pids.max": limits.tasks}
         elif not controllers and (top / "cgroup.controllers").exists():
-            parent = (top / place).parent if place else top
+            parent = (top / cgroup).parent if cgroup else top
             enabled = (parent / "cgroup.subtree_control").read_text().split()
             if {"memory", "pids"} <= set(enabled):
                 yield (

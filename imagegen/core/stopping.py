@@ -86,7 +86,7 @@ def check() -> None:
 def wait(event: threading.Event, seconds: float) -> None:
     """Wait until `event` is set, at most `seconds`. Raises as `check`."""
     end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0 and not event.wait(min(left, _PACE)):
+    while (remaining := end - time.monotonic()) > 0 and not event.wait(min(remaining, _PACE)):
         check()
 
 

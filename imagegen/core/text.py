@@ -66,20 +66,20 @@ def shown(text: str) -> str:
     )
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+def did_you_mean(word: str, candidates: Iterable[str]) -> str | None:
     """Return a sentence that offers the nearest known word, if one is near."""
-    near = nearest(word, known)
+    near = nearest(word, candidates)
     return f'did you mean "{near}"?' if near else None
 
 
-def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+def nearest(word: str, candidates: Iterable[str], likeness: float = 0.6) -> str | None:
     """Return the shortest of the known words that begin with `word`, else one that is spelled similarly.
 
     `likeness` is the minimum of difflib's ratio, from 0 to 1.
     """
     import difflib  # late: few runs have a word that nothing is called
 
-    words = sorted(known)
-    begun = sorted((each for each in words if len(word) > 2 and each.startswith(word)), key=len)
+    words = sorted(candidates)
+    begun = sorted((candidate for candidate in words if len(word) > 2 and candidate.startswith(word)), key=len)
     near = begun or (len(words) <= _COMPARED and difflib.get_close_matches(word, words, n=1, cutoff=likeness))
     return near[0] if near else None

@@ -167,8 +167,8 @@ def parse_specifier(text: str) -> SpecifierSet:
 
 def url_path(text: str) -> str:
     """Return `text` if it is a path of a URL without host, root and dot segments. Raises ValueError."""
-    parts = text.split("/")
-    if not re.fullmatch(r"[A-Za-z0-9._~%!$&'()+,;=@/-]+", text) or any(part in ("", ".", "..") for part in parts):
+    components = text.split("/")
+    if not re.fullmatch(r"[A-Za-z0-9._~%!$&'()+,;=@/-]+", text) or any(part in ("", ".", "..") for part in components):
         raise ValueError(f"{text!r} is not a plain relative path")
     return text
 
@@ -198,8 +198,10 @@ def _text(text: str) -> str:
 def _env_value(value: str) -> str:
     if unprintable(value):
         raise ValueError("must not contain line breaks or control characters")
-    if found := sorted({c for c in value if c in '$"\\`'}):
-        raise ValueError(f"must not contain {' '.join(found)}: a Dockerfile would expand it, an image config would not")
+    if characters := sorted({c for c in value if c in '$"\\`'}):
+        raise ValueError(
+            f"must not contain {' '.join(characters)}: a Dockerfile would expand it, an image config would not"
+        )
     return value
 
 

@@ -121,8 +121,8 @@ class ZipArchive:
                     yield inflate.decompress(data, _PIECE)
                     data = inflate.unconsumed_tail
             # What the limit on one piece has left inside comes with further calls.
-            while inflate and not inflate.eof and (rest := inflate.decompress(b"", _PIECE)):
-                yield rest
+            while inflate and not inflate.eof and (piece := inflate.decompress(b"", _PIECE)):
+                yield piece
         except isal_zlib.error as error:  # type: ignore[misc]  # a class, which isal's stub declares as an instance
             raise ArchiveError("the member is damaged", entry.name, str(error)) from error
         if inflate and (not inflate.eof or inflate.unused_data or offset < end):
@@ -179,14 +179,14 @@ class ZipArchive:
         """Offset and bytes of the central directory, and how many members it has."""
         length = os.fstat(self._file.fileno()).st_size
         tail = self._read(max(0, length - _END.size - _FULL16), min(length, _END.size + _FULL16))
-        found = tail.rfind(b"PK\x05\x06")
-        if found < 0 or len(tail) - found < _END.size:
+        position = tail.rfind(b"PK\x05\x06")
+        if position < 0 or len(tail) - position < _END.size:
             raise ArchiveError("not a readable zip file", None, "it has no end record: it is cut off, or no zip file")
-        _, disk, first, here, count, size, start, comment = _END.unpack_from(tail, found)
-        end = length - len(tail) + found
-        if found + _END.size + comment != len(tail):
+        _, disk, first, entries_on_disk, count, size, start, comment = _END.unpack_from(tail, position)
+        end = length - len(tail) + position
+        if position + _END.size + comment != len(tail):
             raise ArchiveError("not a readable zip file", None, "data lie behind its end")
-        if disk or first or here != count:
+        if disk or first or entries_on_disk != count:
             raise ArchiveError("not a readable zip file", None, "it is one of several volumes")
         if end >= _LOCATOR.size and (locator := self._read(end - _LOCATOR.size, _LOCATOR.size))[:4] == b"PK\x06\x07":
             end, wide = self._end64(end - _LOCATOR.size, locator)
@@ -203,8 +203,10 @@ class ZipArchive:
         _, disk, offset, disks = _LOCATOR.unpack(locator)
         if disk or disks > 1 or offset + _END64.size != position:
             raise ArchiveError("not a readable zip file", None, "its zip64 end record is not where it should be")
-        magic, length, _, _, disk, first, here, count, size, start = _END64.unpack(self._read(offset, _END64.size))
-        if magic != b"PK\x06\x06" or length != _END64.size - 12 or disk or first or here != count:
+        magic, length, _, _, disk, first, entries_on_disk, count, size, start = _END64.unpack(
+            self._read(offset, _END64.size)
+        )
+        if magic != b"PK\x06\x06" or length != _END64.size - 12 or disk or first or entries_on_disk != count:
             raise ArchiveError("not a readable zip file", None, "its zip64 end record is damaged")
         return offset, (size, start, count)
 
@@ -214,8 +216,8 @@ class ZipArchive:
         magic, _, flags, method, _, _, crc, packed, size, name_length, extra_length = _LOCAL.unpack(header)
         if magic != b"PK\x03\x04":
             raise ArchiveError("the member's header is damaged", entry.name)
-        rest = self._read(entry.offset + _LOCAL.size, name_length + extra_length)
-        extra = _extra(rest[name_length:], entry.name)
+        fields = self._read(entry.offset + _LOCAL.size, name_length + extra_length)
+        extra = _extra(fields[name_length:], entry.name)
         start: int = entry.offset + _LOCAL.size + name_length + extra_length
         end = start + entry.packed
         local = (crc, *_wide(extra, size, packed))
@@ -223,7 +225,7 @@ class ZipArchive:
         if entry.flags & _DESCRIBED:
             same = local in ((entry.crc, entry.size, entry.packed), (0, 0, 0)) and self._described(entry, end)
             end = entry.end
-        name = rest[:name_length]
+        name = fields[:name_length]
         same = same and method == entry.method and name == entry.name.encode() and not _other_name(extra, name)
         telling = _DESCRIBED | _ENCRYPTED | (0 if name.isascii() else _UTF8)
         if not same or (flags ^ entry.flags) & telling or end != entry.end:
@@ -246,8 +248,8 @@ def _fields(raw: bytes, position: int) -> tuple[_Fields, int]:
     """Parse the directory at a position; return its fields and the position of the next entry."""
     if len(raw) - position < _ENTRY.size or raw[position : position + 4] != b"PK\x01\x02":
         raise ArchiveError("not a readable zip file", None, "its directory is damaged")
-    _, _, _, flags, method, _, _, crc, packed, size, *rest = _ENTRY.unpack_from(raw, position)
-    name_length, extra_length, comment, disk, _, attributes, at = rest
+    _, _, _, flags, method, _, _, crc, packed, size, *tail = _ENTRY.unpack_from(raw, position)
+    name_length, extra_length, comment, disk, _, attributes, at = tail
     position += _ENTRY.size
     end = position + name_length + extra_length + comment
     raw_name = raw[position : position + name_length]
@@ -315,12 +317,12 @@ def _check_kind(entry: ZipEntry) -> None:
 
 
 def _check_name(name: str) -> None:
-    parts = name.removesuffix("/").split("/")
+    components = name.removesuffix("/").split("/")
     if _NOT_PORTABLE.search(name):
         raise ArchiveError("a member's name is not portable", repr(name))
     if not is_below(name.removesuffix("/")):
         raise ArchiveError("a member's name leaves the wheel's tree", name)
-    if any(part.startswith(WHITEOUT) for part in parts):
+    if any(part.startswith(WHITEOUT) for part in components):
         raise ArchiveError("a member's name hides files of lower layers", name)
-    if len(name.encode()) > MAX_NAME or any(len(part.encode()) > MAX_PART for part in parts):
+    if len(name.encode()) > MAX_NAME or any(len(part.encode()) > MAX_PART for part in components):
         raise ArchiveError("a member's name is too long for a file system", f"{name[:80]}…")

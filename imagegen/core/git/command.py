@@ -35,8 +35,8 @@ _CONFIGURATION = {"core.fsmonitor": "false", "core.hooksPath": os.devnull, "cred
 class FailedError(Exception):
     """A failed git command: its output and its exit status."""
 
-    def __init__(self, said: str, status: int) -> None:
-        super().__init__(said or f"exit status {status}")
+    def __init__(self, output: str, status: int) -> None:
+        super().__init__(output or f"exit status {status}")
         self.status = status
 
 
@@ -50,7 +50,7 @@ def run(where: Path, env: Mapping[str, str], arguments: Sequence[str]) -> str:
     # Files, since what a server has to say may be long.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
-            done = programs.run(
+            completed = programs.run(
                 [*bounds, "git", *arguments],
                 cwd=where,
                 env=dict(env),
@@ -71,8 +71,8 @@ def run(where: Path, env: Mapping[str, str], arguments: Sequence[str]) -> str:
             ) from error
         for file in (out, err):
             file.seek(0)
-        if done.returncode:
-            raise FailedError(err.read(_LONGEST_SAID).decode(errors="replace"), done.returncode)
+        if completed.returncode:
+            raise FailedError(err.read(_LONGEST_SAID).decode(errors="replace"), completed.returncode)
         answer = out.read(_LONGEST_ANSWER + 1)
         if len(answer) > _LONGEST_ANSWER:
             raise FetchError(
@@ -87,10 +87,10 @@ def run(where: Path, env: Mapping[str, str], arguments: Sequence[str]) -> str:
 def _require_minimum(path: str) -> None:
     """Raise FetchError for a git that does not know the variables with which `environment` overrides a repository."""
     try:
-        done = programs.run(["git", "version"], cwd="/", env={"PATH": path}, capture_output=True, text=True)
+        completed = programs.run(["git", "version"], cwd="/", env={"PATH": path}, capture_output=True, text=True)
     except FileNotFoundError as error:
         raise _not_installed(error) from error
-    match = re.match(r"git version (\d+\.\d+)", done.stdout)
+    match = re.match(r"git version (\d+\.\d+)", completed.stdout)
     if match and Version(match[1]) < _MINIMUM:
         why = f"it would run programs that a repository names; {_MINIMUM} and newer can be kept from it"
         raise FetchError(f"{match[0]} is too old", code="fetch-git-too-old", why=why, fix="upgrade git")
@@ -128,7 +128,7 @@ def environment(
     and no others: by default none, so that a repository that lacks an object does not fetch it.
     """
     settings = {**_CONFIGURATION, **configuration}
-    found = {
+    variables = {
         "PATH": env.get("PATH", os.defpath),
         "HOME": str(home),
         "LC_ALL": "C.UTF-8",
@@ -147,8 +147,8 @@ def environment(
         "GIT_CONFIG_COUNT": str(len(settings)),
     }
     for index, (name, value) in enumerate(settings.items()):
-        found |= {f"GIT_CONFIG_KEY_{index}": name, f"GIT_CONFIG_VALUE_{index}": value}
-    return found
+        variables |= {f"GIT_CONFIG_KEY_{index}": name, f"GIT_CONFIG_VALUE_{index}": value}
+    return variables
 
 
 def user_configuration(env: Mapping[str, str], pattern: str) -> list[tuple[str, str]]:
@@ -156,11 +156,11 @@ def user_configuration(env: Mapping[str, str], pattern: str) -> list[tuple[str, 
 
     Raises FetchError where git cannot read them.
     """
-    theirs = {name: value for name, value in env.items() if name.startswith(_USERS)}
-    theirs |= {name: env[name] for name in ("HOME", "XDG_CONFIG_HOME") if name in env}
-    theirs |= {"PATH": env.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", "GIT_DIR": os.devnull}
+    user_env = {name: value for name, value in env.items() if name.startswith(_USERS)}
+    user_env |= {name: env[name] for name in ("HOME", "XDG_CONFIG_HOME") if name in env}
+    user_env |= {"PATH": env.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", "GIT_DIR": os.devnull}
     try:
-        found = run(Path("/"), theirs, ["config", "--null", "--get-regexp", pattern])
+        output = run(Path("/"), user_env, ["config", "--null", "--get-regexp", pattern])
     except FailedError as error:
         if error.status == _NOT_FOUND:
             return []
@@ -171,4 +171,4 @@ def user_configuration(env: Mapping[str, str], pattern: str) -> list[tuple[str, 
             why=why,
             fix="correct it, or set GIT_CONFIG_GLOBAL",
         ) from error
-    return [(name, value) for name, _, value in (each.partition("\n") for each in found.split("\0") if each)]
+    return [(name, value) for name, _, value in (entry.partition("\n") for entry in output.split("\0") if entry)]

@@ -66,8 +66,10 @@ def pack(path: Path, folder: str, store: Store, without: Collection[str] = ()) -
             )
         entries = [*trees.on_disk(root, names, where), *map(trees.left_out, left_out)]
         read = _reader(root)
-        found: dict[str, tuple[TreeEntry, Read]] = {each.path: (each, read) for each in trees.checked(entries, where)}
-        return tarred(found, where, folder, store)
+        contents: dict[str, tuple[TreeEntry, Read]] = {
+            entry.path: (entry, read) for entry in trees.checked(entries, where)
+        }
+        return tarred(contents, where, folder, store)
     except OSError as error:
         raise FetchError(
             f"{where} cannot be read", code="fetch-file-unreadable", where=error.filename, why=error.strerror
@@ -82,15 +84,15 @@ def unchanged(path: Path, folder: str, digest: str, store: Store, without: Colle
     if not path.exists() and store.has(digest):
         store.verify(digest)
         return PackedTree(digest, store.path(digest).stat().st_size)
-    made = pack(path, folder, store, without)
-    if made.digest != digest:
+    packed = pack(path, folder, store, without)
+    if packed.digest != digest:
         raise LockError(
             f"{path} is no longer what the lock was made of",
             code="lock-source-changed",
-            why=_difference(digest, made.digest, store),
+            why=_difference(digest, packed.digest, store),
             fix="lock again",
         )
-    return made
+    return packed
 
 
 def _copied(path: Path, store: Store) -> PackedTree:
@@ -132,14 +134,14 @@ def _of_git(tree: Worktree, folder: Path) -> Iterator[bytes]:
 
 
 def _walked(folder: Path) -> Iterator[bytes]:
-    for each in os.scandir(folder):
-        if any(fnmatchcase(each.name, pattern) for pattern in (*_CONTROL, *_LEFT)):
+    for entry in os.scandir(folder):
+        if any(fnmatchcase(entry.name, pattern) for pattern in (*_CONTROL, *_LEFT)):
             continue
-        name = os.fsencode(each.name)
-        if not each.is_dir(follow_symlinks=False):
+        name = os.fsencode(entry.name)
+        if not entry.is_dir(follow_symlinks=False):
             yield name
-        elif not _is_cache(Path(each.path)):
-            yield from (name + b"/" + inside for inside in _walked(Path(each.path)))
+        elif not _is_cache(Path(entry.path)):
+            yield from (name + b"/" + inside for inside in _walked(Path(entry.path)))
 
 
 def _is_cache(folder: Path) -> bool:
@@ -165,8 +167,8 @@ def _difference(old: str, new: str, store: Store) -> str:
         "added": sorted(after.keys() - before.keys()),
         "gone": sorted(before.keys() - after.keys()),
     }
-    said = [f"{counted(len(names), 'file')} {kind} ({_some(names)})" for kind, names in kinds.items() if names]
-    return ", ".join(said) or "the files are the same, packed in another way"
+    changes = [f"{counted(len(names), 'file')} {kind} ({_some(names)})" for kind, names in kinds.items() if names]
+    return ", ".join(changes) or "the files are the same, packed in another way"
 
 
 def _some(names: list[str]) -> str:
@@ -175,13 +177,13 @@ def _some(names: list[str]) -> str:
 
 def _members(digest: str, store: Store) -> dict[str, tuple[int, str, str]]:
     """Path below the folder -> mode, target of a link, hash of what it holds."""
-    found = {}
+    member_hashes = {}
     with store.open(digest) as blob, tarfile.open(fileobj=blob, mode="r|*", tarinfo=Bounded) as archive:  # type: ignore[call-overload]
         for member in members(archive):
             file = archive.extractfile(member) if member.isreg() else None
             data = file.read() if file else b""
-            found[member.name.partition("/")[2]] = (member.mode, member.linkname, digest_of(data))
-    return found
+            member_hashes[member.name.partition("/")[2]] = (member.mode, member.linkname, digest_of(data))
+    return member_hashes
 
 
 # Find and read the repository around a directory without running anything that it names.

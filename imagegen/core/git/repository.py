@@ -44,16 +44,16 @@ def places(url: str, settings: Settings) -> list[RemoteLocation]:
     Raises FetchError for what is no address.
     """
     address = parse(url)
-    path, own = urlsplit(address.url).path, mirror_name(address.host)
-    if mirror := settings.git_mirrors.get(own):
-        return [_named(mirror, path, GIT_VARIABLE + own)]
+    path, mirror_directory = urlsplit(address.url).path, mirror_name(address.host)
+    if mirror := settings.git_mirrors.get(mirror_directory):
+        return [_named(mirror, path, GIT_VARIABLE + mirror_directory)]
     if mirror := settings.git_mirror:
         return [_named(mirror, below, GIT_MIRROR_VARIABLE) for below in (f"/{address.host}{path}", path)]
     rules = [(base, start) for base, start in _rules(settings) if address.url.startswith(start)]
     if rules:
         base, start = max(rules, key=lambda rule: len(rule[1]))  # the first of the longest, as git does
-        rest = address.url.removeprefix(start)
-        return [_named(base + rest, "", "`url.<base>.insteadOf` in git's configuration")]
+        suffix = address.url.removeprefix(start)
+        return [_named(base + suffix, "", "`url.<base>.insteadOf` in git's configuration")]
     return [RemoteLocation(address.url, address, None)]
 
 
@@ -146,15 +146,15 @@ class GitRepository:
         arguments = ["ls-tree", "-r", "-l", "-z", "--full-tree", tree, "--", *self.names]
         with command.started(self.path, self.env, arguments) as process:
             assert process.stdout  # noqa: S101 - asked for a pipe
-            rest = b""
+            unfinished = b""
             try:
                 while chunk := process.stdout.read(1 << 16):
-                    *rows, rest = (rest + chunk).split(b"\0")
+                    *rows, unfinished = (unfinished + chunk).split(b"\0")
                     yield from rows
             except GeneratorExit:
                 process.kill()
                 raise
-        if process.returncode or rest:
+        if process.returncode or unfinished:
             raise FetchError(
                 f"git cannot list tree {tree}", code="fetch-git-failed", why=f"exit status {process.returncode}"
             )
@@ -195,30 +195,30 @@ def fetched(
     with store.temporary_directory("git") as work_dir:
         repository = work_dir / "repository"
 
-        def ask(place: RemoteLocation, env: dict[str, str]) -> tuple[str, tuple[str, ...]]:
+        def ask(location: RemoteLocation, env: dict[str, str]) -> tuple[str, tuple[str, ...]]:
             create = ["init", "--quiet", "--bare", "--object-format=sha1", "--template=", str(repository)]
             command.run(work_dir, env, create)
-            here = {**env, "GIT_DIR": str(repository)}
+            git_env = {**env, "GIT_DIR": str(repository)}
             # A repository that lacks objects records where it came from, and git takes no path for that.
-            source = Path(place.url).as_uri() if exclude and place.address is None else place.url
-            command.run(repository, here, [*fetch, "--depth=1", "--", source, commit])
-            found = command.run(repository, here, ["rev-parse", "--verify", f"{commit}^{{tree}}"]).strip()
-            if tree not in (None, found):
+            source = Path(location.url).as_uri() if exclude and location.address is None else location.url
+            command.run(repository, git_env, [*fetch, "--depth=1", "--", source, commit])
+            tree_id = command.run(repository, git_env, ["rev-parse", "--verify", f"{commit}^{{tree}}"]).strip()
+            if tree not in (None, tree_id):
                 raise FetchError(
-                    f"{place.url} at {commit} is not what the matrix says",
+                    f"{location.url} at {commit} is not what the matrix says",
                     code="fetch-git-tree-mismatch",
-                    why=f"expected tree {tree}, got {found}",
+                    why=f"expected tree {tree}, got {tree_id}",
                     fix="a commit has one tree: correct whichever of the two was written down wrongly",
                 )
             if not exclude:
-                return found, ()
-            names = _included(repository, here, found, exclude, f"{place.url} at {commit}")
-            for blobs in _batches(_blobs(repository, here, found, names)):
-                command.run(repository, here, [*fetch, "--", source, *blobs])
-            return found, names
+                return tree_id, ()
+            names = _included(repository, git_env, tree_id, exclude, f"{location.url} at {commit}")
+            for blobs in _batches(_blobs(repository, git_env, tree_id, names)):
+                command.run(repository, git_env, [*fetch, "--", source, *blobs])
+            return tree_id, names
 
-        found, names = _from_one(url, f"commit {commit}", ask, work_dir, store, settings)
-        yield GitRepository(repository, settings.env, found, names)
+        tree_id, names = _from_one(url, f"commit {commit}", ask, work_dir, store, settings)
+        yield GitRepository(repository, settings.env, tree_id, names)
 
 
 def _included(
@@ -243,8 +243,8 @@ def _included(
 def _blobs(repository: Path, env: Mapping[str, str], tree: str, names: Sequence[str]) -> list[str]:
     """Return the ids of the files below a tree's entries `names`, each once."""
     rows = command.run(repository, env, ["ls-tree", "-r", "-z", "--full-tree", tree, "--", *names]).split("\0")
-    found = [row.partition("\t")[0].split() for row in rows if row]
-    return sorted({name for _, kind, name in found if kind == "blob"})
+    entries = [row.partition("\t")[0].split() for row in rows if row]
+    return sorted({name for _, kind, name in entries if kind == "blob"})
 
 
 def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -260,20 +260,22 @@ def check_ref(url: str, ref: str, commit: str, store: Store, settings: Settings)
     full = ref.startswith("refs/")
     names = [ref] if full else [f"refs/tags/{ref}", f"refs/heads/{ref}"]
 
-    def ask(place: RemoteLocation, env: dict[str, str]) -> None:
-        rows = command.run(work_dir, env, ["ls-remote", "--", place.url, *names, *(f"{name}^{{}}" for name in names)])
-        found = {name: at for at, _, name in (row.partition("\t") for row in rows.splitlines())}
-        name = next((name for name in names if name in found), None)
+    def ask(location: RemoteLocation, env: dict[str, str]) -> None:
+        rows = command.run(
+            work_dir, env, ["ls-remote", "--", location.url, *names, *(f"{name}^{{}}" for name in names)]
+        )
+        commits = {name: at for at, _, name in (row.partition("\t") for row in rows.splitlines())}
+        name = next((name for name in names if name in commits), None)
         if name is None:
             raise FetchError(
-                f"{place.url} has no tag or branch {ref}",
+                f"{location.url} has no tag or branch {ref}",
                 code="fetch-git-no-ref",
                 why=f"the matrix says that it leads to {commit}",
                 fix="correct `ref`, or leave it out: commit and tree say all that is built",
             )
-        now = found.get(f"{name}^{{}}", found[name])  # an annotated tag is an object of its own
+        now = commits.get(f"{name}^{{}}", commits[name])  # an annotated tag is an object of its own
         if now != commit:
-            raise _moved(place.url, name, ref, commit, now)
+            raise _moved(location.url, name, ref, commit, now)
 
     with store.temporary_directory("git") as work_dir:
         _from_one(url, ref, ask, work_dir, store, settings)
@@ -304,13 +306,13 @@ def _from_one(
 ) -> T:
     """Return the result of `ask` for the first place that has the repository. Raises FetchError."""
     refused: list[NoRepositoryError] = []
-    for place in places(url, settings):
-        _reach(place, url, settings)
+    for location in places(url, settings):
+        _reach(location, url, settings)
         try:
-            return ask(place, _environment(work_dir, place, settings))
+            return ask(location, _environment(work_dir, location, settings))
         except command.FailedError as error:
             store.blame_disk(str(error))
-            explained = _explained(place, required, str(error))
+            explained = _explained(location, required, str(error))
             if not isinstance(explained, NoRepositoryError):
                 raise explained from error
             refused.append(explained)
@@ -320,30 +322,30 @@ def _from_one(
     raise NoRepositoryError(f"no mirror of {url} is to be found", why=why, fix=hint(url))
 
 
-def _reach(place: RemoteLocation, url: str, settings: Settings) -> None:
+def _reach(location: RemoteLocation, url: str, settings: Settings) -> None:
     """Raise FetchError within seconds if the server does not respond: git itself waits for minutes."""
-    if place.address is None:
+    if location.address is None:
         return
     try:
         with Client(settings).impatient() as client:
-            client.size(f"{place.url}/info/refs?service=git-upload-pack")
+            client.size(f"{location.url}/info/refs?service=git-upload-pack")
     except UnreachableError as error:
         fix = f"{hint(url)}, or run this where it can be reached"
-        if place.by:
-            fix = f"{place.by} names it: correct that, or run this where it can be reached"
-        raise UnreachableError(f"{place.url} cannot be reached", why=error.why, fix=fix) from error
+        if location.by:
+            fix = f"{location.by} names it: correct that, or run this where it can be reached"
+        raise UnreachableError(f"{location.url} cannot be reached", why=error.why, fix=fix) from error
     except FetchError:
         pass  # the server responds: git reports the error
 
 
-def _environment(work_dir: Path, place: RemoteLocation, settings: Settings) -> dict[str, str]:
+def _environment(work_dir: Path, location: RemoteLocation, settings: Settings) -> dict[str, str]:
     """Return git's environment: none of the user's variables but those for network access, and this
     host's credentials.
     """
-    configuration, address, protocols = dict(_CONFIGURATION), place.address, ["https"]
+    configuration, address, protocols = dict(_CONFIGURATION), location.address, ["https"]
     if address is None:
         protocols = ["file"]
-    elif address.scheme == "http" and (place.by or address.host == "127.0.0.1"):
+    elif address.scheme == "http" and (location.by or address.host == "127.0.0.1"):
         protocols.append("http")
     if address and (auth := address.auth or netrc_auth(address, settings.env)):
         token = base64.b64encode(":".join(auth).encode()).decode()
@@ -354,7 +356,7 @@ def _environment(work_dir: Path, place: RemoteLocation, settings: Settings) -> d
         configuration["http.followRedirects"] = "false"  # git would take the header along, to whatever host
     env = command.environment(settings.env, work_dir, configuration, protocols)
     if address is None:
-        env["GIT_CONFIG_GLOBAL"] = str(_write_trust(work_dir, place.url))
+        env["GIT_CONFIG_GLOBAL"] = str(_write_trust(work_dir, location.url))
     for name in _PROXIES:
         if proxy := settings.env.get(name) or settings.env.get(name.upper()):
             env[name] = proxy
@@ -374,21 +376,21 @@ def _write_trust(folder: Path, directory: str) -> Path:
     return file
 
 
-def _explained(place: RemoteLocation, required: str, said: str) -> FetchError:
-    url = place.url
-    lines = [redact(line.strip()) for line in said.splitlines() if line.strip()]
+def _explained(location: RemoteLocation, required: str, output: str) -> FetchError:
+    url = location.url
+    lines = [redact(line.strip()) for line in output.splitlines() if line.strip()]
     why = "\n       ".join(lines[:_SAID]) or None
-    if any(sign in said for sign in _ABSENT):
-        fix = f"bring what {place.by} names up to date" if place.by else None
+    if any(sign in output for sign in _ABSENT):
+        fix = f"bring what {location.by} names up to date" if location.by else None
         return FetchError(
             f"{url} has no {required}, or does not give it by its hash", code="fetch-git-no-commit", why=why, fix=fix
         )
-    if any(sign in said for sign in _CLOSED):
-        fix = f"correct {place.by}"
-        if place.address:
-            fix = f"if it is private, give credentials for {place.address.host} in ~/.netrc"
+    if any(sign in output for sign in _CLOSED):
+        fix = f"correct {location.by}"
+        if location.address:
+            fix = f"if it is private, give credentials for {location.address.host} in ~/.netrc"
         return NoRepositoryError(f"{url} does not exist, or may not be read", why=why, fix=fix)
-    if _MOVED in said:
+    if _MOVED in output:
         fix = "write the address that it leads to: credentials do not follow a redirect"
         return FetchError(f"{url} redirects", code="fetch-redirect-refused", why=why, fix=fix)
     return FetchError(

@@ -131,12 +131,12 @@ def _path(raw: bytes, where: str) -> str:
         path = raw.decode()
     except UnicodeDecodeError:
         raise _refused(where, f"the name {raw[:80]!r} is not UTF-8") from None
-    parts = path.split("/")
-    if not is_below(path) or any(part.lower() == ".git" for part in parts):
+    components = path.split("/")
+    if not is_below(path) or any(part.lower() == ".git" for part in components):
         raise _refused(where, f"the name {path[:80]!r} leaves the tree")
     if unprintable(path) is not None:
         raise _refused(where, f"the name {path[:80]!r} holds control characters")
-    if len(raw) > _MAX_NAME or any(len(part.encode()) > _MAX_PART for part in parts):
+    if len(raw) > _MAX_NAME or any(len(part.encode()) > _MAX_PART for part in components):
         raise _refused(where, f"the name {path[:80]!r}… is too long for a file system")
     return path
 
@@ -215,25 +215,27 @@ def archive(source: TreeSource, folder: str, context: Context) -> PackedTree:
         decides.append({"exclude": sorted(source.exclude)})
     key = digest_of(json.dumps(decides).encode())
     with context.store.lock(f"git-{key}"):
-        known = _TREES.get(context.store, key)
+        stored = _TREES.get(context.store, key)
         # An older imagegen recorded neither tree nor commits.
-        known = known if known and known.tree and context.store.intact(known.digest, known.size) else None
+        stored = stored if stored and stored.tree and context.store.intact(stored.digest, stored.size) else None
         if source.ref:
             try:
                 check_ref(source.url, source.ref, source.commit, context.store, context.settings)
             except UnreachableError as error:
-                if not known:
+                if not stored:
                     raise
                 context.progress.say(
                     f"{error.what}: whether {source.ref} still leads to {source.commit[:12]} was not asked"
                 )
-        if known:
-            return known
+        if stored:
+            return stored
         with ExitStack() as repositories:
-            tree, found = _gathered(source, repositories, context)
-            made = replace(tarred(found, source.where, folder, context.store), tree=tree, commits=_recorded(found))
-        _TREES.put(context.store, key, made)
-    return made
+            tree, contents = _gathered(source, repositories, context)
+            packed = replace(
+                tarred(contents, source.where, folder, context.store), tree=tree, commits=_recorded(contents)
+            )
+        _TREES.put(context.store, key, packed)
+    return packed
 
 
 def is_pointer(data: bytes) -> bool:
@@ -261,23 +263,23 @@ def _gathered(
         return repository.tree, entries, repositories.enter_context(repository.blobs())
 
     tree, entries, read = one(source.url, source.commit, source.tree, source.exclude)
-    found = {entry.path: (entry, read) for entry in entries}
-    for each in sorted(source.submodules, key=lambda submodule: submodule.path):
-        _require_recorded(each, [entry for entry, _ in found.values() if entry.is_submodule], source.where)
+    contents = {entry.path: (entry, read) for entry in entries}
+    for nested in sorted(source.submodules, key=lambda submodule: submodule.path):
+        _require_recorded(nested, [entry for entry, _ in contents.values() if entry.is_submodule], source.where)
         try:
-            _, inside, read = one(each.url, each.commit, each.tree)
+            _, inside, read = one(nested.url, nested.commit, nested.tree)
         except FetchError as error:
-            what = f"submodule {each.path} of {source.url}: {error.what}"
+            what = f"submodule {nested.path} of {source.url}: {error.what}"
             raise type(error)(what, why=error.why, fix=error.fix) from error
-        del found[each.path]
+        del contents[nested.path]
         for entry in inside:
-            path = f"{each.path}/{entry.path}"
-            found[path] = replace(entry, path=path), read
-    return tree, found
+            path = f"{nested.path}/{entry.path}"
+            contents[path] = replace(entry, path=path), read
+    return tree, contents
 
 
-def _recorded(found: Mapping[str, tuple[TreeEntry, Read]]) -> dict[str, str]:
-    return {path: entry.object for path, (entry, _) in sorted(found.items()) if entry.is_submodule}
+def _recorded(contents: Mapping[str, tuple[TreeEntry, Read]]) -> dict[str, str]:
+    return {path: entry.object for path, (entry, _) in sorted(contents.items()) if entry.is_submodule}
 
 
 def _require_recorded(required: Submodule, recorded: list[TreeEntry], where: str) -> None:
@@ -300,14 +302,14 @@ def _require_recorded(required: Submodule, recorded: list[TreeEntry], where: str
         )
 
 
-def tarred(found: Mapping[str, tuple[TreeEntry, Read]], where: str, folder: str, store: Store) -> PackedTree:
+def tarred(contents: Mapping[str, tuple[TreeEntry, Read]], where: str, folder: str, store: Store) -> PackedTree:
     """Return a tar of the entries below one folder; each entry's function reads it. Raises FetchError for links that
     lead out.
     """
     submodules, pointers = [], []
     with store.writer() as blob:
-        for path in sorted(found, key=str.encode):
-            entry, read = found[path]
+        for path in sorted(contents, key=str.encode):
+            entry, read = contents[path]
             data = b"" if entry.is_submodule else read(entry.object)
             if entry.is_submodule:
                 submodules.append(path)

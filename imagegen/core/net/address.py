@@ -38,23 +38,23 @@ class Address:
 def parse(url: str) -> Address:
     """Raises FetchError for what is no http(s) address."""
     try:
-        parts = urlsplit(url)
-        port = parts.port
+        split = urlsplit(url)
+        port = split.port
     except ValueError:  # its message quotes the address, perhaps a password
         fix = "percent-encode what is special in a user name or password: %2F for /, %40 for @"
         raise FetchError(
             f"{redact(url)} is not an address", code="fetch-invalid-address", why="it is malformed", fix=fix
         ) from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if split.scheme not in ("http", "https") or not split.hostname:
         raise FetchError(
             f"{redact(url)} cannot be fetched",
             code="fetch-scheme-unsupported",
             why="it is neither an http, an https nor a file address",
         )
-    netloc = parts.netloc.rpartition("@")[2]
-    auth = (unquote(parts.username), unquote(parts.password or "")) if parts.username is not None else None
-    clean = urlunsplit((parts.scheme, netloc, parts.path, parts.query, ""))
-    return Address(clean, parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), auth)
+    netloc = split.netloc.rpartition("@")[2]
+    auth = (unquote(split.username), unquote(split.password or "")) if split.username is not None else None
+    clean = urlunsplit((split.scheme, netloc, split.path, split.query, ""))
+    return Address(clean, split.scheme, split.hostname, port or (443 if split.scheme == "https" else 80), auth)
 
 
 def is_file(url: str) -> bool:
@@ -63,12 +63,12 @@ def is_file(url: str) -> bool:
 
 def file_path(url: str) -> Path:
     """The local path behind a file:// address. Raises FetchError when it names another host."""
-    parts = urlsplit(url)
-    if parts.netloc not in ("", "localhost"):
+    split = urlsplit(url)
+    if split.netloc not in ("", "localhost"):
         raise FetchError(
             f"{redact(url)} names another machine", code="fetch-host-not-allowed", fix="write file:///path"
         )
-    return Path(unquote(parts.path))
+    return Path(unquote(split.path))
 
 
 def proxy_for(address: Address, env: Mapping[str, str]) -> str | None:
@@ -151,24 +151,24 @@ def read_page(chunks: Iterable[bytes], encoding: str, url: str, limit: int = MAX
         chunks = _gunzip(chunks, limit)
     elif encoding.strip().lower() not in ("", "identity"):
         raise DamagedBody(f"it has the Content-Encoding {encoding!r}, which was not requested")
-    parts, total = [], 0
+    pieces, total = [], 0
     for chunk in chunks:
-        parts.append(chunk)
+        pieces.append(chunk)
         total += len(chunk)
         if total > limit:
             raise FetchError(
                 f"{url} is too long for a page", code="fetch-page-too-large", why=f"it has more than {limit} bytes"
             )
-    return Page(url, b"".join(parts))
+    return Page(url, b"".join(pieces))
 
 
 def first_bytes(chunks: Iterable[bytes], length: int) -> bytes:
-    found = bytearray()
+    content = bytearray()
     for chunk in chunks:
-        found += chunk
-        if len(found) >= length:
+        content += chunk
+        if len(content) >= length:
             break
-    return bytes(found[:length])
+    return bytes(content[:length])
 
 
 def _gunzip(chunks: Iterable[bytes], limit: int) -> Iterator[bytes]:
@@ -177,13 +177,13 @@ def _gunzip(chunks: Iterable[bytes], limit: int) -> Iterator[bytes]:
     received = 0
     try:
         for chunk in chunks:
-            rest = chunk
+            compressed = chunk
             received += len(chunk)
             if received > limit:
                 raise DamagedBody(f"its gzip is longer than {limit} bytes")
-            while rest and not unpacker.eof:
-                yield unpacker.decompress(rest, MAX_PAGE)
-                rest = unpacker.unconsumed_tail
+            while compressed and not unpacker.eof:
+                yield unpacker.decompress(compressed, MAX_PAGE)
+                compressed = unpacker.unconsumed_tail
             if unpacker.eof:
                 return
     except zlib.error as error:

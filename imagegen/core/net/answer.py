@@ -103,8 +103,8 @@ class MissingFiles(FetchError):
 
     def also(self, other: Iterable[Missing]) -> MissingFiles:
         """Return this error with further missing files; a file that is listed already keeps its reasons."""
-        known = {file.sha256 for file in self.files}
-        return MissingFiles([*self.files, *(file for file in other if file.sha256 not in known)], self.store)
+        present = {file.sha256 for file in self.files}
+        return MissingFiles([*self.files, *(file for file in other if file.sha256 not in present)], self.store)
 
 
 # The meaning of an answer's status and headers: RFC 9110.
@@ -243,8 +243,8 @@ def continues(response: requests.Response, start: int) -> bool:
 def bundle(path: Path) -> str:
     """The CA bundle, a file or an OpenSSL directory. Raises FetchError when it is none."""
     try:
-        place = {"capath" if path.is_dir() else "cafile": str(path)}
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**place)
+        location = {"capath" if path.is_dir() else "cafile": str(path)}
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**location)
     except OSError as error:  # ssl.SSLError is one
         raise FetchError(
             "the CA bundle cannot be read",

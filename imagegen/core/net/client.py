@@ -98,12 +98,12 @@ class Sender:
             method, url, sent_headers, body, check=check_willing, silence=silence, follow=follow
         ) as answer:
             exchange.alive(answer)
-            said = b""
+            reply_body = b""
             for chunk in exchange.chunks(answer):
-                said += chunk
-                if len(said) >= limit:
+                reply_body += chunk
+                if len(reply_body) >= limit:
                     break
-            return Reply(answer.url, answer.response.status_code, answer.response.headers, said[:limit])
+            return Reply(answer.url, answer.response.status_code, answer.response.headers, reply_body[:limit])
 
     def retry(
         self, url: str, once: Callable[[], T], *, headway: Callable[[], int] = lambda: 0, aim: str = "be written to"
@@ -235,12 +235,12 @@ class Client:
         if is_file(url):
             with opened(file_path(url)) as file:
                 file.seek(start)
-                found = file.read(length)
+                content = file.read(length)
         else:
-            found = self.exchange.retry(url, once)
-        if len(found) < length:
-            raise _unexpected(url, f"{length} bytes from byte {start} on", f"{len(found)}")
-        return found
+            content = self.exchange.retry(url, once)
+        if len(content) < length:
+            raise _unexpected(url, f"{length} bytes from byte {start} on", f"{len(content)}")
+        return content
 
     def download(
         self,

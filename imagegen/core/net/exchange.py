@@ -97,11 +97,11 @@ class StallWatchdog:
         self._timer.start()
 
     def _check(self) -> None:
-        left = self._renewed + self._patience - time.monotonic()
-        if left <= 0:
+        remaining = self._renewed + self._patience - time.monotonic()
+        if remaining <= 0:
             self.cut()
         elif not self._over:
-            self._arm(left)
+            self._arm(remaining)
 
 
 class WatchedAdapter(HTTPAdapter):
@@ -298,17 +298,19 @@ class Exchange:
         first = address
         for _ in range(_MAX_REDIRECTS + 1):
             # Credentials stay with the origin that they were given for.
-            own = address.origin == first.origin
-            sent_headers = headers if own else {name: value for name, value in headers.items() if name != AUTHORIZATION}
-            auth = address.auth or (first.auth if own else None) or self._known.get(address.origin)
+            is_same_origin = address.origin == first.origin
+            sent_headers = (
+                headers if is_same_origin else {name: value for name, value in headers.items() if name != AUTHORIZATION}
+            )
+            auth = address.auth or (first.auth if is_same_origin else None) or self._known.get(address.origin)
             data = _Outgoing(body, self, line, first.url) if body and body.size else None
             with self._send(method, address, sent_headers, auth, data, silence) as response:
                 if "Location" not in response.headers or not response.is_redirect or not follow:
                     yield address, response
                     return
                 if method in _BODILY and response.status_code not in _REPEATED:
-                    what = f"{address.url} redirects what was sent to it"
-                    raise FetchError(what, why=f"with HTTP status {response.status_code}, which says to read there")
+                    message = f"{address.url} redirects what was sent to it"
+                    raise FetchError(message, why=f"with HTTP status {response.status_code}, which says to read there")
                 address = redirected(address, response.headers["Location"])
         raise FetchError(
             f"{first.url} redirects more than {_MAX_REDIRECTS} times",
@@ -326,13 +328,13 @@ class Exchange:
         silence: float | None,
     ) -> requests.Response:
         proxy = proxy_for(address, self._settings.env)
-        given = AUTHORIZATION in headers  # which requests would replace by what `auth` gives
+        has_authorization = AUTHORIZATION in headers  # which requests would replace by what `auth` gives
         return self._session().request(
             method,
             address.url,
             headers=headers,
             data=data,
-            auth=None if given else auth or netrc_auth(address, self._settings.env),
+            auth=None if has_authorization else auth or netrc_auth(address, self._settings.env),
             proxies={address.scheme: proxy} if proxy else {},
             allow_redirects=False,
             stream=True,

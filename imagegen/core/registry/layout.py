@@ -60,14 +60,14 @@ def place(text: str, origin: str) -> Path | Reference:
             fix=fix,
         )
     try:
-        found = parse(text)
+        location = parse(text)
     except FetchError as error:
         raise UsageError(
             f"{origin} names no mirror", code="usage-invalid-mirror", why=error.summary, fix=fix
         ) from error
-    if found.tag or found.digest:
+    if location.tag or location.digest:
         raise UsageError(f"{origin} names no mirror", code="usage-invalid-mirror", why=f"{text} is one image", fix=fix)
-    return found
+    return location
 
 
 class Mirror:
@@ -223,7 +223,7 @@ class LayoutRepository(ReferrerReader):
 
     def referrers(self, digest: str, artifact_type: str | None = None) -> tuple[Referrer, ...]:
         """List every manifest whose subject is the one with this digest, as `Repository.referrers`."""
-        found: dict[str, Referrer] = {}
+        by_digest: dict[str, Referrer] = {}
         for manifest in self._manifests(fallback_tag(digest)):
             try:
                 body = self._unverified(manifest)
@@ -239,8 +239,8 @@ class LayoutRepository(ReferrerReader):
                     if isinstance(annotations, dict)
                     else {}
                 )
-                found[manifest] = Referrer(manifest, len(body), str(kind), plain, digest)
-        return tuple(each for each in found.values() if artifact_type in (None, each.artifact_type))
+                by_digest[manifest] = Referrer(manifest, len(body), str(kind), plain, digest)
+        return tuple(referrer for referrer in by_digest.values() if artifact_type in (None, referrer.artifact_type))
 
     def _manifests(self, fallback: str) -> Iterator[str]:
         """Yield the manifests that the index names, and those that it lists under the fallback tag."""
@@ -248,23 +248,23 @@ class LayoutRepository(ReferrerReader):
             yield str(entry["digest"])
             if name_of(entry) == fallback:
                 nested = map(read_entry, read_index(self._unverified(str(entry["digest"])), self.name))
-                yield from (each[0].digest for each in nested if each)
+                yield from (manifest[0].digest for manifest in nested if manifest)
 
     def _chosen(self, requested: str) -> str:
-        found = {}
+        images = {}
         for entry in self._entries():
             name, digest = name_of(entry), str(entry["digest"])
             if requested and name == requested:
                 return digest
             if not name.startswith("sha256-") and "subject" not in _object(self._unverified(digest)):
-                found[digest] = name or digest
-        if requested or len(found) != 1:
-            what = f"no image {requested}" if requested else f"{len(found)} images"
-            named = ", ".join(found.values()) or "none"
+                images[digest] = name or digest
+        if requested or len(images) != 1:
+            problem = f"no image {requested}" if requested else f"{len(images)} images"
+            image_names = ", ".join(images.values()) or "none"
             raise NotFoundError(
-                f"{self.name} holds {what}", why=f"it holds {named}", fix="name one of them: oci:DIR@DIGEST"
+                f"{self.name} holds {problem}", why=f"it holds {image_names}", fix="name one of them: oci:DIR@DIGEST"
             )
-        return next(iter(found))
+        return next(iter(images))
 
     def _entries(self) -> list[dict[str, Any]]:
         try:
@@ -304,7 +304,7 @@ class LayoutRepository(ReferrerReader):
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        found = parse_json(body)
+        document = parse_json(body)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}

@@ -120,14 +120,14 @@ def fallback_tag(subject: str) -> str:
 
 def listed(index: bytes, subject: str, where: str) -> tuple[Referrer, ...]:
     """The referrers in a list of them, in its order; what imagegen cannot ask for is left out. Raises FetchError."""
-    found: dict[str, Referrer] = {}
+    referrers: dict[str, Referrer] = {}
     for entry in read_index(index, where):
         read = read_entry(entry)
         if read is not None:
             descriptor, artifact_type, annotations = read
             referrer = Referrer(descriptor.digest, descriptor.size, artifact_type, annotations, subject)
-            found.setdefault(descriptor.digest, referrer)
-    return tuple(found.values())
+            referrers.setdefault(descriptor.digest, referrer)
+    return tuple(referrers.values())
 
 
 def referring(
@@ -147,18 +147,18 @@ def extended(index: bytes | None, entries: Mapping[str, dict[str, Any]], where: 
 
     What others wrote stays as it is. Raises FetchError for a list that is none, or is full.
     """
-    there = read_index(index, where) if index is not None else []
-    known = {entry.get("digest") for entry in there if isinstance(entry, dict)}
-    added = [entry for digest, entry in entries.items() if digest not in known]
+    present = read_index(index, where) if index is not None else []
+    digests = {entry.get("digest") for entry in present if isinstance(entry, dict)}
+    added = [entry for digest, entry in entries.items() if digest not in digests]
     if not added:
         return None
-    if len(there) + len(added) > MAX_LIST:
+    if len(present) + len(added) > MAX_LIST:
         raise FetchError(
             f"{where} has reached the limit of referrers",
             code="fetch-too-many-referrers",
-            why=f"it lists {len(there)} artifacts already",
+            why=f"it lists {len(present)} artifacts already",
         )
-    document = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [*there, *added]}
+    document = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [*present, *added]}
     return json.dumps(document, sort_keys=True).encode()
 
 
@@ -195,17 +195,17 @@ class Manifests(Protocol):
 def manifest_for(manifests: Manifests, requested: str, platform: Platform, where: str) -> tuple[str, Manifest]:
     """The manifest under a tag or digest, and its digest; of an index, the platform's. Raises FetchError."""
     digest, data, kind = manifests(requested)
-    found = read_document(data, kind, platform, where)
-    if isinstance(found, Descriptor):
-        digest, data, _ = manifests(found.digest, found.size)
-        found = read_document(data, found.media_type, platform, where)
-        if not isinstance(found, Manifest):
+    document = read_document(data, kind, platform, where)
+    if isinstance(document, Descriptor):
+        digest, data, _ = manifests(document.digest, document.size)
+        document = read_document(data, document.media_type, platform, where)
+        if not isinstance(document, Manifest):
             raise FetchError(
                 f"{where} is described in circles",
                 code="fetch-nested-index",
                 why=f"its index names {digest}, another index",
             )
-    return digest, found
+    return digest, document
 
 
 class Repository(ReferrerReader):
@@ -238,9 +238,9 @@ class Repository(ReferrerReader):
         """The platform's image, its config read."""
         where = self._name
         requested = self._reference.digest or str(self._reference.tag)
-        digest, found = manifest_for(self.manifest, requested, platform, where)
-        config, layers = read_config(self.document(found.config), found, platform, where)
-        return RemoteImage(digest, found.config.digest, config, layers)
+        digest, manifest = manifest_for(self.manifest, requested, platform, where)
+        config, layers = read_config(self.document(manifest.config), manifest, platform, where)
+        return RemoteImage(digest, manifest.config.digest, config, layers)
 
     def download(self, digest: str, size: int, store: Store, meter: Meter) -> None:
         """Bring a blob into the store, verified. `size` in bytes. Raises FetchError, StoreError."""
@@ -292,20 +292,20 @@ class Repository(ReferrerReader):
         """
         query = f"?artifactType={quote(artifact_type, safe='')}" if artifact_type else ""
         url = f"{self._endpoint.base}/referrers/{digest}{query}"
-        found: dict[str, Referrer] = {}
+        by_digest: dict[str, Referrer] = {}
         for page in self._pages(url, INDEX_TYPE):
             if not _is_list(page):
-                found = {each.digest: each for each in self._kept_by_clients(digest)}
+                by_digest = {referrer.digest: referrer for referrer in self._kept_by_clients(digest)}
                 break
-            found |= {each.digest: each for each in listed(page.body, digest, page.url)}
+            by_digest |= {referrer.digest: referrer for referrer in listed(page.body, digest, page.url)}
         # Whether the registry has left out the others or not: it need not know the query.
-        return tuple(each for each in found.values() if artifact_type in (None, each.artifact_type))
+        return tuple(referrer for referrer in by_digest.values() if artifact_type in (None, referrer.artifact_type))
 
     def tags(self) -> tuple[str, ...]:
         """Return all tags, as the registry orders them; a repository that does not exist has none.
         Raises FetchError.
         """
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for page in self._pages(f"{self._endpoint.base}/tags/list?n=1000", "application/json"):
             if page.status == HTTPStatus.NOT_FOUND:
                 return ()
@@ -317,12 +317,12 @@ class Repository(ReferrerReader):
                         why=f"HTTP status {page.status}",
                     )
                 tags = parse_json(page.body)["tags"] or []
-                found |= dict.fromkeys(tag for tag in tags if isinstance(tag, str) and is_tag(tag))
+                names |= dict.fromkeys(tag for tag in tags if isinstance(tag, str) and is_tag(tag))
             except (ValueError, KeyError, TypeError) as error:
                 raise FetchError(
                     f"the tags of {self._name} cannot be read", code="fetch-list-malformed", why="its list is none"
                 ) from error
-        return tuple(found)
+        return tuple(names)
 
     def _kept_by_clients(self, digest: str) -> tuple[Referrer, ...]:
         try:
@@ -362,8 +362,8 @@ class Repository(ReferrerReader):
             raise NotFoundError(f"{self._name} does not exist", why=f"{error.what} ({error.why})") from error
         except DeniedError as error:
             fix = f"`docker login {self._session.host}` lets you in, if it is there"
-            what = f"{self._name} may not be read, or does not exist"
-            raise UnavailableError(what, **self._session.refusal(error, fix)) from error
+            problem = f"{self._name} may not be read, or does not exist"
+            raise UnavailableError(problem, **self._session.refusal(error, fix)) from error
 
 
 def _is_list(page: Reply) -> bool:

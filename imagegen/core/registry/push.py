@@ -91,13 +91,13 @@ class PushTarget:
         self, reference: Reference, client: Client, settings: Settings, *, mounts: Sequence[Reference] = ()
     ) -> None:
         self._reference, self._client, self._sender = reference, client, Sender(client)
-        here = endpoint(reference, settings)
-        self._base = here.base
-        others = [endpoint(mount, settings).base for mount in mounts if mount.registry == reference.registry]
-        self._others = {_path(base): base for base in others if base != here.base}
+        target = endpoint(reference, settings)
+        self._base = target.base
+        mount_bases = [endpoint(mount, settings).base for mount in mounts if mount.registry == reference.registry]
+        self._others = {_path(base): base for base in mount_bases if base != target.base}
         self._others = dict(list(self._others.items())[:_MAX_MOUNTS])
         self._mounts = Mounts(tuple(self._others))
-        self._session = RegistrySession(here, client, settings, actions="pull,push", also=tuple(self._others))
+        self._session = RegistrySession(target, client, settings, actions="pull,push", also=tuple(self._others))
         self._reader = Repository(reference, client, settings)
         self._listing = threading.Lock()
         self._listed: dict[str, dict[str, dict[str, Any]]] = {}  # of each subject what this target has attached
@@ -123,26 +123,26 @@ class PushTarget:
     def present(self, blobs: Iterable[Descriptor]) -> frozenset[str]:
         """Return the digests of the blobs that the repository has. Raises PublishError."""
         requested = tuple(dict.fromkeys(blobs))
-        found = self._each(requested, _ASKED_AT_ONCE, lambda blob: self.has(blob.digest, blob.size))
-        return frozenset(blob.digest for blob in requested if found[blob])
+        answers = self._each(requested, _ASKED_AT_ONCE, lambda blob: self.has(blob.digest, blob.size))
+        return frozenset(blob.digest for blob in requested if answers[blob])
 
     def link(self, blob: Descriptor) -> bool:
         """Return whether the repository has the blob, or mounts it from a sibling. Raises PublishError."""
         if self.has(blob.digest, blob.size):
             return True
-        found = self._mounts.find(lambda other: self._other_has(other, blob))
-        if found is None:
+        mount = self._mounts.find(lambda other: self._other_has(other, blob))
+        if mount is None:
             return False
-        query = urlencode({"mount": blob.digest, "from": found[0]})
+        query = urlencode({"mount": blob.digest, "from": mount[0]})
         try:
             with self._explained():
                 reply = self._ask("POST", f"{self._base}/blobs/uploads/?{query}")
         except PublishError:  # that one may not be read
-            self._mounts.drop(found[0])
+            self._mounts.drop(mount[0])
             return False
         if reply.status == HTTPStatus.ACCEPTED:
             self._cancel(reply)
-            if found[1]:
+            if mount[1]:
                 self._mounts.give_up()
         return reply.status == HTTPStatus.CREATED
 
@@ -151,8 +151,8 @@ class PushTarget:
         if self.has(blob.digest, blob.size):
             meter.advance(blob.size)
             return "there"
-        found = self._mounts.find(lambda other: self._other_has(other, blob))
-        mount, sure = found or (None, False)
+        mounted = self._mounts.find(lambda other: self._other_has(other, blob))
+        mount, sure = mounted or (None, False)
         upload = Upload(blob, store, self._sender, f"{self._base}/blobs", mount, meter)
         self._finish(upload, blob)
         if mount and upload.mounted:
@@ -208,11 +208,11 @@ class PushTarget:
         annotations: Mapping[str, str],
     ) -> str:
         """Attach several documents by their titles, as `attach`; only those are sent that the repository lacks."""
-        named = {title: Descriptor(media_type, digest_of(blob), len(blob)) for title, blob in blobs.items()}
-        contents = {named[title]: blob for title, blob in blobs.items()}
+        descriptors = {title: Descriptor(media_type, digest_of(blob), len(blob)) for title, blob in blobs.items()}
+        contents = {descriptors[title]: blob for title, blob in blobs.items()}
         self._send(EMPTY, EMPTY_CONTENT)
         self._each(tuple(contents), _AT_ONCE, lambda part: self._send(part, contents[part]))
-        manifest, entry = referring(subject, artifact_type, named, annotations)
+        manifest, entry = referring(subject, artifact_type, descriptors, annotations)
         reply = self._put(manifest, MANIFEST_TYPE)
         if reply.headers.get("OCI-Subject") != subject.digest:
             with self._listing:
@@ -245,9 +245,9 @@ class PushTarget:
     def _cancel(self, begun: Reply) -> None:
         """End an upload without content; one that cannot be ended here expires by itself."""
         with suppress(FetchError):
-            place = redirected(parse_address(begun.url), begun.headers.get("Location", ""))
-            if place.origin == parse_address(self._base).origin:  # other origins must not get our authorization
-                self._ask("DELETE", place.url)
+            location = redirected(parse_address(begun.url), begun.headers.get("Location", ""))
+            if location.origin == parse_address(self._base).origin:  # other origins must not get our authorization
+                self._ask("DELETE", location.url)
 
     def _send(self, blob: Descriptor, data: bytes) -> None:
         """Upload a document unless it is here; looking for it in other repositories would take longer
@@ -286,15 +286,17 @@ class PushTarget:
 
     def _put(self, manifest: bytes, media_type: str, tag: str | None = None) -> Reply:
         digest = digest_of(manifest)
-        what = f"manifest {tag or digest}"
+        subject = f"manifest {tag or digest}"
         if len(manifest) > MAX_MANIFEST:
             why = f"it has {len(manifest)} bytes, and registries take {MAX_MANIFEST}"
             raise PublishError(
-                f"{what} cannot be written to {self._reference.name}", code="publish-write-failed", why=why
+                f"{subject} cannot be written to {self._reference.name}", code="publish-write-failed", why=why
             )
         if tag and not is_tag(tag):
             raise PublishError(
-                f"{what} cannot be written to {self._reference.name}", code="publish-write-failed", why=why_no_tag(tag)
+                f"{subject} cannot be written to {self._reference.name}",
+                code="publish-write-failed",
+                why=why_no_tag(tag),
             )
         with self._explained():
             url, headers = f"{self._base}/manifests/{tag or digest}", {"Content-Type": media_type}
@@ -305,7 +307,7 @@ class PushTarget:
             )
         reported = reply.headers.get("Docker-Content-Digest", digest)
         if reply.status not in _DONE or reported != digest:
-            raise self._refusal(reply, what, f"it says that it keeps {reported}, and {digest} was sent")
+            raise self._refusal(reply, subject, f"it says that it keeps {reported}, and {digest} was sent")
         return reply
 
     def _list(self, subject: str) -> None:
@@ -372,9 +374,9 @@ class PushTarget:
                 why=otherwise,
                 fix="do not trust this registry",
             )
-        said = [f"HTTP status {reply.status}", *_reasons(reply.body)]
+        reasons = [f"HTTP status {reply.status}", *_reasons(reply.body)]
         meaning = _MEANINGS.get(reply.status)
-        why = ", ".join(said) + (f": {meaning}" if meaning else "")
+        why = ", ".join(reasons) + (f": {meaning}" if meaning else "")
         return PublishError(f"{what} cannot be written to {self._reference.name}", code="publish-write-failed", why=why)
 
 
@@ -387,7 +389,7 @@ def _reasons(body: bytes) -> list[str]:
     """The registry's own words, as far as they come in the form that the specification gives errors."""
     try:
         errors = parse_json(body)["errors"]
-        found = [f"{error['code']} ({error['message']})" if error.get("message") else error["code"] for error in errors]
+        texts = [f"{error['code']} ({error['message']})" if error.get("message") else error["code"] for error in errors]
     except (ValueError, KeyError, TypeError, AttributeError):
         return []
-    return [cut(redact(str(reason)), _MAX_REASON) for reason in found[:_MAX_REASONS]]
+    return [cut(redact(str(reason)), _MAX_REASON) for reason in texts[:_MAX_REASONS]]

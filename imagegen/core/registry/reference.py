@@ -51,12 +51,12 @@ def parse(text: str) -> Reference:
     """The name as `docker pull` reads it. Raises FetchError for what is no image's name."""
     if "://" in text:
         raise _no_name(text, "it is an address", f"leave {text.partition('://')[0]}:// out")
-    rest, at, digest = text.partition("@")
+    name, at, digest = text.partition("@")
     if at and not _DIGEST.fullmatch(digest):
         raise _no_digest(text, digest)
-    head, colon, tag = rest.rpartition(":")
+    head, colon, tag = name.rpartition(":")
     if not colon or "/" in tag:
-        head, tag = rest, ""
+        head, tag = name, ""
     elif not _TAG.fullmatch(tag):
         raise _no_name(text, f"{tag!r} is no tag: {why_no_tag(tag)}")
     first, slash, path = head.partition("/")
@@ -118,13 +118,13 @@ def endpoint(reference: Reference, settings: Settings) -> Endpoint:
     """
     mirror = settings.registry_mirrors.get(mirror_name(reference.registry))
     if mirror is None:
-        own = _HUB_ADDRESS if reference.registry == HUB else reference.registry
-        return Endpoint(f"{_scheme(own)}://{own}/v2/{reference.repository}", reference.registry)
+        registry_host = _HUB_ADDRESS if reference.registry == HUB else reference.registry
+        return Endpoint(f"{_scheme(registry_host)}://{registry_host}/v2/{reference.repository}", reference.registry)
     whole = mirror if "://" in mirror else f"{_scheme(mirror.partition('/')[0])}://{mirror}"
     address = parse_address(whole)
     secure(address, f"the mirror that {variable(reference.registry)} names")
-    scheme, _, rest = whole.partition("://")
-    netloc, _, path = rest.partition("/")
+    scheme, _, authority = whole.partition("://")
+    netloc, _, path = authority.partition("/")
     prefix = f"{path.strip('/')}/" if path.strip("/") else ""
     host = netloc.rpartition("@")[2]
     return Endpoint(f"{scheme}://{netloc}/v2/{prefix}{reference.repository}", host)
@@ -140,11 +140,11 @@ def engine_name(reference: Reference, settings: Settings) -> str:
     return f"{host}/{path}"
 
 
-def secure(address: Address, what: str) -> None:
+def secure(address: Address, subject: str) -> None:
     """Raise FetchError for plain HTTP to another machine, where tokens and passwords could be read in transit."""
     if address.scheme == "http" and not is_loopback(address.host):
         raise FetchError(
-            f"{what} is spoken to in plain http", code="fetch-plain-http", why=f"at {address.url}", fix="use https"
+            f"{subject} is spoken to in plain http", code="fetch-plain-http", why=f"at {address.url}", fix="use https"
         )
 
 

@@ -56,17 +56,17 @@ def credentials_for(host: str, env: Mapping[str, str]) -> Credentials | None:
 
     Raises FetchError when the file or a helper's answer cannot be read, or holds what only a browser login can use.
     """
-    place = env.get("DOCKER_CONFIG") or (f"{env['HOME']}/.docker" if env.get("HOME") else None)
-    if place is None:
+    directory = env.get("DOCKER_CONFIG") or (f"{env['HOME']}/.docker" if env.get("HOME") else None)
+    if directory is None:
         return None
-    path = Path(place, "config.json")
+    path = Path(directory, "config.json")
     config = _read(path)
     keys = (_HUB_KEY, HUB, "index.docker.io") if host == HUB else (host, f"https://{host}", f"https://{host}/v1/")
     helpers = _table(config, "credHelpers")
     for key in keys:
         helper = helpers.get(key) or config.get("credsStore")
-        if helper and (found := _ask(str(helper), key, env)):
-            return found
+        if helper and (credentials := _ask(str(helper), key, env)):
+            return credentials
     auths = _table(config, "auths")
     entry = next((auths[key] for key in keys if isinstance(auths.get(key), dict) and auths[key]), None)
     return _entry(entry, path, host) if entry else None
@@ -122,7 +122,7 @@ def _ask(helper: str, key: str, env: Mapping[str, str]) -> Credentials | None:
             why=repr(helper),
         )
     try:
-        done = programs.run(
+        completed = programs.run(
             [f"docker-credential-{helper}", "get"],
             input=key.encode(),
             capture_output=True,
@@ -131,15 +131,15 @@ def _ask(helper: str, key: str, env: Mapping[str, str]) -> Credentials | None:
         )
     except (OSError, programs.TimeoutExpired):
         return None
-    if done.returncode:
+    if completed.returncode:
         return None
     try:
-        answer = parse_json(done.stdout)
+        answer = parse_json(completed.stdout)
         user, secret = answer["Username"], answer["Secret"]
     except (ValueError, KeyError, TypeError):
-        what = f"docker-credential-{helper} answers in an unknown form"
+        problem = f"docker-credential-{helper} answers in an unknown form"
         raise FetchError(
-            what, code="fetch-credentials", why="it should print an object with Username and Secret"
+            problem, code="fetch-credentials", why="it should print an object with Username and Secret"
         ) from None
     if user == "<token>":
         raise _unusable(key, f"docker-credential-{helper} gives an identity token for it")
@@ -156,21 +156,21 @@ def parse_challenges(header: str) -> dict[str, dict[str, str]]:
 
     Malformed parts are left out: such a server gets no credentials.
     """
-    found: dict[str, dict[str, str]] = {}
-    rest = header[:_MAX_CHALLENGE].strip()
-    while rest:
-        word = _WORD.match(rest)
+    challenges: dict[str, dict[str, str]] = {}
+    remaining = header[:_MAX_CHALLENGE].strip()
+    while remaining:
+        word = _WORD.match(remaining)
         if word is None:
             break
-        rest = rest[word.end() :]
+        remaining = remaining[word.end() :]
         parameters: dict[str, str] = {}
-        while (parameter := _PARAMETER.match(rest)) is not None:
+        while (parameter := _PARAMETER.match(remaining)) is not None:
             name, quoted, plain = parameter.groups()
             parameters.setdefault(name.lower(), plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
-            rest = rest[parameter.end() :]
-        found.setdefault(word[0].lower(), parameters)
-        rest = rest.lstrip(" \t,")
-    return found
+            remaining = remaining[parameter.end() :]
+        challenges.setdefault(word[0].lower(), parameters)
+        remaining = remaining.lstrip(" \t,")
+    return challenges
 
 
 # Authentication with a registry: its challenge answered with a token or a password, for reading and writing.
@@ -234,14 +234,14 @@ class RegistrySession:
         Raises DeniedError if that is refused too, and what `ask` raises.
         """
         with self._lock:
-            known = self._authorization
+            authorization = self._authorization
         try:
-            return ask(known)
+            return ask(authorization)
         except DeniedError as error:
             # Only the registry may name the realm that gets a user's credentials, not a redirect's target.
             if parse_address(error.url).origin != parse_address(self._endpoint.base).origin:
                 raise
-            return ask(self._authorize(error, known))
+            return ask(self._authorize(error, authorization))
 
     def _authorize(self, denied: DeniedError, refused: str | None) -> str:
         """Return a new header for the registry. One thread requests it, the others reuse it."""
@@ -253,8 +253,8 @@ class RegistrySession:
 
     def _answer_to(self, denied: DeniedError) -> str:
         challenges = parse_challenges(denied.challenge)
-        own = parse_address(self._endpoint.base).auth
-        credentials = Credentials(*own) if own else credentials_for(self._endpoint.host, self._settings.env)
+        url_auth = parse_address(self._endpoint.base).auth
+        credentials = Credentials(*url_auth) if url_auth else credentials_for(self._endpoint.host, self._settings.env)
         self._knows_us = credentials is not None
         if "bearer" in challenges:
             return f"Bearer {self._token(challenges['bearer'], credentials)}"
@@ -265,11 +265,11 @@ class RegistrySession:
     def _token(self, parameters: dict[str, str], credentials: Credentials | None) -> str:
         host = self._endpoint.host
         realm = parse_address(parameters.get("realm", ""))
-        what = f"the token server that {host} names"
-        secure(realm, what)
+        subject = f"the token server that {host} names"
+        secure(realm, subject)
         if is_loopback(realm.host) and not is_loopback(parse_address(self._endpoint.base).host):
             raise FetchError(
-                f"{what} is this machine",
+                f"{subject} is this machine",
                 code="fetch-host-not-allowed",
                 why=f"at {realm.url}",
                 fix="do not trust this registry",
@@ -288,7 +288,7 @@ class RegistrySession:
             self._scopes = self._scopes[:1]  # perhaps it is one of the others that may not be read: none is needed
             return self._token(parameters, credentials)
         except NotFoundError as error:  # it is not the image that does not exist
-            raise UnavailableError(f"{what} gives no token", where=realm.url, why=error.why) from error
+            raise UnavailableError(f"{subject} gives no token", where=realm.url, why=error.why) from error
         try:
             answer = parse_json(body)
             token = answer.get("token") or answer.get("access_token")
@@ -296,7 +296,7 @@ class RegistrySession:
             token = None
         # It becomes a header: a line break in it would be the beginning of another.
         if not isinstance(token, str) or not token.isascii() or not token.isprintable() or " " in token:
-            raise UnavailableError(f"{what} gives no token", where=realm.url)
+            raise UnavailableError(f"{subject} gives no token", where=realm.url)
         return token
 
 

@@ -44,8 +44,8 @@ class Mounts:
         """
         with self._lock:
             requested = tuple(self._repositories)
-        answers = ((each, has(each)) for each in requested)
-        return next(((each, answer is True) for each, answer in answers if answer is not False), None)
+        answers = ((repository, has(repository)) for repository in requested)
+        return next(((repository, answer is True) for repository, answer in answers if answer is not False), None)
 
     def worked(self, repository: str) -> None:
         with self._lock:
@@ -123,8 +123,8 @@ class Upload:
         if self.done:
             return None
         self._sure = False  # until the registry has answered
-        rest = self._blob.size - self._offset
-        return self._send(authorization) if rest > self._piece else self._end(authorization)
+        remaining = self._blob.size - self._offset
+        return self._send(authorization) if remaining > self._piece else self._end(authorization)
 
     def _begin(self, authorization: str | None) -> Reply | None:
         mounting = {"mount": self._blob.digest, "from": self._mount} if self._mount else {}
@@ -161,8 +161,8 @@ class Upload:
             self._follow(reply)
             self._reached(came)
         elif 200 <= reply.status < 300 or reply.status in _LOST:
-            there = self._sender.once("HEAD", f"{self._blobs}/{self._blob.digest}", authorization=authorization)
-            if there.status == HTTPStatus.OK:
+            answer = self._sender.once("HEAD", f"{self._blobs}/{self._blob.digest}", authorization=authorization)
+            if answer.status == HTTPStatus.OK:
                 self._finish()
             else:
                 self._restart()
@@ -196,9 +196,9 @@ class Upload:
         if reply.status in _ENDED:
             reported = reply.headers.get("Docker-Content-Digest", self._blob.digest)
             if reported != self._blob.digest:
-                what = f"blob {self._blob.digest} is not at {reply.url} as it is here"
+                problem = f"blob {self._blob.digest} is not at {reply.url} as it is here"
                 raise PublishError(
-                    what, why=f"the registry says that it keeps {reported}", fix="do not trust this registry"
+                    problem, why=f"the registry says that it keeps {reported}", fix="do not trust this registry"
                 )
             self._finish()
         elif reply.status in _LOST and not self._refused["PUT"]:
@@ -213,12 +213,14 @@ class Upload:
     ) -> Reply:
         """`end` is where the bytes from the offset on that it carries end; 0: it carries none."""
         url = str(self._place)
-        own = parse_address(url).origin == parse_address(self._blobs).origin
+        is_same_origin = parse_address(url).origin == parse_address(self._blobs).origin
         body = Body(end - self._offset, partial(self._bytes, self._offset, end)) if end else None
         if method == "PUT":
             url += ("&" if "?" in url else "?") + urlencode({"digest": self._blob.digest})
         sent = {"Content-Type": _OCTETS, **(headers or {})} if body else None
-        return self._sender.once(method, url, authorization=authorization if own else None, headers=sent, body=body)
+        return self._sender.once(
+            method, url, authorization=authorization if is_same_origin else None, headers=sent, body=body
+        )
 
     def _bytes(self, start: int, end: int) -> Iterator[bytes]:
         """The blob's bytes in this range. The last of all leave only when all of them have the blob's digest."""
@@ -268,12 +270,14 @@ class Upload:
                     why="its answer has no Location",
                 )
             return
-        place = redirected(parse_address(reply.url), location)
-        if is_loopback(place.host) and not is_loopback(parse_address(self._blobs).host):
+        location_address = redirected(parse_address(reply.url), location)
+        if is_loopback(location_address.host) and not is_loopback(parse_address(self._blobs).host):
             raise FetchError(
-                f"{reply.url} sends uploads to this machine", code="fetch-host-not-allowed", why=f"at {place.url}"
+                f"{reply.url} sends uploads to this machine",
+                code="fetch-host-not-allowed",
+                why=f"at {location_address.url}",
             )
-        self._place = place.url
+        self._place = location_address.url
 
     def _reached(self, offset: int) -> None:
         self._offset, self._sure = offset, True

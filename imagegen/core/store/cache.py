@@ -91,9 +91,9 @@ def has_results(store: Store, kind: str) -> bool:
 def digest_of_results(store: Store, kind: str) -> str:
     """Return a digest of the names, times and sizes of the records of a kind: another one follows each `put`."""
     folder = store.root / "records" / kind
-    entries = [(each.name, each.stat()) for each in os.scandir(folder)] if folder.is_dir() else []
-    found = sorted((name, status.st_mtime_ns, status.st_size) for name, status in entries)
-    return digest_of("".join(f"{name} {time} {size}\n" for name, time, size in found).encode())
+    entries = [(item.name, item.stat()) for item in os.scandir(folder)] if folder.is_dir() else []
+    rows = sorted((name, status.st_mtime_ns, status.st_size) for name, status in entries)
+    return digest_of("".join(f"{name} {time} {size}\n" for name, time, size in rows).encode())
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class BlobCache(Cache[StoredBlob]):
 
     def get(self, store: Store, key: str) -> StoredBlob | None:
         """Return the blob, if it is here; it counts as used now."""
-        found = super().get(store, key)
-        return found if found and store.has(found.digest, found.size) else None
+        entry = super().get(store, key)
+        return entry if entry and store.has(entry.digest, entry.size) else None
 
     def _parse(self, body: bytes) -> StoredBlob | None:
         """Parse without pydantic: an audit reads hundreds of records, and nothing else that needs it."""
@@ -132,8 +132,8 @@ class BlobCache(Cache[StoredBlob]):
 
     def read(self, store: Store, key: str) -> bytes | None:
         """Return the contents of the blob, verified; None where it is gone, or damaged: then it is removed."""
-        found = self.get(store, key)
+        entry = self.get(store, key)
         try:
-            return store.read(found.digest) if found else None
+            return store.read(entry.digest) if entry else None
         except DamagedError:
             return None

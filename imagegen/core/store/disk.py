@@ -34,16 +34,16 @@ def require_not_full(stderr: str) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def free(place: Path) -> int:
+def free(path: Path) -> int:
     """Return how many bytes this user may still write there, or in the nearest parent directory that exists."""
-    while not place.exists():
-        place = place.parent
-    found = os.statvfs(place)
-    return found.f_bavail * found.f_frsize
+    while not path.exists():
+        path = path.parent
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
 
 
 @contextmanager
-def explained(place: Path, what: str, fix: str | None, needed: int = 0, remedy: str | None = None) -> Iterator[None]:
+def explained(path: Path, what: str, fix: str | None, needed: int = 0, remedy: str | None = None) -> Iterator[None]:
     """Turn errors of the disk into StoreErrors about `what`, which lies at `place`; `remedy` is the fix if it is full.
 
     Errors of connections, and of files elsewhere that have another cause than the disk, pass.
@@ -52,17 +52,17 @@ def explained(place: Path, what: str, fix: str | None, needed: int = 0, remedy: 
         yield
     except OSError as error:
         if is_full(error):
-            raise full(place, what, remedy or fix, needed) from error
+            raise full(path, what, remedy or fix, needed) from error
         if error.errno in _CLOSED:
             reason = os.strerror(error.errno)
             raise StoreError(
-                f"{what} cannot be written", code="store-unwritable", where=str(place), why=reason, fix=fix
+                f"{what} cannot be written", code="store-unwritable", where=str(path), why=reason, fix=fix
             ) from error
         if error.errno not in errno.errorcode or isinstance(error, ConnectionError | TimeoutError):
             raise
-        is_inside = _path(error, place).is_relative_to(place)
-        if found := failure(error, place, what, fix) if is_inside else system_failure(error):
-            raise found from error
+        is_inside = _path(error, path).is_relative_to(path)
+        if explanation := failure(error, path, what, fix) if is_inside else system_failure(error):
+            raise explanation from error
         raise
 
 
@@ -72,31 +72,31 @@ def system_failure(error: OSError) -> StoreError | None:
     return failure(error, Path("this machine"), "a file", fix) if error.errno in _SYSTEM else None
 
 
-def failure(error: OSError, place: Path, what: str, fix: str | None) -> StoreError:
+def failure(error: OSError, path: Path, what: str, fix: str | None) -> StoreError:
     """Return the error for a failed operation on a file of `what`, which lies at `place`."""
     if error.errno in LIMITS:
         fix = f"allow more open files: `ulimit -n {_OPEN_FILES}`"
     why = error.strerror or os.strerror(error.errno or 0)
-    return StoreError(f"{what} cannot be used", code="store-unusable", where=str(_path(error, place)), why=why, fix=fix)
+    return StoreError(f"{what} cannot be used", code="store-unusable", where=str(_path(error, path)), why=why, fix=fix)
 
 
-def _path(error: OSError, place: Path) -> Path:
+def _path(error: OSError, default: Path) -> Path:
     """Return the path in the error, else `place`: an operation on an open file names none."""
-    return Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else place
+    return Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else default
 
 
-def require(place: Path, what: str, fix: str | None, needed: int) -> None:
+def require(path: Path, what: str, fix: str | None, needed: int) -> None:
     """Raise StoreError unless `needed` bytes are free there."""
-    if free(place) < needed:
-        raise full(place, what, fix, needed)
+    if free(path) < needed:
+        raise full(path, what, fix, needed)
 
 
-def full(place: Path, what: str, fix: str | None, needed: int = 0) -> StoreError:
+def full(path: Path, what: str, fix: str | None, needed: int = 0) -> StoreError:
     """Return the error for a full disk; `needed` is the estimate in bytes of what does not fit."""
-    why = f"{human(free(place))} are free there"
+    why = f"{human(free(path))} are free there"
     if needed:
         why += f", and this takes about {human(needed)} in all"
-    return StoreError(f"the disk of {what} is full", code="store-disk-full", where=str(place), why=why, fix=fix)
+    return StoreError(f"the disk of {what} is full", code="store-disk-full", where=str(path), why=why, fix=fix)
 
 
 @contextmanager

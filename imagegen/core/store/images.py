@@ -44,8 +44,8 @@ def keep(store: Store, name: str, digest: str, size: int) -> None:
     Its layers need not be here, where a registry has them; what is here of it stays.
     """
     with store.lock("index"):
-        others = [entry for entry in _entries(store) if _name(entry) != name]
-        store.replace(INDEX_FILE, write_index([*others, index_entry(name, digest, size)]))
+        entries = [entry for entry in _entries(store) if _name(entry) != name]
+        store.replace(INDEX_FILE, write_index([*entries, index_entry(name, digest, size)]))
 
 
 def images(store: Store) -> dict[str, str]:
@@ -59,14 +59,14 @@ def parts(store: Store, digest: str) -> dict[str, str]:
     Raises StoreError when the manifest or its config is absent or damaged, FetchError for a manifest of another kind.
     """
     manifest = read_manifest(store.read(digest), digest)
-    found = {digest: "manifest", manifest.config.digest: "config"}
+    media = {digest: "manifest", manifest.config.digest: "config"}
     config = json.loads(store.read(manifest.config.digest))
     names = [str(entry.get("created_by", "")).removeprefix("imagegen: ") for entry in config.get("history", ())]
     for index, layer in enumerate(manifest.layers):
-        found[layer.digest] = f"layer {names[index] if len(names) == len(manifest.layers) else index + 1}"
+        media[layer.digest] = f"layer {names[index] if len(names) == len(manifest.layers) else index + 1}"
     unpacked = config.get("rootfs", {}).get("diff_ids", ())
-    return found | {
-        diff_id: f"{name}, unpacked" for diff_id, name in zip(unpacked, list(found.values())[2:], strict=False)
+    return media | {
+        diff_id: f"{name}, unpacked" for diff_id, name in zip(unpacked, list(media.values())[2:], strict=False)
     }
 
 
@@ -241,8 +241,8 @@ def check(store: Store, progress: Progress, *, repair: bool) -> list[str]:
     """Read every blob; the digests of the damaged ones, which are removed with `repair`: then they are made again."""
     from concurrent.futures import ThreadPoolExecutor  # late: few commands check the store
 
-    found = list(blobs(store))
-    sizes = {digest: _size(store.path(digest)) for digest in found}
+    all_blobs = list(blobs(store))
+    sizes = {digest: _size(store.path(digest)) for digest in all_blobs}
 
     def damaged(digest: str) -> bool:
         try:
@@ -255,9 +255,9 @@ def check(store: Store, progress: Progress, *, repair: bool) -> list[str]:
             meter.advance(sizes[digest])
         return False
 
-    label = f"checking {len(found)} blobs"
+    label = f"checking {len(all_blobs)} blobs"
     with progress.meter(label, sum(sizes.values())) as meter, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        return [digest for digest, bad in zip(found, pool.map(damaged, found), strict=True) if bad]
+        return [digest for digest, bad in zip(all_blobs, pool.map(damaged, all_blobs), strict=True) if bad]
 
 
 def sizes(store: Store) -> Sizes:

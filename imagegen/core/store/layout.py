@@ -87,8 +87,8 @@ class Store:
 
         It counts as used now, and the collector keeps it for a day.
         """
-        found = self.use(self.path(digest))
-        return found is not None and (size is None or found == size)
+        status = self.use(self.path(digest))
+        return status is not None and (size is None or status == size)
 
     def intact(self, digest: str, size: int | None) -> bool:
         """Return whether the store has a blob, every byte of which was verified since the file was last written; a
@@ -114,13 +114,13 @@ class Store:
         """Return the size in bytes of a file of the store, or None; it counts as used now."""
         with self.explained(), self.gate(fcntl.LOCK_SH):
             try:
-                found = path.stat()
+                status = path.stat()
             except FileNotFoundError:
                 return None
             with suppress(OSError):  # a store that cannot be written is not collected either
                 now = time.time_ns()
-                os.utime(path, ns=(now, now - now % _SECOND + found.st_mtime_ns % _SECOND))
-        return found.st_size
+                os.utime(path, ns=(now, now - now % _SECOND + status.st_mtime_ns % _SECOND))
+        return status.st_size
 
     @contextmanager
     def gate(self, operation: int) -> Iterator[None]:
@@ -266,8 +266,8 @@ class Store:
 class BlobWriter:
     """Hashes what it writes. Use through `Store.writer`."""
 
-    def __init__(self, place: Callable[[str], Path], file: BinaryIO, path: Path) -> None:
-        self._place, self._file, self._path = place, file, path
+    def __init__(self, path_of: Callable[[str], Path], file: BinaryIO, path: Path) -> None:
+        self._place, self._file, self._path = path_of, file, path
         self._hash = hashlib.sha256()
         self.size = 0
 
