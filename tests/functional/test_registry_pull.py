@@ -319,9 +319,10 @@ def test_the_reason_of_a_token_server_is_shown(registry: StandIn) -> None:
     registry.instead["/token"] = lambda handler: send(handler, 429, b"", Retry_After="3600")
     with pytest.raises(FetchError) as caught:
         ask(registry)
-    assert "429" in str(caught.value)
-    assert "401" not in str(caught.value)
-    assert "netrc" not in str(caught.value)
+    message = str(caught.value).replace(registry.host, "registry")  # a port may have any digits
+    assert "429" in message
+    assert "401" not in message
+    assert "netrc" not in message
 
 
 @pytest.mark.fault("Secrets", "a server that a registry redirects to requests the user's password", "it gets none")
