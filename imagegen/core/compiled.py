@@ -83,7 +83,7 @@ def digest_of(*texts: str | bytes) -> str:
 def digest_of_trees(directories: Iterable[Path]) -> str | None:
     """Return the digest of the paths and bytes of all files below the directories.
 
-    None where something cannot be read, or is no regular file: what a link means depends on more than these files.
+    None where something cannot be read, or is not a regular file: what a link means depends on more than these files.
     """
     rows: list[bytes] = []
     try:
@@ -106,7 +106,7 @@ def _files(directory: str) -> Iterator[str]:
             elif entry.is_file(follow_symlinks=False):
                 yield entry.path
             else:
-                raise OSError(f"{entry.path} is no regular file")
+                raise OSError(f"{entry.path} is not a regular file")
 
 
 @cache
@@ -128,7 +128,7 @@ class _Unpickler(pickle.Unpickler):
             value = super().find_class(module, name)
             if isinstance(value, type) and "__dataclass_fields__" in vars(value):  # a deferred one stays so
                 return value
-        raise pickle.UnpicklingError(f"{module}.{name} is no class of a result")
+        raise pickle.UnpicklingError(f"{module}.{name} is not a class of a result")
 
 
 def _read(path: Path, key: bytes) -> Iterator[Any]:

@@ -66,14 +66,14 @@ def require_within(path: Path, project: Path) -> None:
 def read(path: Path, project: Path | None = None, longest: int = MAX_LOCK) -> bytes:
     """Return the contents of a file that users write.
 
-    Raises OSError, also for what is no regular file (it might never end), has more than `longest` bytes, or lies
+    Raises OSError, also for what is not a regular file (it might never end), has more than `longest` bytes, or lies
     outside of its `project`.
     """
     if project:
         require_within(path, project)
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         content = file.read(longest + 1)
     if content is None:  # a file of the kernel's that has nothing to say now
         raise OSError(errno.EAGAIN, "it has no contents to be read now", str(path))

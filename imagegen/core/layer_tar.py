@@ -27,7 +27,7 @@ _HEADERS = (
 )
 _SPARSE = "a sparse file, which layers do not hold"
 _MAX_ID, _MAX_TIME = 1 << 32, 1 << 40  # Go's zero time is -6e10
-# What tarfile raises for what is no tar; it follows headers that are about the next header by calling itself.
+# What tarfile raises for what is not a tar; it follows headers that are about the next header by calling itself.
 DAMAGED = (tarfile.TarError, EOFError, ValueError, RecursionError)
 _MAX_BYTES = 200 << 30  # of one layer, unpacked: the largest images of the field have 60 GB
 # A file of zeros may shrink a thousandfold, a whole layer of several gigabytes does not: the field's shrink fourfold.

@@ -255,7 +255,7 @@ def write_image_index(images: Mapping[str, Descriptor]) -> bytes:
 def read_entry(entry: Any) -> tuple[Descriptor, str, dict[str, str]] | None:
     """Parse an index's entry: what it names, its artifact type ("" for none), and the annotations in plain text.
 
-    None for what is no entry, or has a digest of another kind: others may list what they like.
+    None for what is not an entry, or has a digest of another kind: others may list what they like.
     """
     try:
         descriptor = _descriptor(entry)
@@ -386,7 +386,7 @@ def _is_attestation(platform: Platform | None) -> bool:
 def _manifest(document: dict[str, Any], media_type: Any) -> Manifest:
     _require(media_type in _MANIFESTS, f"its media type is {media_type!r}")
     config = _descriptor(document.get("config"))
-    _require(config.media_type in _CONFIGS, f"it is no container image: its config is a {config.media_type!r}")
+    _require(config.media_type in _CONFIGS, f"it is not a container image: its config is a {config.media_type!r}")
     _require(config.size <= MAX_CONFIG, f"its config would have {config.size} bytes")
     layers = tuple(_descriptor(item) for item in _list(document.get("layers"), "layers"))
     _require(0 < len(layers) <= MAX_LAYERS, f"it has {len(layers)} layers")
@@ -422,13 +422,13 @@ def _require(holds: bool, why: str) -> None:
 
 def _table(value: Any, subject: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _Malformed(f"{subject} is no JSON object")
+        raise _Malformed(f"{subject} is not a JSON object")
     return value
 
 
 def _list(value: Any, subject: str, most: int = MAX_LIST) -> list[Any]:
     if not isinstance(value, list) or len(value) > most:
-        raise _Malformed(f"{subject} is no list of at most {most} entries")
+        raise _Malformed(f"{subject} is not a list of at most {most} entries")
     return value
 
 
@@ -439,13 +439,13 @@ def _strings(value: Any, subject: str) -> tuple[str, ...]:
 def _text(value: Any) -> str:
     """Return text that a lock can hold and an engine can be given."""
     if not isinstance(value, str) or unprintable(value) is not None:
-        raise _Malformed(f"{value!r} is no plain text")
+        raise _Malformed(f"{value!r} is not plain text")
     return value
 
 
 def _digest(value: Any) -> str:
     if not isinstance(value, str) or not is_digest(value):
-        raise _Malformed(f"{value!r} is no sha256 digest")
+        raise _Malformed(f"{value!r} is not a sha256 digest")
     return value
 
 
@@ -461,9 +461,9 @@ _CHUNK = 1 << 20  # bytes
 
 
 def blob_name(digest: str) -> str:
-    """Return the path of a blob in a layout. Raises FetchError for what is no digest."""
+    """Return the path of a blob in a layout. Raises FetchError for what is not a digest."""
     if not is_digest(digest):
-        raise FetchError(f"{digest!r} is no digest", code="fetch-invalid-digest")
+        raise FetchError(f"{digest!r} is not a digest", code="fetch-invalid-digest")
     return f"{BLOBS}/{digest.removeprefix('sha256:')}"
 
 
@@ -491,7 +491,7 @@ class Layout:
         self.root = root
 
     def path(self, digest: str) -> Path:
-        """Return the path of a blob, whether it exists or not. Raises FetchError for what is no digest."""
+        """Return the path of a blob, whether it exists or not. Raises FetchError for what is not a digest."""
         return self.root / blob_name(digest)
 
     def entries(self) -> list[dict[str, Any]]:
@@ -505,7 +505,7 @@ class Layout:
         return next((str(entry["digest"]) for entry in self.entries() if name_of(entry) == name), None)
 
     def open(self, digest: str) -> BinaryIO:
-        """Open a blob, unverified. Raises OSError, FetchError for what is no digest."""
+        """Open a blob, unverified. Raises OSError, FetchError for what is not a digest."""
         # A pipe of that name must not block.
         return open(os.open(self.path(digest), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 

@@ -76,7 +76,7 @@ def run(
     capture_output: bool = False,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
-    """Run a program to its end, as `subprocess.run`; a failure of the program is no exception.
+    """Run a program to its end, as `subprocess.run`; a failure of the program is not an exception.
 
     Raises OSError, TimeoutExpired, and as `stopping.check` also after the program.
     """

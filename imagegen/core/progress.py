@@ -93,7 +93,7 @@ class Output(Protocol):
 
 
 class PlainOutput:
-    """Standard output or error where it is no terminal: lines of any length without styles. It needs no rich, which
+    """Standard output or error where it is not a terminal: lines of any length without styles. It needs no rich, which
     takes longer to load than most answers.
     """
 

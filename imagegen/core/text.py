@@ -13,7 +13,7 @@ from collections.abc import Iterable
 _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 # Each pattern fails where it begins or goes on from where it ended, so that all of them take linear time.
 _ADDRESS = re.compile(r"(?:ssh)?://[^\s'\"<>]+")  # from the scheme on
-_SSH_USER = re.compile(r"ssh://[\w.-]+@[^@]*")  # a user alone is no secret, and a command needs it
+_SSH_USER = re.compile(r"ssh://[\w.-]+@[^@]*")  # a user alone is not a secret, and a command needs it
 _USER = re.compile(r"(?<=://)[^/]*@")  # user:password@
 _PASSWORD = re.compile(r"(?<=://)[^/:@\[]+:(?!\d*(?:[/?#]|$))")  # user: and no port; the password may hold a slash
 _QUERY = re.compile(r"\?[^#]+")  # signatures of redirects, tokens

@@ -295,7 +295,7 @@ _OWN_LABELS = r"org\.opencontainers\.image\.(title|created|version|base\.(name|d
 def _port(text: str) -> str:
     number, _, protocol = text.partition("/")
     if not 0 < int(number) < 1 << 16:
-        raise ValueError(f"{number} is no port")
+        raise ValueError(f"{number} is not a port")
     return f"{number}/{protocol or 'tcp'}"
 
 
@@ -317,7 +317,7 @@ def _target(path: str) -> str:
 def _copied(path: str) -> str:
     _line(path)
     if not path.startswith("/") or not {"", ".", ".."}.isdisjoint(path[1:].split("/")):
-        raise ValueError(f"{path!r} is no normalised absolute path")
+        raise ValueError(f"{path!r} is not a normalised absolute path")
     return path
 
 
@@ -328,7 +328,7 @@ def _wheel_url(url: str) -> str:
     try:
         parse_wheel_filename(filename)
     except ValueError as error:
-        raise ValueError(f"{filename!r} is no name of a wheel: {error}") from error
+        raise ValueError(f"{filename!r} is not the name of a wheel: {error}") from error
     return url
 
 

@@ -113,7 +113,7 @@ def test_a_cell_a_file_and_a_commit(here: Here) -> None:
         ("HEAD~7:tiny", UsageError, 'no revision "HEAD~7"'),
         ("--output=x:tiny", UsageError, "no revision"),
         ("127.0.0.1:1/a/b", FetchError, "names no tag"),
-        ("oci:/nonexistent", FetchError, "is no OCI layout"),
+        ("oci:/nonexistent", FetchError, "is not an OCI layout"),
         ("sha256:" + "0" * 64, FetchError, "the store has no blob"),
     ],
 )

@@ -182,7 +182,7 @@ def hostile(bare: Bare) -> dict[str, str]:
         bare.raw_tree([("100644", b"\xff", blob)]): "not UTF-8",
         bare.raw_tree([("100644", b"a" * 300, blob)]): "too long",
         bare.raw_tree([("100644", b"a", blob), ("100644", b"a", bare.blob(b"y"))]): "one path twice",
-        bare.raw_tree([("120000", b"a", blob), ("40000", b"a", inner)]): "which is no folder",
+        bare.raw_tree([("120000", b"a", blob), ("40000", b"a", inner)]): "which is not a folder",
         bare.tree({"a/l": (LINK, b"../../x")}): "a link out of the tree",
         bare.tree({"l": (LINK, b"/etc/passwd")}): "a link out of the tree",
         bare.tree({"l": (LINK, b".git/config")}): "a link out of the tree",

@@ -166,7 +166,7 @@ def test_what_is_no_source(folder: Path, store: Store, tmp_path: Path) -> None:
     (tmp_path / "x.whl").touch()
     broken = tmp_path / "broken"
     fill(broken, {".git/HEAD": "nonsense", "a": ""})
-    for path, why in {"none": "is not there", "empty": "holds no source", "x.whl": "is no source"}.items():
+    for path, why in {"none": "is not there", "empty": "holds no source", "x.whl": "is not a source"}.items():
         with pytest.raises(FetchError, match=why):
             git.pack(tmp_path / path, "x-1", store)
     with raises("fetch-git-failed"):

@@ -364,7 +364,7 @@ def test_a_range_shorter_than_asked_is_gone_on_with(server: Server, store: Store
     ("encoding", "body", "said"),
     [
         ("gzip", gzip.compress(b"page" * 1000, mtime=0)[:-20], "its gzip ends early"),
-        ("gzip", b"page" * 1000, "it is no gzip"),
+        ("gzip", b"page" * 1000, "it is not a gzip"),
         ("br", b"page", "which was not requested"),
     ],
 )

@@ -45,7 +45,7 @@ def pack(path: Path, folder: str, store: Store, without: Collection[str] = ()) -
     if path.is_file():
         if not path.name.endswith(_SDIST):
             raise FetchError(
-                f"{where} is no source",
+                f"{where} is not a source",
                 code="fetch-no-source",
                 why=f"it is neither a directory nor an sdist (*{_SDIST})",
             )

@@ -41,7 +41,7 @@ class RemoteLocation:
 def places(url: str, settings: Settings) -> list[RemoteLocation]:
     """Return where to fetch the repository at `url`, in order; the first mirror that matches it.
 
-    Raises FetchError for what is no address.
+    Raises FetchError for what is not an address.
     """
     address = parse(url)
     path, mirror_directory = urlsplit(address.url).path, mirror_name(address.host)

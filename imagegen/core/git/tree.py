@@ -112,7 +112,7 @@ def checked(entries: Iterable[TreeEntry], where: str) -> list[TreeEntry]:
         parent = posixpath.dirname(entry.path)
         while parent:
             if parent in paths:
-                raise _refused(where, f"{entry.path} lies in {parent}, which is no folder")
+                raise _refused(where, f"{entry.path} lies in {parent}, which is not a folder")
             parent = posixpath.dirname(parent)
     return ordered
 
@@ -143,7 +143,7 @@ def _path(raw: bytes, where: str) -> str:
 
 def _refused(where: str, what: str, why: str | None = None) -> FetchError:
     return FetchError(
-        f"{where} is no source to build from: {what}",
+        f"{where} is not a source to build from: {what}",
         code="fetch-git-tree-invalid",
         why=why,
         fix="choose another commit or folder",

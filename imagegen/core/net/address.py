@@ -36,7 +36,7 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """Raises FetchError for what is no http(s) address."""
+    """Raises FetchError for what is not an http(s) address."""
     try:
         split = urlsplit(url)
         port = split.port
@@ -187,6 +187,6 @@ def _gunzip(chunks: Iterable[bytes], limit: int) -> Iterator[bytes]:
             if unpacker.eof:
                 return
     except zlib.error as error:
-        raise DamagedBody(f"it is no gzip, as its headers say ({error})") from None
+        raise DamagedBody(f"it is not a gzip, as its headers say ({error})") from None
     if not unpacker.eof:
         raise DamagedBody("its gzip ends early")

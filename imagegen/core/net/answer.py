@@ -260,7 +260,7 @@ def bundle(path: Path) -> str:
 def opened(path: Path) -> Iterator[BinaryIO]:
     try:
         if not path.is_file():  # opening a pipe would wait for a writer
-            raise NotFoundError(f"{path} does not exist or is no file")
+            raise NotFoundError(f"{path} does not exist or is not a file")
         file = path.open("rb")
     except OSError as error:
         raise FetchError(

@@ -216,7 +216,7 @@ class Exchange:
                 if isinstance(cause, OSError) and cause.errno in disk.LIMITS:  # no host is to blame
                     raise cause from error
                 came = headway()
-                # Less than a chunk is no headway, or a server that drips would be asked for ever.
+                # Less than a chunk is not headway, or a server that drips would be asked for ever.
                 failures, best = (0, came) if came >= best + CHUNK else (failures + 1, best)
                 requested = error.wait if isinstance(error, TryAgainError) else None
                 if failures >= self._attempts or (requested or 0.0) > MAX_WAIT:

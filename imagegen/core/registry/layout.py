@@ -140,7 +140,7 @@ class Mirror:
     def _copy(self, layout: Layout, digest: str, size: int, store: Store, meter: Meter) -> bool:
         chunks = layout.chunks(digest, size)
         with self._reading(layout.path(digest)):
-            first = next(chunks, b"")  # before there is a writer: a missing file is no fault of the store
+            first = next(chunks, b"")  # before there is a writer: a missing file is not a fault of the store
             with store.writer() as writer:
                 for chunk in chain((first,), chunks):
                     writer.write(chunk)
@@ -273,11 +273,11 @@ class LayoutRepository(ReferrerReader):
             fix = "name a directory that `imagegen build --output` wrote: oci:DIR"
             why = f"{error.filename}: {error.strerror}"
             raise UnavailableError(
-                f"{self.name} is no OCI layout", code="fetch-not-a-layout", why=why, fix=fix
+                f"{self.name} is not an OCI layout", code="fetch-not-a-layout", why=why, fix=fix
             ) from error
         except FetchError as error:
             why = f"its index.json: {error.why}"
-            raise FetchError(f"{self.name} is no OCI layout", code="fetch-not-a-layout", why=why) from error
+            raise FetchError(f"{self.name} is not an OCI layout", code="fetch-not-a-layout", why=why) from error
 
     def _read(self, digest: str, longest: int = MAX_MANIFEST) -> bytes:
         with self._explained(digest):

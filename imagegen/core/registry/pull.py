@@ -102,7 +102,7 @@ class ReferrerReader(ABC):
         artifact = self.artifact(referrer)
         if len(artifact.parts) != 1:
             raise FetchError(
-                f"{self.name}@{referrer.digest} is no single document",
+                f"{self.name}@{referrer.digest} is not a single document",
                 code="fetch-artifact-invalid",
                 why=f"it has {len(artifact.parts)} parts",
             )

@@ -48,7 +48,7 @@ class Reference:
 
 
 def parse(text: str) -> Reference:
-    """The name as `docker pull` reads it. Raises FetchError for what is no image's name."""
+    """The name as `docker pull` reads it. Raises FetchError for what is not the name of an image."""
     if "://" in text:
         raise _no_name(text, "it is an address", f"leave {text.partition('://')[0]}:// out")
     name, at, digest = text.partition("@")
@@ -58,7 +58,7 @@ def parse(text: str) -> Reference:
     if not colon or "/" in tag:
         head, tag = name, ""
     elif not _TAG.fullmatch(tag):
-        raise _no_name(text, f"{tag!r} is no tag: {why_no_tag(tag)}")
+        raise _no_name(text, f"{tag!r} is not a tag: {why_no_tag(tag)}")
     first, slash, path = head.partition("/")
     if slash and (first == "localhost" or set(first) & set(".:") or first != first.lower()):
         registry = HUB if first in HUB_NAMES else first
@@ -67,9 +67,9 @@ def parse(text: str) -> Reference:
     if registry == HUB and "/" not in path:
         path = f"library/{path}"
     if not _REGISTRY.fullmatch(registry):
-        raise _no_name(text, f"{registry!r} is no registry's host")
+        raise _no_name(text, f"{registry!r} is not a registry's host")
     if not _REPOSITORY.fullmatch(path):
-        raise _no_name(text, f"{path!r} is no repository's name: lower-case letters, digits, and . _ - between them")
+        raise _no_name(text, f"{path!r} is not a repository's name: lower-case letters, digits, and . _ - between them")
     if len(registry) + len(path) >= _LONGEST_NAME:
         raise _no_name(text, f"it is longer than {_LONGEST_NAME} characters")
     return Reference(registry, path, tag or None, digest or None)
@@ -91,11 +91,11 @@ def _no_digest(text: str, digest: str) -> FetchError:
     if set(digest) & set("./"):  # a host follows the @, and a password may come before it
         fix = "leave that out: `docker login` keeps credentials"
         return _no_name(f"***@{text.rpartition('@')[2]}", "it begins with a user", fix)
-    return _no_name(text, "what follows the @ is no digest (sha256: and 64 lower-case hex digits)")
+    return _no_name(text, "what follows the @ is not a digest (sha256: and 64 lower-case hex digits)")
 
 
 def _no_name(text: str, why: str, fix: str = "write docker.io/library/debian:12, say") -> FetchError:
-    return FetchError(f"{text!r} is no image's name", code="fetch-invalid-reference", why=why, fix=fix)
+    return FetchError(f"{text!r} is not the name of an image", code="fetch-invalid-reference", why=why, fix=fix)
 
 
 def variable(registry: str) -> str:

@@ -89,8 +89,8 @@ def find_whole(store: Store, digest: str) -> Descriptor | None:
 def export(store: Store, digest: str, directory: Path, name: str) -> None:
     """Write an image, or an index with its images, as an OCI layout to a new directory, by hard links where possible.
 
-    The directory appears complete or not at all. Raises StoreError when it exists and is no empty directory, when it
-    cannot be written, and when a blob is absent or damaged.
+    The directory appears complete or not at all. Raises StoreError when it exists and is not an empty directory, when
+    it cannot be written, and when a blob is absent or damaged.
     """
     require_new(directory)
     top = store.read(digest)
@@ -123,7 +123,7 @@ def filling(directory: Path, needed: int = 0) -> Iterator[Path]:
     """A folder beside `directory` that takes its place at the end: it appears complete or not at all.
 
     `needed` is how many bytes will be written, as far as that is known. Raises StoreError when `directory` exists and
-    is no empty directory, and when it cannot be written.
+    is not an empty directory, and when it cannot be written.
     """
     require_new(directory)
     directory = directory.absolute()

@@ -163,7 +163,7 @@ class Store:
                 ) from error
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
-            raise DamagedError(f"blob {digest} is no regular file", where=str(path), fix="remove it")
+            raise DamagedError(f"blob {digest} is not a regular file", where=str(path), fix="remove it")
         return VerifiedReader(open(handle, "rb"), digest, path, damaged)
 
     def read(self, digest: str) -> bytes:

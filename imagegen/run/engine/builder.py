@@ -41,7 +41,7 @@ def nodes_of(inspected: str) -> list[tuple[str, dict[str, str]]]:
 def unreachable(builder: str, endpoint: str, options: Mapping[str, str]) -> EngineError | None:
     """Connect to a node of `builder` as buildx does; return the error that explains a failure.
 
-    None where the connection works, or the endpoint is no tcp://HOST:PORT.
+    None where the connection works, or the endpoint is not tcp://HOST:PORT.
     """
     try:
         place = urlsplit(endpoint)
@@ -97,7 +97,7 @@ def _load(
         if certificate:
             context.load_cert_chain(certificate, key, password="")  # else OpenSSL asks at the terminal
     except ssl.SSLError as error:
-        why = f"{certificate} and {key} are no certificate and its key in PEM: {error.reason or error}"
+        why = f"{certificate} and {key} are not certificate and its key in PEM: {error.reason or error}"
         return why, "name a certificate in `cert=` and its own key in `key=`"
     return None
 

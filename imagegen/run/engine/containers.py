@@ -322,7 +322,7 @@ def shut_down(stream: Any) -> Any:
 @contextmanager
 def _tidying(api: docker.APIClient, doing: str) -> Iterator[None]:
     """Handle errors of requests to end or remove a container, which have a short limit; an ended
-    container is no error.
+    container is not an error.
     """
     before, api.timeout = api.timeout, _GRACE
     try:

@@ -216,7 +216,7 @@ class Loading:
     """Loads an image in parts: each offer becomes an image in the engine, without a tag; the whole then costs the rest.
 
     Engines share unpacked layers along a common prefix. A context manager: its end removes the names of the parts and
-    leaves their layers to the images that hold them. A failed part is no error, since `finish` sends all that the
+    leaves their layers to the images that hold them. A failed part is not an error, since `finish` sends all that the
     engine lacks; after the engine failed to connect for a part, it gets no more of them.
     """
 
