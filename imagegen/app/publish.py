@@ -50,8 +50,8 @@ from imagegen.image import layers
 from imagegen.image.inventory.subjects import known_scans
 from imagegen.image.layers import Image
 from imagegen.image.layers.codec import CODEC
+from imagegen.image.layers.gzip_layers import compress_with_gzip
 from imagegen.image.layers.plan import LAYER_FORMAT
-from imagegen.image.layers.recompress import recompressed
 from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock, Record
 from imagegen.plan.matrix.model import Cell
@@ -445,8 +445,8 @@ def _assemble(
     for restriction in licences.restricted(lock, known):
         progress.say(f"NOTE: restricted: {restriction}")
     image = canonical
-    if job.compression != "zstd":
-        image = recompressed(lock, canonical, job.compression, store, progress, remote.recompressed)
+    if job.compression == "gzip":
+        image = compress_with_gzip(lock, canonical, store, progress, remote.recompressed)
     return AssembledImage(job, lock, image, canonical, known)
 
 

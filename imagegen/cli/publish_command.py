@@ -46,9 +46,7 @@ key_option = click.option(
     type=click.Choice(COMPRESSIONS),
     default="zstd",
     show_default=True,
-    help="gzip is for registries and runtimes without zstd; of zstd:chunked, Podman and CRI-O fetch only the files "
-    "that they lack; zstd:stargz is mounted by containerd's stargz-snapshotter before it is pulled. Their tags end in "
-    "-gzip, -chunked and -stargz.",
+    help="gzip is for registries and runtimes without zstd; its tags end in -gzip.",
 )
 @platform_option
 @builder_option

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EPOCH = 315532800
 
 # Compressions of the layers of published images; digests in locks are of zstd.
-Compression: TypeAlias = Literal["zstd", "gzip", "zstd:chunked", "zstd:stargz"]
+Compression: TypeAlias = Literal["zstd", "gzip"]
 
 
 # A GPU architecture, as matrices define it and audits check for it.

@@ -173,10 +173,9 @@ def test_a_dry_run_asks_the_registry_and_changes_nothing(app: App, registry: Wri
     assert {method for method, _ in registry.requested} == {"GET", "HEAD"}
 
 
-@pytest.mark.parametrize("compression", ["gzip", "zstd:chunked", "zstd:stargz"])
-def test_a_dry_run_with_another_compression_does_not_blame_the_lock(app: App, compression: str) -> None:
-    out, _ = run(app, LOCK.image, "--to", "127.0.0.1:1/acme/rl", "--dry-run", "--compression", compression)
-    assert f"unknown   the image's digest, and the size of its layers: {compression} layers are known only once" in out
+def test_a_dry_run_with_another_compression_does_not_blame_the_lock(app: App) -> None:
+    out, _ = run(app, LOCK.image, "--to", "127.0.0.1:1/acme/rl", "--dry-run", "--compression", "gzip")
+    assert "unknown   the image's digest, and the size of its layers: gzip layers are known only once" in out
     assert "--record" not in out
     assert "not built yet" not in out
 

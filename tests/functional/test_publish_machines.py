@@ -25,7 +25,6 @@ from imagegen.core.errors import LockError, PublishError
 from imagegen.core.net import Client
 from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.types import Compression
 from imagegen.image.inventory import subjects as cell
 from imagegen.image.layers import plan, scan
 from imagegen.plan.lock.model import Lock
@@ -202,20 +201,15 @@ def test_layers_of_a_sibling_are_linked(team: Team, engines: Engines, monkeypatc
     assert published.pushed.sent.blobs == 2, "its own config and support"
 
 
-@pytest.mark.parametrize(
-    ("compression", "suffix"), [("gzip", "-gzip"), ("zstd:chunked", "-chunked"), ("zstd:stargz", "-stargz")]
-)
-def test_another_compression_has_tags_of_its_own(
-    team: Team, engines: Engines, compression: Compression, suffix: str
-) -> None:
+def test_another_compression_has_tags_of_its_own(team: Team, engines: Engines) -> None:
     lock = team.lock(b"x = 1\n")
     machine = team.machine("one", lock)
-    plain, packed = machine.publish(lock), machine.publish(lock, compression=compression)
+    plain, packed = machine.publish(lock), machine.publish(lock, compression="gzip")
     assert plain.digest != packed.digest
     assert plain.record == packed.record
-    assert all(tag.endswith(suffix) for tag in (packed.immutable_tag, *packed.moved_tags))
+    assert all(tag.endswith("-gzip") for tag in (packed.immutable_tag, *packed.moved_tags))
     bases = len(team.bases)
-    again = team.machine("two").publish(lock, compression=compression, test=False)
+    again = team.machine("two").publish(lock, compression="gzip", test=False)
     assert (again.digest, again.pushed.sent.blobs, len(team.bases)) == (packed.digest, 0, bases)
 
 

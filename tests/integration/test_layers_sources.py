@@ -17,9 +17,9 @@ from imagegen.core.store import Store
 from imagegen.image import layers
 from imagegen.image.inventory import subjects as cell
 from imagegen.image.layers import LayerStack, RemoteLayers, resolve_layers
+from imagegen.image.layers.gzip_layers import compress_with_gzip
 from imagegen.image.layers.image import description, read_description
 from imagegen.image.layers.plan import plan
-from imagegen.image.layers.recompress import recompressed
 from imagegen.plan.lock import read
 from tests.support.small_cell import CELL, Site
 
@@ -37,7 +37,7 @@ def test_a_layer_with_an_sdist_is_made_on_an_empty_store(
     settings = Settings.from_environment({**os.environ, "PIP_FIND_LINKS": str(site.links)})
     built = layers.assemble(lock, Context(full, settings, Quiet()))
     facts = cell.known_scans(lock, full)
-    described = read_description(description(lock, built, {}, recompressed(lock, built, "gzip", full, Quiet())))
+    described = read_description(description(lock, built, {}, compress_with_gzip(lock, built, full, Quiet())))
     cell.import_scans(lock, empty, facts, facts.get)
     sourced = next(part for part in plan(lock) if any(wheel.sdist for wheel in part.wheels))
     elsewhere = {key: layer for key, layer in described.layers_by_key.items() if key != sourced.key}
@@ -52,14 +52,14 @@ def test_a_layer_with_an_sdist_is_made_on_an_empty_store(
         raise AssertionError("mmdebstrap is not needed")
 
     monkeypatch.setattr(importlib.import_module("imagegen.image.base.build"), "_build", refused)
-    remote = RemoteLayers(cast("registry.Repository", Source()), elsewhere, described.recompressed_by_key("gzip"))
+    remote = RemoteLayers(cast("registry.Repository", Source()), elsewhere, described.gzip_by_key)
     sources = resolve_layers(lock, empty, remote)
     stack = LayerStack(sources)
     for layer in layers.ensure_layers(lock, sources, Context(empty, settings, Quiet()), remote):
         stack.add(layer)
     made = layers.write_image(lock, stack, empty)
     assert made.digest == site.reference
-    assert fetched == [described.recompressed_by_key("gzip")[made.layers[0].key].digest]
+    assert fetched == [described.gzip_by_key[made.layers[0].key].digest]
     assert [layer.name for layer in made.layers if empty.has(layer.digest)] == [sourced.name]
     assert {wheel.name for wheel in lock.wheels if empty.has(wheel.file.digest)} == {
         each.name for each in sourced.wheels

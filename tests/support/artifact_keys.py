@@ -26,7 +26,7 @@ from imagegen.image import base, dockerfile, inputs
 from imagegen.image.base import fetch as debian_files
 from imagegen.image.base import image as registry_base
 from imagegen.image.inventory import subjects
-from imagegen.image.layers import layer, plan, recompress, scan, sources
+from imagegen.image.layers import gzip_layers, layer, plan, scan, sources
 from imagegen.image.layers.assemble import _memory_key, record_contradictions, recorded_image
 from imagegen.image.layers.image import base_image, description
 from imagegen.plan.lock import builds, dumps, dumps_attached, inputs_hash, local_tags, sdist
@@ -204,7 +204,7 @@ def _image_keys(lock: Lock) -> dict[str, list[str]]:
         "image of the base": [base_image(lock, below).digest],
         "layers document": [digest_of_text(description(lock, recorded, {}))],
         "SBOM": [digest_of_text(sbom(lock, _IMAGE, KnownLicences()))],
-        "recompressed layers": [recompress._key(each, _CODEC) for each in recorded.layers],
+        "recompressed layers": [gzip_layers._key(each, _CODEC) for each in recorded.layers],
         "recorded image": [lock.record.digest, str(lock.record.layer_format)] if lock.record else [],
         "recorded layers": [
             f"{each.name} {each.size} {each.digest} {each.diff_id} {each.key}"

@@ -14,7 +14,7 @@ These functions are covered, through tests.support.artifact_keys:
 - wheels: identity, scan_key, scan._key, subjects._keys, _segment_key, sdist_builder, sdist._key, git.archive's key
 - builds: builder, key_of, cache_of, wheelhouse.tag, environment._key (build costs), toolchain
 - layers: plan_layers with from_image, layer_key, files_key, loader_key, support_key; support_identity, bytecode_key,
-  _with_codec, recompress._key
+  _with_codec, gzip_layers._key
 - images: _memory_key, recorded_image, base_image, the LAYERS document, the SBOM, the record, the rendered Dockerfile
 - checks: audit._audit_key, programs_digest, attachments._key and _run_key, numerics._key
 

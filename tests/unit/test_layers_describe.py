@@ -15,11 +15,9 @@ from imagegen.core.errors import TrustError
 from imagegen.core.oci import GZIP_TYPE, ZSTD_TYPE
 from imagegen.core.store.cache import StoredBlob
 from imagegen.image.layers import Layer
-from imagegen.image.layers.chunked import CHUNKED, CHUNKED_LAYERS, ChunkedBlob, SkippableFrame, TableOfContents
 from imagegen.image.layers.codec import CODEC, GZIP
 from imagegen.image.layers.image import (
     MAX_DOCUMENT,
-    ChunkedBlobs,
     CompressedBlobs,
     LayersDocument,
     dump,
@@ -41,12 +39,9 @@ def documents(draw: Callable[[st.SearchStrategy[Any]], Any]) -> LayersDocument:
     )
     others = {key: StoredBlob(draw(DIGESTS), draw(SIZES)) for key in keys if draw(st.booleans())}
     packed = draw(st.none() | st.just(CompressedBlobs(GZIP, others)))
-    frames = st.builds(SkippableFrame, SIZES, SIZES, SIZES)
-    tables = st.builds(ChunkedBlob, DIGESTS, SIZES, st.builds(TableOfContents, DIGESTS, DIGESTS, frames, frames))
-    chunked = draw(st.none() | st.just(ChunkedBlobs(CHUNKED, {key: draw(tables) for key in others})))
     facts = draw(st.dictionaries(DIGESTS, DIGESTS, max_size=3))
     texts = (draw(each) for each in (DIGESTS, DIGESTS, DIGESTS, NAMES, DIGESTS))
-    return LayersDocument(*texts, layers, facts, packed, chunked)  # type: ignore[call-arg]
+    return LayersDocument(*texts, layers, facts, packed)  # type: ignore[call-arg]
 
 
 @given(documents())
@@ -58,26 +53,24 @@ def test_what_is_written_is_read(said: LayersDocument) -> None:
 def sample() -> LayersDocument:
     layer = Layer(ZSTD_TYPE, ONE, 7, ONE, "torch", ONE, 9)
     gzip = CompressedBlobs(GZIP, {ONE: StoredBlob(TWO, 8)})
-    contents = TableOfContents(ONE, TWO, SkippableFrame(1, 2, 3), SkippableFrame(4, 5, 6))
-    chunked = ChunkedBlobs(CHUNKED, {ONE: ChunkedBlob(TWO, 8, contents)})
-    return LayersDocument(ONE, TWO, ONE, CODEC, ONE, (layer,), {ONE: TWO}, gzip, chunked)
+    return LayersDocument(ONE, TWO, ONE, CODEC, ONE, (layer,), {ONE: TWO}, gzip)
 
 
 def test_layers_of_another_codec_are_not_reused() -> None:
     said = sample()
     assert said.gzip
-    assert said.chunked
     assert list(said.layers_by_key) == [ONE]
     assert replace(said, codec="zstd 1.4").layers_by_key == {}
     layer = said.layers[0]
-    assert said.recompressed_by_key("gzip") == {ONE: replace(layer, digest=TWO, size=8, media_type=GZIP_TYPE)}
-    for compression in CHUNKED_LAYERS:
-        found = said.chunked.layers[ONE].as_layer(layer, compression)
-        assert said.recompressed_by_key(compression) == {ONE: found}
-    assert said.recompressed_by_key("zstd") == {}
-    older = replace(said, gzip=replace(said.gzip, codec="zlib 2"), chunked=replace(said.chunked, codec="zstd 1.4"))
-    for document in (older, replace(said, gzip=None, chunked=None)):
-        assert document.recompressed_by_key("gzip") == document.recompressed_by_key("zstd:chunked") == {}
+    assert said.gzip_by_key == {ONE: replace(layer, digest=TWO, size=8, media_type=GZIP_TYPE)}
+    for gzip in (None, replace(said.gzip, codec="zlib 2")):
+        assert replace(said, gzip=gzip).gzip_by_key == {}
+
+
+def test_zstd_chunked_blobs_that_earlier_versions_describe_are_ignored() -> None:
+    table = json.loads(dump(sample())) | {"chunked": {"codec": "zstd:chunked", "layers": {ONE: {"digest": TWO}}}}
+    document = read_description(json.dumps(table).encode())
+    assert (document.layers, document.gzip) == (sample().layers, sample().gzip)
 
 
 def changed(**values: Any) -> Callable[[dict[str, Any]], None]:
@@ -102,15 +95,6 @@ def layer(**values: Any) -> Callable[[dict[str, Any]], None]:
         (changed(facts={ONE: 3}), f"facts.{ONE}"),
         (changed(gzip={"codec": "x"}), "gzip.layers: Field required"),
         (changed(gzip={"codec": "x", "layers": {TWO: {"digest": ONE, "size": 1}}}), f"gzip.layers: {TWO} is the key"),
-        (changed(chunked={"codec": "x"}), "chunked.layers: Field required"),
-        (
-            changed(chunked={"codec": "x", "layers": {ONE: {"digest": ONE, "size": 1}}}),
-            f"chunked.layers.{ONE}.contents",
-        ),
-        (
-            lambda table: table["chunked"]["layers"].update({TWO: table["chunked"]["layers"][ONE]}),
-            f"chunked.layers: {TWO}",
-        ),
         (layer(size=-1), "layers.0.size: Input should be greater"),
         (layer(size=True), "layers.0.size: Input should be a valid integer"),
         (layer(size=1.0), "layers.0.size: Input should be a valid integer"),

@@ -1,7 +1,7 @@
 """The image: its LAYERS document, its config and manifest.
 
-A client that trusts the signer need not build these layers: `layers_by_key` is for `assemble`, `recompressed_by_key`
-for `recompressed`, and `facts` names the scans that `image.inventory.subjects` imports. `supply.trust` decides about
+A client that trusts the signer need not build these layers: `layers_by_key` is for `assemble`, `gzip_by_key` for
+`compress_with_gzip`, and `facts` names the scans that `image.inventory.subjects` imports. `supply.trust` decides about
 trust.
 """
 
@@ -26,9 +26,8 @@ from imagegen.core.oci import (
 )
 from imagegen.core.store import Store
 from imagegen.core.store.cache import StoredBlob
-from imagegen.core.types import Compression, Digest
+from imagegen.core.types import Digest
 from imagegen.image import base
-from imagegen.image.layers.chunked import CHUNKED, CHUNKED_LAYERS, ChunkedBlob, ChunkedLayer
 from imagegen.image.layers.codec import CODEC, GZIP
 from imagegen.image.layers.layer import Layer, PrintableName
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR, base_environment, locked_variables
@@ -53,14 +52,6 @@ class CompressedBlobs:
 
 
 @dataclass(frozen=True)
-class ChunkedBlobs:
-    """The blobs of the image's layers as zstd:chunked, by the layers' keys, and the codec's name."""
-
-    codec: PrintableName
-    layers: Mapping[Digest, ChunkedBlob]
-
-
-@dataclass(frozen=True)
 class LayersDocument:
     """A LAYERS document. Digests and keys are "sha256:...", `layers` from the bottom up."""
 
@@ -74,32 +65,29 @@ class LayersDocument:
     layers: tuple[Layer, ...]
     facts: Mapping[Digest, Digest]  # key of facts -> digest of their bytes
     gzip: CompressedBlobs | None = None
-    chunked: ChunkedBlobs | None = None
+    chunked: Any = None  # written by earlier versions, which published layers as zstd:chunked; ignored
 
     @property
     def layers_by_key(self) -> dict[str, Layer]:
         """The layers by key, for `assemble`; empty if they use another codec, because the image would be another."""
         return {layer.key: layer for layer in self.layers} if self.codec == CODEC else {}
 
-    def recompressed_by_key(self, compression: Compression) -> dict[str, Layer]:
-        """Return the layers in another compression by key, for `recompressed`; none if they use another codec."""
+    @property
+    def gzip_by_key(self) -> dict[str, Layer]:
+        """The gzip layers by key, for `compress_with_gzip`; empty if another codec compressed them."""
+        if self.gzip is None or self.gzip.codec != GZIP:
+            return {}
         layers = {layer.key: layer for layer in self.layers}
-        if compression == "gzip" and self.gzip and self.gzip.codec == GZIP:
-            return {
-                key: replace(layers[key], digest=blob.digest, size=blob.size, media_type=GZIP_TYPE)
-                for key, blob in self.gzip.layers.items()
-            }
-        if compression in CHUNKED_LAYERS and self.chunked and self.chunked.codec == CHUNKED:
-            return {key: blob.as_layer(layers[key], compression) for key, blob in self.chunked.layers.items()}
-        return {}
+        return {
+            key: replace(layers[key], digest=blob.digest, size=blob.size, media_type=GZIP_TYPE)
+            for key, blob in self.gzip.layers.items()
+        }
 
 
 def description(lock: Lock, built: Image, facts: Mapping[str, str], other: Image | None = None) -> bytes:
-    """The document for an image that was built of a lock; `other` is what `recompressed` has made of it."""
+    """Return the document for the image that was built from a lock; `other` is the same image with gzip layers."""
     pairs = zip(built.layers, other.layers, strict=True) if other else ()
-    differing = [theirs for ours, theirs in pairs if theirs != ours]
-    chunked = {each.key: each.blob for each in differing if isinstance(each, ChunkedLayer)}
-    gzip = {each.key: StoredBlob(each.digest, each.size) for each in differing if each.key not in chunked}
+    gzip = {packed.key: StoredBlob(packed.digest, packed.size) for layer, packed in pairs if packed != layer}
     return dump(
         LayersDocument(
             inputs_hash(lock),
@@ -110,7 +98,6 @@ def description(lock: Lock, built: Image, facts: Mapping[str, str], other: Image
             built.layers,
             facts,
             CompressedBlobs(GZIP, gzip) if gzip else None,
-            ChunkedBlobs(CHUNKED, chunked) if chunked else None,
         )
     )
 
@@ -145,9 +132,8 @@ def read_description(data: bytes) -> LayersDocument:
         raise _malformed("two of its layers have one key")
     if docker := [layer.media_type for layer in said.layers if layer.media_type != layer.oci_type]:
         raise _malformed(f"a layer has the media type {docker[0]}")
-    for name, blobs in (("gzip", said.gzip), ("chunked", said.chunked)):
-        if blobs and (unknown := blobs.layers.keys() - keys):
-            raise _malformed(f"{name}.layers: {min(unknown)} is the key of none of its layers")
+    if said.gzip and (unknown := said.gzip.layers.keys() - keys):
+        raise _malformed(f"gzip.layers: {min(unknown)} is the key of none of its layers")
     return said
 
 

@@ -5,7 +5,6 @@ What is known of a layer, by type:
 LayerPlan        name and key of its inputs; it need not exist       layers/plan.py
 LayerDescriptor  a blob and its diff_id, as an image names them      core/oci.py
 Layer            both                                                here
-ChunkedLayer     a Layer whose blob has a table of contents          layers/chunked.py
 LayerSource      a LayerPlan, and whether its Layer exists, where    layers/sources.py
 RecordedLayer    a Layer as a lock's record has it                   plan/lock/model.py
 LocatedLayer     where a publish takes the layer from                supply/publish/plan.py

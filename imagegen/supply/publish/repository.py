@@ -259,16 +259,16 @@ def find_remote_layers(
     if not missing:
         return RemoteLayers()
     layers: dict[str, Layer] = dict(previously_built_layers(lock, store))
-    other: dict[str, Layer] = {}  # in the required compression, if that is not the one of the lock's record
+    gzip: dict[str, Layer] = {}
     scans: dict[str, tuple[RemoteRepository, str]] = {}
-    required: Mapping[str, Layer] = layers if compression == "zstd" else other
+    required: Mapping[str, Layer] = layers if compression == "zstd" else gzip
     if not required.keys() >= missing:
         for repository, digest in _tagged(repositories, tags):
             with suppress(FetchError):  # of what cannot be read, the layers are built here
                 for described in _attested(attachments.read(repository, digest).documents):
                     for key, layer in described.layers_by_key.items():
                         layers.setdefault(key, layer)
-                    other |= _same_contents(described.recompressed_by_key(compression), layers)
+                    gzip |= _same_contents(described.gzip_by_key, layers)
                     for key, scan in described.facts.items():
                         scans.setdefault(key, (repository, scan))
             if required.keys() >= missing:
@@ -278,8 +278,11 @@ def find_remote_layers(
         what = f"{repositories[0].name} has {len(stored)} of {counted(len(missing), 'layer')} missing in this store"
         progress.say(what)
         import_remote_scans(lock, scans, store, progress)
-    recompressed = {key: other[key] for key in stored if key in other}
-    return RemoteLayers(repositories[0].reader, {key: layers[key] for key in stored}, recompressed)
+    return RemoteLayers(
+        repositories[0].reader,
+        {key: layers[key] for key in stored},
+        {key: gzip[key] for key in stored & gzip.keys()} if compression == "gzip" else {},
+    )
 
 
 def _same_contents(other: Mapping[str, Layer], layers: Mapping[str, Layer]) -> dict[str, Layer]:

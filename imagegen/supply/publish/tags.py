@@ -27,15 +27,10 @@ LONGEST = 128  # characters
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _INVALID = re.compile(r"[^A-Za-z0-9._-]")
 _HASH_DIGITS = 8
-_IMMUTABLE = re.compile(rf"\d{{4}}\.\d\d\.\d\d-(.*)-([0-9a-f]{{{_HASH_DIGITS}}})(?:-gzip|-chunked|-stargz)?")
+_IMMUTABLE = re.compile(rf"\d{{4}}\.\d\d\.\d\d-(.*)-([0-9a-f]{{{_HASH_DIGITS}}})(?:-gzip)?")
 # An axis's value of this name would make one tag mean two things.
-_RESERVED = frozenset({"latest", "nightly", "gzip", "chunked", "stargz"})
-COMPRESSION_SUFFIXES: Mapping[Compression, str] = {
-    "zstd": "",
-    "gzip": "-gzip",
-    "zstd:chunked": "-chunked",
-    "zstd:stargz": "-stargz",
-}
+_RESERVED = frozenset({"latest", "nightly", "gzip"})
+COMPRESSION_SUFFIXES: Mapping[Compression, str] = {"zstd": "", "gzip": "-gzip"}
 
 
 @dataclass(frozen=True)
