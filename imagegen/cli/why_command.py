@@ -51,7 +51,7 @@ _WORST_FIRST: tuple[Answer, ...] = ("incompatible", "unknown", "compatible")
 
 @dataclass(frozen=True)
 class _Way:
-    """A combination that works: the changes by name, the command that asks about it, and what it has compiled."""
+    """A combination that works, with its changes by name, the command that asks about it, and its builds."""
 
     changes: dict[str, str]
     command: str
@@ -94,7 +94,7 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     cell. An unknown name makes the answer "unknown" unless the rest conflicts; the package index is asked for names
     and releases that are not known here, unless UV_OFFLINE is set.
 
-    Of an image with several environments, each is answered as its cell, with the same versions; the worst decides.
+    Each environment of an image is answered as its cell, with the same versions; the worst answer decides.
     """
     # A question's problems hold few cycles, and looking for some takes a tenth of its time (0.82 s of the processor's
     # with it, 0.72 s without: ten runs of one question, 2026-11-25).
@@ -107,13 +107,16 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
         app.json({model: table.first.get(model)}) if as_json else click.echo(shown(about))
         return 0 if model in table.first else 2
     asked = _environments(app, words)
-    answers = {name: _answer(app, table, model, named, sets) for name, named in asked.items()}
+    answers = {name: _answer(app, table, model, environment_words, sets) for name, environment_words in asked.items()}
     if as_json:
         app.json(_as_dicts(answers))
     else:
-        known = [about] if model in table.first else []
-        texts = [f"{f'{name}: ' if name else ''}{_as_text(each)}" for name, each in answers.items()]
-        click.echo(shown("\n\n".join([*texts, *known])))
+        notes = [about] if model in table.first else []
+        texts = [
+            f"{f'{name}: ' if name else ''}{_as_text(environment_answer)}"
+            for name, environment_answer in answers.items()
+        ]
+        click.echo(shown("\n\n".join([*texts, *notes])))
     codes = {answer.exit_code for answer in answers.values()}
     return 1 if 1 in codes else max(codes)
 
@@ -123,12 +126,12 @@ def _environments(app: App, words: tuple[str, ...]) -> dict[str, tuple[str, ...]
 
     Where they name no image with several environments, return them by the name "".
     """
-    named = {app.matrix.defaults.get(word, word): word for word in words}
-    several = (each for each in app.matrix.all_cells if each.environments and each.id in named)
+    word_of = {app.matrix.defaults.get(word, word): word for word in words}
+    several = (candidate for candidate in app.matrix.all_cells if candidate.environments and candidate.id in word_of)
     if (cell := next(several, None)) is None:
         return {"": words}
     return {
-        environment.name: tuple(environment.cell.id if word == named[cell.id] else word for word in words)
+        environment.name: tuple(environment.cell.id if word == word_of[cell.id] else word for word in words)
         for environment in cell.environments
     }
 
@@ -146,21 +149,23 @@ def _answer(
         about = model_type_summary(table, model)
         explanation = replace(explanation, answer=answer, unknown=(*explanation.unknown, about))
     state = _state(app, question, explanation)
-    spoken = replace(question, requested={**question.requested, "model": f"=={model}"}) if model else question
-    return _WhyAnswer(spoken, explanation, state, _ways(app, matrix, question, spoken, rules, explanation))
+    shown_question = replace(question, requested={**question.requested, "model": f"=={model}"}) if model else question
+    return _WhyAnswer(
+        shown_question, explanation, state, _ways(app, matrix, question, shown_question, rules, explanation)
+    )
 
 
 def _with_locked_versions(app: App, words: Sequence[str]) -> Matrix:
     """Return the matrix; cells that the words name have the versions of the lock file that is their stack."""
-    named = {app.matrix.defaults.get(word, word) for word in words}
-    if not any(cell.stack and cell.id in named for cell in app.matrix.all_cells):
+    cell_ids = {app.matrix.defaults.get(word, word) for word in words}
+    if not any(cell.stack and cell.id in cell_ids for cell in app.matrix.all_cells):
         return app.matrix
     from imagegen.plan.projects.stack import with_known_versions  # late: few cells have such a file
 
     return replace(
         app.matrix,
         all_cells=tuple(
-            with_known_versions(cell, app.project, app.metadata) if cell.stack and cell.id in named else cell
+            with_known_versions(cell, app.project, app.metadata) if cell.stack and cell.id in cell_ids else cell
             for cell in app.matrix.all_cells
         ),
     )
@@ -171,19 +176,19 @@ def _question(app: App, matrix: Matrix, words: Sequence[str], sets: Sequence[str
     vocabulary = Vocabulary.of(matrix, sorted(app.harvested))
     question = complete_names(parse_question(words, sets, matrix, vocabulary), app.metadata)
     if missing := missing_metadata(question, app.metadata):
-        from imagegen.plan.harvest import on_demand  # late: it brings the network
+        from imagegen.plan.harvest import on_demand  # late, for the network
 
         context = Context(app.store, app.settings, app.progress)
-        found = on_demand.look_up(missing, context, today(), question.extras)
-        for package in found.values():
+        packages = on_demand.look_up(missing, context, today(), question.extras)
+        for package in packages.values():
             app.metadata.add(package)
-        question = parse_question(words, sets, matrix, Vocabulary.of(matrix, [*sorted(app.harvested), *found]))
+        question = parse_question(words, sets, matrix, Vocabulary.of(matrix, [*sorted(app.harvested), *packages]))
         question = complete_names(question, app.metadata)
     return _complete(app, question)
 
 
 def _complete(app: App, question: Question) -> Question:
-    """Return the question with the torch that it means: in place of the base's, and of which build."""
+    """Return the question with the torch that it means: instead of the base's, and its build."""
     return choose_builds(replace_base_torch(question, app.metadata), app.metadata, app.matrix.builds)
 
 
@@ -199,14 +204,14 @@ def _state(app: App, question: Question, explanation: Explanation) -> CellState 
     """Return the state of the cell that is asked about; a changed one has no lock, and on another base none at all."""
     if question.cell is None or "base" in question.requested:
         return None
-    cell = app.matrix.select_one(question.cell.id)  # as the matrix has it: a lock is compared with that
-    from imagegen.app import states  # late: it brings locks, builds and attestations
+    cell = app.matrix.select_one(question.cell.id)  # of the matrix, as locks are compared with it
+    from imagegen.app import states  # late, for locks, builds and attestations
 
     reasons = explanation.unknown
     if explanation.answer == "incompatible" or not reasons:
         worst = "error" if explanation.answer == "incompatible" else "suspicion"
-        found = (conflict.rules for conflict in explanation.conflicts if conflict.severity == worst)
-        reasons = tuple(rule.because for rules in found for rule in rules)
+        rule_groups = (conflict.rules for conflict in explanation.conflicts if conflict.severity == worst)
+        reasons = tuple(rule.because for rules in rule_groups for rule in rules)
     answer = CellAnswer(explanation.answer, " ".join(reasons))
     if question.requested:
         return states.cell_state(answer)
@@ -216,34 +221,34 @@ def _state(app: App, question: Question, explanation: Explanation) -> CellState 
 def _model(words: Sequence[str], sets: Sequence[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """Return the model type among the words and `--set` options ("": none), and the rest of each."""
     (in_words, words), (in_sets, sets) = split_model_types(words), split_model_types(sets)
-    found = sorted({*in_words, *in_sets})
-    if len(found) > 1:
+    names = sorted({*in_words, *in_sets})
+    if len(names) > 1:
         raise UsageError(
-            f"{' and '.join(found)} are several model types", code="usage-several-models", fix="ask about one at a time"
+            f"{' and '.join(names)} are several model types", code="usage-several-models", fix="ask about one at a time"
         )
-    return found[0] if found else "", tuple(words), tuple(sets)
+    return names[0] if names else "", tuple(words), tuple(sets)
 
 
 def _ways(
     app: App,
     matrix: Matrix,
     question: Question,
-    spoken: Question,
+    shown_question: Question,
     rules: Sequence[Rule],
     explanation: Explanation,
 ) -> Sequence[_Way]:
-    """Return the nearest combinations that rules and metadata accept; none where they accept what is asked about.
+    """Return the nearest combinations that rules and metadata accept; none if they accept the question.
 
     Each is asked again, so that none is offered whose answer is unknown. `spoken` is the question with the model type,
     as the commands repeat it.
     """
     if explanation.answer == "compatible":
         return []
-    known = _with_builds(app, question, rules)
-    near = suggest(question, known, app.metadata, PlatformChoices.of(app.matrix), app.matrix.builds)
+    all_rules = _with_builds(app, question, rules)
+    near = suggest(question, all_rules, app.metadata, PlatformChoices.of(app.matrix), app.matrix.builds)
     if not near:
         return []
-    from imagegen.wheels.compiling import needed_builds  # late: it brings the readers of wheels
+    from imagegen.wheels.compiling import needed_builds  # late, for the readers of wheels
 
     vocabulary = Vocabulary.of(matrix, [*sorted(app.harvested), *question.facts.packages])
 
@@ -252,11 +257,11 @@ def _ways(
         return _complete(app, parse_question(words, [], matrix, vocabulary))
 
     ways = []
-    for each in near:
-        asked = again(each.changes)
+    for suggestion in near:
+        asked = again(suggestion.changes)
         if explain(asked, _with_builds(app, asked, rules), app.metadata).rest == "compatible":
             builds = tuple(needed_builds(asked, app.matrix, lambda: app.wheel_catalogue))
-            ways.append(_Way(dict(each.changes), spoken.command(each.changes), builds))
+            ways.append(_Way(dict(suggestion.changes), shown_question.command(suggestion.changes), builds))
     return ways
 
 
@@ -270,19 +275,23 @@ def _compiling(build: NeededBuild) -> str:
 
 
 def _as_dicts(answers: Mapping[str, _WhyAnswer]) -> dict[str, Any]:
-    """Return the answer as a dict for JSON; about several environments, that of each."""
+    """Return the answer as a dict for JSON, with the answers about several environments."""
     if "" in answers:
         return _as_dict(answers[""])
     worst = min((answer.explanation.answer for answer in answers.values()), key=_WORST_FIRST.index)
     rows = [
-        {"name": name, "cell": each.question.cell and each.question.cell.id, **_as_dict(each)}
-        for name, each in answers.items()
+        {
+            "name": name,
+            "cell": environment_answer.question.cell and environment_answer.question.cell.id,
+            **_as_dict(environment_answer),
+        }
+        for name, environment_answer in answers.items()
     ]
     return {"verdict": worst, "environments": rows}
 
 
-def _as_dict(found: _WhyAnswer) -> dict[str, Any]:
-    question, explanation, state, ways = found.question, found.explanation, found.state, found.ways
+def _as_dict(answer: _WhyAnswer) -> dict[str, Any]:
+    question, explanation, state, ways = answer.question, answer.explanation, answer.state, answer.ways
     return {
         "question": {
             "cell": question.cell and question.cell.id,
@@ -309,8 +318,13 @@ def _as_dict(found: _WhyAnswer) -> dict[str, Any]:
                 "fix": rule.fix,
                 "override": conflict.override or None,
                 "overridden_by": [
-                    {"project": each.project, "how": each.how, "source": each.source, "date": each.date}
-                    for each in conflict.overridden_by
+                    {
+                        "project": pin_override.project,
+                        "how": pin_override.how,
+                        "source": pin_override.source,
+                        "date": pin_override.date,
+                    }
+                    for pin_override in conflict.overridden_by
                 ],
                 "conflict": number,  # rules of one number forbid the combination together
             }
@@ -319,7 +333,9 @@ def _as_dict(found: _WhyAnswer) -> dict[str, Any]:
         ],
         "unknown": list(explanation.unknown),
         "assumed": list(question.assumed),
-        "unknown_names": [{"name": each.name, "suggestion": each.suggestion} for each in question.unknown],
+        "unknown_names": [
+            {"name": unknown_name.name, "suggestion": unknown_name.suggestion} for unknown_name in question.unknown
+        ],
         "nearest": [
             {
                 "changes": way.changes,
@@ -334,10 +350,10 @@ def _as_dict(found: _WhyAnswer) -> dict[str, Any]:
     }
 
 
-def _as_text(found: _WhyAnswer) -> str:
+def _as_text(answer: _WhyAnswer) -> str:
     """Return the verdict, then each reason as a block, then suggestions."""
-    question, explanation, ways = found.question, found.explanation, found.ways
-    blocks = [_verdict(question, explanation, found.state)]
+    question, explanation, ways = answer.question, answer.explanation, answer.ways
+    blocks = [_verdict(question, explanation, answer.state)]
     if question.assumed:
         blocks.append("\n".join(f"assumed: {sentence}" for sentence in question.assumed))
     for number, conflict in enumerate(explanation.conflicts, 1):

@@ -20,7 +20,7 @@ from tests.support.package_metadata import rule
 
 
 def reported(*rules: Rule) -> list[tuple[str, str, tuple[str, ...]]]:
-    return [(clash.given, clash.about, clash.rules) for clash in find_contradictions(rules)]
+    return [(clash.premise, clash.about, clash.rules) for clash in find_contradictions(rules)]
 
 
 def test_two_rules_that_leave_nothing_of_a_package_clash() -> None:
@@ -86,7 +86,7 @@ def test_the_error_names_both_places(tmp_path: Path) -> None:
     text = str(caught.value).replace(f"{tmp_path}/", "")
     assert text.splitlines()[:2] == [
         "1.yaml:2:3: the rule old-torch contradicts older-torch (2.yaml:2:3)",
-        "  why: with torch <2.3, together they leave no numpy, and none of them does so alone",
+        "  why: with torch <2.3, together they leave no numpy, and none of them does so by itself",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Compatibility: rules, package metadata and facts -> verdict, reasons, what works instead."""
+"""Compatibility: rules, package metadata and facts -> verdict, reasons, suggestions."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""Rules from the names that packages share (matrices/api): a release that lacks one breaks those that require it.
+"""Rules from the names that packages share (matrices/api): a release without a name breaks packages that require it.
 
-An argument that calls pass by keyword is lacked by the releases that refuse it.
+Releases that refuse a keyword argument count as releases without it.
 """
 
 from __future__ import annotations
@@ -24,38 +24,45 @@ _Group = tuple[str, bool, bool, str, str]  # provider, certain, keyword, release
 
 def api_rules(directories: Sequence[Path], package: str) -> list[Rule]:
     """Return the rules about names that a package requires, from the directories of matrices. Raises MatrixError."""
-    found = api.load(directories, package)
-    return list(rules_of(found)) if found else []
+    names = api.load(directories, package)
+    return list(rules_of(names)) if names else []
 
 
 def rules_of(names: PackageNames) -> Iterator[Rule]:
     """Yield one rule for all names that the same releases require, and the same releases of a provider lack."""
     groups: dict[_Group, list[SharedName]] = {}
-    for each in names.names:
-        for required_by in each.required_by:
-            for lacked_by in each.lacked_by:
-                group = (each.provider, each.certain, bool(each.keyword), required_by, lacked_by)
-                groups.setdefault(group, []).append(each)
+    for shared_name in names.names:
+        for required_by in shared_name.required_by:
+            for lacked_by in shared_name.lacked_by:
+                group = (shared_name.provider, shared_name.certain, bool(shared_name.keyword), required_by, lacked_by)
+                groups.setdefault(group, []).append(shared_name)
     ids: Counter[str] = Counter()
-    for group, found in _without_implied(groups).items():
-        ids[name := f"api-{names.package}-{group[0]}-{found[0].keyword or found[0].name.rpartition('.')[2]}"] += 1
-        yield _rule(f"{name}-{ids[name]}" if ids[name] > 1 else name, names, group, found)
+    for group, shared_names in _without_implied(groups).items():
+        ids[
+            name
+            := f"api-{names.package}-{group[0]}-{shared_names[0].keyword or shared_names[0].name.rpartition('.')[2]}"
+        ] += 1
+        yield _rule(f"{name}-{ids[name]}" if ids[name] > 1 else name, names, group, shared_names)
 
 
 def _without_implied(groups: Mapping[_Group, list[SharedName]]) -> dict[_Group, list[SharedName]]:
-    """Return the groups without those that say less than another one: of fewer releases on both sides, no more sure."""
+    """Return the groups that no other group implies; a group implies one with fewer releases on both sides."""
     spans = {group: (_Span.of(group[3]), _Span.of(group[4])) for group in groups}
 
-    def implies(one: _Group, other: _Group) -> bool:
-        sure = one[1] >= other[1] and one[0] == other[0] and one != other
-        same = (one[1], *one[3:]) == (other[1], *other[3:])  # but for the keyword
+    def implies(wider: _Group, other: _Group) -> bool:
+        sure = wider[1] >= other[1] and wider[0] == other[0] and wider != other
+        same = (wider[1], *wider[3:]) == (other[1], *other[3:])  # but for the keyword
         return (
             sure
             and (other[2] or not same)
-            and all(mine.covers(theirs) for mine, theirs in zip(spans[one], spans[other], strict=True))
+            and all(span.covers(other_span) for span, other_span in zip(spans[wider], spans[other], strict=True))
         )
 
-    return {group: found for group, found in groups.items() if not any(implies(each, group) for each in groups)}
+    return {
+        group: shared_names
+        for group, shared_names in groups.items()
+        if not any(implies(candidate, group) for candidate in groups)
+    }
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class _Span:
 
     @classmethod
     def of(cls, specifier: str) -> _Span:
-        bounds = {each.operator[0]: Version(each.version) for each in SpecifierSet(specifier)}
+        bounds = {bound.operator[0]: Version(bound.version) for bound in SpecifierSet(specifier)}
         exact = bounds.get("=")
         return cls(bounds.get(">", exact), bounds.get("<", exact))
 
@@ -76,24 +83,26 @@ class _Span:
         return low and (self.high is None or (other.high is not None and self.high >= other.high))
 
 
-def _rule(name: str, names: PackageNames, group: _Group, found: Sequence[SharedName]) -> Rule:
+def _rule(name: str, names: PackageNames, group: _Group, shared_names: Sequence[SharedName]) -> Rule:
     provider, certain, passed, required_by, lacked_by = group
-    first = found[0]
-    listed = sorted({f"{each.keyword} to {each.name}" if passed else each.name for each in found})
-    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
-    shown = f"{', '.join(listed[:_NAMED])}{more}"
+    first = shared_names[0]
+    listed = sorted(
+        {f"{shared_name.keyword} to {shared_name.name}" if passed else shared_name.name for shared_name in shared_names}
+    )
+    omitted = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
+    shown = f"{', '.join(listed[:_NAMED])}{omitted}"
     span = _span(required_by)
     verb = "pass" if passed else "import" if certain else "use"
     verb += "" if " to " in span else "es" if passed else "s"
     lacks = _refuses(lacked_by) if passed else _lacks(lacked_by)
-    place = "" if certain else f"; what needs {first.path} fails, the rest works"
+    limitation = "" if certain else f"; what needs {first.path} fails, the rest works"
     newest = f"{names.package} {span.rpartition(' ')[2]}"
     return Rule(
         id=name,
         when={names.package: required_by},
         then={},
         conflict={provider: lacked_by},
-        because=f"{names.package} {span} {verb} {shown}, which {provider} {lacks}{place}.",
+        because=f"{names.package} {span} {verb} {shown}, which {provider} {lacks}{limitation}.",
         source=f"{first.path}, line {first.line}, of {newest}; {provider}'s wheels on PyPI",
         date=names.read,
         severity="error" if certain else "warning",
@@ -137,7 +146,7 @@ def _lacks(lacked_by: str) -> str:
 
 
 def _others(provider: str, lacked_by: str, *, passed: bool) -> str:
-    """Return the releases outside the span in words; what is before and after releases that refuse may not be known."""
+    """Return the releases outside the span in words; releases around those that refuse may be unknown."""
     bounds = _bounds(lacked_by)
     if passed and len(bounds) > 1:
         return f"another release of {provider}"
@@ -146,4 +155,4 @@ def _others(provider: str, lacked_by: str, *, passed: bool) -> str:
 
 
 def _bounds(specifier: str) -> dict[str, str]:
-    return {each.operator: each.version for each in SpecifierSet(specifier)}
+    return {bound.operator: bound.version for bound in SpecifierSet(specifier)}

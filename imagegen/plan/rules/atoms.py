@@ -1,7 +1,7 @@
-"""Finite domains as bitsets: the values that a name can have, as atoms, so that a set of them is one integer.
+"""Finite domains as bitsets. An atom is one value that a name can have; a set of atoms is one integer.
 
-A package is absent, one of its known releases, or, where no releases are known, one of the pieces into which the
-specifiers in play cut the line of versions: within a piece, all of them agree. Bit i of a mask stands for atom i.
+A package is absent or one of its known releases. A package without known releases is one of the pieces into which the
+specifiers cut the line of versions; all versions within a piece satisfy the same specifiers. Bit i of a mask is atom i.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from imagegen.plan.rules.solve import Literal
 class Atom:
     """One of: a release or point (`version`), a piece (`range`), a value (neither, its `text`), or absent.
 
-    An `opaque` piece stands for versions of which nothing is known: whatever may be true of one of them counts as true.
+    An `opaque` piece stands for unknown versions: a literal that may be true of one of them counts as true.
     """
 
     text: str
@@ -43,14 +43,14 @@ class Atom:
             return fnmatchcase(self.text, glob) is not literal.negated
         if self.version is not None:
             return (self.version in inside) is not literal.negated
-        if self.range is None:  # a value, and the literal speaks of versions: cuda is "cpu"
+        if self.range is None:  # a value, and the literal is about versions: cuda is "cpu"
             return literal.negated
         if self.opaque:
             return not (self.range.is_subset(inside) if literal.negated else self.range.is_disjoint(inside))
-        known = self._inside
-        if literal.text not in known:
-            known[literal.text] = self.range.is_subset(inside)
-        return known[literal.text] is not literal.negated
+        cached = self._inside
+        if literal.text not in cached:
+            cached[literal.text] = self.range.is_subset(inside)
+        return cached[literal.text] is not literal.negated
 
     @cached_property
     def _inside(self) -> dict[str, bool]:
@@ -63,34 +63,34 @@ class Atom:
             return True
         if self.version is not None and other.version is not None:
             return self.version.public == other.version.public
-        one, two = self._publics, other._publics
-        return one is None or two is None or not one.is_disjoint(two)
+        publics, other_publics = self._publics, other._publics
+        return publics is None or other_publics is None or not publics.is_disjoint(other_publics)
 
     @property
     def _publics(self) -> VersionRange | None:
         return self.range if self.version is None else versions_in(f"=={self.version.public}")
 
 
-def agreeing(leaders: Sequence[Atom], others: Sequence[Atom]) -> dict[int, int]:
-    """Return for the place of each leader that is installed the mask of the others that agree with it."""
+def agreeing(leaders: Sequence[Atom], followers: Sequence[Atom]) -> dict[int, int]:
+    """Return by position the mask of the followers that agree with each leader that is installed."""
     released: dict[str, int] = {}  # by public version
-    rest = []
-    for place, atom in enumerate(others):
+    unreleased = []
+    for position, atom in enumerate(followers):
         if atom.version is None:
-            rest.append((place, atom))
+            unreleased.append((position, atom))
         else:
-            released[atom.version.public] = released.get(atom.version.public, 0) | 1 << place
-    found = {}
-    for place, leader in enumerate(leaders):
+            released[atom.version.public] = released.get(atom.version.public, 0) | 1 << position
+    masks = {}
+    for position, leader in enumerate(leaders):
         if leader.absent:
             continue
-        left = rest if leader.version is not None else enumerate(others)
-        known = released.get(leader.version.public, 0) if leader.version is not None else 0
-        found[place] = known | sum(1 << each for each, atom in left if leader.agrees_with(atom))
-    return found
+        candidates = unreleased if leader.version is not None else enumerate(followers)
+        released_mask = released.get(leader.version.public, 0) if leader.version is not None else 0
+        masks[position] = released_mask | sum(1 << index for index, atom in candidates if leader.agrees_with(atom))
+    return masks
 
 
-PYTHONS = tuple(f"3.{minor}" for minor in range(10, 15))  # what is considered where the facts name no Python
+PYTHONS = tuple(f"3.{minor}" for minor in range(10, 15))  # the Pythons in question if the facts name none
 LATEST = tuple(f"{minor}.99" for minor in PYTHONS)  # the patch releases that stand for them
 ABSENT = Atom("not installed", absent=True)
 
@@ -108,10 +108,10 @@ class VersionLine:
 
     def mask(self, literal: Literal) -> int | None:
         """Return the mask of the pieces that a literal admits; None for a range that does not cut the line."""
-        found = self.inside.get(literal.range) if literal.range is not None else None
-        if found is None or not literal.negated:
-            return found
-        return found ^ ((1 << len(self.pieces)) - 1)
+        admitted = self.inside.get(literal.range) if literal.range is not None else None
+        if admitted is None or not literal.negated:
+            return admitted
+        return admitted ^ ((1 << len(self.pieces)) - 1)
 
 
 @cache
@@ -124,7 +124,7 @@ def cut_line(ranges: tuple[VersionRange, ...]) -> VersionLine:
     clauses = (clause for cut in ranges for clause in cut.to_specifier_set() or ())
     texts = {clause.version.removesuffix(".*") for clause in clauses if clause.operator != "==="}
     versions = sorted(map(Version, sorted(texts)))
-    bits = [1 << place for place in reversed(range(len(ranges)))]
+    bits = [1 << position for position in reversed(range(len(ranges)))]
     pieces: dict[int, list[VersionRange]] = {}  # by the bits of the ranges that they are inside of
     for piece, inside in _cut(versions_in(""), 0, list(zip(ranges, bits, strict=True)), versions):
         pieces.setdefault(inside, []).append(piece)
@@ -150,11 +150,11 @@ def _cut(
     middle = len(versions) // 2
     cut = VersionRange.from_bounds(lower=versions[middle], prereleases=True) if versions else ranges[0][0]
     halves = (piece.difference(cut), versions[:middle]), (piece.intersection(cut), versions[middle + 1 :])
-    for half, rest in halves:
+    for half, half_versions in halves:
         around = sum(bit for other, bit in ranges if half.is_subset(other))
         bounded = [(other, bit) for other, bit in ranges if not around & bit and not half.is_disjoint(other)]
         if not half.is_empty:
-            yield from _cut(half, inside | around, bounded, rest)
+            yield from _cut(half, inside | around, bounded, half_versions)
 
 
 def values(texts: Iterable[str]) -> tuple[Atom, ...]:
@@ -168,5 +168,5 @@ def pythons(fact: Fact | None, candidates: Iterable[str]) -> list[Version]:
 
 
 def mask(atoms: Sequence[Atom], literal: Literal) -> int:
-    """The atoms that the literal admits."""
+    """Return the mask of the atoms that the literal admits."""
     return sum(1 << position for position, atom in enumerate(atoms) if atom.fits(literal))

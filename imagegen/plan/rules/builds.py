@@ -1,7 +1,7 @@
-"""The builds that a question is about: PyPI's for a version without a label, and none for a label that does not exist.
+"""The builds that a question is about: a version without a label means PyPI's build.
 
-PyPI has one build of each release. Where a question names a CUDA release, or a label that names one, it is about the
-builds for that CUDA, wherever they are.
+PyPI has one build of each release. If a question names a CUDA release, or a label that names one, it is about the
+builds for that CUDA of any index.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _PIN = re.compile(r"==\s*([^,*+\s]+)(?:\+[\w.]+)?")
 _OF_TORCH, _OF_CUDA = ("torch", "c++-abi"), ("cuda", "driver")  # demands of wheel scans, by the end of their ids
 _ARM = "linux/arm64"
 _NAMED = 6  # labels that a reason names
-# An index that takes uploads from everyone takes none with a label, and the day on which that was read.
+# The source for PyPI's refusal of uploads with a label, and the day on which it was read.
 _UPLOADS = ("https://packaging.python.org/en/latest/specifications/version-specifiers/", "2026-11-28")
-_ANY = "?*"  # glob over labels: any, but none is no label
-_CUDA_LABEL = re.compile(r"(?<![a-z])cu[1-9][0-9][0-9](?![0-9])")  # cu128; cu12 is a major version alone
+_ANY = "?*"  # glob over labels: at least one character
+_CUDA_LABEL = re.compile(r"(?<![a-z])cu[1-9][0-9][0-9](?![0-9])")  # cu128; cu12 is only a major version
 
 
 def choose_builds(question: Question, library: MetadataCache, builds: Builds) -> Question:
@@ -60,21 +60,28 @@ def _names_cuda(question: Question) -> bool:
 
 def _release(question: Question, name: str) -> str | None:
     """Return the release that the question pins, without its label; None for a range, and for a commit."""
-    fact, found = question.facts.packages.get(name), _PIN.fullmatch(question.requested.get(name, ""))
-    return Version(found[1]).public if found and fact and not fact.built else None
+    fact, pin = question.facts.packages.get(name), _PIN.fullmatch(question.requested.get(name, ""))
+    return Version(pin[1]).public if pin and fact and not fact.built else None
 
 
 def _sentences(question: Question, library: MetadataCache, builds: Builds) -> Iterator[str]:
-    """Yield which build of the leader its version without a label means; nothing where that is not known."""
+    """Yield which build of the leader its version without a label means, if that is known."""
     release, fact = _release(question, LEADER), question.facts.packages.get(LEADER)
     if release is None or fact is None or fact.local:
         return
     of_pypi, cuda = _cuda_of_pypi(LEADER, release, question, library, builds), question.facts.versions.get("cuda")
-    named = cuda.text if cuda and fact.local is None else None
-    build = next((each for each in builds.of(LEADER, release) if each.labels and each.cuda == named), None)
-    if of_pypi and (fact.local == "" or named == of_pypi):
-        others = ", ".join(f"+{label}" for label in builds.labels(LEADER, release))
-        yield f"{LEADER} {release} (PyPI's build, {_spoken(of_pypi)}); other builds have a label: {others or 'none'}"
+    requested_cuda = cuda.text if cuda and fact.local is None else None
+    build = next(
+        (
+            candidate
+            for candidate in builds.of(LEADER, release)
+            if candidate.labels and candidate.cuda == requested_cuda
+        ),
+        None,
+    )
+    if of_pypi and (fact.local == "" or requested_cuda == of_pypi):
+        labels = ", ".join(f"+{label}" for label in builds.labels(LEADER, release))
+        yield f"{LEADER} {release} (PyPI's build, {_spoken(of_pypi)}); other builds have a label: {labels or 'none'}"
     elif build:
         yield f"{LEADER} {release}+{build.labels[0]} ({build.location}, CUDA {build.cuda})"
 
@@ -84,20 +91,20 @@ def _spoken(cuda: str) -> str:
 
 
 def _cuda_of_pypi(name: str, release: str, question: Question, library: MetadataCache, builds: Builds) -> str | None:
-    """Return the CUDA release of PyPI's build for the platform of the question, as far as it is known."""
-    known = library.of(name) if name == LEADER else None
-    found = known.package.releases.get(release) if known else None
-    if found:
-        here = question.facts.names.get("platform") == PLATFORM or _is_everywhere(found)
-        return found.cuda if here or found.cuda is None else NO_CUDA
+    """Return the CUDA release of PyPI's build for the platform of the question, if it is known."""
+    releases = library.of(name) if name == LEADER else None
+    metadata = releases.package.releases.get(release) if releases else None
+    if metadata:
+        applies = question.facts.names.get("platform") == PLATFORM or _is_everywhere(metadata)
+        return metadata.cuda if applies or metadata.cuda is None else NO_CUDA
     build = builds.build(name, release, "")
     return build.cuda if build else None
 
 
 def _of_pypi(leader: Releases) -> Iterator[Rule]:
     """Yield the rules about each run of releases whose builds on PyPI are for the same CUDA."""
-    for (cuda, everywhere), run in groupby(leader.all, lambda each: (each.cuda, _is_everywhere(each))):
-        releases = [each.version for each in run]
+    for (cuda, everywhere), run in groupby(leader.all, lambda release: (release.cuda, _is_everywhere(release))):
+        releases = [release.version for release in run]
         if cuda and everywhere:
             yield _for_cuda(leader, releases, cuda)
         elif cuda:
@@ -136,10 +143,10 @@ def _without_cuda(rule: Rule) -> Rule:
 
 
 def _scanned(question: Question, library: MetadataCache, builds: Builds) -> Iterator[Rule]:
-    """Yield the rules of wheel scans that are true of builds with a label, and of builds whose label is open, too.
+    """Yield the rules of wheel scans that also hold for builds with a label or with an open label.
 
-    Of the leader, the build for the CUDA of PyPI's is PyPI's. Of others, all builds of a release are compiled beside
-    the one torch that it requires. Source of the first:
+    The leader's build for the CUDA of PyPI's build is PyPI's build. All builds of another package's release are
+    compiled with the one torch that it requires. Source of the first:
     https://github.com/pytorch/pytorch/blob/2f805b59/scripts/release/promote/prep_binary_for_pypi.sh, 2026-11-24
     """
     if question.facts.names.get("platform") != PLATFORM:
@@ -150,7 +157,9 @@ def _scanned(question: Question, library: MetadataCache, builds: Builds) -> Iter
             continue
         build = builds.build(name, release, fact.local) if release and fact.local else None
         of_pypi = _cuda_of_pypi(name, release, question, library, builds) if name == LEADER and release else None
-        for rule in library.scans.rules(name, [each for each in scans.releases if Version(each) in fact.range]):
+        for rule in library.scans.rules(
+            name, [version for version in scans.releases if Version(version) in fact.range]
+        ):
             if build and (build.cuda == of_pypi or _demand(rule) in _OF_TORCH):
                 yield _labelled(rule, name, fact.local or "")
             elif fact.local is None and _demand(rule) in _OF_TORCH:
@@ -158,9 +167,9 @@ def _scanned(question: Question, library: MetadataCache, builds: Builds) -> Iter
 
 
 def unscanned_rules(question: Question, library: MetadataCache, builds: Builds) -> Iterator[Rule]:
-    """Yield the rules of wheel scans as far as other builds of these releases probably break them too.
+    """Yield the rules of wheel scans that other builds of these releases probably break too.
 
-    A proposal obeys them: of a build that was not scanned, only its CUDA is known to differ from PyPI's.
+    A suggestion obeys them: a build that was not scanned is known to differ from PyPI's only in its CUDA.
     """
     for name in question.facts.packages:
         for rule in library.scans.rules(name) if name not in builds.family() and builds.of(name) else ():
@@ -179,7 +188,7 @@ def _labelled(rule: Rule, name: str, label: str) -> Rule:
 
 
 def _is_everywhere(release: ReleaseMetadata) -> bool:
-    """Return whether the release requires CUDA on every platform of Linux; before 2.11, torch did on x86-64 alone."""
+    """Return whether the release requires CUDA on every platform of Linux; before 2.11, torch did only on x86-64."""
     of_cuda = (text for text in release.requires or () if text.startswith(("nvidia-", "cuda-")))
     return not any("platform_machine" in text for text in of_cuda)
 
@@ -187,7 +196,7 @@ def _is_everywhere(release: ReleaseMetadata) -> bool:
 def _missing(question: Question, library: MetadataCache, builds: Builds) -> Iterator[Rule]:
     """Yield a rule for each label in the question that no known build of the release has.
 
-    It only doubts labels that there may be all the same: of a publisher that adds builds, or of another form.
+    It only doubts labels that may exist: of a publisher that adds builds, or of another form.
     """
     for name, fact in question.facts.packages.items():
         release = _release(question, name)
@@ -196,9 +205,9 @@ def _missing(question: Question, library: MetadataCache, builds: Builds) -> Iter
         statements = builds.of(name, release)
         cuda = _cuda_of_pypi(name, release, question, library, builds)
         labels = builds.labels(name, release)
-        has = [f"PyPI's{f' ({_spoken(cuda)})' if cuda else ''}"] if cuda or not labels else []
-        has += [f"+{label}" for label in labels[:_NAMED]]
-        has += [f"{len(labels) - _NAMED} more"] if len(labels) > _NAMED else []
+        available = [f"PyPI's{f' ({_spoken(cuda)})' if cuda else ''}"] if cuda or not labels else []
+        available += [f"+{label}" for label in labels[:_NAMED]]
+        available += [f"{len(labels) - _NAMED} more"] if len(labels) > _NAMED else []
         doubtful = any(statement.open_ended for statement in statements) or not builds.is_missing(
             name, release, fact.local
         )
@@ -207,7 +216,7 @@ def _missing(question: Question, library: MetadataCache, builds: Builds) -> Iter
             when={name: f"=={release}"},
             conflict={name: f"+{fact.local}"},
             then={},
-            because=f"No build {name} {release}+{fact.local} is known; builds of {release} are {', '.join(has)}.",
+            because=f"No build {name} {release}+{fact.local} is known; builds of {release} are {', '.join(available)}.",
             source="; ".join(dict.fromkeys(statement.source for statement in statements)) or _UPLOADS[0],
             date=max((statement.date for statement in statements), default=_UPLOADS[1]),
             severity="error",
@@ -219,24 +228,24 @@ def _missing(question: Question, library: MetadataCache, builds: Builds) -> Iter
 
 
 def _elsewhere(question: Question, builds: Builds) -> Iterator[Rule]:
-    """Yield a rule for each label in the question that the release has for other platforms alone."""
+    """Yield a rule for each label in the question that the release has only for other platforms."""
     platform = question.facts.names.get("platform")
     for name, fact in question.facts.packages.items():
         release = _release(question, name)
-        found = [each for each in builds.of(name, release) if fact.local and fact.local in each.labels]
-        if release is None or platform is None or not found or any(each.is_for(platform) for each in found):
+        matches = [build for build in builds.of(name, release) if fact.local and fact.local in build.labels]
+        if release is None or platform is None or not matches or any(build.is_for(platform) for build in matches):
             continue
-        platforms = sorted({platform for each in found for platform in each.platforms})
-        others = builds.labels(name, release, platform)
-        fix = f"Use +{others[0]}, or {platforms[0]}" if others else f"Use {platforms[0]}"
+        platforms = sorted({platform for build in matches for platform in build.platforms})
+        other_labels = builds.labels(name, release, platform)
+        fix = f"Use +{other_labels[0]}, or {platforms[0]}" if other_labels else f"Use {platforms[0]}"
         yield Rule(
             id=f"build:{name}-{release}+{fact.local}:platform",
             when={name: f"=={release} +{fact.local}"},
             then={"platform": platforms[0]} if len(platforms) == 1 else {},
             conflict={} if len(platforms) == 1 else {"platform": platform},
-            because=f"{found[0].location} has {name} {release}+{fact.local} for {' and '.join(platforms)} alone.",
-            source="; ".join(dict.fromkeys(each.source for each in found)),
-            date=max(each.date for each in found),
+            because=f"{matches[0].location} has {name} {release}+{fact.local} for {' and '.join(platforms)} alone.",
+            source="; ".join(dict.fromkeys(build.source for build in matches)),
+            date=max(build.date for build in matches),
             severity="error",
             evidence="documented",
             kind="breaks",

@@ -17,41 +17,37 @@ from imagegen.plan.rules.solve import Clause, Contradiction, State, smallest, so
 CONFIRMED_FOR = dt.timedelta(days=183)  # six months
 
 
-# Rules against each other: binding ones that leave no way where only one thing is given.
-#
-# Implications may go round in a circle without harm, since rules have no order. A circle that comes back to forbid
-# where it began is a contradiction like any other.
+# Implications may form a cycle without harm, since rules have no order. A cycle that forbids its own premise is a
+# contradiction like any other.
 
 _ABSENT = 0b1  # of packages, the first atom
 
 
 @dataclass(frozen=True)
 class RuleContradiction:
-    """A contradiction: where `given` holds, the rules together leave nothing of `about`, and none of them alone
-    does.
-    """
+    """A contradiction: if `premise` holds, the rules together leave no `about`, and none of them does so by itself."""
 
-    given: str  # "torch >=2.9"
+    premise: str  # "torch >=2.9"
     about: str
     rules: tuple[str, ...]  # ids, sorted
 
 
 def check_rules(matrix: Matrix) -> None:
-    """Raise MatrixErrors when rules contradict each other, with the place of each."""
-    found = list(find_contradictions(matrix.rules))
-    if found:
-        raise MatrixErrors([_error(clash, matrix.places) for clash in found])
+    """Raise MatrixErrors when rules contradict each other, with the location of each."""
+    contradictions = list(find_contradictions(matrix.rules))
+    if contradictions:
+        raise MatrixErrors([_error(clash, matrix.places) for clash in contradictions])
 
 
-def _error(clash: RuleContradiction, places: Mapping[str, Location]) -> MatrixError:
-    first, *others = clash.rules
-    also = ", ".join(f"{name} ({places[name]})" if name in places else name for name in others)
+def _error(clash: RuleContradiction, locations: Mapping[str, Location]) -> MatrixError:
+    first, *other_rules = clash.rules
+    also = ", ".join(f"{name} ({locations[name]})" if name in locations else name for name in other_rules)
     return MatrixError(
         f"the rule {first} contradicts {also}",
         code="matrix-rules-contradict",
-        where=places.get(first),
-        why=f"with {clash.given}, together they leave no {clash.about}, and none of them does so alone",
-        fix="narrow one of them; what only warns, or is only remembered, contradicts nothing",
+        where=locations.get(first),
+        why=f"with {clash.premise}, together they leave no {clash.about}, and none of them does so by itself",
+        fix="narrow one of them; warnings and remembered rules contradict nothing",
     )
 
 
@@ -64,12 +60,14 @@ def find_contradictions(rules: Iterable[Rule]) -> Iterator[RuleContradiction]:
     trials = _Trials(state, clauses)
     seen: set[tuple[str, ...]] = set()
     for name, choices in problem.atoms.items():
-        places = [place for place, atom in enumerate(choices) if not atom.absent and state.domains[name] >> place & 1]
-        for place in trials.losing(name, places, len(choices)):
-            atom, mark = choices[place], len(state.steps)
-            broken = state.decide(name, 1 << place)
+        positions = [
+            position for position, atom in enumerate(choices) if not atom.absent and state.domains[name] >> position & 1
+        ]
+        for index in trials.losing(name, positions, len(choices)):
+            atom, mark = choices[index], len(state.steps)
+            broken = state.decide(name, 1 << index)
             for about, goal in _lost(state, broken, name):
-                blamed = _blamed(problem, clauses, (name, 1 << place), goal)
+                blamed = _blamed(problem, clauses, (name, 1 << index), goal)
                 if len(blamed) > 1 and blamed not in seen and (broken or _prescribed(problem, about, blamed)):
                     seen.add(blamed)
                     yield RuleContradiction(f"{_shown(name)} {atom}", _shown(about), blamed)
@@ -86,17 +84,17 @@ class _Trials:
             for name, mask in clause.literals:
                 self._clauses.setdefault(name, {}).setdefault(mask, []).append(clause)
 
-    def losing(self, name: str, places: Iterable[int], count: int) -> list[int]:
+    def losing(self, name: str, positions: Iterable[int], count: int) -> list[int]:
         """Return which of these atoms of a name lose something; `count` is the number of all of its atoms.
 
-        An atom that satisfies all that another one satisfies, and more, loses no more than that one. So atoms that
-        satisfy least are tried first: `>=N` in 4,000 rules costs one trial, not one for each release.
+        An atom that satisfies a superset of another atom's clauses loses no more than that one. So the atoms that
+        satisfy the fewest clauses are tried first: `>=N` in 4,000 rules costs one trial, not one for each release.
         """
         rows = [f"{mask:0{count}b}" for mask in self._clauses.get(name, {})]
         satisfied = [int("".join(column), 2) for column in zip(*rows, strict=True)][::-1] or [0] * count
         sound: list[int] = []
         losing = []
-        for position in sorted(places, key=lambda position: satisfied[position].bit_count()):
+        for position in sorted(positions, key=lambda position: satisfied[position].bit_count()):
             if all(less & ~satisfied[position] for less in sound):
                 if self._loses(name, 1 << position):
                     losing.append(position)
@@ -110,25 +108,25 @@ class _Trials:
         for other in narrowed:  # which grows
             falsified = (clauses for mask, clauses in self._clauses.get(other, {}).items() if not domains[other] & mask)
             for clause in chain.from_iterable(falsified):
-                left = [literal for literal in clause.literals if domains[literal[0]] & literal[1]]
-                if not left:
+                satisfiable = [literal for literal in clause.literals if domains[literal[0]] & literal[1]]
+                if not satisfiable:
                     return True
-                last, admitted = left[0]
-                if len(left) == 1 and domains[last] & ~admitted:
+                last, admitted = satisfiable[0]
+                if len(satisfiable) == 1 and domains[last] & ~admitted:
                     domains[last] &= admitted
                     narrowed.append(last)
         return any(_is_lost(other, domains[other]) for other in {*narrowed, *self._narrowed} - {name})
 
 
-def _lost(state: State, broken: Clause | None, given: str) -> Iterator[tuple[str, Clause | None]]:
-    """Yield (package that can no longer be installed, clause that requires it); the clause is None where everything is
+def _lost(state: State, broken: Clause | None, premise: str) -> Iterator[tuple[str, Clause | None]]:
+    """Yield (package that can no longer be installed, clause that requires it); the clause is None if everything is
     contradictory.
     """
     if broken:
-        yield next((name for name, _ in broken.literals if name != given), given), None
+        yield next((name for name, _ in broken.literals if name != premise), premise), None
         return
     for name in {step.name for step in state.steps}:
-        if name != given and _is_lost(name, state.domains[name]):
+        if name != premise and _is_lost(name, state.domains[name]):
             yield name, Clause("goal", ((name, ~_ABSENT),))
 
 
@@ -137,18 +135,16 @@ def _is_lost(name: str, domain: int) -> bool:
 
 
 def _prescribed(problem: Problem, name: str, blamed: Iterable[str]) -> bool:
-    """Return whether one of the rules prescribes versions; if all rules only start from the package, the package does
-    not fit.
-    """
-    rules = [problem.rules[each] for each in blamed]
+    """Return whether one of the rules prescribes versions of the package; else the package does not fit."""
+    rules = [problem.rules[rule_id] for rule_id in blamed]
     return any(name.rstrip("+") in {*rule.then, *rule.conflict, *rule.same} for rule in rules)
 
 
 def _blamed(
-    problem: Problem, clauses: Sequence[Clause], given: tuple[str, int], goal: Clause | None
+    problem: Problem, clauses: Sequence[Clause], premise: tuple[str, int], goal: Clause | None
 ) -> tuple[str, ...]:
-    """Return the rules of a minimal contradiction between `given` and the goal; none if one rule alone suffices."""
-    premises = [Clause("given", (given,)), *([goal] if goal else [])]
+    """Return the rules of a minimal contradiction between `premise` and the goal; none if one rule suffices."""
+    premises = [Clause("given", (premise,)), *([goal] if goal else [])]
     answer = solve(problem.domains, [*premises, *clauses])
     if not isinstance(answer, Contradiction):
         return ()
@@ -163,7 +159,7 @@ def _blamed(
 
 
 def _shown(name: str) -> str:
-    """A name of atoms as users write it."""
+    """Return a name of atoms as users write it."""
     return f"build of {name[:-1]}" if name.endswith("+") else name.partition("=")[0]
 
 

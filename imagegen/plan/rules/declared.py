@@ -1,4 +1,4 @@
-"""Declared requirements: those among the packages of a question or against a base's torch, and their overrides."""
+"""Declared requirements among the packages of a question or against a base's torch, and their overrides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def rules_about(question: Question, rules: Iterable[Rule], library: MetadataCache) -> list[Rule]:
-    """Return the rules in the context of a question, and those of the cell's overrides and the cards' hosts."""
+    """Return the rules in the context of a question, with the rules of the cell's overrides and of the cards' hosts."""
     accepts = question.cell.accepts if question.cell else ()
     overrides = override_rules(question.cell) if question.cell else ()
     in_context = rules_in_context(rules, question.facts, accepts, required_by_others(question, library))
@@ -34,21 +34,25 @@ def rules_about(question: Question, rules: Iterable[Rule], library: MetadataCach
 
 def required_by_others(question: Question, library: MetadataCache) -> frozenset[str]:
     """Return the named packages that some release in question of another named one requires."""
-    facts, machine, found = question.facts, machine_of(question.facts), set[str]()
+    facts, machine, required = question.facts, machine_of(question.facts), set[str]()
     pythons = list(map(str, atoms.pythons(facts.versions.get("python"), ())))
     for name, fact in facts.packages.items():
-        known = None if fact.built else library.of(name)
-        if known:
-            stated = known.statements(known.within(fact), machine, question.extras.get(name, frozenset()))
-            named = (each for each in stated if each.name in facts.packages)
-            found.update(each.name for each in named if any(known.holding(each.marker, each.extra, pythons, machine)))
-    return frozenset(found)
+        releases = None if fact.built else library.of(name)
+        if releases:
+            stated = releases.statements(releases.within(fact), machine, question.extras.get(name, frozenset()))
+            requirements = (statement for statement in stated if statement.name in facts.packages)
+            required.update(
+                statement.name
+                for statement in requirements
+                if any(releases.holding(statement.marker, statement.extra, pythons, machine))
+            )
+    return frozenset(required)
 
 
 def replace_base_torch(question: Question, library: MetadataCache) -> Question:
-    """Return the question without the base image's torch and CUDA, if what is installed on the base replaces its torch.
+    """Return the question without the base image's torch and CUDA, if its packages replace that torch.
 
-    The CUDA of the stack is then that of the new torch, unless the question names one.
+    The new torch then decides the CUDA of the stack, unless the question names one.
     """
     image = question.image
     if image is None or not _is_replaced(image, question, library):
@@ -62,9 +66,9 @@ def replace_base_torch(question: Question, library: MetadataCache) -> Question:
 
 
 def _is_replaced(image: NgcImage, question: Question, library: MetadataCache) -> bool:
-    """Return whether the question names another torch, or what is declared of its packages excludes the base's.
+    """Return whether the question names another torch, or requirements of its packages exclude the base's torch.
 
-    An installer knows neither rules nor scans of wheels.
+    An installer uses neither rules nor scans of wheels.
     """
     if "torch" in question.requested:
         return Version(image.torch) not in question.facts.packages["torch"].range
@@ -76,11 +80,11 @@ def _is_replaced(image: NgcImage, question: Question, library: MetadataCache) ->
 
 
 def complete_names(question: Question, library: MetadataCache) -> Question:
-    """Return the question with the packages of NVIDIA that it names in short ("cudnn") as those of the stack's CUDA."""
+    """Return the question with the full names of NVIDIA packages that it names in short ("cudnn")."""
     major = _cuda_major(question, library) if question.short else None
     if major is None:
         return question
-    siblings = {found: name for name, found in LIBRARIES.items()}
+    siblings = {pair: name for name, pair in LIBRARIES.items()}
     renamed = {name: siblings.get((LIBRARIES[name][0], major), name) for name in question.short}
     renamed = {name: other for name, other in renamed.items() if other not in question.requested}
     facts = replace(question.facts, packages=_renamed(question.facts.packages, renamed))
@@ -88,35 +92,33 @@ def complete_names(question: Question, library: MetadataCache) -> Question:
     return replace(question, requested=_renamed(question.requested, renamed), facts=facts, extras=extras)
 
 
-def _renamed(known: Mapping[str, T], names: Mapping[str, str]) -> dict[str, T]:
-    return {names.get(name, name): value for name, value in known.items()}
+def _renamed(by_package: Mapping[str, T], names: Mapping[str, str]) -> dict[str, T]:
+    return {names.get(name, name): value for name, value in by_package.items()}
 
 
 def _cuda_major(question: Question, library: MetadataCache) -> int | None:
-    """Return the major version of the CUDA that the question names, or that of the torch that it requires."""
+    """Return the major version of the CUDA that the question names, or of the CUDA of the torch that it requires."""
     cuda = cuda_of_stack(question.facts)
     if cuda:
         return next((major for major in (12, 13) if cuda.range.is_subset(versions_in(f"=={major}.*"))), None)
     torch = library.of(TORCH)
     if torch is None or question.facts.names.get("cuda") == NO_CUDA:
         return None
-    left = torch.within(question.facts.packages.get(TORCH))
+    possible = torch.within(question.facts.packages.get(TORCH))
     for name, fact in question.facts.packages.items():
-        known = None if fact.built else library.of(name)
-        for statement in known.statements(known.within(fact), machine_of(question.facts)) if known else ():
+        releases = None if fact.built else library.of(name)
+        for statement in releases.statements(releases.within(fact), machine_of(question.facts)) if releases else ():
             if statement.name == TORCH:
-                left &= reduce(or_, map(torch.fitting, statement.choices))
-    newest = torch.all[left.bit_length() - 1].cuda if left else None
+                possible &= reduce(or_, map(torch.fitting, statement.choices))
+    newest = torch.all[possible.bit_length() - 1].cuda if possible else None
     return int(newest.partition(".")[0]) if newest else None
 
-
-# Overrides: of a cell, or of projects, and how a user overrides a requirement.
 
 _LABEL = re.compile(r"\+[\w.]+")  # of a version in a specifier; facts keep labels apart
 
 
 def override_rules(cell: Cell) -> Iterator[Rule]:
-    """Yield a rule for each override of a cell: in place of what is declared, it binds."""
+    """Yield a rule for each override of a cell; it replaces the declared requirements."""
     for override in cell.overrides:
         if override.specifier is None:
             yield _override_rule(cell, override, {}, {override.package: ""})
@@ -140,22 +142,26 @@ def _override_rule(cell: Cell, override: Override, then: dict[str, str], conflic
     )
 
 
-def add_overrides(conflict: Conflict, known: Iterable[PinOverride], facts: Facts) -> Conflict:
+def add_overrides(conflict: Conflict, pin_overrides: Iterable[PinOverride], facts: Facts) -> Conflict:
     """Return the conflict with how to override its requirements, and the projects that do so with such versions.
 
-    A conflict that overriding does not end is returned as it is.
+    A conflict that overrides cannot end is returned unchanged.
     """
     if conflict.kind != "pip-refuses":
         return conflict
     stated = tuple(_requirements(conflict))
     names = dict.fromkeys(name for _, _, name in stated)
     pins = [f"{name}{_pin(facts, name)}" for name in names]
-    shipped = tuple(each for each in known if any(_overrides(each, *one) for one in stated) and _installs(each, facts))
+    shipped = tuple(
+        override
+        for override in pin_overrides
+        if any(_overrides(override, *requirement) for requirement in stated) and _installs(override, facts)
+    )
     return replace(conflict, override=", ".join(pins), overridden_by=shipped)
 
 
 def _requirements(conflict: Conflict) -> Iterator[tuple[str, str, str]]:
-    """Yield (package, its releases as a specifier, what it requires) of what the conflict's rules say is declared."""
+    """Yield (package, its releases as a specifier, required package) for each declared requirement in the conflict."""
     for rule in conflict.rules:
         if rule.kind == "pip-refuses":
             for name in (*rule.then, *rule.conflict):
@@ -163,14 +169,14 @@ def _requirements(conflict: Conflict) -> Iterator[tuple[str, str, str]]:
                     yield from ((package, rule.when[package], name) for package in rule.leaders)
 
 
-def _overrides(each: PinOverride, package: str, releases: str, name: str) -> bool:
-    same = (each.package, each.requires) == (package, name)
-    return same and not versions_in(each.releases).is_disjoint(versions_in(releases.partition(" +")[0]))
+def _overrides(override: PinOverride, package: str, releases: str, name: str) -> bool:
+    same = (override.package, override.requires) == (package, name)
+    return same and not versions_in(override.releases).is_disjoint(versions_in(releases.partition(" +")[0]))
 
 
-def _installs(each: PinOverride, facts: Facts) -> bool:
-    fact = facts.packages.get(each.requires)
-    return fact is None or not fact.range.is_disjoint(versions_in(each.installs))
+def _installs(override: PinOverride, facts: Facts) -> bool:
+    fact = facts.packages.get(override.requires)
+    return fact is None or not fact.range.is_disjoint(versions_in(override.installs))
 
 
 def _pin(facts: Facts, name: str) -> str:

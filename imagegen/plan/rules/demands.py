@@ -1,4 +1,4 @@
-"""Read the demands of wheels from their scans; results of earlier runs stand for most. scans.py makes rules of them."""
+"""Read the demands of wheels from their scans; scans.py turns them into rules."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from imagegen.plan.matrix import scans
 from imagegen.plan.matrix.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 from imagegen.plan.rules.scans import Demand, PackageDemands, WheelDemands
 
-# The build of torch 2.6 for CUDA 12.6 alone has the new C++ ABI. Source: https://github.com/pytorch/pytorch/issues/142064
+# Only the build of torch 2.6 for CUDA 12.6 has the new C++ ABI. Source: https://github.com/pytorch/pytorch/issues/142064
 _FLIPPED, _FLIPPED_CUDA = "2.6", "12.6"
-# CUDA's libraries that no torch requires a distribution of, and that distribution: a package that needs one states it.
+# CUDA's libraries in distributions that no torch requires; a package that needs one requires its distribution.
 # Source: the metadata of torch 2.4 to 2.15 and of the distributions on PyPI, 2026-11-25.
 _OF_DISTRIBUTION = {
     re.compile(r"libnpp\w{1,50}\.so\.12"): "nvidia-npp-cu12",
@@ -24,10 +24,10 @@ _OF_DISTRIBUTION = {
     re.compile(r"libnvjpeg\.so\.12"): "nvidia-nvjpeg-cu12",
     re.compile(r"libnvjpeg\.so\.13"): "nvidia-nvjpeg",
 }
-# Demands that do not follow: mooncake has a build of its module `ep` for each torch, and does without it.
+# Demands that do not count: mooncake has a build of its module `ep` for each torch, and works without it.
 _UNFOUNDED = {"mooncake-transfer-engine": frozenset({"torch", "c++-abi"})}
-# Packages with a library for each CUDA release, of which they load that for the CUDA of torch and no other: the release
-# from which they take another one too, and the path. Read in bitsandbytes/cextension.py of 0.43.2, 0.49.2 and 0.50.2.
+# Packages that load only the library for the CUDA release of torch, with the first release that accepts another one and
+# the path of these libraries. Read in bitsandbytes/cextension.py of 0.43.2, 0.49.2 and 0.50.2.
 _BY_CUDA_RELEASE = {"bitsandbytes": (Version("0.50"), re.compile(r"/libbitsandbytes_cuda([0-9]{2})([0-9])\.so\Z"))}
 _NO_LIBRARY = "RuntimeError: Configured CUDA binary not found"
 _SYMBOL = "ImportError: undefined symbol"
@@ -36,24 +36,24 @@ _PTX = "CUDA error: the provided PTX was compiled with an unsupported toolchain"
 
 
 def load_demands(directories: Sequence[Path], package: str) -> PackageDemands | None:
-    """Return the demands of a package by the scans of its wheels; None where it has none.
+    """Return the demands of a package by the scans of its wheels; None if it has none.
 
     Raises MatrixError for a file that cannot be read.
     """
-    found = scans.load(directories, package)
-    return demands_of(found) if found else None
+    package_scans = scans.load(directories, package)
+    return demands_of(package_scans) if package_scans else None
 
 
-def demands_of(found: PackageScans) -> PackageDemands:
-    """Return what the scanned wheels of a package demand; releases that demand the same share it."""
-    known: dict[Demand, Demand] = {}
-    unfounded = _UNFOUNDED.get(found.name, frozenset())
+def demands_of(package_scans: PackageScans) -> PackageDemands:
+    """Return the demands of the scanned wheels of a package; releases share equal demands."""
+    shared_demands: dict[Demand, Demand] = {}
+    unfounded = _UNFOUNDED.get(package_scans.name, frozenset())
     releases = {}
-    for version, scan in found.releases.items():
-        demands = (demand for demand in _demands(found.name, scan) if demand.about not in unfounded)
-        shared = tuple(known.setdefault(demand, demand) for demand in demands)
+    for version, scan in package_scans.releases.items():
+        demands = (demand for demand in _demands(package_scans.name, scan) if demand.about not in unfounded)
+        shared = tuple(shared_demands.setdefault(demand, demand) for demand in demands)
         releases[version] = WheelDemands(scan.version, scan.filename, scan.sha256, scan.read, scan.verdict.cuda, shared)
-    return PackageDemands(found.name, releases)
+    return PackageDemands(package_scans.name, releases)
 
 
 def _demands(package: str, scan: WheelScan) -> Iterator[Demand]:
@@ -80,20 +80,20 @@ def _of_cuda(verdict: WheelVerdict, libraries: Iterable[ScannedLibrary]) -> Iter
     because = f"is compiled for CUDA {majors}: its wheel on PyPI needs {', '.join(names) or 'its libraries'}"
     message = f"ImportError: {names[0]}: cannot open shared object file: No such file or directory" if names else ""
     fix = f"Use a stack of CUDA {majors}"
-    # Whether a stack without CUDA can do without these libraries is the package's own business.
+    # A stack without CUDA may work without these libraries: that depends on the package.
     yield Demand("cuda", (("cuda", ">=1"),), (("cuda", range_),), (), because, message, fix)
 
 
 def _of_libraries(libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
-    """Yield a demand for each distribution with a library that the package needs, and that torch does not bring."""
+    """Yield a demand for each distribution with a library that the package needs, and that torch does not require."""
     needed = {name for library in libraries if library.loaded for name in library.needed}
     inside = {library.path.rpartition("/")[2] for library in libraries}
-    found: dict[str, list[str]] = {}
+    by_distribution: dict[str, list[str]] = {}
     for name in sorted(needed - inside):
         for pattern, distribution in _OF_DISTRIBUTION.items():
             if pattern.fullmatch(name):
-                found.setdefault(distribution, []).append(name)
-    for distribution, names in found.items():
+                by_distribution.setdefault(distribution, []).append(name)
+    for distribution, names in by_distribution.items():
         because = f"needs {', '.join(names)}, which its wheel on PyPI does not hold and no dependency brings"
         message = f"OSError: {names[0]}: cannot open shared object file: No such file or directory"
         fix = f"Install {distribution} beside it"
@@ -101,8 +101,8 @@ def _of_libraries(libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
 
 
 def _of_cuda_releases(path: re.Pattern[str], libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
-    found = filter(None, (path.search(library.path) for library in libraries))
-    releases = sorted({(int(each[1]), int(each[2])) for each in found})
+    matches = filter(None, (path.search(library.path) for library in libraries))
+    releases = sorted({(int(match[1]), int(match[2])) for match in matches})
     if releases:
         shown = ", ".join(f"{major}.{minor}" for major, minor in releases)
         because = f"has libraries in its wheel on PyPI for CUDA {shown} alone, and loads the one of torch's CUDA"
@@ -114,8 +114,8 @@ def _of_cuda_releases(path: re.Pattern[str], libraries: Iterable[ScannedLibrary]
 def _one_of(releases: Sequence[tuple[int, int]]) -> str:
     """Return the specifier of these releases of CUDA, sorted; a major version has at most ten minor ones."""
     (first, oldest), (last, newest) = releases[0], releases[-1]
-    every = [divmod(each, 10) for each in range(first * 10 + oldest, last * 10 + newest)]
-    gaps = [f"!={major}.{minor}.*" for major, minor in every if (major, minor) not in releases]
+    candidates = [divmod(number, 10) for number in range(first * 10 + oldest, last * 10 + newest)]
+    gaps = [f"!={major}.{minor}.*" for major, minor in candidates if (major, minor) not in releases]
     return ",".join([f">={first}.{oldest}", f"<{last}.{newest + 1}", *gaps])
 
 
@@ -132,7 +132,7 @@ def _of_glibc(verdict: WheelVerdict) -> Iterator[Demand]:
 
 
 def _of_torch(verdict: WheelVerdict) -> Iterator[Demand]:
-    if not verdict.torch:  # built for a torch that the audit does not know
+    if not verdict.torch:  # built for a torch that the audit has no data about
         return
     first = verdict.torch[0]
     if verdict.later:
@@ -155,7 +155,7 @@ def _of_torch(verdict: WheelVerdict) -> Iterator[Demand]:
 def _range(verdict: WheelVerdict) -> str:
     """Return the minors as a specifier; a minor between the first and the last that lacks symbols is left out.
 
-    Pre-releases are of their minor: NVIDIA's images have such.
+    A pre-release belongs to its minor version: NVIDIA's images have such.
     """
     first, last = verdict.torch[0], verdict.torch[-1]
     if first == last and not verdict.later:
@@ -214,7 +214,7 @@ def _driver(isa: str) -> tuple[str, str] | None:
 
 
 def _gpu_runs(values: Mapping[str, str]) -> Iterator[list[str]]:
-    """Yield capabilities that follow each other among those on which wheels are judged."""
+    """Yield runs of neighbours among the capabilities on which wheels are judged."""
     run: list[str] = []
     for capability in CAPABILITIES:
         if capability in values:
@@ -236,5 +236,5 @@ def _span(run: Sequence[str]) -> str:
 
 def _targets(library: ScannedLibrary) -> list[str]:
     """Return the targets of a library: machine code, then PTX, each by number."""
-    found = {target.partition("@")[0] for targets, _ in library.code for target in targets}
-    return sorted(found, key=lambda each: (not each.startswith("sm_"), len(each.rstrip("af")), each))
+    names = {target.partition("@")[0] for targets, _ in library.code for target in targets}
+    return sorted(names, key=lambda name: (not name.startswith("sm_"), len(name.rstrip("af")), name))

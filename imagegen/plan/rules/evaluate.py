@@ -1,4 +1,4 @@
-"""Judge a combination, or all cells of a matrix; the minimum version and the bounds that rules give."""
+"""Judge a combination or the cells of a matrix; find the minimum versions and bounds that rules imply."""
 
 from __future__ import annotations
 
@@ -35,11 +35,9 @@ def rule_constraints(rules: Iterable[Rule], cell: Cell) -> tuple[str, ...]:
     ranges) is left to the verdict on the lock.
     """
     binding = sorted((rule for rule in rules if rule.binding), key=lambda rule: rule.id)
-    said = implied_literals(binding, facts_of_cell(cell))
-    return tuple(sorted({f"{literal.name}{literal.specifier}" for literal in said if literal.specifier}))
+    literals = implied_literals(binding, facts_of_cell(cell))
+    return tuple(sorted({f"{literal.name}{literal.specifier}" for literal in literals if literal.specifier}))
 
-
-# The minimum version of an open fact that the rules allow: the oldest driver that a stack works with.
 
 _BOUNDS = {">=", ">", "==", "~="}
 
@@ -47,26 +45,26 @@ _BOUNDS = {">=", ">", "==", "~="}
 def minimum_version(rules: Iterable[Rule], facts: Facts, name: str, gpus: Iterable[Gpu] = ()) -> str | None:
     """Return the highest lower bound that binding rules put on `name`, as the rule writes it; None without one.
 
-    A rule counts when the facts decide everything else in it: then its bound on `name` must hold. Of several GPUs, the
-    one with the lowest bound decides: below that, the stack works on none.
+    A rule counts if the facts decide everything else in it: then its bound on `name` must hold. The GPU with the lowest
+    bound decides: below that bound, the stack works on none of the GPUs.
     """
     binding = sorted((rule for rule in linked_rules(rules, name, facts) if rule.binding), key=lambda rule: rule.id)
-    each = [_highest(implied_literals(binding, one, lambda about: about == name)) for one in on_each(gpus, facts)]
-    known = [bound for bound in each if bound is not None]
-    return min(known, key=Version) if len(known) == len(each) else None
+    bounds = [
+        _highest(implied_literals(binding, facts_on_gpu, lambda about: about == name))
+        for facts_on_gpu in on_each(gpus, facts)
+    ]
+    lower_bounds = [bound for bound in bounds if bound is not None]
+    return min(lower_bounds, key=Version) if len(lower_bounds) == len(bounds) else None
 
 
 def _highest(literals: Iterable[Literal]) -> str | None:
     bounds = {
-        each.version.removesuffix(".dev0")  # PEP 440's complement of "<590" is ">=590.dev0"
+        specifier.version.removesuffix(".dev0")  # PEP 440's complement of "<590" is ">=590.dev0"
         for literal in literals
-        for each in SpecifierSet(literal.specifier or "")
-        if each.operator in _BOUNDS
+        for specifier in SpecifierSet(literal.specifier or "")
+        if specifier.operator in _BOUNDS
     }
     return max(bounds, key=lambda bound: (Version(bound), bound), default=None)
-
-
-# Facts held against rules: three answers, and the smallest sets of rules that are to blame.
 
 
 def evaluate(rules: Iterable[Rule], facts: Facts) -> Verdict:
@@ -76,39 +74,39 @@ def evaluate(rules: Iterable[Rule], facts: Facts) -> Verdict:
     """
     ordered = sorted(rules_in_context(rules, facts), key=lambda rule: rule.id)
     problem = Problem(ordered, facts)
-    known = {name: mask for clause in problem.fact_clauses for name, mask in clause.literals}
-    known = {name: known.get(name, full) for name, full in problem.domains.items()}
-    # A rule that the facts satisfy is no part of a conflict with them: they are.
-    rest = [rule for rule in ordered if not _satisfied(problem.of_rule(rule), known)]
-    conflicts = tuple(_conflicts(problem, rest))
+    allowed = {name: mask for clause in problem.fact_clauses for name, mask in clause.literals}
+    allowed = {name: allowed.get(name, full) for name, full in problem.domains.items()}
+    # A rule that the facts satisfy cannot be part of a conflict with them.
+    undecided = [rule for rule in ordered if not _satisfied(problem.clauses_of_rule(rule), allowed)]
+    conflicts = tuple(_conflicts(problem, undecided))
     severities = {conflict.severity for conflict in conflicts}
     blamed = {rule.id for conflict in conflicts for rule in conflict.rules}
     if "error" in severities:
         return Verdict("incompatible", conflicts)
-    if "suspicion" in severities or any(rule.binding and rule.id not in blamed for rule in rest):
+    if "suspicion" in severities or any(rule.binding and rule.id not in blamed for rule in undecided):
         return Verdict("unknown", conflicts)
     return Verdict("compatible", conflicts)
 
 
 def evaluate_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Verdict:
-    """Return the worst verdict on any of the GPUs, with the conflicts of all; without GPUs, the verdict of the facts
-    alone.
+    """Return the worst verdict on any of the GPUs, with the conflicts of all; without GPUs, the verdict on the
+    facts.
     """
     rules, on_gpus = tuple(rules), on_each(gpus, facts)
     linked = linked_rules(rules, "gpu", facts) if len(on_gpus) > 1 else rules
     of_gpus = {rule.id for rule in linked}
-    others = [rule for rule in rules if rule.id not in of_gpus]
-    each = [evaluate(others, facts)] if others else []
-    each += [evaluate(linked, on_gpu) for on_gpu in on_gpus]
-    worst = min(each, key=lambda verdict: WORST_FIRST.index(verdict.answer))
+    other_rules = [rule for rule in rules if rule.id not in of_gpus]
+    verdicts = [evaluate(other_rules, facts)] if other_rules else []
+    verdicts += [evaluate(linked, on_gpu) for on_gpu in on_gpus]
+    worst = min(verdicts, key=lambda verdict: WORST_FIRST.index(verdict.answer))
     conflicts = {
-        tuple(rule.id for rule in conflict.rules): conflict for verdict in each for conflict in verdict.conflicts
+        tuple(rule.id for rule in conflict.rules): conflict for verdict in verdicts for conflict in verdict.conflicts
     }
     return replace(worst, conflicts=tuple(conflicts.values()))
 
 
 def evaluate_cell(rules: Iterable[Rule], cell: Cell, facts: Facts | None = None) -> Verdict:
-    """Return the verdict on a cell, on each of its GPUs; `facts` are those of its lock, where it has one."""
+    """Return the verdict on a cell, on each of its GPUs; `facts` are the facts of its lock, if it has one."""
     facts = replace(facts or facts_of_cell(cell), overridden=overridden_in(cell))
     return evaluate_on(cell.gpus, rules_in_context(rules, facts, cell.accepts), facts)
 
@@ -123,21 +121,21 @@ def implied_literals(rules: Iterable[Rule], facts: Facts, about: Callable[[str],
     The list is partial if the rules contradict the facts.
     """
     problem = Problem(rules, facts)
-    said = {id(made): each for rule in problem.rules.values() for made, each in _clauses_of_rule(problem, rule)}
-    every = [*problem.fact_clauses, *(made for made, _ in said.values())]
-    state = State.of(problem.domains, every)
-    state.propagate(every)
+    pairs = [pair for rule in problem.rules.values() for pair in _clauses_of_rule(problem, rule)]
+    literals = {id(clause): rule_literals for clause, rule_literals in pairs}
+    all_clauses = [*problem.fact_clauses, *(clause for clause, _ in pairs)]
+    state = State.of(problem.domains, all_clauses)
+    state.propagate(all_clauses)
     return [
         literal
         for step in state.steps
-        for literal in (said[id(step.clause)][1] if id(step.clause) in said else ())
+        for literal in literals.get(id(step.clause), ())
         if problem.mask(literal)[0] == step.name and about(literal.name)
     ]
 
 
-def _clauses_of_rule(problem: Problem, rule: Rule) -> Iterator[tuple[Clause, tuple[Clause, tuple[Literal, ...]]]]:
-    for made, said in zip(problem.of_rule(rule), clauses(rule), strict=False):  # `same` says nothing of its own
-        yield made, (made, said)
+def _clauses_of_rule(problem: Problem, rule: Rule) -> Iterator[tuple[Clause, tuple[Literal, ...]]]:
+    return zip(problem.clauses_of_rule(rule), clauses(rule), strict=False)  # the clauses of `same` have no literals
 
 
 def minimal_core(problem: Problem, clauses: Sequence[Clause]) -> frozenset[str] | None:
@@ -147,82 +145,77 @@ def minimal_core(problem: Problem, clauses: Sequence[Clause]) -> frozenset[str] 
 
 
 def _conflicts(problem: Problem, rules: Sequence[Rule]) -> Iterator[Conflict]:
-    """Disjoint smallest conflicts: rules that refuse alone, then rules that refuse together, binding ones first."""
+    """Yield disjoint minimal conflicts: of one rule, then of several rules, first of binding ones."""
     blamed: set[str] = set()
     for rule in rules:
         if rules_core(problem, [rule]):
             blamed.add(rule.id)
             yield conflict_of_rules([rule], problem.facts)
     for weakest_too in (False, True):
-        rest = [rule for rule in rules if rule.id not in blamed and (rule.binding or weakest_too)]
-        while found := rules_core(problem, rest):
-            guilty = [rule for rule in rest if f"rule {rule.id}" in found]
+        remaining = [rule for rule in rules if rule.id not in blamed and (rule.binding or weakest_too)]
+        while core := rules_core(problem, remaining):
+            guilty = [rule for rule in remaining if f"rule {rule.id}" in core]
             yield conflict_of_rules(guilty, problem.facts)
             blamed |= {rule.id for rule in guilty}
-            rest = [rule for rule in rest if rule.id not in blamed]
+            remaining = [rule for rule in remaining if rule.id not in blamed]
 
 
 def rules_core(problem: Problem, rules: Sequence[Rule]) -> frozenset[str] | None:
     """Return the minimal core (see `minimal_core`) of the rules together with the facts about their names."""
-    made = [clause for rule in rules for clause in problem.of_rule(rule)]
-    names = {name for clause in made for name, _ in clause.literals}
+    rule_clauses = [clause for rule in rules for clause in problem.clauses_of_rule(rule)]
+    names = {name for clause in rule_clauses for name, _ in clause.literals}
     facts = [clause for clause in problem.fact_clauses if clause.literals[0][0] in names]
-    return minimal_core(problem, [*facts, *made])
+    return minimal_core(problem, [*facts, *rule_clauses])
 
 
 def conflict_of_rules(rules: Sequence[Rule], facts: Facts) -> Conflict:
-    known = {name: fact.text for name, fact in {**facts.packages, **facts.versions}.items()} | dict(facts.names)
-    known |= {f"{ENV}{name}": value for name, value in (facts.env or {}).items()}
+    fact_texts = {name: fact.text for name, fact in {**facts.packages, **facts.versions}.items()} | dict(facts.names)
+    fact_texts |= {f"{ENV}{name}": value for name, value in (facts.env or {}).items()}
     names = frozenset[str]().union(*(rule.names for rule in rules))
-    return Conflict(tuple(rules), {name: known[name] for name in sorted(names & set(known))})
+    return Conflict(tuple(rules), {name: fact_texts[name] for name in sorted(names & set(fact_texts))})
 
 
 def conflict_of_core(problem: Problem, facts: Facts, origins: frozenset[str]) -> Conflict:
     """Return the conflict behind a core: its rules, its statements in the form of rules, and its facts."""
     rules = [rule for rule in problem.rules.values() if f"rule {rule.id}" in origins]
-    said = sorted(origins & set(problem.statements))
+    stated = sorted(origins & set(problem.statements))
     clauses = [
         *problem.clauses_of(problem.masks_of(facts)),
         *(clause for clause in problem.clauses if not clause.origin.startswith("fact ")),
     ]
     blamed = [clause for clause in clauses if clause.origin in origins]
-    made = conflict_of_rules([*rules, *(_rule_of_statement(problem, origin, blamed) for origin in said)], facts)
+    conflict = conflict_of_rules([*rules, *(_rule_of_statement(problem, origin, blamed) for origin in stated)], facts)
     needed = {origin.removeprefix("fact ") for origin in origins if origin.startswith("fact ")}
-    spoken = {name for each in blamed for name, _ in each.literals}
-    needed |= {
-        name.rstrip("+") for name in spoken if len(problem.atoms[name]) == 1
-    }  # by a fact, that cannot be otherwise
-    facts_needed = {name: text for name, text in made.facts.items() if name in needed}
-    return replace(made, facts=facts_needed, doubt=any(origin.startswith("wheels ") for origin in origins))
+    mentioned = {name for blamed_clause in blamed for name, _ in blamed_clause.literals}
+    needed |= {name.rstrip("+") for name in mentioned if len(problem.atoms[name]) == 1}  # a name with one atom
+    facts_needed = {name: text for name, text in conflict.facts.items() if name in needed}
+    return replace(conflict, facts=facts_needed, doubt=any(origin.startswith("wheels ") for origin in origins))
 
 
 def assumptions(problem: Problem, origins: Iterable[str]) -> list[str]:
-    """Sentences about the assumptions among the origins that only known releases come into question."""
+    """Return sentences about the origins that assume that all releases are known."""
     names = sorted(origin.removeprefix("known ") for origin in origins if origin.startswith("known "))
     return [f"it needs a release of {name} that is not known here: {known_span(problem, name)}" for name in names]
 
 
 def known_span(problem: Problem, name: str) -> str:
-    found = problem.releases[name]
-    return f"those of {found.versions[0]} to {found.versions[-1]} are, as of {found.package.read}"
+    releases = problem.releases[name]
+    return f"those of {releases.versions[0]} to {releases.versions[-1]} are, as of {releases.package.read}"
 
 
 def _rule_of_statement(problem: Problem, origin: str, blamed: Iterable[Clause]) -> Rule:
-    """A statement as a rule about those releases that the other clauses leave."""
-    others = [each for each in blamed if each.origin != origin]
-    state = State.of(problem.domains, others)
-    state.propagate(others)
+    """Return a statement as a rule about its releases that the other clauses admit."""
+    other_clauses = [clause for clause in blamed if clause.origin != origin]
+    state = State.of(problem.domains, other_clauses)
+    state.propagate(other_clauses)
     first, *same = problem.statements[origin]
-    whole = replace(first, releases=reduce(or_, (each.releases for each in same), first.releases))
-    left = state.domains[first.package] >> 1  # after the atom of its absence
-    return problem.releases[first.package].rule(whole, left)
+    whole = replace(first, releases=reduce(or_, (statement.releases for statement in same), first.releases))
+    remaining = state.domains[first.package] >> 1  # after the atom of its absence
+    return problem.releases[first.package].rule(whole, remaining)
 
 
-def _satisfied(made: Iterable[Clause], known: dict[str, int]) -> bool:
-    return all(any(not known[name] & ~mask for name, mask in clause.literals) for clause in made)
-
-
-# All cells of a matrix: similar cells share one problem, and start from its propagated state.
+def _satisfied(rule_clauses: Iterable[Clause], allowed: dict[str, int]) -> bool:
+    return all(any(not allowed[name] & ~mask for name, mask in clause.literals) for clause in rule_clauses)
 
 
 def cell_answers(cells: Sequence[Cell], rules: Iterable[Rule], library: MetadataCache) -> dict[str, CellAnswer]:
@@ -245,18 +238,18 @@ def _grouped(
 
 
 class SharedProblem:
-    """The shared part of the problems of several cells: the names in all of them, without the cells' own facts.
+    """The problem that several cells share, with the names of all of them and without the facts of each.
 
-    Either all of the cells have CUDA, or none, since rules about GPUs do not count without CUDA; and they require the
-    same extras, accept the same rules and have the same overrides.
+    All of the cells have CUDA, or none has, since rules about GPUs do not count without CUDA. They require the same
+    extras, accept the same rules and have the same overrides.
     """
 
     def __init__(self, cells: Sequence[Cell], rules: Iterable[Rule], library: MetadataCache) -> None:
         self.facts = {cell.id: facts_of_cell(cell) for cell in cells}
-        named = {name: Fact.within("") for facts in self.facts.values() for name in facts.packages}
+        packages = {name: Fact.within("") for facts in self.facts.values() for name in facts.packages}
         without = {"cuda": NO_CUDA} if cells[0].cuda == NO_CUDA else {}
-        scope = FreeNames(frozenset(named), _required(self.facts.values()), _candidates(cells), extras_of(cells[0]))
-        facts = Facts(named, {}, without, closed=False, overridden=overridden_in(cells[0]))
+        scope = FreeNames(frozenset(packages), _required(self.facts.values()), _candidates(cells), extras_of(cells[0]))
+        facts = Facts(packages, {}, without, closed=False, overridden=overridden_in(cells[0]))
         self.problem = Problem(rules_in_context(rules, facts, cells[0].accepts), facts, library, scope)
         binding = {f"rule {rule.id}" for rule in self.problem.rules.values() if rule.binding}
         sure = [
@@ -264,25 +257,28 @@ class SharedProblem:
         ]
         self.doubts = [clause for clause in self.problem.clauses if clause.origin.startswith("wheels ")]
         for rule in self.problem.rules.values():
-            self.doubts += self.problem.of_rule(rule) if rule.evidence == "remembered" else []
+            self.doubts += self.problem.clauses_of_rule(rule) if rule.evidence == "remembered" else []
         self.clauses = sure
         self.state = State.of(self.problem.domains, sure)
         self.state.propagate(sure)
 
     def answer(self, cell: Cell) -> CellAnswer:
-        """Evaluate a cell by unit propagation. A conflict is certain; resolution may find others."""
+        """Evaluate a cell by unit propagation. A conflict is certain; search may find others."""
         facts = self.facts[cell.id]
         masks = self.problem.masks_of(facts)
         mark = len(self.state.steps)
         try:
             if broken := self.state.propagate(clauses := self.problem.clauses_of(masks)):
                 return CellAnswer("incompatible", self._reason(broken, clauses, facts))
-            each = [self._on(one, clauses, self.problem.known_clauses(masks)) for one in on_each(cell.gpus, facts)]
-            return min(each, key=lambda found: WORST_FIRST.index(found.answer))
+            answers = [
+                self._on(facts_on_gpu, clauses, self.problem.known_clauses(masks))
+                for facts_on_gpu in on_each(cell.gpus, facts)
+            ]
+            return min(answers, key=lambda candidate: WORST_FIRST.index(candidate.answer))
         finally:
             self.state.undo(mark)
 
-    def _on(self, facts: Facts, clauses: Sequence[Clause], known: Sequence[Clause]) -> CellAnswer:
+    def _on(self, facts: Facts, clauses: Sequence[Clause], known_clauses: Sequence[Clause]) -> CellAnswer:
         """Evaluate the cell on one GPU, after its other facts were propagated."""
         mark = len(self.state.steps)
         gpu = [("gpu", self.problem.admitted("gpu", facts.versions["gpu"]))] if "gpu" in facts.versions else []
@@ -293,7 +289,7 @@ class SharedProblem:
             for doubt in self.doubts:
                 if not any(self.state.domains[name] & mask for name, mask in doubt.literals):
                     return CellAnswer("unknown", self._reason(doubt, clauses, facts))
-            if broken := self.state.propagate(known):
+            if broken := self.state.propagate(known_clauses):
                 origins = self.state.explain(broken.literals, broken.origin).origins
                 return CellAnswer("unknown", "; ".join(assumptions(self.problem, origins)))
             return CellAnswer("compatible")
@@ -306,22 +302,22 @@ class SharedProblem:
         return " ".join(rule.because for rule in conflict_of_core(self.problem, facts, needed).rules)
 
 
-def _required(every: Iterable[Facts]) -> dict[str, tuple[Fact, ...]]:
+def _required(facts_of_cells: Iterable[Facts]) -> dict[str, tuple[Fact, ...]]:
     """Return the distinct facts about each package."""
-    found: dict[str, dict[tuple[str, bool], Fact]] = {}
-    for facts in every:
+    facts_by_text: dict[str, dict[tuple[str, bool], Fact]] = {}
+    for facts in facts_of_cells:
         for name, fact in facts.packages.items():
-            found.setdefault(name, {})[fact.text, fact.built] = fact
-    return {name: tuple(each.values()) for name, each in found.items()}
+            facts_by_text.setdefault(name, {})[fact.text, fact.built] = fact
+    return {name: tuple(distinct.values()) for name, distinct in facts_by_text.items()}
 
 
 def _candidates(cells: Sequence[Cell]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {name: [] for name in ("cuda", "python", "glibc", "base", "platform", "gpu")}
+    candidates: dict[str, list[str]] = {name: [] for name in ("cuda", "python", "glibc", "base", "platform", "gpu")}
     for cell in cells:
-        found["cuda"] += [cell.cuda_version] if cell.cuda_version else []
-        found["python"].append(cell.python)
-        found["glibc"].append(cell.base.glibc)
-        found["base"].append(cell.base.name)
-        found["platform"].append(cell.platform)
-        found["gpu"] += [gpu.capability for gpu in cell.gpus]
-    return {name: tuple(sorted(set(each))) for name, each in found.items()}
+        candidates["cuda"] += [cell.cuda_version] if cell.cuda_version else []
+        candidates["python"].append(cell.python)
+        candidates["glibc"].append(cell.base.glibc)
+        candidates["base"].append(cell.base.name)
+        candidates["platform"].append(cell.platform)
+        candidates["gpu"] += [gpu.capability for gpu in cell.gpus]
+    return {name: tuple(sorted(set(values))) for name, values in candidates.items()}

@@ -26,13 +26,13 @@ def versions_in(specifier: str) -> VersionRange:
 
 @dataclass(frozen=True)
 class Fact:
-    """The versions that are possible, and the local version label where it is known ("" is none, None unknown)."""
+    """The possible versions of a name, and the local version label ("" for none, None if unknown)."""
 
     text: str  # as users write it: "2.13.0+cpu", ">=5.9,<5.11"
     range: VersionRange
     local: str | None = None
-    version: Version | None = None  # where only one is possible
-    built: bool = False  # from sources: what the wheel of a release of that version states or holds does not count
+    version: Version | None = None  # if only one is possible
+    built: bool = False  # from sources: metadata and scans of its release do not count
 
     @classmethod
     def exactly(cls, text: str) -> Fact:
@@ -58,10 +58,8 @@ class Facts:
     """`closed` means that a package without a fact is not installed; otherwise nothing is known about it."""
 
     packages: Mapping[str, Fact]
-    versions: Mapping[
-        str, Fact
-    ]  # of surroundings (plan.matrix.model.VERSIONED), where known; cuda's where it is not "cpu"
-    names: Mapping[str, str]  # the other surroundings: "base", "platform", and "cuda" where it is "cpu"
+    versions: Mapping[str, Fact]  # of surroundings (plan.matrix.model.VERSIONED) if known; cuda's if it is not "cpu"
+    names: Mapping[str, str]  # the other surroundings: "base", "platform", and "cuda" if it is "cpu"
     closed: bool
     env: Mapping[str, str] | None = None  # the variables that are set, all of them; None: not known
     overridden: frozenset[str] = frozenset()  # packages whose declared requirements do not count
@@ -70,7 +68,7 @@ class Facts:
 def facts_of_cell(cell: Cell) -> Facts:
     """Return the facts before resolution: ranges, and labels that the cell's indexes will give."""
     packages = {requirement.component.package: _required(requirement) for requirement in cell.requirements}
-    env = {each.name: each.value for each in cell.env}
+    env = {variable.name: variable.value for variable in cell.env}
     facts = _facts(packages, cell.axes, cell.base.name, cell.base.glibc, env, closed=False)
     return replace(facts, overridden=overridden_in(cell))
 
@@ -83,11 +81,11 @@ def overridden_in(cell: Cell) -> frozenset[str]:
 def rules_in_context(
     rules: Iterable[Rule], facts: Facts, accepts: Collection[str] = (), required: Collection[str] = ()
 ) -> list[Rule]:
-    """Return the rules with the severity that they have here: those that are accepted by id only warn, and so do direct
-    ones, unless the facts ask for their packages by name. The packages of a lock are not asked for.
+    """Return the rules that count for the facts, with the severity that they have there.
 
-    `required` are packages that others of the facts require: that they are named too asks for nothing. A package that
-    the facts do not name repairs nothing, and rules about what an index has say nothing of what comes from none.
+    Rules that are accepted by id only warn. So do direct rules, unless the facts request all of their packages; a lock
+    requests none, and the packages in `required`, which other packages require, are not requested. A package that the
+    facts do not name repairs nothing. Rules about an index do not count for packages that come from no index.
     """
     asked = frozenset() if facts.closed else facts.packages.keys() - set(required)
     built = {name for name, fact in facts.packages.items() if fact.built}
@@ -100,17 +98,24 @@ def rules_in_context(
 
 
 def linked_rules(rules: Iterable[Rule], name: str, facts: Facts) -> tuple[Rule, ...]:
-    """Return the rules that, with these facts, can restrict what restricts `name`: those that name it, and those that
-    share with such a rule a name that the facts leave open. All of them, where the facts are not closed.
+    """Return the rules that are linked to `name`: they name it, or share an open name with a linked rule.
+
+    If the facts are not closed, return all rules.
     """
     rules = tuple(rules)
     if not facts.closed:
         return rules
-    linked, found = {name}, frozenset[str]()
-    while more := {rule.id for rule in rules if rule.id not in found and not linked.isdisjoint(rule.names)}:
-        found |= more
-        linked |= {each for rule in rules if rule.id in more for each in rule.names if not _is_decided(each, facts)}
-    return tuple(rule for rule in rules if rule.id in found)
+    linked, linked_ids = {name}, frozenset[str]()
+    while added := {rule.id for rule in rules if rule.id not in linked_ids and not linked.isdisjoint(rule.names)}:
+        linked_ids |= added
+        linked |= {
+            rule_name
+            for rule in rules
+            if rule.id in added
+            for rule_name in rule.names
+            if not _is_decided(rule_name, facts)
+        }
+    return tuple(rule for rule in rules if rule.id in linked_ids)
 
 
 def _is_decided(name: str, facts: Facts) -> bool:
@@ -147,9 +152,9 @@ def extras_of(cell: Cell) -> dict[str, frozenset[str]]:
 
 
 def _label(requirement: Requirement) -> str | None:
-    """Return the local version label that the requirement leads to, as far as it is known; PyPI has no labels.
+    """Return the local version label of the build that a requirement selects, if it is known; PyPI has no labels.
 
-    A commit counts as a label, since its version alone does not distinguish it from the release.
+    A commit counts as a label, since its version does not distinguish it from the release.
     """
     if requirement.git:
         return f"git.{requirement.git.name}".lower()
@@ -166,9 +171,9 @@ def _required(requested: Requirement) -> Fact:
 
 
 def on_each(gpus: Iterable[Gpu], facts: Facts) -> tuple[Facts, ...]:
-    """The facts once for every GPU, since what must hold must hold on each; as they are where there is none."""
-    known = [replace(Fact.exactly(gpu.capability), text=gpu.name) for gpu in gpus]
-    return tuple(replace(facts, versions={**facts.versions, "gpu": each}) for each in known) or (facts,)
+    """Return the facts once for each GPU, since the rules must hold on each; unchanged if there is no GPU."""
+    gpu_facts = [replace(Fact.exactly(gpu.capability), text=gpu.name) for gpu in gpus]
+    return tuple(replace(facts, versions={**facts.versions, "gpu": fact}) for fact in gpu_facts) or (facts,)
 
 
 class _Named(Protocol):
@@ -217,14 +222,14 @@ class LockLike(Protocol):
 def facts_of_lock(lock: LockLike, glibc: str | None = None) -> Facts:
     """Return the facts after resolution: every package's exact version, and glibc's.
 
-    That is of the base's own libc6; `glibc` is for bases that do not list their packages.
+    The version is read from the base's package libc6; `glibc` is for bases that do not list their packages.
     """
     built = {build.name for build in lock.builds}
     packages = {
         package.name: replace(Fact.exactly(package.release), built=package.name in built) for package in lock.packages
     }
     glibc = next((deb.version.partition("-")[0] for deb in lock.debs if deb.name == "libc6"), glibc)
-    env = {each.name: each.value for each in lock.env}
+    env = {variable.name: variable.value for variable in lock.env}
     return _facts(packages, lock.axes, lock.base.name, glibc, env, closed=True)
 
 

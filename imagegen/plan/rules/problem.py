@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, reduce
+from itertools import chain
 from operator import or_
 
 from packaging.ranges import VersionRange
@@ -19,7 +20,7 @@ from imagegen.plan.rules.facts import Fact, Facts, versions_in
 from imagegen.plan.rules.solve import Clause, Literal, clauses, literals
 from imagegen.plan.rules.statements import MetadataCache, Releases, Statement, machine_of
 
-_SURE = "given"  # origin of what is no assumption: what CUDA versions torch is built for is known for good
+_SURE = "given"  # origin of clauses about the CUDA versions that torch is built for: all of them are known
 _EXACTLY = re.compile(r"==([^,*+]+)\Z")
 _EXACT = re.compile(r"==[0-9.]+\Z")
 _ANOTHER = "another"
@@ -33,7 +34,7 @@ class FreeNames:
     """
 
     free: frozenset[str] = frozenset()
-    facts: Mapping[str, tuple[Fact, ...]] = field(default_factory=dict)  # package -> what else it may be held to
+    facts: Mapping[str, tuple[Fact, ...]] = field(default_factory=dict)  # package -> further facts that may restrict it
     candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     extras: Mapping[str, frozenset[str]] = field(default_factory=dict)  # package -> its extras that are requested
 
@@ -41,8 +42,8 @@ class FreeNames:
 class Problem:
     """Domains and clauses of a query. `atoms` are the values of a name; `clauses` must hold.
 
-    Origins of clauses begin with "fact ", "rule ", "stated ", "wheels " (as "stated ", but building from sources could
-    help) or "known ", the last for the assumption that only known releases are candidates.
+    Origins of clauses begin with "fact ", "rule ", "stated ", "wheels " (as "stated ", but a build from sources could
+    help) or "known " (the assumption that all releases are known).
     """
 
     def __init__(
@@ -57,13 +58,13 @@ class Problem:
         self.statements: dict[str, list[Statement]] = {}  # by origin
         if library:
             self._collect(library)
-        said = [clause for rule in self.rules.values() for clause in (*clauses(rule), literals(rule.when))]
-        self._texts = [literal for each in said for literal in each]
+        literal_groups = [clause for rule in self.rules.values() for clause in (*clauses(rule), literals(rule.when))]
+        self._texts = [literal for group in literal_groups for literal in group]
         self._drop_satisfiable()
         self._masks: dict[Literal, tuple[str, int]] = {}
         self._requirements: dict[tuple[str, str], int] = {}
         self._markers: dict[tuple[str | None, str], int | None] = {}
-        self._made: dict[str, tuple[Clause, ...]] = {}  # by rule id
+        self._rule_clauses: dict[str, tuple[Clause, ...]] = {}  # by rule id
         self._admitted: dict[tuple[str, str, bool], int] = {}
         self.atoms: dict[str, tuple[Atom, ...]] = {}
         self._lines: dict[str, atoms.VersionLine] = {}  # names whose last atoms are its pieces
@@ -75,38 +76,38 @@ class Problem:
 
     @cached_property
     def clauses(self) -> tuple[Clause, ...]:
-        made = [*self.fact_clauses]
+        all_clauses = [*self.fact_clauses]
         for rule in self.rules.values():
-            made += self.of_rule(rule)
-        for origin, said in self.statements.items():
-            for each in said:
-                made += self._of_statement(each, origin)
-        return tuple(made)
+            all_clauses += self.clauses_of_rule(rule)
+        for origin, group in self.statements.items():
+            for statement in group:
+                all_clauses += self._of_statement(statement, origin)
+        return tuple(all_clauses)
 
-    def of_rule(self, rule: Rule) -> tuple[Clause, ...]:
-        if rule.id not in self._made:
-            self._made[rule.id] = tuple(self._of_rule(rule))
-        return self._made[rule.id]
+    def clauses_of_rule(self, rule: Rule) -> tuple[Clause, ...]:
+        if rule.id not in self._rule_clauses:
+            self._rule_clauses[rule.id] = tuple(self._translate(rule))
+        return self._rule_clauses[rule.id]
 
-    def _of_rule(self, rule: Rule) -> Iterator[Clause]:
+    def _translate(self, rule: Rule) -> Iterator[Clause]:
         origin = f"rule {rule.id}"
         for clause in clauses(rule):
             yield Clause(origin, tuple(self.mask(literal) for literal in clause))
         for leader in rule.leaders:
             for name in rule.same:
-                yield from (Clause(origin, each) for each in self._agreeing(rule, leader, name))
+                yield from (Clause(origin, disjunction) for disjunction in self._agreeing(rule, leader, name))
 
     def _agreeing(self, rule: Rule, leader: str, name: str) -> Iterator[tuple[tuple[str, int], ...]]:
         """Return clauses: for each version of the leader, the package is not installed or has that version too."""
         unless = [self.mask(literal) for literal in literals(rule.when, negated=True)]
-        for place, agreeing in atoms.agreeing(self.atoms[leader], self.atoms[name]).items():
-            clause = {leader: self.domains[leader] & ~(1 << place), name: agreeing}
+        for position, agreeing in atoms.agreeing(self.atoms[leader], self.atoms[name]).items():
+            clause = {leader: self.domains[leader] & ~(1 << position), name: agreeing}
             for other, mask in unless:
                 clause[other] = clause.get(other, 0) | mask
             yield tuple(clause.items())
 
     def mask(self, literal: Literal) -> tuple[str, int]:
-        """The literal as (name among the atoms, mask)."""
+        """Return the literal as (name among the atoms, mask)."""
         if literal not in self._masks:
             self._masks[literal] = self._mask(literal)
         return self._masks[literal]
@@ -115,13 +116,13 @@ class Problem:
         name = self._name(literal)
         if literal.name.startswith(ENV) and self.facts.env is None:
             return name, 0b10 if literal.negated else 0b01
-        known = self.releases.get(name)
-        if known is None or not literal.is_of_versions:
+        releases = self.releases.get(name)
+        if releases is None or not literal.is_of_versions:
             return name, self._mask_of_pieces(name, literal)
-        count = len(known.all)
-        fitting = known.fitting(literal.text) ^ ((1 << count) - 1 if literal.negated else 0)
-        others = atoms.mask(self.atoms[name][count + 1 :], literal)  # after its absence and its known releases
-        return name, (0 if literal.required else 1) | fitting << 1 | others << (count + 1)
+        count = len(releases.all)
+        fitting = releases.fitting(literal.text) ^ ((1 << count) - 1 if literal.negated else 0)
+        unreleased = atoms.mask(self.atoms[name][count + 1 :], literal)  # after its absence and its known releases
+        return name, (0 if literal.required else 1) | fitting << 1 | unreleased << (count + 1)
 
     def _mask_of_pieces(self, name: str, literal: Literal) -> int:
         choices, line = self.atoms[name], self._lines.get(name)
@@ -135,7 +136,7 @@ class Problem:
         if literal.label is not None:
             return f"{literal.name}+"
         if literal.name.startswith(ENV) and self.facts.env is None:
-            return f"{literal.name}={literal.text}"  # of an unknown value, each glob is a question of its own
+            return f"{literal.name}={literal.text}"  # each glob over an unknown value is a name of its own
         return literal.name
 
     # --- metadata -------------------------------------------------------------------------------------------------
@@ -150,25 +151,25 @@ class Problem:
         while pending or (pending := self._required_by_rules(seen)):
             name = pending.pop(0)
             seen.add(name)
-            found = library.of(name)
+            releases = library.of(name)
             fact = self.facts.packages.get(name)
             self.rules |= library.rules_of(name, self.facts, free=name in self.scope.free)
-            if found is None:
+            if releases is None:
                 continue
-            self.releases[name] = found
-            among = 0 if fact and fact.built else found.within(None if name in self.scope.free else fact)
-            for statement in found.statements(among, self.machine, extras.get(name, frozenset())):
+            self.releases[name] = releases
+            among = 0 if fact and fact.built else releases.within(None if name in self.scope.free else fact)
+            for statement in releases.statements(among, self.machine, extras.get(name, frozenset())):
                 if statement.name in self.facts.overridden:
                     continue
-                known = self.statements.setdefault(statement.origin, [])
-                if statement not in known:
-                    known.append(statement)
+                collected = self.statements.setdefault(statement.origin, [])
+                if statement not in collected:
+                    collected.append(statement)
                 if is_surrounding(statement.name):
                     continue
                 if (
                     name in installed
                     and statement.releases == among
-                    and all(found.holding(statement.marker, statement.extra, pythons, self.machine))
+                    and all(releases.holding(statement.marker, statement.extra, pythons, self.machine))
                 ):
                     installed.add(statement.name)
                     if statement.extras - extras.get(statement.name, frozenset()):
@@ -182,50 +183,58 @@ class Problem:
     def _drop_satisfiable(self) -> None:
         """Drop the requirements of packages that no conflict can be about (pure literals).
 
-        Nothing is known of such a package, neither rules nor facts are about it, and whichever releases of others are
-        chosen, some version of it satisfies all that they require.
+        Such a package has no metadata, no rules and no facts. Whatever releases of other packages are chosen, some
+        version of it satisfies all that they require.
         """
         if self.facts.closed:
             return
-        kept = {*self.facts.packages, *self.releases, *NAMED, *VERSIONED, *(literal.name for literal in self._texts)}
-        kept.update(name for rule in self.rules.values() for name in rule.same)
+        relevant = {
+            *self.facts.packages,
+            *self.releases,
+            *NAMED,
+            *VERSIONED,
+            *(literal.name for literal in self._texts),
+        }
+        relevant.update(name for rule in self.rules.values() for name in rule.same)
         required: dict[str, list[Statement]] = {}
-        for said in (each for group in self.statements.values() for each in group):
-            if said.name not in kept:
-                required.setdefault(said.name, []).append(said)
-        kept.update(name for name, stated in required.items() if not _is_satisfiable(stated))
-        left = {origin: [each for each in group if each.name in kept] for origin, group in self.statements.items()}
-        self.statements = {origin: group for origin, group in left.items() if group}
+        for statement in chain.from_iterable(self.statements.values()):
+            if statement.name not in relevant:
+                required.setdefault(statement.name, []).append(statement)
+        relevant.update(name for name, stated in required.items() if not _is_satisfiable(stated))
+        remaining = {
+            origin: [member for member in group if member.name in relevant] for origin, group in self.statements.items()
+        }
+        self.statements = {origin: group for origin, group in remaining.items() if group}
 
     def _required_by_rules(self, seen: Collection[str]) -> list[str]:
-        """Packages, not seen yet, that must be installed by a rule about seen packages."""
+        """Return the packages, not seen yet, that a rule about seen packages requires."""
         return [
             name
             for rule in self.rules.values()
-            if all(is_surrounding(each) or each in seen for each in rule.when)
+            if all(is_surrounding(other) or other in seen for other in rule.when)
             for name, condition in rule.then.items()
             if not condition and not is_surrounding(name) and name not in seen
         ]
 
-    def _of_statement(self, said: Statement, origin: str) -> Iterable[Clause]:
-        literals = [(said.package, self._except(said.package, said.releases))]
-        if said.marker is not None:
-            unless = self._unless(said)
+    def _of_statement(self, statement: Statement, origin: str) -> Iterable[Clause]:
+        literals = [(statement.package, self._except(statement.package, statement.releases))]
+        if statement.marker is not None:
+            unless = self._unless(statement)
             if unless is None:
                 return
             literals += [("python", unless)] if unless else []
         union = 0
-        for choice in said.choices:
-            union |= self._required(said.name, choice)
-        yield Clause(origin, (*literals, (said.name, union)))
+        for choice in statement.choices:
+            union |= self._required(statement.name, choice)
+        yield Clause(origin, (*literals, (statement.name, union)))
 
-    def _unless(self, said: Statement) -> int | None:
-        """Return the mask of the Pythons for which a statement's marker does not hold; None where it holds for none."""
-        key = said.marker, said.extra
+    def _unless(self, statement: Statement) -> int | None:
+        """Return the mask of the Pythons for which a statement's marker does not hold; None if it holds for none."""
+        key = statement.marker, statement.extra
         if key not in self._markers:
             pythons = [atom.text for atom in self.atoms["python"] if atom.version]
-            holds = self.releases[said.package].holding(*key, pythons, self.machine)
-            unless = sum(1 << place for place, each in enumerate(holds) if not each)
+            holds = self.releases[statement.package].holding(*key, pythons, self.machine)
+            unless = sum(1 << position for position, applies in enumerate(holds) if not applies)
             self._markers[key] = unless if any(holds) else None
         return self._markers[key]
 
@@ -251,11 +260,11 @@ class Problem:
                 cuts.setdefault(literal.name, {})[literal.text] = None
             else:
                 labels.setdefault(self._name(literal), set()).add(literal.text)
-        for name, pins in self._led():
+        for name, pins in self._leader_pins():
             cuts.setdefault(name, {}).update(pins)
         required = self._specifiers_of_statements()
         names = [*self.facts.packages, *required, *cuts]
-        for name in dict.fromkeys(each for each in names if not is_surrounding(each)):
+        for name in dict.fromkeys(candidate for candidate in names if not is_surrounding(candidate)):
             self.atoms[name] = self._of_package(name, cuts.get(name, ()), required.get(name, ()))
         for name in VERSIONED:
             ranges = {*map(versions_in, (*cuts.get(name, ()), *required.get(name, ())))}
@@ -269,13 +278,13 @@ class Problem:
     def _specifiers_of_statements(self) -> dict[str, dict[str, None]]:
         """Return name -> the specifiers that releases in question require of it, without repetitions."""
         required: dict[str, dict[str, None]] = {}
-        for said in (each for group in self.statements.values() for each in group):
-            if said.name not in NAMED:
-                required.setdefault(said.name, {}).update(dict.fromkeys(said.choices))
+        for statement in chain.from_iterable(self.statements.values()):
+            if statement.name not in NAMED:
+                required.setdefault(statement.name, {}).update(dict.fromkeys(statement.choices))
         return required
 
-    def _led(self) -> Iterator[tuple[str, dict[str, None]]]:
-        """Packages that share another's version, each with specifiers of what the facts hold that one to."""
+    def _leader_pins(self) -> Iterator[tuple[str, dict[str, None]]]:
+        """Yield packages that share the version of another package, with the specifiers of the facts about that one."""
         for rule in self.rules.values():
             leaders = [self.facts.packages.get(name) for name in rule.leaders] if rule.same else []
             pins = [f"=={fact.version.public}" for fact in leaders if fact and fact.version]
@@ -283,23 +292,25 @@ class Problem:
 
     def _of_package(self, name: str, ruled: Iterable[str], required: Iterable[str]) -> tuple[Atom, ...]:
         """Return the atoms of a package, by the specifiers of rules about it and of releases that require it."""
-        fact, known = self.facts.packages.get(name), self.releases.get(name)
-        if known:
-            pinned = sorted(self._pinned.get(name, set()) - known.places.keys())
-            pinned = [each for each in pinned if each < known.versions[-1] or each.is_prerelease]
-            unknown = (versions_in(each) for each in required if not known.fitting(each))
-            left = {each for each in unknown if not any(version in each for version in pinned)}
+        fact, releases = self.facts.packages.get(name), self.releases.get(name)
+        if releases:
+            pinned = sorted(self._pinned.get(name, set()) - releases.masks.keys())
+            pinned = [pin for pin in pinned if pin < releases.versions[-1] or pin.is_prerelease]
+            unknown = (versions_in(specifier) for specifier in required if not releases.fitting(specifier))
+            unmatched = {
+                version_range for version_range in unknown if not any(version in version_range for version in pinned)
+            }
             return (
                 ABSENT,
-                *known.points,
+                *releases.points,
                 *atoms.points(pinned),
-                *self._beyond(known, left, self._asked(name)),
+                *self._beyond(releases, unmatched, self._requested_ranges(name)),
             )
         if fact is None and self.facts.closed:
             return (ABSENT,)
         if fact and fact.version is not None and name not in self.scope.free:
             return (ABSENT, Atom(fact.text, version=fact.version))
-        return (ABSENT, *self._cut(name, {*map(versions_in, (*ruled, *required)), *self._asked(name)}))
+        return (ABSENT, *self._cut(name, {*map(versions_in, (*ruled, *required)), *self._requested_ranges(name)}))
 
     def _cut(self, name: str, ranges: Iterable[VersionRange]) -> tuple[Atom, ...]:
         self._lines[name] = line = atoms.cut_line(_sorted(ranges))
@@ -307,28 +318,35 @@ class Problem:
 
     @cached_property
     def _pinned(self) -> dict[str, set[Version]]:
-        """Return the exact versions that releases in question require of each package: they exist, or did.
+        """Return the exact versions that releases in question require of each package: these exist or existed.
 
-        Among them are release candidates and removed releases, of which nothing else is known.
+        They include release candidates and removed releases, which have no metadata.
         """
-        found: dict[str, set[Version]] = {}
-        for said in (each for group in self.statements.values() for each in group):
-            exact = map(_exactly, said.choices)
-            found.setdefault(said.name, set()).update(each for each in exact if each)
-        return found
+        pins: dict[str, set[Version]] = {}
+        for statement in chain.from_iterable(self.statements.values()):
+            exact = map(_exactly, statement.choices)
+            pins.setdefault(statement.name, set()).update(version for version in exact if version)
+        return pins
 
-    def _asked(self, name: str) -> dict[VersionRange, bool]:
-        """Versions that a fact may hold the package to, each with whether it is built from a commit then."""
+    def _requested_ranges(self, name: str) -> dict[VersionRange, bool]:
+        """Return the ranges of facts about a package, each with whether it is built from a commit."""
         facts = [*self.scope.facts.get(name, ()), *([self.facts.packages[name]] if name in self.facts.packages else [])]
         return {fact.range: fact.built for fact in sorted(facts, key=lambda fact: fact.built)}
 
     @staticmethod
-    def _beyond(known: Releases, required: set[VersionRange], requested: Mapping[VersionRange, bool]) -> list[Atom]:
+    def _beyond(releases: Releases, required: set[VersionRange], requested: Mapping[VersionRange, bool]) -> list[Atom]:
         """Return an atom for each range without a known release, of those required, which have none, and requested."""
-        asked = (each for each in requested if not any(version in each for version in known.versions))
+        asked = (
+            version_range
+            for version_range in requested
+            if not any(version in version_range for version in releases.versions)
+        )
         ranges = [*{*required, *asked}]
-        ranges += [each for each, built in requested.items() if built and each not in ranges]
-        return [Atom("a release that is not known here", range=each, opaque=True) for each in _sorted(ranges)]
+        ranges += [commit for commit, built in requested.items() if built and commit not in ranges]
+        return [
+            Atom("a release that is not known here", range=version_range, opaque=True)
+            for version_range in _sorted(ranges)
+        ]
 
     def _of_surrounding(self, name: str, ranges: set[VersionRange]) -> tuple[Atom, ...]:
         fact, candidates = self.facts.versions.get(name), self.scope.candidates.get(name, ())
@@ -360,11 +378,13 @@ class Problem:
     @cached_property
     def cudas(self) -> tuple[Version, ...]:
         """The CUDA versions that rules name exactly and releases are built for; empty if no rule names one."""
-        named = {literal.text[2:] for literal in self._texts if literal.name == "cuda" and _EXACT.match(literal.text)}
-        return tuple(sorted(map(Version, named))) if self.library else ()
+        versions = {
+            literal.text[2:] for literal in self._texts if literal.name == "cuda" and _EXACT.match(literal.text)
+        }
+        return tuple(sorted(map(Version, versions))) if self.library else ()
 
     def _of_cuda(self, piece: Atom) -> Atom:
-        """Between and beyond the versions that are known, nothing is known of what there is."""
+        """Mark a piece of the line of CUDA versions as opaque if no known version is in it."""
         inside = piece.range is None or any(version in piece.range for version in self.cudas)
         return piece if inside or not self.cudas else replace(piece, opaque=True)
 
@@ -375,11 +395,11 @@ class Problem:
             return atoms.values([self.facts.env.get(name.removeprefix(ENV), "")])
         if name.endswith("+"):
             return self._of_label(name[:-1], texts)
-        known = self.facts.names.get(name)
-        if known is not None and name not in self.scope.free:
-            return atoms.values([known])
-        others = [*([known] if known is not None else []), *self.scope.candidates.get(name, ()), *sorted(texts)]
-        return atoms.values(dict.fromkeys([*others, _ANOTHER]))
+        value = self.facts.names.get(name)
+        if value is not None and name not in self.scope.free:
+            return atoms.values([value])
+        choices = [*([value] if value is not None else []), *self.scope.candidates.get(name, ()), *sorted(texts)]
+        return atoms.values(dict.fromkeys([*choices, _ANOTHER]))
 
     def _of_label(self, package: str, texts: set[str]) -> tuple[Atom, ...]:
         fact = self.facts.packages.get(package)
@@ -387,9 +407,9 @@ class Problem:
             return (ABSENT,)
         if fact and fact.local is not None and package not in self.scope.free:
             return atoms.values([fact.local])
-        known = [fact.local] if fact and fact.local is not None else []
-        others = [*self.scope.candidates.get(f"{package}+", ()), *sorted(text[1:] for text in texts)]
-        labels = atoms.values(dict.fromkeys([*known, *others, _ANOTHER]))
+        fact_labels = [fact.local] if fact and fact.local is not None else []
+        other_labels = [*self.scope.candidates.get(f"{package}+", ()), *sorted(text[1:] for text in texts)]
+        labels = atoms.values(dict.fromkeys([*fact_labels, *other_labels, _ANOTHER]))
         return labels if fact else (ABSENT, *labels)
 
     # --- facts ----------------------------------------------------------------------------------------------------
@@ -424,10 +444,10 @@ class Problem:
         labels = (f"{name}+" for name in facts.packages)
         variables = (name for name in self.atoms if name.startswith(ENV))
         names = dict.fromkeys((*facts.packages, *labels, *facts.versions, *facts.names, *variables))
-        made = {name: self.of_fact(name, facts) for name in names if name in self.atoms}
-        return {name: mask for name, mask in made.items() if mask is not None}
+        masks = {name: self.mask_of_fact(name, facts) for name in names if name in self.atoms}
+        return {name: mask for name, mask in masks.items() if mask is not None}
 
-    def of_fact(self, name: str, facts: Facts) -> int | None:
+    def mask_of_fact(self, name: str, facts: Facts) -> int | None:
         """Return the mask of the facts about a name; None if they leave it open."""
         choices = self.atoms[name]
         if choices == (ABSENT,) and name in VERSIONED:  # no CUDA, so whatever GPU and driver there are do not matter
@@ -446,7 +466,7 @@ class Problem:
         return None
 
     def admitted(self, name: str, fact: Fact) -> int:
-        """The atoms that a fact about the name admits; what is not known only where nothing that is known fits."""
+        """Return the mask of a fact about the name; it has opaque atoms only if no other atom fits."""
         key = (name, fact.text, fact.built)
         if key not in self._admitted:
             self._admitted[key] = self._admit(name, fact)
@@ -455,17 +475,17 @@ class Problem:
     def _admit(self, name: str, fact: Fact) -> int:
         if fact.built and any(atom.opaque for atom in self.atoms[name]):
             return _where(self.atoms[name], lambda atom: atom.opaque and atom.range == fact.range)
-        found = _where(self.atoms[name], lambda atom: not atom.opaque and _inside(atom, fact))
-        return found or _where(self.atoms[name], lambda atom: atom.opaque and _covered(atom, fact, name))
+        admitted = _where(self.atoms[name], lambda atom: not atom.opaque and _inside(atom, fact))
+        return admitted or _where(self.atoms[name], lambda atom: atom.opaque and _covered(atom, fact, name))
 
 
 def _is_satisfiable(stated: Iterable[Statement]) -> bool:
     """Return whether some version satisfies these requirements of one package, whichever releases make them.
 
-    That is so without upper bounds, and if at most one of them holds at a time: each is of other releases of one
-    package. Where it takes more to see, the answer is False.
+    True if none has an upper bound, or if at most one of them holds at a time because each is stated by other releases
+    of one package. In other cases the answer is False.
     """
-    limits = [each for each in stated if each.choices != ("",)]
+    limits = [requirement for requirement in stated if requirement.choices != ("",)]
     if all(_is_unbounded(choice) for limit in limits for choice in limit.choices):
         return True
     apart = sum(limit.releases for limit in limits) == reduce(
@@ -491,7 +511,7 @@ def _is_possible(specifier: str) -> bool:
 
 @cache
 def _exactly(specifier: str) -> Version | None:
-    """Return the version that a specifier pins; None where it admits others."""
+    """Return the version that a specifier pins; None if it admits others."""
     match = _EXACTLY.match(specifier)
     return Version(match[1]) if match else None
 
@@ -503,7 +523,7 @@ def _inside(atom: Atom, fact: Fact) -> bool:
 
 
 def _covered(atom: Atom, fact: Fact, name: str) -> bool:
-    """Pieces of CUDA's line are cut by rules too, so that a fact may hold several of them."""
+    """Return whether a fact covers an opaque atom. A fact about CUDA may cover several: rules cut its line too."""
     return _inside(atom, fact) if name == "cuda" else atom.range == fact.range
 
 
@@ -512,7 +532,7 @@ def _another(choices: Sequence[Atom]) -> int:
 
 
 def _where(choices: Sequence[Atom], fits: Callable[[Atom], bool]) -> int:
-    return sum(1 << place for place, atom in enumerate(choices) if fits(atom))
+    return sum(1 << position for position, atom in enumerate(choices) if fits(atom))
 
 
 def _sorted(ranges: Iterable[VersionRange]) -> tuple[VersionRange, ...]:

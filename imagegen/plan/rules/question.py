@@ -50,43 +50,43 @@ class Question:
     cell: Cell | None = None
     unknown: tuple[UnknownName, ...] = ()  # among `requested`; the facts do not have them, so they reject nothing
     assumed: tuple[str, ...] = field(default=(), compare=False)  # sentences on what follows from names in the query
-    image: NgcImage | None = None  # the base, where it is one of NVIDIA's
-    short: frozenset[str] = frozenset()  # packages of NVIDIA that are named without the major version of their CUDA
+    image: NgcImage | None = None  # the base, if it is one of NVIDIA's
+    short: frozenset[str] = frozenset()  # packages of NVIDIA that are named without their CUDA
     hosts: tuple[Rule, ...] = ()  # about the platform of the hosts of its cards
 
     @property
     def is_unknown(self) -> bool:
-        """Return whether nothing is asked about but unknown names."""
+        """Return whether the question has only unknown names."""
         facts = self.facts
-        known = facts.packages or facts.versions or facts.env or self.gpus or self.requested.keys() & facts.names.keys()
-        return not known
+        surroundings = self.requested.keys() & facts.names.keys()
+        return not (facts.packages or facts.versions or facts.env or self.gpus or surroundings)
 
     def command(self, changes: Mapping[str, str] | None = None) -> str:
-        """The question as it can be typed, with some answers changed."""
+        """Return the command line that asks the question, with some specifiers changed."""
         words = self.words(changes)
         if self.cell:
             words = [self.cell.id, *(part for word in words for part in ("--set", word))]
         return shlex.join(["imagegen", "why", *words])
 
     def words(self, changes: Mapping[str, str] | None = None) -> list[str]:
-        said = {**self.requested, **(changes or {})}
-        return [f"{name}{self._extras(name)}{specifier}" for name, specifier in said.items()]
+        specifiers = {**self.requested, **(changes or {})}
+        return [f"{name}{self._extras(name)}{specifier}" for name, specifier in specifiers.items()]
 
     def _extras(self, name: str) -> str:
         return f"[{','.join(sorted(self.extras[name]))}]" if self.extras.get(name) else ""
 
 
 def parse_question(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vocabulary: Vocabulary) -> Question:
-    """The question that the words and `--set` options put. Raises UsageError."""
+    """Return the question of the words and `--set` options. Raises UsageError."""
     requester = _QuestionParser(vocabulary)
-    cell, others = _cell(words, matrix)
+    cell, other_words = _cell(words, matrix)
     if cell is None and sets:
         raise UsageError(
             "--set changes a cell, and none is named",
             code="usage-option-conflict",
             fix="imagegen why blackwell-vllm --set vllm=0.12.0",
         )
-    for word in _joined([*others, *sets], vocabulary):
+    for word in _joined([*other_words, *sets], vocabulary):
         requester.feed(word)
     if cell is None and not requester.requested:
         raise UsageError(
@@ -102,23 +102,23 @@ def parse_question(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vo
 
 
 def missing_metadata(question: Question, library: MetadataCache) -> dict[str, str]:
-    """Return normalised package -> specifier for those of the question of which an index may know more.
+    """Return normalised package -> specifier for the packages that the index should be asked about.
 
-    These are names that are not known and resemble no known name, and of harvested packages pins to other releases, and
-    extras that no release in question is known to have.
+    These are unknown names that resemble no known name, and harvested packages that are pinned to an unknown release or
+    requested with an unknown extra.
     """
-    found: dict[str, str] = {}
-    for each in question.unknown:
+    missing: dict[str, str] = {}
+    for unknown_name in question.unknown:
         from packaging.utils import canonicalize_name, is_normalized_name  # late, as below: few questions need it
 
-        name = canonicalize_name(each.name)
-        if each.kind == "component" and not each.suggestion and is_normalized_name(name):
-            found[name] = question.requested.get(each.name, "")
+        name = canonicalize_name(unknown_name.name)
+        if unknown_name.kind == "component" and not unknown_name.suggestion and is_normalized_name(name):
+            missing[name] = question.requested.get(unknown_name.name, "")
     for package, fact in question.facts.packages.items():
-        known, specifier = library.of(package), question.requested.get(package)
-        if known and specifier and not fact.built and not known.within(fact):
-            found[package] = specifier.partition("+")[0]
-    return found | {name: question.requested[name].partition("+")[0] for name in missing_extras(question, library)}
+        releases, specifier = library.of(package), question.requested.get(package)
+        if releases and specifier and not fact.built and not releases.within(fact):
+            missing[package] = specifier.partition("+")[0]
+    return missing | {name: question.requested[name].partition("+")[0] for name in missing_extras(question, library)}
 
 
 def missing_extras(question: Question, library: MetadataCache) -> dict[str, list[str]]:
@@ -128,21 +128,21 @@ def missing_extras(question: Question, library: MetadataCache) -> dict[str, list
     """
     missing = {}
     for name in question.requested.keys() & question.extras.keys():
-        fact, known = question.facts.packages.get(name), library.of(name)
-        if fact and known and not fact.built and (among := known.within(fact)):
-            missing[name] = known.lacking(among, question.extras[name])
+        fact, releases = question.facts.packages.get(name), library.of(name)
+        if fact and releases and not fact.built and (among := releases.within(fact)):
+            missing[name] = releases.lacking(among, question.extras[name])
     return {name: extras for name, extras in missing.items() if extras}
 
 
 def _cell(words: Sequence[str], matrix: Matrix) -> tuple[Cell | None, list[str]]:
-    named = {cell.id: cell for cell in matrix.all_cells}
-    named |= {name: matrix.select(name)[0] for name in matrix.defaults}
-    found = [word for word in words if word in named]
-    if len(found) > 1:
+    cells = {cell.id: cell for cell in matrix.all_cells}
+    cells |= {name: matrix.select(name)[0] for name in matrix.defaults}
+    cell_names = [word for word in words if word in cells]
+    if len(cell_names) > 1:
         raise UsageError(
-            f"{' and '.join(found)} are several cells", code="usage-several-cells", fix="ask about one at a time"
+            f"{' and '.join(cell_names)} are several cells", code="usage-several-cells", fix="ask about one at a time"
         )
-    return (named[found[0]] if found else None), [word for word in words if word not in named]
+    return (cells[cell_names[0]] if cell_names else None), [word for word in words if word not in cells]
 
 
 def _joined(words: Sequence[str], vocabulary: Vocabulary) -> Iterator[str]:
@@ -178,13 +178,13 @@ def _with_version(words: Sequence[str], vocabulary: Vocabulary) -> int:
     """Return 2 for a name and its version as two words, "torch 2.8", and 0 for others; one number may be a GPU's."""
     if len(words) < 2 or not _plain_word(words[0]) or not _VERSION.fullmatch(words[1]):
         return 0
-    known = is_surrounding(words[0].lower()) or plain(words[0]) in vocabulary.packages
+    is_name = is_surrounding(words[0].lower()) or plain(words[0]) in vocabulary.packages
     dotted = re.match(r"[vR]?[0-9]+\.", words[1]) and not re.fullmatch(r"[0-9.]+", words[0])
-    return 2 if known or dotted else 0
+    return 2 if is_name or dotted else 0
 
 
 def _unknown_card(words: Sequence[str], vocabulary: Vocabulary) -> int:
-    """Return of how many words the name of a GPU consists that is not known: "GTX 1080 Ti"; 1 where it is no GPU."""
+    """Return of how many words the name of a GPU consists that is not known: "GTX 1080 Ti"; 1 if it is not a GPU."""
     name = words[0].rpartition("=")[2]
     if len(words) == 1 or not re.fullmatch(r"[0-9]{3,4}", words[1]):
         return 1
@@ -206,12 +206,12 @@ class _QuestionParser:
         self.names: dict[str, str] = {}
         self.env: dict[str, str] = {}
         self.gpus: tuple[Gpu, ...] = ()
-        self.products: list[str] = []  # the names of `gpus` as they are typed
+        self.products: list[str] = []  # the typed names of `gpus`
         self.assumed: list[str] = []
         self.image: NgcImage | None = None
-        self.image_facts: dict[str, Fact] = {}  # of the image, where the query names nothing else
+        self.image_facts: dict[str, Fact] = {}  # of the image, if the query names nothing else
         self.extras: dict[str, frozenset[str]] = {}
-        self.cards: dict[str, UnknownName] = {}  # those of the unknown names that are GPUs
+        self.cards: dict[str, UnknownName] = {}  # the unknown names of GPUs
         self.unknown: dict[str, UnknownName] = {}
         self.short: set[str] = set()
 
@@ -228,7 +228,9 @@ class _QuestionParser:
                 self.requested[name] = ""
                 return
             first = self.vocabulary.meaning(name.partition(" ")[0])
-            if meant and first not in {None, meant} and not is_surrounding(meant[0]):  # it is not what was typed first
+            if (
+                meant and first not in {None, meant} and not is_surrounding(meant[0])
+            ):  # another name than the first word
                 self.assumed.append(f'"{name}" is the package {meant[0]}')
             name, specifier = meant or _named_version(name, self.vocabulary) or (name, "")
         if name.lower().startswith(ENV):
@@ -291,8 +293,8 @@ class _QuestionParser:
 
     def _named(self, name: str, value: str) -> None:
         if name == "gpu":
-            for each in value.split(","):
-                self._gpu(each.strip())
+            for gpu_name in value.split(","):
+                self._gpu(gpu_name.strip())
             self.requested["gpu"] = f"=={','.join([*(gpu.name for gpu in self.gpus), *self.cards])}"
         elif name == "base" and (image := self.vocabulary.image(value)):
             self._image(image)
@@ -321,9 +323,9 @@ class _QuestionParser:
             self.unknown[name] = self.cards[name] = error.unknown
 
     def hosts(self, cell: Cell | None, *, by_id: bool) -> tuple[CardHost, ...]:
-        """Return the hosts that the platform must be for; if it is left open, take that of all hosts and return none.
+        """Return the hosts that restrict the platform; if it is open, take the platform of all hosts and return none.
 
-        The id of a cell names its platform. If the question names a platform itself, a card for PCIe slots fits it.
+        The id of a cell names its platform. If the question names a platform, a card for PCIe slots fits it.
         """
         hosts = [host for name in self.products if (host := self.vocabulary.gpus.host(name))]
         if "platform" in self.requested:
@@ -355,7 +357,7 @@ class _QuestionParser:
         self.versions.setdefault("glibc", glibc)
 
     def _image(self, image: NgcImage) -> None:
-        """Take what an image of NVIDIA has, except where the query names something else."""
+        """Take the facts of an image of NVIDIA, except about names that the query has."""
         self._base(image.system)
         self.requested["base"] = f"==nvidia/pytorch:{image.tag}"
         python = self.vocabulary.system(image.system).python
@@ -380,8 +382,8 @@ class _QuestionParser:
         if cell is None:
             names = {"platform": _PLATFORM} | self.names
             facts = Facts(self.packages, self.versions, names, closed=False, env=self.env or None)
-            known = (self.requested, facts, self.gpus, self.extras)
-            return Question(*known, None, unknown, assumed, self.image, frozenset(self.short))
+            common = (self.requested, facts, self.gpus, self.extras)
+            return Question(*common, None, unknown, assumed, self.image, frozenset(self.short))
         facts = facts_of_cell(cell)
         versions, names = {**facts.versions, **self.versions}, {**facts.names, **self.names}
         if "cuda" in self.versions:
@@ -399,13 +401,13 @@ class _QuestionParser:
                 versions.pop("glibc")
         gpus = self.gpus if "gpu" in self.requested else cell.gpus
         gpus = () if names.get("cuda") == NO_CUDA else gpus
-        extras = {**extras_of(cell), **{name: found for name, found in self.extras.items() if found}}
+        extras = {**extras_of(cell), **{name: chosen for name, chosen in self.extras.items() if chosen}}
         facts = Facts(packages, versions, names, closed=False, env=env, overridden=facts.overridden)
-        known = (self.requested, facts, gpus, extras)
-        return Question(*known, cell, unknown, assumed, self.image, frozenset(self.short))
+        common = (self.requested, facts, gpus, extras)
+        return Question(*common, cell, unknown, assumed, self.image, frozenset(self.short))
 
     def _unlabelled(self, packages: Mapping[str, Fact]) -> dict[str, Fact]:
-        """Another CUDA version comes with other labels; what PyPI has one build of stays that build."""
+        """Remove labels, since another CUDA version has others; a package with one build on PyPI stays that build."""
         several = self.vocabulary.labelled
         return {name: replace(fact, local=None) if name in several else fact for name, fact in packages.items()}
 
@@ -423,7 +425,7 @@ def _split(word: str) -> tuple[str, frozenset[str], str]:
 def _extras(listed: str) -> frozenset[str]:
     from packaging.utils import canonicalize_name
 
-    return frozenset(canonicalize_name(each.strip()) for each in listed.split(",") if each.strip())
+    return frozenset(canonicalize_name(extra.strip()) for extra in listed.split(",") if extra.strip())
 
 
 def _named_version(words: str, vocabulary: Vocabulary) -> tuple[str, str] | None:
@@ -437,7 +439,7 @@ def _named_version(words: str, vocabulary: Vocabulary) -> tuple[str, str] | None
 
 
 def _double(specifier: str) -> str:
-    """`=0.12.0` as users write it after --set."""
+    """Return a specifier with "==" for "=": users write `=0.12.0` after --set."""
     return f"={specifier}" if re.match(r"=[^=]", specifier) else specifier
 
 

@@ -1,7 +1,7 @@
-"""Rules that follow from wheel scans: what the unlabelled wheel of a release on PyPI needs, and what it lacks.
+"""Rules from wheel scans about the libraries, versions and GPUs that the wheel of a release on PyPI needs.
 
-A rule is about releases that follow each other and whose wheels say the same. It speaks of wheels for x86-64 without a
-local version label: other builds of the same release are other files. demands.py reads the scans.
+A rule is about consecutive releases whose wheels have the same demand. It is about wheels for x86-64 without a local
+version label: other builds of the same release are other files. demands.py reads the scans.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from imagegen.plan.rules.facts import Fact, Facts, versions_in
 
 PREFIX = "scan:"  # of the ids of these rules
 PLATFORM = "linux/amd64"  # for which wheels are scanned
-# Of these no builds are known beside PyPI's: their wheels have no label, whatever brings them.
+# PyPI has the only known builds of these packages: their wheels have no label, whichever package requires them.
 ONLY_ON_PYPI = frozenset({"bitsandbytes", "transformer-engine-cu12", "transformer-engine-cu13"})
-# Packages that require these do not start without them: PyPI's wheel counts where a question names only the former.
+# Packages that require these do not start without them: PyPI's wheel counts if a question names only the former.
 _ESSENTIAL = frozenset({"sgl-kernel", "sglang-kernel", "vllm"})
-# Stacks go on without the libraries of these, for all demands or for some. torchao: imagegen/audit/data/torch.yaml,
-# "go-on". torchcodec: prime-rl 0.8.0 ships PyPI's 0.15.0, for CUDA 13, beside torch 2.11.0+cu128.
+# Stacks work without the libraries of these, for all demands or for some. torchao: imagegen/audit/data/torch.yaml,
+# "go-on". torchcodec: prime-rl 0.8.0 ships PyPI's 0.15.0, for CUDA 13, with torch 2.11.0+cu128.
 _OPTIONAL: Mapping[str, frozenset[str] | None] = {"torchao": None, "torchcodec": frozenset({"cuda", "library"})}
 _UNLABELLED = " +"  # in a condition: without a local version label
 
 
 @dataclass(frozen=True)
 class Demand:
-    """A demand of wheels without their package: the sides of a rule, and its words."""
+    """A demand of wheels without their package, as the sides and the text of a rule."""
 
     about: str  # the last part of the rule's id
     when: tuple[tuple[str, str], ...]
@@ -42,13 +42,13 @@ class Demand:
 
 @dataclass(frozen=True)
 class WheelDemands:
-    """The demands of the wheel of a release, and where they were read."""
+    """The demands of the wheel of a release, and the source of the scan."""
 
     version: str  # canonical
     filename: str
     sha256: str
     read: str  # the day
-    cuda: tuple[int, ...]  # the major versions whose libraries it takes; none where it needs no such library
+    cuda: tuple[int, ...]  # the major versions whose libraries it can use; empty if it needs no such library
     demands: tuple[Demand, ...]
 
 
@@ -75,29 +75,29 @@ class ScanCache:
 
     def rules(self, package: str, releases: Sequence[str] | None = None) -> tuple[Rule, ...]:
         """Return the rules about these releases, the oldest first; without any, about all that were scanned."""
-        found = self.of(package)
-        if found is None:
+        demands = self.of(package)
+        if demands is None:
             return ()
-        key = package, tuple(found.releases if releases is None else releases)
+        key = package, tuple(demands.releases if releases is None else releases)
         if key not in self._rules:
-            self._rules[key] = tuple(_rules(found, key[1]))
+            self._rules[key] = tuple(_rules(demands, key[1]))
         return self._rules[key]
 
     def rules_of_required(self, package: str, releases: Sequence[str], cuda: Fact | None) -> Iterator[Rule]:
-        """Yield the rules about a package that others require and the question does not name; none if they do without.
+        """Yield the rules about a package that others require and the question does not name, if they need it.
 
-        An installer takes PyPI's wheel. Where that is for another major version of CUDA than the stack's, another
-        build of the release may hold what it lacks.
+        An installer takes PyPI's wheel. If that is for another major version of CUDA than the stack's, another
+        build of the release may fit.
         """
-        found = self.of(package) if package in _ESSENTIAL else None
-        if found is None:
+        demands = self.of(package) if package in _ESSENTIAL else None
+        if demands is None:
             return
-        scanned = [release for release in releases if release in found.releases]
-        served = [each for each in scanned if _serves(found.releases[each], cuda)]
-        others = [each for each in scanned if each not in served]
+        scanned = [release for release in releases if release in demands.releases]
+        served = [version for version in scanned if _serves(demands.releases[version], cuda)]
+        unserved = [version for version in scanned if version not in served]
         for rule in self.rules(package, served):
             yield of_any_build(rule, package)
-        for rule in self.rules(package, others):
+        for rule in self.rules(package, unserved):
             doubt = f"{rule.because.removesuffix('.')}; its build for another CUDA may differ."
             yield replace(of_any_build(rule, package), evidence="remembered", because=doubt)
 
@@ -108,19 +108,19 @@ class ScanCache:
                 yield from self.rules(name, [fact.version.public])
 
 
-def _rules(found: PackageDemands, releases: Iterable[str]) -> Iterator[Rule]:
-    """Yield the rules about each run of releases that demand the same; releases without a scan end a run."""
+def _rules(package_demands: PackageDemands, releases: Iterable[str]) -> Iterator[Rule]:
+    """Yield the rules about each run of releases with equal demands; a release without a scan ends a run."""
     runs: dict[Demand, list[WheelDemands]] = {}
     for version in releases:
-        wheel = found.releases.get(version)
+        wheel = package_demands.releases.get(version)
         demands = wheel.demands if wheel else ()
-        for demand in [each for each in runs if each not in demands]:
-            yield _rule(found.name, demand, runs.pop(demand))
+        for demand in [earlier for earlier in runs if earlier not in demands]:
+            yield _rule(package_demands.name, demand, runs.pop(demand))
         for demand in demands:
             if wheel:
                 runs.setdefault(demand, []).append(wheel)
     for demand, run in runs.items():
-        yield _rule(found.name, demand, run)
+        yield _rule(package_demands.name, demand, run)
 
 
 def _rule(package: str, demand: Demand, run: Sequence[WheelDemands]) -> Rule:
@@ -128,17 +128,17 @@ def _rule(package: str, demand: Demand, run: Sequence[WheelDemands]) -> Rule:
     span = first.version if first is last else f"{first.version} to {last.version}"
     exact = f"=={first.version}" if first is last else f">={first.version},<={last.version}"
     warns = package in _OPTIONAL and demand.about in (_OPTIONAL[package] or {demand.about})
-    # Builds for another CUDA need that library of another CUDA: the distribution is that of PyPI's, whichever is named.
+    # Builds for another CUDA need that library of another CUDA; the rule names the distribution of PyPI's build.
     of_all_builds = package in ONLY_ON_PYPI or demand.about == "library"
-    others = "" if first is last else f", and {counted(len(run) - 1, 'more wheel')} up to {last.version}"
+    more_wheels = "" if first is last else f", and {counted(len(run) - 1, 'more wheel')} up to {last.version}"
     return Rule(
         id=f"{PREFIX}{package}-{first.version}:{demand.about}",
         when={package: exact if of_all_builds else f"{exact}{_UNLABELLED}", **dict(demand.when)},
         then=dict(demand.then),
         conflict=dict(demand.conflict) or ({} if demand.then else {package: exact}),
         because=f"{package} {span} {demand.because}.",
-        source=f"read from {first.filename} on PyPI, sha256 {first.sha256}{others}",
-        date=max(each.read for each in run),
+        source=f"read from {first.filename} on PyPI, sha256 {first.sha256}{more_wheels}",
+        date=max(wheel.read for wheel in run),
         severity="warning" if warns else "error",
         evidence="measured",
         kind="degrades" if warns else "breaks",
@@ -155,4 +155,4 @@ def of_any_build(rule: Rule, package: str) -> Rule:
 
 def _serves(wheel: WheelDemands, cuda: Fact | None) -> bool:
     majors = (versions_in(f"=={major}.*") for major in wheel.cuda)
-    return cuda is None or not wheel.cuda or any(not cuda.range.is_disjoint(each) for each in majors)
+    return cuda is None or not wheel.cuda or any(not cuda.range.is_disjoint(versions) for versions in majors)

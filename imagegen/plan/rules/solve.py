@@ -82,10 +82,10 @@ def _literals(side: tuple[tuple[str, str], ...], negated: bool, required: bool) 
 # Finite-domain constraint solver: unit propagation, backjumping search, minimal unsatisfiable subset.
 #
 # A domain is a bitset of atoms (a mask). Propagation (if all literals of a clause but one are false, that one must
-# hold) does nearly all of the work; the rest is decided by search. The solver does not depend on the meaning of
-# names.
+# hold) does nearly all of the work; the rest is decided by search. The solver does not depend on the
+# meaning of names.
 
-_PATIENCE = 2000  # contradictions in one search; what real questions need is below ten
+_PATIENCE = 2000  # contradictions in one search; real questions need fewer than ten
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ class Clause:
 
 @dataclass(frozen=True)
 class Contradiction:
-    """`origins` cannot all be obeyed. `decisions` are those of the search that it hangs on, none at the end."""
+    """`origins` cannot all hold. `decisions` are the search decisions that it depends on, none at the end."""
 
     origins: frozenset[str]
     decisions: frozenset[int] = frozenset()
@@ -119,7 +119,7 @@ class GaveUpError(MatrixError):
 
 @dataclass
 class _Step:
-    """One narrowing: the atoms that went, and the clause that forced it, None for a decision of the search."""
+    """One narrowing with the removed atoms and the clause that forced it, None for a decision of the search."""
 
     name: str
     removed: int
@@ -186,7 +186,7 @@ class State:
             self.domains[step.name] |= step.removed
 
     def explain(self, literals: Iterable[tuple[str, int]], origin: str | None = None) -> Contradiction:
-        """Return what made all of the literals false: origins of clauses, and positions of decisions."""
+        """Return the origins of clauses and the positions of decisions that made all of the literals false."""
         positions: dict[str, list[int]] = {}
         for position, step in enumerate(self.steps):
             positions.setdefault(step.name, []).append(position)
@@ -214,8 +214,8 @@ def solve(domains: Mapping[str, int], clauses: Sequence[Clause]) -> dict[str, in
 
     Raises GaveUpError.
     """
-    spoken = {name for clause in clauses for name, _ in clause.literals}
-    state = State.of({name: domain for name, domain in domains.items() if name in spoken}, clauses)
+    constrained = {name for clause in clauses for name, _ in clause.literals}
+    state = State.of({name: domain for name, domain in domains.items() if name in constrained}, clauses)
     if broken := state.propagate(clauses):
         return state.explain(broken.literals, broken.origin)
     return search(state) or state.domains
@@ -226,21 +226,21 @@ def search(state: State) -> Contradiction | None:
     return _search(state, tuple(state.domains), 0)
 
 
-def _search(state: State, names: Sequence[str], place: int) -> Contradiction | None:
-    """Decide the names from that place on."""
-    while place < len(names) and not state.domains[names[place]] & (state.domains[names[place]] - 1):
-        place += 1
-    if place == len(names):
+def _search(state: State, names: Sequence[str], position: int) -> Contradiction | None:
+    """Decide the names from that position on."""
+    while position < len(names) and not state.domains[names[position]] & (state.domains[names[position]] - 1):
+        position += 1
+    if position == len(names):
         return None
-    name, start = names[place], len(state.steps)
-    untried = left = state.domains[name]
+    name, start = names[position], len(state.steps)
+    untried = domain = state.domains[name]
     origins: set[str] = set()
     decisions: set[int] = set()
     while untried:
         choice = untried & -untried
         untried &= ~choice
         broken = state.decide(name, choice)
-        failed = state.explain(broken.literals, broken.origin) if broken else _search(state, names, place + 1)
+        failed = state.explain(broken.literals, broken.origin) if broken else _search(state, names, position + 1)
         if failed is None:
             return None
         state.undo(start)
@@ -251,15 +251,18 @@ def _search(state: State, names: Sequence[str], place: int) -> Contradiction | N
             return failed
         origins |= failed.origins
         decisions |= failed.decisions - {start}
-    blamed = state.explain([(name, ~left)])
+    blamed = state.explain([(name, ~domain)])
     return Contradiction(frozenset(origins | blamed.origins), frozenset(decisions | blamed.decisions))
 
 
-def smallest(domains: Mapping[str, int], clauses: Sequence[Clause], found: frozenset[str]) -> frozenset[str]:
+def smallest(domains: Mapping[str, int], clauses: Sequence[Clause], contradicting: frozenset[str]) -> frozenset[str]:
     """Return a minimal unsatisfiable subset of the contradicting origins, the smaller one of two tries."""
-    kept = [clause for clause in clauses if clause.origin in found]
-    tries = [_shrunk(domains, kept, order) for order in (sorted(found), sorted(found, reverse=True))]
-    return min(tries, key=lambda each: (len(each), sorted(each)))
+    blamed_clauses = [clause for clause in clauses if clause.origin in contradicting]
+    tries = [
+        _shrunk(domains, blamed_clauses, order)
+        for order in (sorted(contradicting), sorted(contradicting, reverse=True))
+    ]
+    return min(tries, key=lambda subset: (len(subset), sorted(subset)))
 
 
 def _shrunk(domains: Mapping[str, int], clauses: Sequence[Clause], order: Sequence[str]) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Parse the metadata of a package into the statements of its releases; results of earlier runs stand for most."""
+"""Parse the metadata of a package into the statements of its releases."""
 
 from __future__ import annotations
 
@@ -16,61 +16,61 @@ from imagegen.core.types import parse_requirement
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, holds
 from imagegen.plan.rules.atoms import LATEST
-from imagegen.plan.rules.statements import ReleaseStatements, Said, StatementTable
+from imagegen.plan.rules.statements import ReleaseStatements, StatementRow, StatementTable
 from imagegen.plan.rules.torch_pins import TORCH
 
-# What torch asks of NVIDIA's libraries is true of PyPI's build alone; builds for other CUDA versions ask for others.
+# torch's requirements of NVIDIA's libraries hold only for PyPI's build; builds for other CUDA versions require others.
 _OF_THE_BUILD = re.compile(r"(nvidia|cuda)-.+")
 _GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}  # PEP 600, "Legacy manylinux tags"
 _NONE: frozenset[str] = frozenset()
 
 
 def load_table(directories: Sequence[Path], package: str) -> StatementTable | None:
-    """Return the statements of a package by its metadata; None where nothing is known of it.
+    """Return the statements of a package by its metadata; None if it has none.
 
     Raises MatrixError for a file that cannot be read.
     """
-    found = metadata.load(directories, package)
-    return table_of(found) if found else None
+    package_releases = metadata.load(directories, package)
+    return table_of(package_releases) if package_releases else None
 
 
 def table_of(package: PackageReleases) -> StatementTable:
     """Return the statements of all releases of a package."""
-    places: dict[Said, int] = {}
+    positions: dict[StatementRow, int] = {}
     same_files: dict[tuple[tuple[int, ...], ...], dict[str, tuple[int, ...]]] = {}  # most releases have the same
 
-    def placed(said: Iterable[Said]) -> tuple[int, ...]:
-        return tuple(places.setdefault(each, len(places)) for each in said)
+    def positions_of(stated: Iterable[StatementRow]) -> tuple[int, ...]:
+        return tuple(positions.setdefault(statement, len(positions)) for statement in stated)
 
     def of_release(release: ReleaseMetadata) -> ReleaseStatements:
-        files = {machine: placed(_of_files(release, machine)) for machine in PLATFORMS}
+        files = {machine: positions_of(_of_files(release, machine)) for machine in PLATFORMS}
         return ReleaseStatements(
-            placed(_required(package.name, release.requires or (), "")),
-            {extra: placed(_required(package.name, texts, extra)) for extra, texts in release.extras.items()},
+            positions_of(_required(package.name, release.requires or (), "")),
+            {extra: positions_of(_required(package.name, texts, extra)) for extra, texts in release.extras.items()},
             {extra: _included(package.name, release, extra) for extra in release.extras},
             same_files.setdefault(tuple(files.values()), files),
         )
 
     releases = tuple(map(of_release, reversed(list(package.releases.values()))))
-    markers = dict.fromkeys((marker, extra) for _, _, _, marker, extra, _ in places if marker is not None)
-    held = {
-        (marker, extra, machine): tuple(each for each in LATEST if holds(marker, each, machine, extra) is True)
+    markers = dict.fromkeys((marker, extra) for _, _, _, marker, extra, _ in positions if marker is not None)
+    holding = {
+        (marker, extra, machine): tuple(python for python in LATEST if holds(marker, python, machine, extra) is True)
         for marker, extra in markers
         for machine in PLATFORMS
     }
-    return StatementTable(package, tuple(places), releases, held)
+    return StatementTable(package, tuple(positions), releases, holding)
 
 
-def _required(package: str, texts: Iterable[str], extra: str) -> Iterator[Said]:
-    """Yield what requirements state, those of the package on itself aside."""
+def _required(package: str, texts: Iterable[str], extra: str) -> Iterator[StatementRow]:
+    """Yield the statements of requirements, except requirements of the package on itself."""
     for text in texts:
         name, specifier, needs, marker, extras = _requirement(text)
         if name != package and not (package == TORCH and _OF_THE_BUILD.fullmatch(name)):
             yield name, (specifier,), needs, marker, extra, extras
 
 
-def _of_files(release: ReleaseMetadata, machine: str) -> Iterator[Said]:
-    """Yield what the Python of a release and its wheels state."""
+def _of_files(release: ReleaseMetadata, machine: str) -> Iterator[StatementRow]:
+    """Yield the statements of a release about Python and of its wheels."""
     if release.python:
         yield "python", (release.python,), f"requires Python {release.python}", None, "", _NONE
     platforms = _platforms(release.wheels)
@@ -84,21 +84,26 @@ def _of_files(release: ReleaseMetadata, machine: str) -> Iterator[Said]:
 
 
 def _included(package: str, release: ReleaseMetadata, extra: str) -> frozenset[str]:
-    """Return the extra and those that it includes, as sglang's srt requires `sglang[runtime-common]`."""
-    found: set[str] = set()
+    """Return the extra and the extras that it includes, as sglang's srt requires `sglang[runtime-common]`."""
+    included: set[str] = set()
     pending = [extra]
     while pending:
         extra = pending.pop()
-        if extra not in found:
-            found.add(extra)
+        if extra not in included:
+            included.add(extra)
             parsed = (parse_requirement(text) for text in release.extras.get(extra, ()))
-            pending += (name for each in parsed if canonicalize_name(each.name) == package for name in each.extras)
-    return frozenset(found)
+            pending += (
+                name
+                for requirement in parsed
+                if canonicalize_name(requirement.name) == package
+                for name in requirement.extras
+            )
+    return frozenset(included)
 
 
 @cache
 def _requirement(text: str) -> tuple[str, str, str, str | None, frozenset[str]]:
-    """Return name, specifier, both in words, marker and extras of a requirement."""
+    """Return name, specifier, words, marker and extras of a requirement."""
     parsed = parse_requirement(text)
     name, specifier = canonicalize_name(parsed.name), str(parsed.specifier)
     extras = frozenset(map(canonicalize_name, parsed.extras))
@@ -108,16 +113,20 @@ def _requirement(text: str) -> tuple[str, str, str, str | None, frozenset[str]]:
 
 @cache
 def _platforms(compressed: Sequence[str]) -> tuple[str, ...]:
-    """Return the platforms that some wheel fits; none where there is no wheel, or one that fits all."""
-    tags = {tag.platform for each in compressed for tag in parse_tag(each)}
-    found = {name for machine, name in PLATFORMS.items() if any(each.endswith(f"_{machine}") for each in tags)}
-    return () if "any" in tags else tuple(sorted(found))
+    """Return the platforms that some wheel fits; none if there is no wheel, or one that fits all."""
+    tags = {tag.platform for compressed_tag in compressed for tag in parse_tag(compressed_tag)}
+    platforms = {
+        name
+        for machine, name in PLATFORMS.items()
+        if any(tag_platform.endswith(f"_{machine}") for tag_platform in tags)
+    }
+    return () if "any" in tags else tuple(sorted(platforms))
 
 
 @cache
 def _wheels(compressed: Sequence[str], machine: str) -> tuple[tuple[str, ...], str | None]:
     """(specifiers of the Pythons that some wheel fits, none for all; the oldest glibc that one fits, None for any)."""
-    tags = [tag for each in compressed for tag in parse_tag(each) if _for(tag, machine)]
+    tags = [tag for compressed_tag in compressed for tag in parse_tag(compressed_tag) if _for(tag, machine)]
     pythons = {_python(tag) for tag in tags}
     if not tags:
         return (), None

@@ -28,9 +28,8 @@ _EXACT = re.compile(r"\s*([=!]=)\s*+([^=*+]+)")
 _FIRST = re.compile(r"\s*>=\s*+([^=*+]+)")
 _BOUND = re.compile(r"\s*([<>]=?)[^=*].*")  # a comparison that admits all releases above or below one
 
-# A statement without the releases that it is about: the name, its choices, the words, the marker and its extra, and the
-# extras of the name that are required.
-Said = tuple[str, tuple[str, ...], str, str | None, str, frozenset[str]]
+# A statement without its releases: name, choices, words, marker, the extra of the marker, required extras of the name.
+StatementRow = tuple[str, tuple[str, ...], str, str | None, str, frozenset[str]]
 
 
 @dataclass(frozen=True)
@@ -69,27 +68,27 @@ class Statement:
 
 @deferred.dataclass(frozen=True)
 class ReleaseStatements:
-    """The statements of a release, as places in its package's table."""
+    """The statements of a release, as row numbers in the table of its package."""
 
     required: tuple[int, ...]
-    extras: Mapping[str, tuple[int, ...]]  # what each extra adds
+    extras: Mapping[str, tuple[int, ...]]  # extra -> the rows that it adds
     included: Mapping[str, frozenset[str]]  # extra -> itself and the extras that it includes
-    files: Mapping[str, tuple[int, ...]]  # machine -> what its Pythons and its wheels say
+    files: Mapping[str, tuple[int, ...]]  # machine -> the rows about Pythons and wheels
 
     def added_by(self, extras: Iterable[str]) -> Iterator[int]:
         """Yield the statements that these extras and those that they include add."""
-        every = frozenset[str]().union(*(self.included.get(extra, ()) for extra in extras))
-        return chain.from_iterable(self.extras.get(each, ()) for each in sorted(every))
+        all_extras = frozenset[str]().union(*(self.included.get(extra, ()) for extra in extras))
+        return chain.from_iterable(self.extras.get(name, ()) for name in sorted(all_extras))
 
 
 @deferred.dataclass(frozen=True)
 class StatementTable:
-    """The metadata of a package, and the statements of its releases, each once; statement_tables.py makes it."""
+    """The metadata of a package, and the distinct statements of its releases; statement_tables.py builds it."""
 
     package: PackageReleases
-    said: tuple[Said, ...]
+    rows: tuple[StatementRow, ...]
     releases: tuple[ReleaseStatements, ...]  # the oldest first
-    held: Mapping[tuple[str, str, str], tuple[str, ...]]  # marker, extra, machine -> the PYTHONS for which it holds
+    holding: Mapping[tuple[str, str, str], tuple[str, ...]]  # marker, extra, machine -> the PYTHONS for which it holds
 
 
 class Releases:
@@ -99,12 +98,12 @@ class Releases:
         self.table = table
         self.package = table.package
         self.all: tuple[ReleaseMetadata, ...] = tuple(reversed(list(table.package.releases.values())))
-        self.versions = tuple(Version(each.version) for each in self.all)
+        self.versions = tuple(Version(release.version) for release in self.all)
         self._fitting: dict[str, int] = {}
         self._said: dict[tuple[int, str, frozenset[str]], tuple[Statement, ...]] = {}
 
     def within(self, fact: Fact | None) -> int:
-        """The mask of those that the fact admits."""
+        """Return the mask of the releases that the fact admits."""
         fitting = (fact is None or version in fact.range for version in self.versions)
         return sum(1 << position for position, fits in enumerate(fitting) if fits)
 
@@ -114,32 +113,32 @@ class Releases:
         return sorted(extra for extra in extras if not any(extra in release.extras for release in releases))
 
     def fitting(self, specifier: str) -> int:
-        """The mask of those that a PEP 440 specifier admits."""
+        """Return the mask of the releases that a PEP 440 specifier admits."""
         if specifier not in self._fitting:
-            parts = specifier.split(",") if "===" not in specifier else [specifier]
-            self._fitting[specifier] = reduce(and_, map(self._fitting_part, parts), (1 << len(self.versions)) - 1)
+            comparisons = specifier.split(",") if "===" not in specifier else [specifier]
+            self._fitting[specifier] = reduce(and_, map(self._fitting_part, comparisons), (1 << len(self.versions)) - 1)
         return self._fitting[specifier]
 
     def _fitting_part(self, specifier: str) -> int:
-        """Return the mask for one comparison. What ">=" and "<" admit has no gaps: its end is searched in halves."""
-        every = (1 << len(self.versions)) - 1
+        """Return the mask for one comparison. The releases that ">=" or "<" admits have no gaps: bisect for the end."""
+        all_releases = (1 << len(self.versions)) - 1
         if exact := _EXACT.fullmatch(specifier):
-            found = self.places.get(Version(exact[2]), 0)
-            return found if exact[1] == "==" else every & ~found
+            matching = self.masks.get(Version(exact[2]), 0)
+            return matching if exact[1] == "==" else all_releases & ~matching
         if bound := _FIRST.fullmatch(specifier):
             below = (1 << bisect_left(self.versions, Version(bound[1]))) - 1
-            return every & ~below
+            return all_releases & ~below
         if bound := _BOUND.fullmatch(specifier):
             admitted, upwards = versions_in(specifier), bound[1].startswith(">")
             end = bisect_left(self.versions, True, key=lambda version: (version in admitted) is upwards)
             below = (1 << end) - 1
-            return every & ~below if upwards else below
+            return all_releases & ~below if upwards else below
         return self.within(Fact.within(specifier))
 
     @cached_property
-    def places(self) -> dict[Version, int]:
+    def masks(self) -> dict[Version, int]:
         """The mask of each release."""
-        return {version: 1 << place for place, version in enumerate(self.versions)}
+        return {version: 1 << position for position, version in enumerate(self.versions)}
 
     @cached_property
     def points(self) -> tuple[Atom, ...]:
@@ -154,39 +153,39 @@ class Releases:
         return self._said[key]
 
     def _statements(self, among: int, machine: str, extras: frozenset[str]) -> Iterator[Statement]:
-        found: dict[int, int] = {}  # place in the table -> releases
+        releases_by_row: dict[int, int] = {}  # row of the table -> releases
         for position, release in enumerate(self.table.releases):
             if among >> position & 1:
                 added = release.added_by(extras) if extras and release.extras else ()
-                for place in chain(release.required, added, release.files[machine]):
-                    found[place] = found.get(place, 0) | 1 << position
-        for place, releases in found.items():
-            yield Statement(self.package.name, releases, *self.table.said[place])
+                for row in chain(release.required, added, release.files[machine]):
+                    releases_by_row[row] = releases_by_row.get(row, 0) | 1 << position
+        for row, releases in releases_by_row.items():
+            yield Statement(self.package.name, releases, *self.table.rows[row])
 
     def holding(self, marker: str | None, extra: str, pythons: Iterable[str], machine: str) -> list[bool]:
         """Return for each Python, a full version, whether a marker of a statement certainly holds on Linux."""
         if marker is None:
             return [True for _ in pythons]
-        known = self.table.held[marker, extra, machine]
+        latest = self.table.holding[marker, extra, machine]
         return [
-            python in known if python in atoms.LATEST else holds(marker, python, machine, extra) is True
+            python in latest if python in atoms.LATEST else holds(marker, python, machine, extra) is True
             for python in pythons
         ]
 
     def rule(self, statement: Statement, among: int) -> Rule:
-        """The statement in the form of a rule, as far as it is about the releases in the mask."""
+        """Return the statement as a rule about its releases in the mask."""
         name, index = self.package.name, _INDEXES.get(self.package.index, self.package.index)
         about = statement.releases & among or statement.releases
         versions = [release.version for position, release in enumerate(self.all) if about >> position & 1]
         span = versions[0] if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
-        verb, _, rest = statement.needs.partition(" ")
+        verb, _, predicate = statement.needs.partition(" ")
         verb = verb if len(versions) == 1 else {"requires": "require", "has": "have"}[verb]
         return Rule(
             id=f"{self.package.index}:{name}-{versions[0]}:{statement.name}",
             when={name: f">={versions[0]},<={versions[-1]}" if len(versions) > 1 else f"=={versions[0]}"},
             then={statement.name: ",".join(statement.choices)},
             conflict={},
-            because=f"{name}{f'[{statement.extra}]' if statement.extra else ''} {span} {verb} {rest}.",
+            because=f"{name}{f'[{statement.extra}]' if statement.extra else ''} {span} {verb} {predicate}.",
             source=f"{index} metadata of {name} {span}",
             date=self.package.read or "",
             severity="error",
@@ -201,7 +200,7 @@ class Releases:
 
 
 class MetadataCache:
-    """Packages by name, each read when it is first requested; `scans` are those of their wheels."""
+    """Packages by name, each read when it is first requested; `scans` has the demands of their wheels."""
 
     def __init__(self, load: Callable[[str], StatementTable | None], scans: ScanCache | None = None) -> None:
         self._load = load
@@ -212,51 +211,51 @@ class MetadataCache:
         """Add releases that were read on demand; those that are known stay the same, except for more extras."""
         from imagegen.plan.rules.statement_tables import table_of  # late: results of earlier runs stand for most tables
 
-        known = self.of(package.name)
-        if known:
-            merged = {**package.releases, **known.package.releases}
-            for version in package.releases.keys() & known.package.releases.keys():
+        known_releases = self.of(package.name)
+        if known_releases:
+            merged = {**package.releases, **known_releases.package.releases}
+            for version in package.releases.keys() & known_releases.package.releases.keys():
                 extras = {**package.releases[version].extras, **merged[version].extras}
                 merged[version] = replace(merged[version], extras=extras)
             newest_first = sorted(merged, key=Version, reverse=True)
-            package = replace(known.package, releases={version: merged[version] for version in newest_first})
+            package = replace(known_releases.package, releases={version: merged[version] for version in newest_first})
         self._known[package.name] = Releases(table_of(package))
 
     def of(self, name: str) -> Releases | None:
-        """Return the package's statements; None if nothing is known of the package."""
+        """Return the releases of the package; None if it has no metadata."""
         if name not in self._known:
-            found = self._load(name)
-            self._known[name] = Releases(found) if found and found.releases else None
+            table = self._load(name)
+            self._known[name] = Releases(table) if table and table.releases else None
         return self._known[name]
 
     def rules_of(self, name: str, facts: Facts, *, free: bool) -> dict[str, Rule]:
         """Return by id the rules about a package that scans of its wheels give, and for torch its pins of libraries."""
-        fact, known = facts.packages.get(name), self.of(name)
+        fact, releases = facts.packages.get(name), self.of(name)
         rules = self._scan_rules(name, facts, free=free)
-        if name == TORCH and known and not (fact and fact.built):
-            pins = library_rules(known.all, facts.packages.keys(), known.package.read or "")
+        if name == TORCH and releases and not (fact and fact.built):
+            pins = library_rules(releases.all, facts.packages.keys(), releases.package.read or "")
             rules |= {rule.id: rule for rule in pins}
         return rules
 
     def _scan_rules(self, name: str, facts: Facts, *, free: bool) -> dict[str, Rule]:
         """Return by id the rules that scans give, of the releases of a package that the facts admit.
 
-        Where it is `free`, all are admitted. Only wheels for x86_64 are scanned. What is compiled from sources has no
-        rules, and a package without a fact has some only if no other build of it is known than PyPI's, or if those that
-        require it do not start without it.
+        If the package is `free`, all are admitted. Only wheels for x86_64 are scanned. A package that is compiled from
+        sources has no rules. A package without a fact has rules only if PyPI has its only known build, or if the
+        packages that require it do not start without it.
         """
         fact = facts.packages.get(name)
         if machine_of(facts) != "x86_64" or (fact and fact.built):
             return {}
         if not fact and name not in ONLY_ON_PYPI:
-            known = self.of(name)
-            releases = [each.version for each in known.all] if known else []
-            found = self.scans.rules_of_required(name, releases, cuda_of_stack(facts))
-            return {rule.id: rule for rule in found if not rule.id.endswith(":cuda")}  # the stack's CUDA has its build
-        scans, known = self.scans.of(name), self.of(name)
+            known_releases = self.of(name)
+            releases = [release.version for release in known_releases.all] if known_releases else []
+            rules = self.scans.rules_of_required(name, releases, cuda_of_stack(facts))
+            return {rule.id: rule for rule in rules if not rule.id.endswith(":cuda")}  # the stack's CUDA has its build
+        scans, known_releases = self.scans.of(name), self.of(name)
         if scans is None:
             return {}
-        versions = known.versions if known else map(Version, scans.releases)
+        versions = known_releases.versions if known_releases else map(Version, scans.releases)
         admitted = [str(version) for version in versions if free or fact is None or version in fact.range]
         return {rule.id: rule for rule in rules_in_context(self.scans.rules(name, admitted), facts)}
 

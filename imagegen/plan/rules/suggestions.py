@@ -1,4 +1,4 @@
-"""For a combination that rules refuse: the nearest one in the matrix that they do not."""
+"""Find the nearest combinations that rules accept to one that they refuse."""
 
 from __future__ import annotations
 
@@ -24,21 +24,19 @@ from imagegen.plan.rules.statements import MetadataCache
 
 
 def nearest_cell(rules: Iterable[Rule], cell: Cell, cells: Iterable[Cell]) -> Cell | None:
-    """The cell of the same image that differs on the fewest axes and is not refused, by id among equals."""
+    """Return the cell of the same image that differs on the fewest axes and is not refused, by id among equals."""
     rules = tuple(rules)
-    others = (other for other in cells if other.image == cell.image and other.id != cell.id)
-    allowed = (other for other in others if evaluate_cell(rules, other).answer != "incompatible")
+    siblings = (other for other in cells if other.image == cell.image and other.id != cell.id)
+    allowed = (other for other in siblings if evaluate_cell(rules, other).answer != "incompatible")
     return min(allowed, key=lambda other: (_distance(cell, other), other.id), default=None)
 
 
-def _distance(one: Cell, other: Cell) -> int:
-    return sum(value != other.axes[axis] for axis, value in one.axes.items())
+def _distance(cell: Cell, other: Cell) -> int:
+    return sum(value != other.axes[axis] for axis, value in cell.axes.items())
 
 
-# For a question that is answered with no: the nearest combinations that work, fewest and smallest changes first.
-
-_AT_MOST = 3  # combinations that are offered
-_FURTHEST = 4  # what a combination may cost; beyond it, it is another question
+_AT_MOST = 3  # suggestions
+_FURTHEST = 4  # the highest cost of a suggestion
 _COST = {"cuda": 2, "python": 2, "base": 2}  # a component costs 1; GPUs and drivers are bought, not chosen
 
 
@@ -67,7 +65,7 @@ class PlatformChoices:
 
 @dataclass(frozen=True, order=True)
 class Suggestion:
-    """A combination that works. `distance` counts releases between what was asked and what works, summed up."""
+    """A combination that works; `distance` counts the releases between the requested and the suggested versions."""
 
     cost: int
     distance: int
@@ -82,7 +80,7 @@ class Suggestion:
 class _Choice:
     distance: int
     specifier: str
-    masks: Mapping[str, int]  # atoms' name -> what it is narrowed to
+    masks: Mapping[str, int]  # name of atoms -> the mask that it is narrowed to
 
 
 def suggest(
@@ -96,16 +94,16 @@ def suggest(
 ) -> tuple[Suggestion, ...]:
     """Return at most `at_most` combinations that work, sorted; none contains the changes of another.
 
-    Rules that only warn and those with evidence "remembered" are obeyed too, so that no suggestion has a warning or a
-    suspected conflict; only where nothing else works, warnings are not.
+    Rules that only warn and remembered rules count too, so that no suggestion has a warning or a suspected conflict;
+    warnings are ignored if nothing else works.
     """
     builds = builds or Builds()
     rules = rules_about(question, [*rules, *unscanned_rules(question, library, builds)], library)
     try:
         search = _Search(question, rules, library, surroundings, builds)
         for avoids_warnings in (True, False):
-            if found := search.run(at_most, avoids_warnings=avoids_warnings):
-                return tuple(sorted(found, key=_order)[:at_most])
+            if suggestions := search.run(at_most, avoids_warnings=avoids_warnings):
+                return tuple(sorted(suggestions, key=_order)[:at_most])
     except GaveUpError:
         pass
     return ()
@@ -116,7 +114,7 @@ def _order(near: Suggestion) -> tuple[int, int, str]:
 
 
 class _Search:
-    """A problem in which everything that may change is open, and for each GPU what is possible on it."""
+    """A problem with open facts, and for each GPU the state of the problem on it."""
 
     def __init__(
         self,
@@ -134,7 +132,7 @@ class _Search:
         self.costs |= {name: _COST[name] for name in ("cuda", "python") if name in facts.versions}
         if "base" in question.requested and "base" in facts.names and "glibc" not in question.requested:
             self.costs["base"] = _COST["base"]
-        # Packages of which the question is about one build, and another may be taken.
+        # The question is about one build of these packages, and another build may replace it.
         several = (name for name, fact in facts.packages.items() if fact.local is not None and not fact.built)
         self.labels = {name: ("", *builds.labels(name)) for name in several if name in self.costs and builds.of(name)}
         candidates = _candidates(surroundings) | {"gpu": tuple(gpu.capability for gpu in question.gpus)}
@@ -147,12 +145,12 @@ class _Search:
         self.choices = {name: sorted(self._choices(name), key=lambda choice: choice.distance) for name in self.costs}
 
     def _on(self, facts: Facts, ignored: Collection[str]) -> State | None:
-        """Return the state that holds whatever changes: rules, statements, and those of this GPU.
+        """Return the state of the clauses that no change lifts: rules, statements and the facts about this GPU.
 
-        None where what cannot be changed, GPU and driver say, is refused by itself. `ignored` are origins of clauses.
+        None if the unchangeable facts, as GPU and driver, are refused by themselves. `ignored` are origins of clauses.
         """
-        every = (clause for clause in self.problem.clauses if clause.origin not in ignored)
-        lasting = [clause for clause in every if not clause.origin.startswith(("fact ", "known "))]
+        clauses = (clause for clause in self.problem.clauses if clause.origin not in ignored)
+        lasting = [clause for clause in clauses if not clause.origin.startswith(("fact ", "known "))]
         lasting += [*self.problem.known_clauses({}), *self._without_removed()]
         if "gpu" in facts.versions:
             lasting += self.problem.clauses_of({"gpu": self.problem.admitted("gpu", facts.versions["gpu"])})
@@ -166,40 +164,40 @@ class _Search:
 
     def _without_removed(self) -> Iterator[Clause]:
         """Yield clauses that exclude releases which others require and the index no longer has."""
-        for name, known in self.problem.releases.items():
-            first = len(known.versions) + 1  # after the atom of its absence
+        for name, releases in self.problem.releases.items():
+            first = len(releases.versions) + 1  # after the atom of its absence
             removed = [
-                place
-                for place, atom in enumerate(self.problem.atoms[name][first:], first)
+                position
+                for position, atom in enumerate(self.problem.atoms[name][first:], first)
                 if atom.version and not atom.version.is_prerelease
             ]
             if removed:
-                left = self.problem.domains[name] & ~sum(1 << place for place in removed)
-                yield Clause(f"known {name}", ((name, left),))
+                remaining = self.problem.domains[name] & ~sum(1 << position for position in removed)
+                yield Clause(f"known {name}", ((name, remaining),))
 
     def run(self, at_most: int, *, avoids_warnings: bool) -> list[Suggestion]:
-        found: list[Suggestion] = []
+        suggestions: list[Suggestion] = []
         ignored = frozenset[str]() if avoids_warnings else self._warnings()
-        states = [self._on(each, ignored) for each in on_each(self.question.gpus, self.question.facts)]
+        states = [self._on(facts, ignored) for facts in on_each(self.question.gpus, self.question.facts)]
         self.states = [state for state in states if state]
         if len(self.states) < len(states):
-            return found
+            return suggestions
         cores = [frozenset({name}) for name in self.costs if self._unknown(name)]
         if not cores and self._assign(())[1]:
-            return found  # what is not known is beyond these changes
+            return suggestions  # the unknown releases are out of reach of these changes
         for cost in range(1, _FURTHEST + 1):
             for names in self._subsets(cost):
                 useful = all(core & set(names) for core in cores)
-                if not useful or any(set(near.changes) <= set(names) for near in found):
+                if not useful or any(set(near.changes) <= set(names) for near in suggestions):
                     continue
                 core, near = self._assign(names)
                 if near:
-                    found.append(Suggestion(cost, near.distance, near.changes))
+                    suggestions.append(Suggestion(cost, near.distance, near.changes))
                 elif core is not None:
                     cores.append(core)
-            if len(found) >= at_most:
+            if len(suggestions) >= at_most:
                 break
-        return found
+        return suggestions
 
     def _subsets(self, cost: int) -> Iterator[tuple[str, ...]]:
         for size in range(1, cost + 1):
@@ -210,15 +208,15 @@ class _Search:
     def _unknown(self, name: str) -> bool:
         """Return whether a version is requested that is not known: then it has to change."""
         mask = self.masks.get(name, 0)
-        return any(atom.opaque and mask >> place & 1 for place, atom in enumerate(self.problem.atoms[name]))
+        return any(atom.opaque and mask >> position & 1 for position, atom in enumerate(self.problem.atoms[name]))
 
     def _assign(self, names: tuple[str, ...]) -> tuple[frozenset[str] | None, Suggestion | None]:
-        """The nearest choice for all of the names while everything else stays; or what makes that impossible."""
-        held = self._held(names)
+        """Return (None, the nearest choice for all of the names) or (the facts that make it impossible, None)."""
+        fixed = self._fixed_clauses(names)
         marks = [len(state.steps) for state in self.states]
         try:
             for state in self.states:
-                broken = state.propagate(held)
+                broken = state.propagate(fixed)
                 failed = state.explain(broken.literals, broken.origin) if broken else _failed(state)
                 if failed:
                     blamed = (origin for origin in failed.origins if origin.startswith("fact "))
@@ -231,35 +229,38 @@ class _Search:
             for state, mark in zip(self.states, marks, strict=True):
                 state.undo(mark)
 
-    def _held(self, freed: Iterable[str]) -> list[Clause]:
-        """The facts that stay. A base and its glibc go together; what is changed is not left out.
+    def _fixed_clauses(self, freed: Iterable[str]) -> list[Clause]:
+        """Return the clauses of the facts that stay; a base and its glibc change together, and changed packages stay
+        installed.
 
-        A label that stays with another version of its package is not called a fact: that change does not lift it.
+        A label that stays with another version of its package does not count as a fact: that change does not lift it.
         """
         names = set(freed) | ({"glibc"} if "base" in freed else set())
         changed = self.commits | self.labels.keys()
         names |= {f"{name}+" for name in names & changed}
-        held = self.problem.clauses_of({name: mask for name, mask in self.masks.items() if name not in names})
-        held += [Clause("present", ((name, ~1),)) for name in names if name in self.problem.releases]
+        fixed = self.problem.clauses_of({name: mask for name, mask in self.masks.items() if name not in names})
+        fixed += [Clause("present", ((name, ~1),)) for name in names if name in self.problem.releases]
         origins = {"fact glibc": "fact base"} | {f"fact {name}": "label" for name in names - changed}
-        return [Clause(origins.get(each.origin, each.origin), each.literals) for each in held]
+        return [Clause(origins.get(clause.origin, clause.origin), clause.literals) for clause in fixed]
 
     def _descend(
-        self, states: Sequence[State], names: tuple[str, ...], distance: int, taken: dict[str, str], best: _Best
+        self, states: Sequence[State], names: tuple[str, ...], distance: int, chosen: dict[str, str], best: _Best
     ) -> None:
         if not names:
             if not any(_failed(state) for state in states):
-                best.near = Suggestion(0, distance, dict(taken))
+                best.near = Suggestion(0, distance, dict(chosen))
             return
-        name, *rest = names
-        left = sum(self._least(states, each) for each in rest)  # at least so far away are the others
+        name, *remaining_names = names
+        remaining_distance = sum(
+            self._least(states, other_name) for other_name in remaining_names
+        )  # the least distance of the other names
         for choice in self.choices[name]:
-            if best.near and distance + choice.distance + left >= best.near.distance:
+            if best.near and distance + choice.distance + remaining_distance >= best.near.distance:
                 return
             marks = [len(state.steps) for state in states]
             if not any(_narrowed_away(state, choice) for state in states):
                 further = distance + choice.distance
-                self._descend(states, tuple(rest), further, {**taken, name: choice.specifier}, best)
+                self._descend(states, tuple(remaining_names), further, {**chosen, name: choice.specifier}, best)
             for state, mark in zip(states, marks, strict=True):
                 state.undo(mark)
 
@@ -269,7 +270,7 @@ class _Search:
         return next(open_, 0)
 
     def _choices(self, name: str) -> Iterator[_Choice]:
-        """Yield the values that a name may be changed to, without the asked one."""
+        """Yield the values that a name may be changed to, without the requested one."""
         facts, problem = self.question.facts, self.problem
         if name == "cuda":
             yield from self._points(name, self.surroundings.cuda, facts.versions[name])
@@ -283,59 +284,61 @@ class _Search:
     def _points(self, name: str, versions: Sequence[str], fact: Fact) -> Iterator[_Choice]:
         problem = self.problem
         requested = problem.admitted(name, fact)
-        made = [Fact.within(f"~={version}.0") if name == "python" else Fact.exactly(version) for version in versions]
-        masks = [problem.admitted(name, each) for each in made]
-        inside = [place for place, mask in enumerate(masks) if mask & requested] or [_among(versions, fact)]
-        for place, mask in enumerate(masks):
+        version_facts = [
+            Fact.within(f"~={version}.0") if name == "python" else Fact.exactly(version) for version in versions
+        ]
+        masks = [problem.admitted(name, version_fact) for version_fact in version_facts]
+        inside = [position for position, mask in enumerate(masks) if mask & requested] or [_among(versions, fact)]
+        for index, mask in enumerate(masks):
             if not mask & requested:
-                yield _Choice(_away(place, inside, len(versions)), f"=={versions[place]}", {name: mask})
+                yield _Choice(_away(index, inside, len(versions)), f"=={versions[index]}", {name: mask})
 
     def _systems(self, problem: Problem) -> Iterator[_Choice]:
         systems = self.surroundings.systems
         requested = self.question.facts.names["base"]
-        here = [place for place, system in enumerate(systems) if system.name == requested]
+        current = [position for position, system in enumerate(systems) if system.name == requested]
         values = [atom.text for atom in problem.atoms["base"]]
-        for place, system in enumerate(systems):
+        for index, system in enumerate(systems):
             if system.name != requested and system.name in values:
                 glibc = problem.admitted("glibc", Fact.exactly(system.glibc))
                 masks = {"base": 1 << values.index(system.name), "glibc": glibc}
-                yield _Choice(_away(place, here, len(systems)), f"=={system.name}", masks)
+                yield _Choice(_away(index, current, len(systems)), f"=={system.name}", masks)
 
     def _releases(self, name: str, problem: Problem) -> Iterator[_Choice]:
-        known, fact = problem.releases[name], self.question.facts.packages[name]
-        requested = known.within(fact)
-        inside = [place for place in range(len(known.all)) if requested >> place & 1]
+        releases, fact = problem.releases[name], self.question.facts.packages[name]
+        requested = releases.within(fact)
+        inside = [position for position in range(len(releases.all)) if requested >> position & 1]
         if not inside:
-            inside = [_among([release.version for release in known.all], fact)]
+            inside = [_among([release.version for release in releases.all], fact)]
         released = Facts({name: Fact.within("", "")}, {}, {}, closed=False)
         unlabelled = {f"{name}+": problem.masks_of(released).get(f"{name}+", 0)} if fact.built else {}
         masks = {key: mask for key, mask in unlabelled.items() if mask}
-        for place, release in enumerate(known.all):
-            is_requested = bool(requested >> place & 1)
-            if release.yanked or (known.versions[place].is_prerelease and not is_requested):
+        for index, release in enumerate(releases.all):
+            is_requested = bool(requested >> index & 1)
+            if release.yanked or (releases.versions[index].is_prerelease and not is_requested):
                 continue
-            away = _away(place, inside, len(known.all))
+            away = _away(index, inside, len(releases.all))
             if fact.built or not (is_requested or name in self.labels):
                 label = f"+{fact.local}" if fact.local and not fact.built else ""
-                yield _Choice(away, f"=={release.version}{label}", {name: 2 << place, **masks})
+                yield _Choice(away, f"=={release.version}{label}", {name: 2 << index, **masks})
             elif name in self.labels:
-                yield from self._builds(name, place, release, away, is_requested=is_requested)
+                yield from self._builds(name, index, release, away, is_requested=is_requested)
 
     def _builds(
-        self, name: str, place: int, release: ReleaseMetadata, away: int, *, is_requested: bool
+        self, name: str, position: int, release: ReleaseMetadata, away: int, *, is_requested: bool
     ) -> Iterator[_Choice]:
-        """Yield the builds of a release: of another release the one with the same label first, then PyPI's."""
+        """Yield the builds of a release: of another release the same label first, then PyPI's."""
         asked = self.question.facts.packages[name].local or ""
-        known = self.builds.labels(name, release.version, self.question.facts.names.get("platform"))
-        labels = (label for label in known if label != NO_CUDA or asked == NO_CUDA)
+        known_labels = self.builds.labels(name, release.version, self.question.facts.names.get("platform"))
+        labels = (label for label in known_labels if label != NO_CUDA or asked == NO_CUDA)
         exist = [*([""] if release.wheels else []), *labels]
-        for label in sorted(exist, key=lambda each: (each != asked, each != "")):
+        for label in sorted(exist, key=lambda candidate: (candidate != asked, candidate != "")):
             if not (is_requested and label == asked):
                 facts = Facts({name: Fact.within("", label)}, {}, {}, closed=False)
-                mask = self.problem.of_fact(f"{name}+", facts) or 0
+                mask = self.problem.mask_of_fact(f"{name}+", facts) or 0
                 choice = f"=={release.version}{f'+{label}' if label else ''}"
                 further = 0 if is_requested or label == asked else 1
-                yield _Choice(away + further, choice, {name: 2 << place, f"{name}+": mask})
+                yield _Choice(away + further, choice, {name: 2 << position, f"{name}+": mask})
 
 
 @dataclass
@@ -355,24 +358,24 @@ def _is_open(state: State, choice: _Choice) -> bool:
 
 
 def _narrowed_away(state: State, choice: _Choice) -> bool:
-    """Narrow to the choice; whether that cannot be."""
+    """Narrow to the choice; return whether that contradicts the state."""
     return any(
         not state.domains[name] & mask or (state.domains[name] & ~mask and state.decide(name, mask) is not None)
         for name, mask in choice.masks.items()
     )
 
 
-def _away(place: int, inside: Sequence[int], most: int) -> int:
-    return min((abs(place - each) for each in inside), default=most)
+def _away(position: int, inside: Sequence[int], most: int) -> int:
+    return min((abs(position - other) for other in inside), default=most)
 
 
 def _among(versions: Sequence[str], fact: Fact) -> int:
-    """Return where an exact version would stand among the others; the end for a range."""
+    """Return the position of an exact version among the others; the end for a range."""
     return sum(Version(version) in Fact.within(_older(fact)).range for version in versions)
 
 
 def _older(fact: Fact) -> str:
-    """A specifier of what is older than an exact version, of everything where it is a range."""
+    """Return the specifier of releases older than an exact version; of all releases for a range."""
     return f"<{Version(fact.text).public}" if fact.text[:1].isdigit() else ""
 
 

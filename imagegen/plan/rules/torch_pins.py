@@ -1,9 +1,9 @@
-"""Minimum versions of NVIDIA's libraries, which follow from what releases of torch on PyPI require of them.
+"""Minimum versions of NVIDIA's libraries, from the requirements of torch releases on PyPI.
 
-A build of torch requires the libraries of its CUDA by exact version. Newer ones work as a rule, older ones lack symbols
-or are refused. Builds for other CUDA releases of the same major version require no older ones, cuBLAS aside, which
-belongs to a CUDA release. Where PyPI's build is for another major version, a release requires at least what the last
-one before it does. Source: pytorch's .github/scripts/generate_binary_build_matrix.py, which has for CUDA 12.6 cuDNN
+A build of torch requires the libraries of its CUDA by exact version. Newer ones usually work; older ones lack symbols
+or are refused. Builds for other CUDA releases of the same major version require no older ones, except cuBLAS, which
+belongs to a CUDA release. If PyPI's build is for another major version, the minimum of the last release before it
+counts. Source: pytorch's .github/scripts/generate_binary_build_matrix.py, which has for CUDA 12.6 cuDNN
 9.5.1 before torch 2.8 and 9.10.2 since, and NCCL 2.28.9 at the time of 2.11; read on 2026-11-24.
 """
 
@@ -35,7 +35,7 @@ LIBRARIES = {
     "nvidia-nvshmem-cu12": ("NVSHMEM", 12),
     "nvidia-nvshmem-cu13": ("NVSHMEM", 13),
 }
-_OF_CUDA_RELEASE = "nvidia-cublas-cu12"  # its minor version is that of its CUDA release
+_OF_CUDA_RELEASE = "nvidia-cublas-cu12"  # its minor version equals the minor version of its CUDA release
 # torch compares the minor versions itself. Source: _init in torch/backends/cudnn/__init__.py, torch 2.4 to 2.15
 _COMPARED = "cuDNN"
 _LOWER = {"==", ">="}
@@ -48,28 +48,28 @@ class _Minimum:
 
 
 def library_rules(releases: Sequence[ReleaseMetadata], names: Collection[str], read: str) -> Iterator[Rule]:
-    """Yield the rules about those of NVIDIA's packages that are named; `releases` of torch, the oldest first."""
+    """Yield the rules about the named packages of NVIDIA; `releases` of torch are sorted, the oldest first."""
     for name in sorted(LIBRARIES.keys() & set(names)):
         minimums = zip(releases, _minimums(releases, name), strict=True)
-        for minimum, run in groupby(minimums, lambda each: each[1]):
+        for minimum, run in groupby(minimums, lambda pair: pair[1]):
             if minimum:
                 versions = [release.version for release, _ in run]
                 yield _rule(name, minimum, versions[0], versions[-1], read)
 
 
 def _minimums(releases: Sequence[ReleaseMetadata], name: str) -> Iterator[_Minimum | None]:
-    """Yield for each release what it requires at least, or the last one before it that requires the package."""
+    """Yield the minimum of each release, or the one of the last release before it that requires the package."""
     last: _Minimum | None = None
     for release in releases:
         parsed = (parse_requirement(text) for text in release.requires or ())
-        bounds = [bound for each in parsed if each.name == name for bound in _lower_bounds(each)]
+        bounds = [bound for requirement in parsed if requirement.name == name for bound in _lower_bounds(requirement)]
         if bounds and (last is None or max(bounds) != Version(last.version)):
             last = _Minimum(str(max(bounds)), release.version)
         yield last
 
 
 def _lower_bounds(requirement: Requirement) -> list[Version]:
-    return [Version(each.version) for each in requirement.specifier if each.operator in _LOWER]
+    return [Version(bound.version) for bound in requirement.specifier if bound.operator in _LOWER]
 
 
 def _rule(name: str, minimum: _Minimum, first: str, last: str, read: str) -> Rule:

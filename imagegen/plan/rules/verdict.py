@@ -1,4 +1,4 @@
-"""The answer about a combination or a cell, with its reasons: what commands keep and print, without the solver."""
+"""The answer about a combination or a cell, with its reasons; it does not import the solver."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ _WEAKEST_FIRST: tuple[Kind, ...] = ("degrades", "pip-refuses", "breaks")
 
 @dataclass(frozen=True)
 class Conflict:
-    """A smallest set of rules that the facts cannot obey together; mostly it is one rule."""
+    """A minimal set of rules that the facts contradict; mostly it is one rule."""
 
     rules: tuple[Rule, ...]  # sorted by id
-    facts: Mapping[str, str]  # package or surrounding that the rules speak of -> what is known of it
-    doubt: bool = False  # it rests on what wheels there are, and other wheels could be built
-    override: str = ""  # the requirements that, as overrides, install the combination all the same
+    facts: Mapping[str, str]  # package or surrounding of the rules -> the fact about it
+    doubt: bool = False  # it depends on the available wheels, and other wheels could be built
+    override: str = ""  # the requirements that install the combination as overrides
     overridden_by: tuple[PinOverride, ...] = ()
 
     @property
     def severity(self) -> Literal["error", "warning", "suspicion"]:
-        """A chain is as strong as its weakest rule: what is only remembered cannot refuse."""
+        """A chain is as strong as its weakest rule; a remembered rule cannot refuse."""
         if self.doubt or any(rule.evidence == "remembered" for rule in self.rules):
             return "suspicion"
         return "warning" if any(rule.severity == "warning" for rule in self.rules) else "error"
 
     @property
     def kind(self) -> AnswerKind:
-        """Return what happens to the combination: a chain that holds a declared requirement ends where it is
-        overridden. One that only brings a package that fails is none to pip.
+        """Return the effect on the combination. A chain with a declared requirement ends if that is overridden.
+
+        A requirement that only brings a package that fails does not count as refused by pip.
         """
         if self.severity == "suspicion":
             return "unknown"
@@ -42,14 +43,16 @@ class Conflict:
         counted = (
             rule for rule in self.rules if rule.kind != "pip-refuses" or not rule.then or rule.then.keys() - brought
         )
-        return min((each.kind for each in counted), key=_WEAKEST_FIRST.index)
+        return min((counted_rule.kind for counted_rule in counted), key=_WEAKEST_FIRST.index)
 
     def _brought(self) -> set[str]:
-        """Return the packages, named by no fact, of which a rule says that they fail, and those that require them."""
-        found = {name for rule in self.rules if rule.kind != "pip-refuses" for name in rule.leaders}
-        while more := {name for rule in self.rules if rule.then.keys() & found for name in rule.leaders} - found:
-            found |= more
-        return found - self.facts.keys()
+        """Return the packages without a fact that fail by a rule, and the packages that require them."""
+        failing = {name for rule in self.rules if rule.kind != "pip-refuses" for name in rule.leaders}
+        while (
+            requiring := {name for rule in self.rules if rule.then.keys() & failing for name in rule.leaders} - failing
+        ):
+            failing |= requiring
+        return failing - self.facts.keys()
 
     def __str__(self) -> str:
         facts = ", ".join(f"{name} {text}" for name, text in sorted(self.facts.items()))
@@ -63,7 +66,8 @@ class Conflict:
         if self.override:
             lines.append(f"  override: {self.override} (uv pip install --override FILE, or pip install --no-deps)")
         lines += [
-            f"  overridden by: {each.project}, {each.how} [{each.source}, {each.date}]" for each in self.overridden_by
+            f"  overridden by: {override.project}, {override.how} [{override.source}, {override.date}]"
+            for override in self.overridden_by
         ]
         return "\n".join(lines)
 
@@ -73,10 +77,10 @@ def kind_in_words(kind: AnswerKind) -> str:
 
 
 def kind_of(answer: Answer, conflicts: Iterable[Conflict]) -> AnswerKind | None:
-    """Return the kind of a whole answer; None where nothing speaks against the combination.
+    """Return the kind of a whole answer; None if nothing speaks against the combination.
 
-    It breaks where one of the errors says so; pip refuses it where all errors hold a declared requirement. A compatible
-    combination with warnings degrades.
+    It is "breaks" if one of the errors breaks, and "pip-refuses" if all errors hold a declared requirement. A
+    compatible combination with warnings degrades.
     """
     if answer == "unknown":
         return "unknown"
@@ -112,5 +116,5 @@ class CellAnswer:
 def worst_answer(answers: Mapping[str, CellAnswer]) -> CellAnswer:
     """Return the worst of several cells' answers, by cell, with the cell in its reason."""
     order = ("incompatible", "unknown", "compatible")
-    name, worst = min(answers.items(), key=lambda each: order.index(each[1].answer))
+    name, worst = min(answers.items(), key=lambda item: order.index(item[1].answer))
     return CellAnswer(worst.answer, f"{name}: {worst.reason}" if worst.reason else "")

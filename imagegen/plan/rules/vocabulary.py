@@ -21,7 +21,7 @@ _NGC = re.compile(r"(?:nvcr\.io/)?(?:nvidia/|ngc)pytorch:?([0-9]{2}\.[0-9]{2})(?
 # Before and after the name of a system in the name of an image: docker.io/library/debian:12-slim.
 _IMAGE = re.compile(r"^(?:docker\.io/)?(?:library/)?|(?:-?slim)?$")
 
-# What users call a platform, without punctuation; OCI's name is first.
+# OCI's name of a platform -> names that users type, without punctuation.
 _PLATFORMS = {
     "linux/amd64": ("linux/amd64", "amd64", "x8664", "x64", "linux/x8664", "wsl2", "wsl"),
     "linux/arm64": ("linux/arm64", "arm64", "aarch64", "linux/aarch64", "sbsa", "arm"),
@@ -55,7 +55,7 @@ _LISTED = 4  # products that the reason of an ambiguous name lists
 
 
 def plain(text: str) -> str:
-    """The same for "flash-attn", "Flash_Attn" and "flash attn"."""
+    """Return one form for "flash-attn", "Flash_Attn" and "flash attn"."""
     return re.sub(r"[\s_-]+", "", text.lower())
 
 
@@ -97,7 +97,7 @@ class CardHost:
 
 @dataclass(frozen=True)
 class GpuNames:
-    """All names of GPUs. `accelerators` maps the maker of what is no NVIDIA GPU to globs over plain names."""
+    """All names of GPUs. `accelerators` maps other makers to globs over the plain names of their hardware."""
 
     gpus: tuple[Gpu, ...]
     accelerators: Mapping[str, tuple[str, ...]]
@@ -126,10 +126,10 @@ class GpuNames:
 
     def host(self, name: str) -> CardHost | None:
         """Return the host of the named card; None for an architecture whose cards come for several kinds of hosts."""
-        found = self.find(name)
-        if len(found) != 1:
+        gpus = self.find(name)
+        if len(gpus) != 1:
             return None
-        (gpu,) = found
+        (gpu,) = gpus
         only = {*gpu.amd64, *gpu.arm64}
         card = self._card(name)
         cards = [product for product in {*gpu.products, *only} if card in map(plain, _forms(product))]
@@ -144,32 +144,32 @@ class GpuNames:
         for maker, globs in self.accelerators.items():
             if any(fnmatchcase(plain(name), glob) for glob in globs):
                 return f"hardware of {maker}; rules and images here are for NVIDIA GPUs"
-        found = self._candidates(name)
-        if len({gpu.name for gpu in found.values()}) < 2:
+        candidates = self._candidates(name)
+        if len({gpu.name for gpu in candidates.values()}) < 2:
             return ""
-        listed = [f"{product} ({gpu.name})" for product, gpu in found.items()]
+        listed = [f"{product} ({gpu.name})" for product, gpu in candidates.items()]
         return f"it may be {', '.join(listed[:_LISTED])}{' and others' if len(listed) > _LISTED else ''}"
 
     def suggestion(self, name: str) -> str | None:
-        """Return a product that contains the words of the name or begins with it, if all such have one architecture."""
+        """Return a product that has the words of the name or begins with it, if all of these have one architecture."""
         begun = {
             product: gpu
             for gpu in self.gpus
             for product in gpu.products
             if len(plain(name)) >= _SHORTEST and plain(product).startswith(plain(name))
         }
-        found = self._candidates(name) or begun
-        return min(found, key=len) if len({gpu.name for gpu in found.values()}) == 1 else None
+        candidates = self._candidates(name) or begun
+        return min(candidates, key=len) if len({gpu.name for gpu in candidates.values()}) == 1 else None
 
     def _candidates(self, name: str) -> dict[str, Gpu]:
         """Return the products that have all words of the name, and more."""
         typed = _tokens(name) - _MAKER
-        if not any(each.isdigit() for each in typed):
+        if not any(word.isdigit() for word in typed):
             return {}
         return {product: gpu for gpu in self.gpus for product in gpu.products if typed <= _tokens(product)}
 
     def _card(self, name: str) -> str:
-        """Return the plain name of a card without its number, its maker and its variant, as far as it is not known."""
+        """Return the plain name of a card without the parts that are not known: number, maker and variant."""
         words = re.split(r"[\s_-]+", _COUNT.sub("", name.lower().strip()))
         while words and words[0] in _MAKER and "".join(words) not in self.known:
             words.pop(0)
@@ -193,7 +193,7 @@ def _tokens(name: str) -> set[str]:
 
 def architectures(gpus: Iterable[Gpu]) -> list[str]:
     """Return the names of the architectures, the oldest first."""
-    return sorted({gpu.name for gpu in gpus}, key=lambda each: (len(each), each))
+    return sorted({gpu.name for gpu in gpus}, key=lambda name: (len(name), name))
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class UnknownName:
     kind: str  # "component", "GPU", "base" or "platform"
     name: str
     suggestion: str | None  # a known name that resembles it
-    known: tuple[str, ...] = ()  # all names of its kind, where these are few
+    known: tuple[str, ...] = ()  # all names of its kind, if these are few
     reason: str = ""  # why it is not known
 
     def __str__(self) -> str:
@@ -215,7 +215,7 @@ class UnknownName:
 
 
 class UnknownNameError(UsageError):
-    """A name that is not known, where a known one is needed."""
+    """A name is not known, and a known one is needed."""
 
     code = "usage-unknown-name"
 
@@ -239,7 +239,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, matrix: Matrix, harvested: Iterable[str] = ()) -> Vocabulary:
-        """`harvested` are packages whose metadata is known, components or not."""
+        """Return the vocabulary of a matrix; `harvested` are packages with metadata, components or not."""
         names = {name: name for name in harvested}
         for component in matrix.components.values():
             names |= dict.fromkeys(component.aliases, component.package)
@@ -253,8 +253,12 @@ class Vocabulary:
             plain(surrounding): surrounding
             for surrounding in (*SURROUNDINGS, *names, *gpus.families, *matrix.systems, *cells)
         }
-        several = (each for each in matrix.components.values() if each.index or each.local or each.compiled)
-        labelled = frozenset(each.package for each in several)
+        several = (
+            candidate
+            for candidate in matrix.components.values()
+            if candidate.index or candidate.local or candidate.compiled
+        )
+        labelled = frozenset(candidate.package for candidate in several)
         return cls(_plain(names), gpus, _plain(systems), labelled, written, matrix.ngc_images)
 
     def package(self, name: str) -> str:
@@ -265,8 +269,8 @@ class Vocabulary:
 
     def gpu(self, name: str) -> tuple[Gpu, ...]:
         """Return the GPUs of that name: several for a family."""
-        if found := self.gpus.find(name):
-            return found
+        if gpus := self.gpus.find(name):
+            return gpus
         raise UnknownNameError(self.unknown_gpu(name))
 
     def unknown_gpu(self, name: str) -> UnknownName:
@@ -275,9 +279,9 @@ class Vocabulary:
         return UnknownName("GPU", name, near, tuple(architectures(self.gpus.gpus)), self.gpus.reason(name))
 
     def system(self, name: str) -> System:
-        known = sorted({system.name for system in self.systems.values()})
+        system_names = sorted({system.name for system in self.systems.values()})
         name = _IMAGE.sub("", name.lower()).replace(":", "")
-        return self._find(self.systems, name, "base", known)
+        return self._find(self.systems, name, "base", system_names)
 
     def image(self, name: str) -> NgcImage | None:
         """Return the image of NVIDIA that the name is of, if any: "nvcr.io/nvidia/pytorch:25.03-py3"."""
@@ -289,8 +293,8 @@ class Vocabulary:
         key = plain(word)
         if key in self.packages:
             return self.packages[key], ""
-        if found := _version_of_surrounding(key):
-            return found
+        if surrounding := _version_of_surrounding(key):
+            return surrounding
         if any(key in spellings for spellings in _PLATFORMS.values()):
             return "platform", f"=={word}"
         if _IMAGE.sub("", key).replace(":", "") in self.systems or _NGC.fullmatch(key):
@@ -299,39 +303,45 @@ class Vocabulary:
 
     def platform(self, name: str) -> str:
         """Return OCI's name of a platform of Linux. Raises UnknownNameError; its reason is there for other systems."""
-        found = next((each for each, spellings in _PLATFORMS.items() if plain(name) in spellings), None)
-        if found is None or found in _WITHOUT_IMAGES:
-            known = tuple(each for each in _PLATFORMS if each not in _WITHOUT_IMAGES)
-            raise UnknownNameError(UnknownName("platform", name, None, known, _WITHOUT_IMAGES.get(found or "", "")))
-        return found
+        oci_name = next(
+            (platform_name for platform_name, spellings in _PLATFORMS.items() if plain(name) in spellings), None
+        )
+        if oci_name is None or oci_name in _WITHOUT_IMAGES:
+            image_platforms = tuple(
+                platform_name for platform_name in _PLATFORMS if platform_name not in _WITHOUT_IMAGES
+            )
+            raise UnknownNameError(
+                UnknownName("platform", name, None, image_platforms, _WITHOUT_IMAGES.get(oci_name or "", ""))
+            )
+        return oci_name
 
     def near(self, word: str, among: Iterable[str] | None = None) -> str | None:
         """Return the known name that the user probably meant.
 
-        That is a name with a typing error, not a similar name (deepspeed, deep-ep), and no GPU but a family of them.
+        It is a name with a typing error, not a similar name (deepspeed, deep-ep). It may be a GPU family, not a GPU.
         """
-        known = self.written.keys() if among is None else set(among) & self.written.keys()
-        found = nearest(plain(word), known, _LIKENESS)
-        return self.written[found] if found else None
+        candidates = self.written.keys() if among is None else set(among) & self.written.keys()
+        match = nearest(plain(word), candidates, _LIKENESS)
+        return self.written[match] if match else None
 
-    def _find(self, known: Mapping[str, T], name: str, kind: str, written: Iterable[str]) -> T:
-        if plain(name) in known:
-            return known[plain(name)]
-        raise UnknownNameError(UnknownName(kind, name, self.near(name, known), tuple(written)))
+    def _find(self, entries: Mapping[str, T], name: str, kind: str, written: Iterable[str]) -> T:
+        if plain(name) in entries:
+            return entries[plain(name)]
+        raise UnknownNameError(UnknownName(kind, name, self.near(name, entries), tuple(written)))
 
 
-def _plain(known: Mapping[str, T]) -> dict[str, T]:
-    return {plain(name): value for name, value in known.items()}
+def _plain(entries: Mapping[str, T]) -> dict[str, T]:
+    return {plain(name): value for name, value in entries.items()}
 
 
 def python_of(text: str) -> str | None:
-    """The minor version: "3.12" of "3.12", "312" and "py312"; None for anything else."""
+    """Return the minor version: "3.12" of "3.12", "312" and "py312"; None for anything else."""
     match = _PYTHON.fullmatch(plain(text))
     return f"3.{match[1]}" if match else None
 
 
 def cuda_of(text: str) -> str | None:
-    """The minor version: "12.8" of "12.8", "12.8.1" and "cu128"; None for anything else."""
+    """Return the minor version: "12.8" of "12.8", "12.8.1" and "cu128"; None for anything else."""
     match = re.fullmatch(r"([1-9][0-9])\.([0-9])(?:\.[0-9]+)?", text)
     return f"{match[1]}.{match[2]}" if match else cuda_version(plain(text))
 
@@ -349,4 +359,4 @@ def _version_of_surrounding(key: str) -> tuple[str, str] | None:
 
 
 def _spellings(system: System) -> set[str]:
-    return {each for name in (system.name, *system.aliases) for each in (name, name.replace(".", ""))}
+    return {spelling for name in (system.name, *system.aliases) for spelling in (name, name.replace(".", ""))}

@@ -34,8 +34,8 @@ _WITHOUT = {
 
 def split_model_types(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the model types that the words name, and the other words."""
-    found = [(word, _WORD.fullmatch(word.strip())) for word in words]
-    return [match[1] for _, match in found if match], [word for word, match in found if not match]
+    matches = [(word, _WORD.fullmatch(word.strip())) for word in words]
+    return [match[1] for _, match in matches if match], [word for word, match in matches if not match]
 
 
 def model_type_rules(models: Models, name: str) -> Iterator[Rule]:
@@ -60,13 +60,13 @@ def model_type_rules(models: Models, name: str) -> Iterator[Rule]:
 
 def model_type_summary(models: Models, name: str) -> str:
     """Return the first releases that know a model type, or that none is known to."""
-    known = models.first.get(name)
-    if known is None:
+    first_releases = models.first.get(name)
+    if first_releases is None:
         near = nearest(name, models.first)
         hint = f" (did you mean {near}?)" if near else ""
         return f"model {name}: no release that was read knows it{hint} [{models.read}]"
-    parts = [_first(models, package, known.get(package)) for package in PACKAGES]
-    return f"model {name}: {'; '.join(parts)} [{models.read}]"
+    phrases = [_first(models, package, first_releases.get(package)) for package in PACKAGES]
+    return f"model {name}: {'; '.join(phrases)} [{models.read}]"
 
 
 def _first(models: Models, package: str, version: str | None) -> str:
@@ -75,17 +75,15 @@ def _first(models: Models, package: str, version: str | None) -> str:
     return f"{package} {version} or {'older' if version == models.since[package] else 'newer'}"
 
 
-# The answer to a question about a combination: whether it can work, and if not, the smallest set of reasons.
-
 _AT_MOST = 5  # conflicts that are reported for one combination
-_TRIES = 12  # of those that are looked at for it
+_TRIES = 12  # conflicts that are searched for one combination
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """`conflicts` hold warnings too; `unknown` are sentences about what is asked and not known here.
+    """The answer. `conflicts` include warnings; `unknown` are sentences about requested names that are not known here.
 
-    `rest` is the answer about all names but the unknown ones; None where there are no others.
+    `rest` is the answer about the known names; None if all names are unknown.
     """
 
     answer: Answer
@@ -95,37 +93,41 @@ class Explanation:
 
     @property
     def kind(self) -> AnswerKind | None:
-        """Return the kind of the whole answer; None where nothing speaks against the combination."""
+        """Return the kind of the whole answer; None if nothing speaks against the combination."""
         return kind_of(self.answer, self.conflicts)
 
     @property
     def overridden_by(self) -> tuple[str, ...]:
-        """Return the projects that override all that pip refuses; none where something else fails."""
+        """Return the projects that override all that pip refuses; none if something else fails."""
         errors = [conflict for conflict in self.conflicts if conflict.severity == "error"]
         if self.kind != "pip-refuses" or not all(error.overridden_by for error in errors):
             return ()
-        return tuple(dict.fromkeys(one.project for error in errors for one in error.overridden_by))
+        return tuple(dict.fromkeys(override.project for error in errors for override in error.overridden_by))
 
 
 def explain(
     question: Question, rules: Iterable[Rule], library: MetadataCache, overrides: Iterable[PinOverride] = ()
 ) -> Explanation:
-    """Judge by rules and package metadata; names that are not mentioned are free. It must work on each of the GPUs.
+    """Judge a question by rules and package metadata, on each of its GPUs; names that it does not mention are free.
 
-    `overrides` are known cases of declared requirements that a project overrides.
-
-    "incompatible" follows from binding facts; "unknown": only remembered rules reject it, or it is about something that
-    is not known here.
+    `overrides` are known cases of declared requirements that a project overrides. The answer is "incompatible" if
+    binding rules reject it, and "unknown" if only remembered rules do, or if it names something that is not known here.
     """
     rules = sorted(rules_about(question, rules, library), key=lambda rule: rule.id)
-    each = [_Case(rules, facts, library, question).explain() for facts in on_each(question.gpus, question.facts)]
-    answer = min((one.answer for one in each), key=WORST_FIRST.index)
-    conflicts = {tuple(rule.id for rule in conflict.rules): conflict for case in each for conflict in case.conflicts}
-    unknown = dict.fromkeys([*map(str, question.unknown), *(text for one in each for text in one.unknown)])
+    explanations = [
+        _Case(rules, facts, library, question).explain() for facts in on_each(question.gpus, question.facts)
+    ]
+    answer = min((explanation.answer for explanation in explanations), key=WORST_FIRST.index)
+    conflicts = {
+        tuple(rule.id for rule in conflict.rules): conflict for case in explanations for conflict in case.conflicts
+    }
+    unknown = dict.fromkeys(
+        [*map(str, question.unknown), *(text for explanation in explanations for text in explanation.unknown)]
+    )
     whole: Answer = "unknown" if question.unknown and answer == "compatible" else answer
     overrides = tuple(overrides)
-    found = tuple(add_overrides(conflict, overrides, question.facts) for conflict in conflicts.values())
-    return Explanation(whole, found, tuple(unknown), None if question.is_unknown else answer)
+    with_overrides = tuple(add_overrides(conflict, overrides, question.facts) for conflict in conflicts.values())
+    return Explanation(whole, with_overrides, tuple(unknown), None if question.is_unknown else answer)
 
 
 class _Case:
@@ -134,10 +136,10 @@ class _Case:
     def __init__(self, rules: Sequence[Rule], facts: Facts, library: MetadataCache, question: Question) -> None:
         self.problem = Problem(rules, facts, library, FreeNames(extras=question.extras))
         self.rules = tuple(self.problem.rules.values())  # these, and those that wheel scans give
-        self.known = self.problem.masks_of(facts)
-        self.held: dict[str, int] = {}  # as `known`, without what is not known here
+        self.masks = self.problem.masks_of(facts)
+        self.known_masks: dict[str, int] = {}  # as `masks`, without atoms of unknown versions
         for name, mask in (literal for fact_clause in self.problem.fact_clauses for literal in fact_clause.literals):
-            self.held[name] = self.held.get(name, mask) & mask
+            self.known_masks[name] = self.known_masks.get(name, mask) & mask
         self.missing = [*gaps(self.problem, library), *_gaps_of_extras(question, library)]
 
     def explain(self) -> Explanation:
@@ -162,77 +164,85 @@ class _Case:
         return Explanation("unknown" if open_ else "compatible", tuple(conflicts), tuple(self.missing))
 
     def _clauses(self, rules: Iterable[Rule], *, wheels: bool) -> list[Clause]:
-        """The facts, what releases state, and these rules; `wheels`: also what follows from there being no others."""
+        """Return the clauses of facts, statements and these rules; with `wheels`, also statements about wheels."""
         unwanted = {f"rule {rule.id}" for rule in self.rules} - {f"rule {rule.id}" for rule in rules}
-        every = self.problem.clauses
-        return [each for each in every if each.origin not in unwanted and (wheels or each.origin[:7] != "wheels ")]
+        clauses = self.problem.clauses
+        return [
+            clause for clause in clauses if clause.origin not in unwanted and (wheels or clause.origin[:7] != "wheels ")
+        ]
 
     def _conflicts(self, rules: Sequence[Rule], clauses: Sequence[Clause]) -> tuple[list[Conflict], frozenset[str]]:
         """Return the conflicts, the smallest first, and all origins that they blame, facts aside.
 
-        A conflict is a rule that rejects alone, or what follows from the clauses together.
+        A conflict is one rule that rejects the facts, or a contradiction of several clauses.
         """
         alone = [rule for rule in rules if self._rejects(rule)]
         direct = {clause.origin: self._needed(clause) for clause in clauses if self._breaks(clause)}
         shown = [conflict_of_rules([rule], self.problem.facts) for rule in alone]
         shown += [conflict_of_core(self.problem, self.problem.facts, needed) for needed in direct.values()]
-        done = {*direct, *(f"rule {rule.id}" for rule in alone)}
-        blamed = set(done)
-        clauses = [clause for clause in clauses if clause.origin not in done]
+        explained = {*direct, *(f"rule {rule.id}" for rule in alone)}
+        blamed = set(explained)
+        clauses = [clause for clause in clauses if clause.origin not in explained]
         for _ in range(_TRIES):
-            found = self._refuted(clauses)
-            said = {origin for origin in found if not origin.startswith("fact ")}
-            if not said:
+            core = self._refuted(clauses)
+            refuting = {origin for origin in core if not origin.startswith("fact ")}
+            if not refuting:
                 break
-            blamed |= said
-            clauses = [clause for clause in clauses if clause.origin not in said]
-            made = conflict_of_core(self.problem, self.problem.facts, found)
-            stated = not any(origin.startswith("rule ") for origin in said)
-            if not (stated and any(set(each.facts) <= set(made.facts) for each in shown)):  # else: the same, further on
-                shown.append(made)
-        return sorted(shown, key=lambda each: len(each.rules) + len(each.facts))[:_AT_MOST], frozenset(blamed)
+            blamed |= refuting
+            clauses = [clause for clause in clauses if clause.origin not in refuting]
+            conflict = conflict_of_core(self.problem, self.problem.facts, core)
+            stated = not any(origin.startswith("rule ") for origin in refuting)
+            if not (
+                stated and any(set(earlier.facts) <= set(conflict.facts) for earlier in shown)
+            ):  # else the same conflict in more steps
+                shown.append(conflict)
+        return sorted(shown, key=lambda candidate: len(candidate.rules) + len(candidate.facts))[:_AT_MOST], frozenset(
+            blamed
+        )
 
     def _rejects(self, rule: Rule) -> bool:
-        """Return whether a rule and the facts contradict each other; of most rules, one clause says all."""
-        made = self.problem.of_rule(rule)
-        if len(made) > 1:
+        """Return whether a rule and the facts contradict each other; most rules have one clause."""
+        rule_clauses = self.problem.clauses_of_rule(rule)
+        if len(rule_clauses) > 1:
             return bool(rules_core(self.problem, [rule]))
-        return not all(any(self.held.get(name, mask) & mask for name, mask in each.literals) for each in made)
+        return not all(
+            any(self.known_masks.get(name, mask) & mask for name, mask in clause.literals) for clause in rule_clauses
+        )
 
     def _breaks(self, clause: Clause) -> bool:
-        """Return whether the facts alone contradict what a release states."""
+        """Return whether the facts contradict the clause of a statement without any other clause."""
         stated = clause.origin.startswith(("stated ", "wheels "))
-        return stated and not any(self.known.get(name, mask) & mask for name, mask in clause.literals)
+        return stated and not any(self.masks.get(name, mask) & mask for name, mask in clause.literals)
 
     @staticmethod
     def _needed(clause: Clause) -> frozenset[str]:
         return frozenset({clause.origin, *(f"fact {name}" for name, _ in clause.literals)})
 
     def _refuted(self, clauses: Sequence[Clause]) -> frozenset[str]:
-        """A smallest contradiction that does not rest on knowing all releases; if only such are left, that is noted."""
-        found = minimal_core(self.problem, clauses)
-        if found and any(origin.startswith("known ") for origin in found):
-            first = found
-            found = minimal_core(self.problem, [clause for clause in clauses if not clause.origin.startswith("known ")])
-            if not found:
+        """Return a minimal contradiction that does not assume that all releases are known; note one that does."""
+        core = minimal_core(self.problem, clauses)
+        if core and any(origin.startswith("known ") for origin in core):
+            first = core
+            core = minimal_core(self.problem, [clause for clause in clauses if not clause.origin.startswith("known ")])
+            if not core:
                 self.missing += assumptions(self.problem, first)
-        return found or frozenset()
+        return core or frozenset()
 
     def _warnings(self, clauses: Sequence[Clause]) -> Iterator[Conflict]:
-        """Warnings that nothing within the question avoids."""
+        """Yield the warnings that no choice within the question avoids."""
         state = State.of(self.problem.domains, clauses)
         if state.propagate(clauses):
             return
         for rule in self.rules:
             if rule.severity != "warning" or rule.evidence == "remembered":
                 continue
-            for each in self.problem.of_rule(rule):
-                if not any(state.domains[name] & mask for name, mask in each.literals):
-                    found = state.explain(each.literals, each.origin)
+            for clause in self.problem.clauses_of_rule(rule):
+                if not any(state.domains[name] & mask for name, mask in clause.literals):
+                    contradiction = state.explain(clause.literals, clause.origin)
                     yield conflict_of_core(
                         self.problem,
                         self.problem.facts,
-                        smallest(self.problem.domains, [*clauses, each], found.origins),
+                        smallest(self.problem.domains, [*clauses, clause], contradiction.origins),
                     )
                     break
 
@@ -247,12 +257,12 @@ def _gaps_of_extras(question: Question, library: MetadataCache) -> Iterator[str]
 
 
 def gaps(problem: Problem, library: MetadataCache) -> Iterator[str]:
-    """Sentences about packages, or CUDA, of which a version is asked that is not known here."""
+    """Yield sentences about requested versions of packages or CUDA that are not known here."""
     cuda, torch = problem.facts.versions.get("cuda"), problem.facts.packages.get("torch")
     own_build = torch is not None and torch.built  # for that CUDA, as on an image of NVIDIA
     if cuda and not own_build and problem.cudas and not any(version in cuda.range for version in problem.cudas):
-        known = f"{problem.cudas[0]} to {problem.cudas[-1]}"
-        yield f"cuda {cuda.text}: of no build for that CUDA anything is known here; those known are of {known}"
+        known_range = f"{problem.cudas[0]} to {problem.cudas[-1]}"
+        yield f"cuda {cuda.text}: of no build for that CUDA anything is known here; those known are of {known_range}"
     for name, fact in problem.facts.packages.items():
         if fact.text == "any version" or fact.built:
             continue
