@@ -12,7 +12,7 @@ from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import Rule, is_surrounding
 from imagegen.plan.rules.facts import Facts
 from imagegen.plan.rules.problem import Problem
-from imagegen.plan.rules.solve import Clause, Contradiction, State, smallest, solve
+from imagegen.plan.rules.solve import Clause, Contradiction, Origin, State, smallest, solve
 
 CONFIRMED_FOR = dt.timedelta(days=183)  # six months
 
@@ -54,7 +54,7 @@ def _error(clash: RuleContradiction, locations: Mapping[str, Location]) -> Matri
 def find_contradictions(rules: Iterable[Rule]) -> Iterator[RuleContradiction]:
     """Yield each set of contradictory rules once, with the first clause that shows it."""
     problem = Problem([rule for rule in rules if rule.binding], Facts({}, {}, {}, closed=False))
-    clauses = [clause for clause in problem.clauses if clause.origin.startswith("rule ")]
+    clauses = [clause for clause in problem.clauses if clause.origin.kind == "rule"]
     state = State.of(problem.domains, clauses)
     state.propagate(clauses)
     trials = _Trials(state, clauses)
@@ -127,7 +127,7 @@ def _lost(state: State, broken: Clause | None, premise: str) -> Iterator[tuple[s
         return
     for name in {step.name for step in state.steps}:
         if name != premise and _is_lost(name, state.domains[name]):
-            yield name, Clause("goal", ((name, ~_ABSENT),))
+            yield name, Clause(Origin("goal"), ((name, ~_ABSENT),))
 
 
 def _is_lost(name: str, domain: int) -> bool:
@@ -144,18 +144,18 @@ def _blamed(
     problem: Problem, clauses: Sequence[Clause], premise: tuple[str, int], goal: Clause | None
 ) -> tuple[str, ...]:
     """Return the rules of a minimal contradiction between `premise` and the goal; none if one rule suffices."""
-    premises = [Clause("given", (premise,)), *([goal] if goal else [])]
+    premises = [Clause(Origin("given"), (premise,)), *([goal] if goal else [])]
     answer = solve(problem.domains, [*premises, *clauses])
     if not isinstance(answer, Contradiction):
         return ()
-    rules = [origin for origin in answer.origins if origin.startswith("rule ")]
+    rules = [origin for origin in answer.origins if origin.kind == "rule"]
     for rule in rules:
         if isinstance(
             solve(problem.domains, [*premises, *(clause for clause in clauses if clause.origin == rule)]), Contradiction
         ):
             return ()
     needed = smallest(problem.domains, [*premises, *clauses], answer.origins)
-    return tuple(sorted(origin.removeprefix("rule ") for origin in needed if origin.startswith("rule ")))
+    return tuple(sorted(origin.name for origin in needed if origin.kind == "rule"))
 
 
 def _shown(name: str) -> str:

@@ -17,10 +17,9 @@ from imagegen.plan.matrix.model import ENV, NAMED, NO_CUDA, VERSIONED, Rule, is_
 from imagegen.plan.rules import atoms
 from imagegen.plan.rules.atoms import ABSENT, Atom
 from imagegen.plan.rules.facts import Fact, Facts, versions_in
-from imagegen.plan.rules.solve import Clause, Literal, clauses, literals
+from imagegen.plan.rules.solve import Clause, Literal, Origin, clauses, literals
 from imagegen.plan.rules.statements import MetadataCache, Releases, Statement, machine_of
 
-_SURE = "given"  # origin of clauses about the CUDA versions that torch is built for: all of them are known
 _EXACTLY = re.compile(r"==([^,*+]+)\Z")
 _EXACT = re.compile(r"==[0-9.]+\Z")
 _ANOTHER = "another"
@@ -40,11 +39,7 @@ class FreeNames:
 
 
 class Problem:
-    """Domains and clauses of a query. `atoms` are the values of a name; `clauses` must hold.
-
-    Origins of clauses begin with "fact ", "rule ", "stated ", "wheels " (as "stated ", but a build from sources could
-    help) or "known " (the assumption that all releases are known).
-    """
+    """Domains and clauses of a query. `atoms` are the values of a name; `clauses` must hold."""
 
     def __init__(
         self, rules: Iterable[Rule], facts: Facts, library: MetadataCache | None = None, scope: FreeNames | None = None
@@ -55,7 +50,7 @@ class Problem:
         self.machine = machine_of(facts)
         self.library = library
         self.releases: dict[str, Releases] = {}
-        self.statements: dict[str, list[Statement]] = {}  # by origin
+        self.statements: dict[Origin, list[Statement]] = {}
         if library:
             self._collect(library)
         literal_groups = [clause for rule in self.rules.values() for clause in (*clauses(rule), literals(rule.when))]
@@ -90,7 +85,7 @@ class Problem:
         return self._rule_clauses[rule.id]
 
     def _translate(self, rule: Rule) -> Iterator[Clause]:
-        origin = f"rule {rule.id}"
+        origin = Origin("rule", rule.id)
         for clause in clauses(rule):
             yield Clause(origin, tuple(self.mask(literal) for literal in clause))
         for leader in rule.leaders:
@@ -216,7 +211,7 @@ class Problem:
             if not condition and not is_surrounding(name) and name not in seen
         ]
 
-    def _of_statement(self, statement: Statement, origin: str) -> Iterable[Clause]:
+    def _of_statement(self, statement: Statement, origin: Origin) -> Iterable[Clause]:
         literals = [(statement.package, self._except(statement.package, statement.releases))]
         if statement.marker is not None:
             unless = self._unless(statement)
@@ -422,7 +417,7 @@ class Problem:
 
     @staticmethod
     def clauses_of(masks: Mapping[str, int]) -> list[Clause]:
-        return [Clause(f"fact {name.rstrip('+')}", ((name, mask),)) for name, mask in masks.items()]
+        return [Clause(Origin("fact", name.rstrip("+")), ((name, mask),)) for name, mask in masks.items()]
 
     def known_clauses(self, masks: Mapping[str, int]) -> list[Clause]:
         """Return clauses that restrict packages and CUDA to their known releases, except where the
@@ -430,7 +425,7 @@ class Problem:
         """
         opaque = {name: _where(choices, lambda atom: atom.opaque) for name, choices in self._opaque.items()}
         return [
-            Clause(f"{_SURE if name in VERSIONED else 'known'} {name}", ((name, self.domains[name] & ~mask),))
+            Clause(Origin("given" if name in VERSIONED else "known", name), ((name, self.domains[name] & ~mask),))
             for name, mask in opaque.items()
             if masks.get(name, ~mask) & ~mask
         ]

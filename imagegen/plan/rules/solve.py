@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from typing import Literal as Choice
+from typing import NamedTuple
 
 from packaging.ranges import VersionRange
 
@@ -88,11 +90,28 @@ def _literals(side: tuple[tuple[str, str], ...], negated: bool, required: bool) 
 _PATIENCE = 2000  # contradictions in one search; real questions need fewer than ten
 
 
+class Origin(NamedTuple):
+    """The source of a clause. Origins sort by kind, then by name."""
+
+    kind: Choice[
+        "fact",  # a fact about `name`
+        "given",  # a premise, or the CUDA versions that torch is built for: not an assumption
+        "goal",  # a package that must be installed
+        "known",  # the assumption that all releases of the package `name` are known
+        "label",  # a label that stays with another version of its package
+        "present",  # a changed package that stays installed
+        "rule",  # the rule with the id `name`
+        "stated",  # a statement of releases, as Statement.origin
+        "wheels",  # a statement about the available wheels: a build from sources could help
+    ]
+    name: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class Clause:
-    """A disjunction: at least one literal (name, mask of admitted atoms) must hold. `origin` is the clause's source."""
+    """A disjunction: at least one literal (name, mask of admitted atoms) must hold."""
 
-    origin: str
+    origin: Origin
     literals: tuple[tuple[str, int], ...]
 
 
@@ -100,7 +119,7 @@ class Clause:
 class Contradiction:
     """`origins` cannot all hold. `decisions` are the search decisions that it depends on, none at the end."""
 
-    origins: frozenset[str]
+    origins: frozenset[Origin]
     decisions: frozenset[int] = frozenset()
 
 
@@ -185,7 +204,7 @@ class State:
             step = self.steps.pop()
             self.domains[step.name] |= step.removed
 
-    def explain(self, literals: Iterable[tuple[str, int]], origin: str | None = None) -> Contradiction:
+    def explain(self, literals: Iterable[tuple[str, int]], origin: Origin | None = None) -> Contradiction:
         """Return the origins of clauses and the positions of decisions that made all of the literals false."""
         positions: dict[str, list[int]] = {}
         for position, step in enumerate(self.steps):
@@ -234,7 +253,7 @@ def _search(state: State, names: Sequence[str], position: int) -> Contradiction 
         return None
     name, start = names[position], len(state.steps)
     untried = domain = state.domains[name]
-    origins: set[str] = set()
+    origins: set[Origin] = set()
     decisions: set[int] = set()
     while untried:
         choice = untried & -untried
@@ -255,7 +274,9 @@ def _search(state: State, names: Sequence[str], position: int) -> Contradiction 
     return Contradiction(frozenset(origins | blamed.origins), frozenset(decisions | blamed.decisions))
 
 
-def smallest(domains: Mapping[str, int], clauses: Sequence[Clause], contradicting: frozenset[str]) -> frozenset[str]:
+def smallest(
+    domains: Mapping[str, int], clauses: Sequence[Clause], contradicting: frozenset[Origin]
+) -> frozenset[Origin]:
     """Return a minimal unsatisfiable subset of the contradicting origins, the smaller one of two tries."""
     blamed_clauses = [clause for clause in clauses if clause.origin in contradicting]
     tries = [
@@ -265,7 +286,7 @@ def smallest(domains: Mapping[str, int], clauses: Sequence[Clause], contradictin
     return min(tries, key=lambda subset: (len(subset), sorted(subset)))
 
 
-def _shrunk(domains: Mapping[str, int], clauses: Sequence[Clause], order: Sequence[str]) -> frozenset[str]:
+def _shrunk(domains: Mapping[str, int], clauses: Sequence[Clause], order: Sequence[Origin]) -> frozenset[Origin]:
     needed = frozenset(order)
     for origin in order:
         if origin in needed:

@@ -21,7 +21,7 @@ from imagegen.plan.rules.evaluate import (
 from imagegen.plan.rules.facts import Facts, on_each
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question, missing_extras
-from imagegen.plan.rules.solve import Clause, GaveUpError, State, smallest
+from imagegen.plan.rules.solve import Clause, GaveUpError, Origin, State, smallest
 from imagegen.plan.rules.statements import MetadataCache
 from imagegen.plan.rules.verdict import WORST_FIRST, Answer, AnswerKind, Conflict, kind_of
 
@@ -165,13 +165,13 @@ class _Case:
 
     def _clauses(self, rules: Iterable[Rule], *, wheels: bool) -> list[Clause]:
         """Return the clauses of facts, statements and these rules; with `wheels`, also statements about wheels."""
-        unwanted = {f"rule {rule.id}" for rule in self.rules} - {f"rule {rule.id}" for rule in rules}
+        unwanted = {Origin("rule", rule.id) for rule in self.rules} - {Origin("rule", rule.id) for rule in rules}
         clauses = self.problem.clauses
         return [
-            clause for clause in clauses if clause.origin not in unwanted and (wheels or clause.origin[:7] != "wheels ")
+            clause for clause in clauses if clause.origin not in unwanted and (wheels or clause.origin.kind != "wheels")
         ]
 
-    def _conflicts(self, rules: Sequence[Rule], clauses: Sequence[Clause]) -> tuple[list[Conflict], frozenset[str]]:
+    def _conflicts(self, rules: Sequence[Rule], clauses: Sequence[Clause]) -> tuple[list[Conflict], frozenset[Origin]]:
         """Return the conflicts, the smallest first, and all origins that they blame, facts aside.
 
         A conflict is one rule that rejects the facts, or a contradiction of several clauses.
@@ -180,18 +180,18 @@ class _Case:
         direct = {clause.origin: self._needed(clause) for clause in clauses if self._breaks(clause)}
         shown = [conflict_of_rules([rule], self.problem.facts) for rule in alone]
         shown += [conflict_of_core(self.problem, self.problem.facts, needed) for needed in direct.values()]
-        explained = {*direct, *(f"rule {rule.id}" for rule in alone)}
+        explained = {*direct, *(Origin("rule", rule.id) for rule in alone)}
         blamed = set(explained)
         clauses = [clause for clause in clauses if clause.origin not in explained]
         for _ in range(_TRIES):
             core = self._refuted(clauses)
-            refuting = {origin for origin in core if not origin.startswith("fact ")}
+            refuting = {origin for origin in core if origin.kind != "fact"}
             if not refuting:
                 break
             blamed |= refuting
             clauses = [clause for clause in clauses if clause.origin not in refuting]
             conflict = conflict_of_core(self.problem, self.problem.facts, core)
-            stated = not any(origin.startswith("rule ") for origin in refuting)
+            stated = not any(origin.kind == "rule" for origin in refuting)
             if not (
                 stated and any(set(earlier.facts) <= set(conflict.facts) for earlier in shown)
             ):  # else the same conflict in more steps
@@ -211,19 +211,19 @@ class _Case:
 
     def _breaks(self, clause: Clause) -> bool:
         """Return whether the facts contradict the clause of a statement without any other clause."""
-        stated = clause.origin.startswith(("stated ", "wheels "))
+        stated = clause.origin.kind in ("stated", "wheels")
         return stated and not any(self.masks.get(name, mask) & mask for name, mask in clause.literals)
 
     @staticmethod
-    def _needed(clause: Clause) -> frozenset[str]:
-        return frozenset({clause.origin, *(f"fact {name}" for name, _ in clause.literals)})
+    def _needed(clause: Clause) -> frozenset[Origin]:
+        return frozenset({clause.origin, *(Origin("fact", name) for name, _ in clause.literals)})
 
-    def _refuted(self, clauses: Sequence[Clause]) -> frozenset[str]:
+    def _refuted(self, clauses: Sequence[Clause]) -> frozenset[Origin]:
         """Return a minimal contradiction that does not assume that all releases are known; note one that does."""
         core = minimal_core(self.problem, clauses)
-        if core and any(origin.startswith("known ") for origin in core):
+        if core and any(origin.kind == "known" for origin in core):
             first = core
-            core = minimal_core(self.problem, [clause for clause in clauses if not clause.origin.startswith("known ")])
+            core = minimal_core(self.problem, [clause for clause in clauses if clause.origin.kind != "known"])
             if not core:
                 self.missing += assumptions(self.problem, first)
         return core or frozenset()
