@@ -14,7 +14,7 @@ import yaml
 
 @cache
 def data(name: str) -> Any:
-    """A file as it stands. It is shipped: what is wrong with it is a bug."""
+    """Return a data file, parsed but not validated. It is shipped, so an error in it is a bug."""
     path = Path(__file__).parent / "data" / f"{name}.yaml"
     return yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
 
@@ -32,19 +32,19 @@ class Single:
 
 @cache
 def is_driver(library: str) -> bool:
-    """Return whether it comes with the host's driver, which the container's runtime mounts when a container starts."""
+    """Return whether the library comes with the host's driver, which the container runtime mounts at start."""
     return any(re.fullmatch(pattern, library) for pattern in data("libraries")["driver"]["libraries"])
 
 
 @cache
 def is_standard(library: str) -> bool:
-    """Return whether every Linux with glibc has it."""
+    """Return whether every Linux with glibc has the library."""
     return re.fullmatch(data("libraries")["standard"]["libraries"], library) is not None
 
 
 @cache
 def is_required(library: str) -> bool:
-    """Return whether a stack must have it in the version that is requested: CUDA's and torch's libraries."""
+    """Return whether a stack must have the library in the requested version, as CUDA's and torch's libraries."""
     return any(re.fullmatch(pattern, library) for pattern in data("libraries")["required"]["libraries"])
 
 
@@ -61,7 +61,7 @@ def driver_symbols() -> re.Pattern[str]:
 
 @cache
 def cuda_major(library: str) -> tuple[str, int] | None:
-    """The stem and CUDA's major of a library that is named by it: ("cudart", 13) of libcudart.so.13."""
+    """Return the stem and CUDA major of a library's name, ("cudart", 13) of libcudart.so.13; None for other names."""
     match = re.fullmatch(data("libraries")["cuda-major"]["libraries"], library)
     return (match[1], int(match["major"])) if match and len(match["major"]) < 10 else None
 
@@ -84,9 +84,10 @@ def optional(package: str, path: str) -> str | None:
 
 
 def oldest_releases(nodes: Iterable[str]) -> tuple[str, ...] | None:
-    """The oldest Debian and the oldest Ubuntu whose C and C++ libraries have the version nodes ("GLIBC_2.38").
+    """Return the oldest Debian and the oldest Ubuntu whose C and C++ libraries have the version nodes ("GLIBC_2.38").
 
-    None where a node is no release's: a private one, or one of another library. Empty where all releases are older.
+    Return None if no release defines a node, because it is private or belongs to another library. Return an empty
+    tuple if all releases are older.
     """
     required: dict[str, tuple[int, ...]] = {}
     for node in nodes:
@@ -94,11 +95,11 @@ def oldest_releases(nodes: Iterable[str]) -> tuple[str, ...] | None:
         if match is None:
             return None
         required[match[1]] = max(required.get(match[1], ()), _numbers(match[2]))
-    found: dict[str, str] = {}
+    oldest: dict[str, str] = {}
     for release in data("libraries")["releases"]["nodes"]:
         if all(_numbers(release[family]) >= least for family, least in required.items()):
-            found.setdefault(release["name"].split()[0], release["name"])
-    return tuple(sorted(found.values()))
+            oldest.setdefault(release["name"].split()[0], release["name"])
+    return tuple(sorted(oldest.values()))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -21,37 +21,38 @@ _COMPILED = "ptx-only"  # id of the finding about a library that the driver comp
 def verdicts(subject: Subject, gpus: Sequence[Gpu]) -> tuple[tuple[PackageVerdict, ...], dict[str, bool]]:
     """Return the verdicts of packages with GPU code or uses of torch; and for each GPU whether the whole runs there.
 
-    A package that holds nothing for a GPU stops the whole only where the check calls it an error. A driver that is too
-    old for its CUDA stops it on all of them.
+    A package without code for a GPU stops the whole only if the check reports an error. A driver that is too old for
+    the package's CUDA stops it on all GPUs.
     """
-    coded = {str(each): found for each in subject.packages if (found := _code(each)).targets}
+    coded = {str(installed): gpu_code for installed in subject.packages if (gpu_code := _code(installed)).targets}
     judged = tuple(
         replace(
-            each, files={path: file for path, file in each.binaries.items() if file.elf and file.elf.machine != CUDA}
+            installed,
+            files={path: file for path, file in installed.binaries.items() if file.elf and file.elf.machine != CUDA},
         )
-        for each in subject.packages
-        if each.binaries
+        for installed in subject.packages
+        if installed.binaries
     )
     on: dict[str, dict[str, Runs]] = {package: {} for package in coded}
     whole: dict[str, bool] = {}
     refused = [finding for finding in gpu.check_driver(subject) if _stops([finding])]
-    for each in gpus if coded else ():
-        said: dict[str, list[Finding]] = {}
-        for finding in (*refused, *gpu.check(replace(subject, packages=judged, gpus=(each,)))):
-            said.setdefault(finding.package, []).append(finding)
-        whole[each.name] = not any(_stops(some) for some in said.values())
+    for device in gpus if coded else ():
+        findings_by_package: dict[str, list[Finding]] = {}
+        for finding in (*refused, *gpu.check(replace(subject, packages=judged, gpus=(device,)))):
+            findings_by_package.setdefault(finding.package, []).append(finding)
+        whole[device.name] = not any(_stops(findings) for findings in findings_by_package.values())
         for package, code in coded.items():
-            on[package][each.name] = _runs(code, each, said.get(package, []))
-    all_of_them = (
-        PackageVerdict(str(each), on.get(str(each), {}), torch_rule.fits(each, subject.python))
-        for each in subject.packages
+            on[package][device.name] = _runs(code, device, findings_by_package.get(package, []))
+    package_verdicts = (
+        PackageVerdict(str(installed), on.get(str(installed), {}), torch_rule.fits(installed, subject.python))
+        for installed in subject.packages
     )
-    return tuple(each for each in all_of_them if each.gpus or each.torch), whole
+    return tuple(verdict for verdict in package_verdicts if verdict.gpus or verdict.torch), whole
 
 
 @dataclass(frozen=True)
 class _Code:
-    """A package's GPU code. `loose`: none of it is in libraries, so the check of GPU code does not cover it."""
+    """The GPU code of a package. If it is `loose`, no library holds it, and the check of GPU code does not cover it."""
 
     targets: frozenset[tuple[CodeTarget, ...]]  # of each container
     loose: bool
@@ -63,19 +64,19 @@ def _code(package: Package) -> _Code:
     return _Code(frozenset(group.targets for file in files for group in file.code), loose)
 
 
-def _stops(said: Iterable[Finding]) -> bool:
-    return any(finding.severity is Severity.ERROR for finding in said)
+def _stops(findings: Iterable[Finding]) -> bool:
+    return any(finding.severity is Severity.ERROR for finding in findings)
 
 
-def _runs(code: _Code, gpu: Gpu, said: Sequence[Finding]) -> Runs:
-    """Return whether the package's code runs on the GPU; `said` are the findings about GPU code for this GPU alone.
+def _runs(code: _Code, gpu: Gpu, findings: Sequence[Finding]) -> Runs:
+    """Return whether the package's code runs on the GPU. `findings` are those about GPU code for only this GPU.
 
     Without a finding about libraries that have no code for the GPU, these load their kernels from other files.
     """
     nothing = all(runs(targets, gpu.capability) == "no" for targets in code.targets)
-    if _stops(said) or (nothing and (said or code.loose)):
+    if _stops(findings) or (nothing and (findings or code.loose)):
         return "no"
-    return "ptx" if any(finding.id == _COMPILED for finding in said) else "sass"
+    return "ptx" if any(finding.id == _COMPILED for finding in findings) else "sass"
 
 
 # All checks of an audit, over one subject.
@@ -83,14 +84,16 @@ def _runs(code: _Code, gpu: Gpu, said: Sequence[Finding]) -> Runs:
 _SHOWN = 20  # files of one package that cannot be read, in one finding
 
 
-def audit(subject: Subject, known: Sequence[Gpu] = (), refused: Iterable[imports.RefusedKeyword] = ()) -> AuditReport:
-    """Return the findings of every check. `known` are further GPUs to report on; `refused` as `keyword_findings`."""
+def audit(
+    subject: Subject, further_gpus: Sequence[Gpu] = (), refused: Iterable[imports.RefusedKeyword] = ()
+) -> AuditReport:
+    """Return the findings of every check. Verdicts also cover `further_gpus`; `refused` as in `keyword_findings`."""
     loader = Loader(subject)
     findings = [finding for check in CHECKS for finding in check(subject)]
     findings += [finding for check in LOADER_CHECKS for finding in check(loader)]
     findings += imports.keyword_findings(subject, refused)
-    gpus_by_name = {each.name: each for each in (*subject.gpus, *known)}
-    packages, gpus = verdicts(subject, sorted(gpus_by_name.values(), key=lambda each: arch(each.capability)))
+    gpus_by_name = {gpu.name: gpu for gpu in (*subject.gpus, *further_gpus)}
+    packages, gpus = verdicts(subject, sorted(gpus_by_name.values(), key=lambda gpu: arch(gpu.capability)))
     return AuditReport(
         subject=subject.name,
         findings=ordered(findings),
@@ -113,11 +116,11 @@ def unreadable(subject: Subject) -> Iterator[Finding]:
 def _unreadable(package: str, files: Iterable[tuple[str, File]]) -> Iterator[Finding]:
     bad = sorted((path, file.unreadable) for path, file in files if file.unreadable is not None)
     if bad:
-        (path, why), *others = bad
-        more = (f"and {len(bad) - _SHOWN} more",) if len(bad) > _SHOWN else ()
-        details = tuple(f"{path}: {why}" for path, why in others[: _SHOWN - 1])
-        evidence = f"{why}; so are {len(others)} more files" if others else why
-        yield Finding(Severity.WARNING, "unreadable", package, path, evidence, details + more)
+        (path, why), *further = bad
+        omitted = (f"and {len(bad) - _SHOWN} more",) if len(bad) > _SHOWN else ()
+        details = tuple(f"{path}: {why}" for path, why in further[: _SHOWN - 1])
+        evidence = f"{why}; so are {len(further)} more files" if further else why
+        yield Finding(Severity.WARNING, "unreadable", package, path, evidence, details + omitted)
 
 
 CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
@@ -131,11 +134,11 @@ CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
 )
 
 
-# Those that follow libraries: most of the work is the same for both.
+# These checks follow libraries, and share most of their work.
 LOADER_CHECKS: tuple[Callable[[Loader], Iterator[Finding]], ...] = (elf.check, libraries.check)
 
 
 def _elf_files(subject: Subject) -> int:
-    """Return how many ELF files the packages have, without those of the base."""
+    """Return how many ELF files the packages have; files of the base do not count."""
     files = (file for package in subject.packages for file in package.binaries.values())
     return sum(file.elf is not None or file.unreadable is not None for file in files)

@@ -1,10 +1,10 @@
 """Library resolution as the dynamic loader does it, and the symbols that a file then sees. Pure: nothing is read.
 
 The order is ld.so(8)'s: DT_RPATH of the requesting file and of those that loaded it (a DT_RUNPATH replaces both),
-LD_LIBRARY_PATH, DT_RUNPATH of the requesting file alone, the system's directories. A name that is already loaded is not
+LD_LIBRARY_PATH, DT_RUNPATH of only the requesting file, the system's directories. A name that is already loaded is not
 searched again, which is why extensions find torch's libraries without any path to them. A library that cannot be found
-in one of these ways but exists in site-packages counts as found: it must be loaded beforehand, and packages that are
-built so do that when they are imported.
+in one of these ways but exists in site-packages counts as found, because packages that are built so load it when they
+are imported.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _LIB_NAMES = (
     "lib/aarch64-linux-gnu",
     "lib64",
     "lib",
-)  # Debian's two, and those of other distributions
+)  # Debian's two directories, and the directories of other distributions
 _TORCH = "torch/lib/"
 _OF_TORCH = re.compile(r"lib(?:torch|c10)(?:_\w+)?\.so")
 _MOST_STEPS = 2_000_000  # of all closures together; a stack of 650 files takes 20,000, a tenth of a second
 _MOST_DIRECTORIES = 100  # that are searched for one file; libtorch_cuda.so's path has 6
-# What every Python process has: its interpreter needs them, or they are part of the C library. libm matters most:
-# pillow calls it without saying so.
+# Libraries of every Python process: its interpreter needs them, or they are part of the C library. libm matters most,
+# because pillow calls it without a DT_NEEDED entry.
 _ALWAYS = (
     *("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libutil.so.1"),
     *("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"),
@@ -52,13 +52,13 @@ class How(Enum):
     SYSTEM = "system"
     DRIVER = "driver"  # the host's driver brings it when a container starts
     ELSEWHERE = "elsewhere"  # in site-packages, on no path: something must load it beforehand
-    UNKNOWN = "unknown"  # it cannot be read; or it is in no package, and what lies under them is not known
+    UNKNOWN = "unknown"  # it cannot be read; or it is in no package, and the base is not known
     MISSING = "missing"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Library:
-    """A file that the loader may map. Each is there once, so that it is its identity that counts."""
+    """A file that the loader may map. Each file has one object, so identity decides equality."""
 
     package: str  # "torch 2.11.0"; "" for the system's
     path: str  # relative to site-packages; absolute in the system
@@ -66,7 +66,7 @@ class Library:
 
     @property
     def program(self) -> bool:
-        """A program starts a process of its own. Some libraries name an interpreter too, to print their version."""
+        """Return whether the file is a program. Some libraries name an interpreter too, to print their version."""
         return self.elf.program and self.elf.soname is None and ".so" not in self.name
 
     @property
@@ -88,12 +88,12 @@ class Closure:
     """The files that are loaded with a file, in the loader's order: itself first."""
 
     libraries: tuple[Library, ...]
-    found: tuple[ResolvedLibrary, ...]  # one for each DT_NEEDED entry of each of them
+    resolutions: tuple[ResolvedLibrary, ...]  # one for each DT_NEEDED entry of each of them
 
     @cached_property
     def whole(self) -> bool:
         """Return whether every library was found or is the driver's: then a symbol that none of them has is missing."""
-        return all(found.library is not None or found.how is How.DRIVER for found in self.found)
+        return all(resolution.library is not None or resolution.how is How.DRIVER for resolution in self.resolutions)
 
 
 class Loader:
@@ -102,7 +102,7 @@ class Loader:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         system = subject.system or SystemLibraries({})
-        self.known = subject.system is not None  # what lies under the packages
+        self.known = subject.system is not None  # the libraries below the packages
         self.for_cpu = subject.cuda is False
         self.torch = any(package.name == "torch" and package.files for package in subject.packages)
         self.machine = _machine(subject)
@@ -125,7 +125,7 @@ class Loader:
         self.loaded = self._loaded_by_torch()
 
     def closure(self, root: Library) -> Closure:
-        """Return everything that loading `root` loads into a process that has loaded torch alone."""
+        """Return all libraries that loading `root` loads into a process that has loaded only torch."""
         if root not in self._closures:
             self._closures[root] = self._follow(root)
         return self._closures[root]
@@ -133,8 +133,8 @@ class Loader:
     def find(self, requester: Library, name: str, inherited: tuple[str, ...] | None = None) -> ResolvedLibrary:
         """Return the library that the loader resolves a DT_NEEDED `name` of `requester` to.
 
-        `inherited` are the DT_RPATH directories to search: those of `requester` and of the libraries that loaded it;
-        None: only those of `requester`.
+        `inherited` are the DT_RPATH directories of `requester` and of the libraries that loaded it. If it is None, only
+        the directories of `requester` are searched.
         """
         rpath, runpath = self.directories(requester)
         rpath = () if requester.elf.runpath else rpath if inherited is None else inherited
@@ -144,14 +144,14 @@ class Loader:
         return self._answers[key]
 
     def directories(self, library: Library) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """DT_RPATH and DT_RUNPATH of a file, with their tokens replaced. The former counts only without the latter."""
+        """Return DT_RPATH and DT_RUNPATH of a file, tokens replaced. DT_RPATH counts only without DT_RUNPATH."""
         if library not in self._directories:
             rpath = () if library.elf.runpath else library.elf.rpath
             self._directories[library] = (_expanded(library, rpath), _expanded(library, library.elf.runpath))
         return self._directories[library]
 
     def providers(self, name: str) -> tuple[Library, ...]:
-        """The packages' files that are called so, or call themselves so."""
+        """Return the packages' files whose file name or SONAME is `name`."""
         return self._by_name.get(name, ())
 
     def forced(self, name: str) -> bool:
@@ -161,18 +161,16 @@ class Loader:
     @cached_property
     def users(self) -> Mapping[Library, tuple[Library, ...]]:
         """Return, for each library, the packages' files that load it, except itself."""
-        found: dict[Library, list[Library]] = {}
+        roots_by_library: dict[Library, list[Library]] = {}
         for root in self.libraries:
             for library in self.closure(root).libraries[1:]:
-                found.setdefault(library, []).append(root)
-        return {library: tuple(roots) for library, roots in found.items()}
+                roots_by_library.setdefault(library, []).append(root)
+        return {library: tuple(roots) for library, roots in roots_by_library.items()}
 
     def module(self, library: Library) -> bool:
-        """Return whether Python can import it. Extensions that torch.ops or ctypes load need not have such a
-        function.
-        """
-        named = f"PyInit_{library.name.partition('.')[0]}"  # of nearly all modules; quicker than all names
-        return named in library.elf.exported or is_module(library.elf.exported)
+        """Return whether Python can import the library, which extensions for torch.ops or ctypes need not allow."""
+        init_function = f"PyInit_{library.name.partition('.')[0]}"  # of nearly all modules; quicker than all names
+        return init_function in library.elf.exported or is_module(library.elf.exported)
 
     def imported(self, library: Library) -> bool:
         """Return whether importing some extension module maps the file."""
@@ -180,12 +178,12 @@ class Loader:
 
     @cached_property
     def cuda(self) -> Mapping[str, Mapping[int, str]]:
-        """CUDA's libraries that are there: stem -> major -> name, as in "cudart", 13, libcudart.so.13."""
-        found: dict[str, dict[int, str]] = {}
+        """Return the present CUDA libraries: stem -> major -> name, as in "cudart", 13, libcudart.so.13."""
+        names: dict[str, dict[int, str]] = {}
         for name in (*self.system, *(library.elf.soname or library.name for library in self.libraries)):
-            if known := cuda_major(name):
-                found.setdefault(known[0], {}).setdefault(known[1], name)
-        return found
+            if stem_and_major := cuda_major(name):
+                names.setdefault(stem_and_major[0], {}).setdefault(stem_and_major[1], name)
+        return names
 
     @property
     def exhausted(self) -> bool:
@@ -196,38 +194,38 @@ class Loader:
     def everywhere(self) -> tuple[Library, ...]:
         """Return the libraries that every Python process has loaded."""
         always = [self.system[name] for name in _ALWAYS if name in self.system]
-        own = self.closure(self.interpreter).libraries if self.interpreter else ()
-        return tuple(dict.fromkeys([*own, *always]))
+        interpreter_libraries = self.closure(self.interpreter).libraries if self.interpreter else ()
+        return tuple(dict.fromkeys([*interpreter_libraries, *always]))
 
     def _loaded_by_torch(self) -> dict[str, Library]:
         """Return the libraries, by name, that are loaded once torch is imported."""
-        own = [library for library in self.libraries if library.path.startswith(_TORCH)]
-        found = {library.elf.soname or library.name: library for library in own}
-        self.loaded = dict(found)
-        for root in own:
-            for one in self.closure(root).found:
-                if one.library is not None and one.library.package:
-                    found.setdefault(one.name, one.library)
-        self._answers.clear()  # they were given before this was known
+        torch_libraries = [library for library in self.libraries if library.path.startswith(_TORCH)]
+        loaded = {library.elf.soname or library.name: library for library in torch_libraries}
+        self.loaded = dict(loaded)
+        for root in torch_libraries:
+            for resolution in self.closure(root).resolutions:
+                if resolution.library is not None and resolution.library.package:
+                    loaded.setdefault(resolution.name, resolution.library)
+        self._answers.clear()  # computed before the loaded libraries were known
         self._closures.clear()
-        return found
+        return loaded
 
     def _follow(self, root: Library) -> Closure:
         # ld.so knows a file by the names under which it was requested and by its SONAME.
         names = {root.elf.soname: root} if root.elf.soname else {}
         inherited = {root: self.directories(root)[0]}
-        order, found = [root], []
-        for requester in order:  # it grows
+        order, resolutions = [root], []
+        for requester in order:  # the list grows
             self._steps += len(requester.elf.needed)
             if self.exhausted:
                 return Closure((root,), (ResolvedLibrary(root, "", How.UNKNOWN),))
             for name in requester.elf.needed:
                 if name in names:
-                    found.append(ResolvedLibrary(requester, name, How.LOADED, names[name]))
+                    resolutions.append(ResolvedLibrary(requester, name, How.LOADED, names[name]))
                     continue
-                one = self.find(requester, name, inherited[requester])
-                found.append(one)
-                library = one.library
+                resolution = self.find(requester, name, inherited[requester])
+                resolutions.append(resolution)
+                library = resolution.library
                 if library is None:
                     continue
                 names[name] = library
@@ -236,13 +234,13 @@ class Loader:
                     searched = dict.fromkeys((*self.directories(library)[0], *inherited[requester]))
                     inherited[library] = tuple(searched)[:_MOST_DIRECTORIES]
                     order.append(library)
-        return Closure(tuple(order), tuple(found))
+        return Closure(tuple(order), tuple(resolutions))
 
     def _search(
         self, requester: Library, name: str, rpath: tuple[str, ...], runpath: tuple[str, ...]
     ) -> tuple[How, Library | None]:
         if "/" in name:
-            library = next((one for path in _expanded(requester, (name,)) if (one := self._at(path))), None)
+            library = next((candidate for path in _expanded(requester, (name,)) if (candidate := self._at(path))), None)
             return (How.PATH if library else self._nowhere(name)), library
         if library := self._in(rpath, name):
             return How.PATH, library
@@ -253,27 +251,29 @@ class Loader:
         return self._off_paths(requester, name)
 
     def _off_paths(self, requester: Library, name: str) -> tuple[How, Library | None]:
-        alone = (
+        isolated = (
             requester.program or not requester.package
         )  # nothing was loaded before a program or for the system's own sake
-        if name in self.loaded and not alone:
+        if name in self.loaded and not isolated:
             return How.LOADED, self.loaded[name]
         if name in self.system:
             return How.SYSTEM, self.system[name]
-        if (others := self.providers(name)) and not alone and not is_driver(name):
-            return How.ELSEWHERE, next((other for other in others if other.package == requester.package), others[0])
+        if (candidates := self.providers(name)) and not isolated and not is_driver(name):
+            return How.ELSEWHERE, next(
+                (other for other in candidates if other.package == requester.package), candidates[0]
+            )
         return self._nowhere(name), None
 
     def _nowhere(self, name: str) -> How:
         if is_driver(name):
             return How.DRIVER
-        known = self.known or (self.torch and _OF_TORCH.fullmatch(name))  # torch's own lie in no system
-        return How.MISSING if known and posixpath.basename(name) not in self._unread else How.UNKNOWN
+        certain = self.known or (self.torch and _OF_TORCH.fullmatch(name))  # torch's own lie in no system
+        return How.MISSING if certain and posixpath.basename(name) not in self._unread else How.UNKNOWN
 
     def _in(self, directories: tuple[str, ...], name: str) -> Library | None:
         if name not in self._names:
             return None
-        return next((one for directory in directories if (one := self._at(f"{directory}/{name}"))), None)
+        return next((candidate for directory in directories if (candidate := self._at(f"{directory}/{name}"))), None)
 
     def _at(self, path: str) -> Library | None:
         if path.startswith("/"):
@@ -282,7 +282,7 @@ class Loader:
 
 
 def _machine(subject: Subject) -> int:
-    """Return the ELF machine of the subject: its C library's, its interpreter's, or that of most of its files."""
+    """Return the ELF machine of the subject's C library, else of its interpreter, else of most of its files."""
     system = subject.system or SystemLibraries({})
     for file in (system.libraries.get("libc.so.6"), system.interpreter):
         if file and file.elf:
@@ -304,39 +304,39 @@ def _of_packages(subject: Subject, machine: int) -> Iterator[Library]:
 def _of_system(system: SystemLibraries, machine: int, packaged: Mapping[str, Library]) -> dict[str, Library]:
     """Return the system's libraries by the names under which they are found; two names of one file are one library.
 
-    `packaged` are the packages' by path: the loader's cache may lead to them.
+    `packaged` are the packages' libraries by path, because the loader's cache may lead to them.
     """
-    known = dict(packaged)
-    found = {}
+    by_path = dict(packaged)
+    by_name = {}
     for name, file in system.libraries.items():
         if file.elf is not None and file.elf.machine == machine:
             path = system.paths.get(name, f"/{name}")
-            found[name] = known.setdefault(path, Library("", path, file.elf))
-    return found
+            by_name[name] = by_path.setdefault(path, Library("", path, file.elf))
+    return by_name
 
 
 def _unread(subject: Subject, system: SystemLibraries) -> frozenset[str]:
-    """The names of files that are there, and of which nothing is known since they cannot be read."""
+    """Return the names of files that exist but cannot be read."""
     files = [*system.libraries.items(), *(item for package in subject.packages for item in package.binaries.items())]
     return frozenset(posixpath.basename(path) for path, file in files if file.unreadable and file.elf is None)
 
 
 def _by_name(libraries: tuple[Library, ...]) -> dict[str, tuple[Library, ...]]:
-    found: dict[str, list[Library]] = {}
+    by_name: dict[str, list[Library]] = {}
     for library in libraries:
         for name in sorted({library.name, library.elf.soname or library.name}):
-            found.setdefault(name, []).append(library)
-    return {name: tuple(there) for name, there in found.items()}
+            by_name.setdefault(name, []).append(library)
+    return {name: tuple(providers) for name, providers in by_name.items()}
 
 
 def _unmerged(path: str) -> str:
-    """Debian's /lib is a link to /usr/lib: one spelling for both."""
+    """Return one spelling for /lib and /usr/lib, because Debian's /lib is a link to /usr/lib."""
     return path.removeprefix("/usr") if path.startswith("/usr/lib") else path
 
 
 def _expanded(library: Library, entries: tuple[str, ...]) -> tuple[str, ...]:
-    """Entries of a path with $ORIGIN, $LIB and $PLATFORM replaced, without those that hang on the working directory."""
-    found: list[str] = []
+    """Return the entries of a path with $ORIGIN, $LIB and $PLATFORM replaced, without entries that are relative."""
+    expanded: list[str] = []
     origin = posixpath.dirname(library.path)
     for entry in entries[:_MOST_DIRECTORIES]:
         path, at_origin = _ORIGIN.subn(lambda _: origin or ".", entry)
@@ -344,5 +344,5 @@ def _expanded(library: Library, entries: tuple[str, ...]) -> tuple[str, ...]:
             continue
         path = _PLATFORM.sub(MACHINES.get(library.elf.machine, ""), path)
         names = _LIB_NAMES if _LIB.search(path) else ("",)
-        found += [_SITE.sub("", posixpath.normpath(_LIB.sub(name, path))) for name in names]
-    return tuple(dict.fromkeys(found))[:_MOST_DIRECTORIES]
+        expanded += [_SITE.sub("", posixpath.normpath(_LIB.sub(name, path))) for name in names]
+    return tuple(dict.fromkeys(expanded))[:_MOST_DIRECTORIES]

@@ -1,6 +1,6 @@
-"""One file as it streams by: what an audit needs of it is kept, however the stream is cut, and examined in the end.
+"""Collect the parts of a file that an audit needs from a stream of chunks, and examine them in the end.
 
-A file that concerns no reader costs one look at its beginning. A small one is kept in memory, of a large one a sparse
+If no reader concerns a file, only its first bytes are read. A small file is kept in memory, a large one as a sparse
 copy on a disk.
 """
 
@@ -22,12 +22,11 @@ from imagegen.audit.fatbin import CONTAINER_SIZE, ENTRY_SIZE, MAGIC, container, 
 from imagegen.audit.model import CUDA, CodeGroup, Elf, File
 from imagegen.audit.window import Data, Holes, OnDisk, Unreadable
 
-# A large file as a sparse copy in a temporary file without a name, made as the file streams by.
-#
-# Kept is what readers open: the beginnings of the segments, where linkers put the tables that the loader reads, the
-# dynamic section, the section table, and the headers of GPU code wherever they are. The rest is holes. A file in which
-# readers would have to look into a hole counts as unreadable: it is made in some other way, or is hostile. What readers
-# do see is the file itself.
+# A large file as a sparse copy in a temporary file without a name, made as the file streams by. The copy has the parts
+# that readers open: the beginnings of the segments, in which linkers put the tables that the loader reads, the dynamic
+# section, the section table, and the headers of GPU code wherever they are. Other parts are holes. If readers would
+# have to read a hole, the file counts as unreadable, because it was made in some other way or is hostile. All bytes
+# that readers get are the file's own.
 
 # Bytes. Less is copied: a file system keeps pages, and skipping costs a call.
 _WORTH_SKIPPING = 4 << 10
@@ -57,43 +56,43 @@ class FileRange(NamedTuple):
 
 
 class Sparse:
-    """A large file in a temporary one, without `parts` and without the payloads of its GPU code; None: with all of it.
+    """A large file in a temporary one, without `ranges` and without the payloads of its GPU code; None: with all of it.
 
     At any time the next bytes are copied up to `_copied`, then skipped up to `_skipped`; then comes an entry's header
     where that is before `_body`, the end of a container, and else the next container or part is looked for.
     """
 
-    def __init__(self, size: int, scratch: Path, parts: Sequence[FileRange] | None) -> None:
+    def __init__(self, size: int, scratch: Path, ranges: Sequence[FileRange] | None) -> None:
         self._size = size
-        self._parts = deque(parts or ())
+        self._ranges = deque(ranges or ())
         self._file = tempfile.TemporaryFile(dir=scratch, buffering=0)  # noqa: SIM115 - the collector closes it
         self._rest = b""  # the stream's end where it may be the beginning of a header
         self._at = 0  # where that is in the file
-        self._copied = size if parts is None else 0
+        self._copied = size if ranges is None else 0
         self._skipped = self._body = 0
         self._gap = 0  # where a part that was searched, and left out, has been left
-        self.holes: list[tuple[int, int]] = []  # what was skipped
+        self.holes: list[tuple[int, int]] = []  # skipped parts
 
     def write(self, data: bytes) -> None:
         start = 0
         if self._rest:
-            place = self._at + len(self._rest)
-            # What begins in the rest is decided by so much more; pieces of a megabyte are not copied for its sake.
+            position = self._at + len(self._rest)
+            # So many more bytes decide about a header that begins in the rest; a whole megabyte need not be copied.
             self._take(self._rest + data[:ENTRY_SIZE], 0)
-            start = self._at - place
+            start = self._at - position
         if start >= 0:
             self._take(data, start)
 
     def _take(self, data: bytes, start: int) -> None:
-        """Deal with `data` from `start` on, which stands at `_at` in the file; what is not decided yet is the rest."""
+        """Process `data` from `start` on, which is at `_at` in the file; undecided bytes at its end become the rest."""
         base, view = self._at - start, memoryview(data)
-        while (done := self._at - base) < len(data) and self._decided(data, done):
+        while (offset := self._at - base) < len(data) and self._decided(data, offset):
             if self._at < self._copied:
-                piece = view[done : done + self._copied - self._at]
+                piece = view[offset : offset + self._copied - self._at]
                 self._copy(piece)
                 self._at += len(piece)
             else:
-                self._at += min(len(data) - done, self._skipped - self._at)
+                self._at += min(len(data) - offset, self._skipped - self._at)
         self._rest = data[self._at - base :]
 
     def examine(self, size: int, sha256: str | None, *, executable: bool) -> File:
@@ -106,12 +105,12 @@ class Sparse:
         self._file.close()
 
     def _copy(self, piece: memoryview) -> None:
-        done = 0
-        while done < len(piece):
-            done += os.pwrite(self._file.fileno(), piece[done:], self._at + done)
+        written = 0
+        while written < len(piece):
+            written += os.pwrite(self._file.fileno(), piece[written:], self._at + written)
 
     def _decided(self, data: bytes, start: int) -> bool:
-        """Return whether it is known what becomes of the next bytes, `data` from `start` on; else there are too few."""
+        """Return whether the next bytes, `data` from `start` on, are decided; False if there are too few."""
         if self._at < max(self._copied, self._skipped):
             return True
         return self._entry(data, start) if self._at < self._body else self._search(data, start)
@@ -121,22 +120,22 @@ class Sparse:
         if len(data) - start < size:
             return False
         try:
-            each = entry(data[start : start + size])
+            fatbin_entry = entry(data[start : start + size])
         except Unreadable:
             self._copied = self._body  # the reader reports the fault
             return True
-        self._copied = self._at + each.header
-        end = self._copied + each.payload
+        self._copied = self._at + fatbin_entry.header
+        end = self._copied + fatbin_entry.payload
         if end > self._body:
             self._copied = self._body
-        elif each.payload < _WORTH_SKIPPING:
+        elif fatbin_entry.payload < _WORTH_SKIPPING:
             self._copied = end
         else:
             self._skip_to(end)
         return True
 
     def _search(self, data: bytes, start: int) -> bool:
-        part = self._part()
+        part = self._next_range()
         if part and part.start <= self._at and not part.searched:
             self._skip_to(part.end)
             return True
@@ -145,14 +144,14 @@ class Sparse:
             stop = min(stop, start + (part.start if self._at < part.start else part.end) - self._at)
         if (match := _MAGIC.search(data, start, stop)) is None or match.start() > start:
             # The last bytes may be the beginning of the next container.
-            known = match.start() if match else stop if stop < len(data) else max(start, stop - len(MAGIC) + 1)
-            end = self._at + known - start
-            if part and part.start <= self._at and (known - start > _WORTH_SKIPPING or self._at == self._gap):
+            boundary = match.start() if match else stop if stop < len(data) else max(start, stop - len(MAGIC) + 1)
+            end = self._at + boundary - start
+            if part and part.start <= self._at and (boundary - start > _WORTH_SKIPPING or self._at == self._gap):
                 self._skip_to(end)
                 self._gap = end
             else:
                 self._copied = end
-            return known > start
+            return boundary > start
         if len(data) - start < CONTAINER_SIZE:
             return False
         end = self._at + container(data[start : start + CONTAINER_SIZE])
@@ -161,11 +160,11 @@ class Sparse:
             self._body = end
         return True
 
-    def _part(self) -> FileRange | None:
+    def _next_range(self) -> FileRange | None:
         """Return the omitted part at the current position, or the next one."""
-        while self._parts and self._parts[0].end <= self._at:
-            self._parts.popleft()
-        return self._parts[0] if self._parts else None
+        while self._ranges and self._ranges[0].end <= self._at:
+            self._ranges.popleft()
+        return self._ranges[0] if self._ranges else None
 
     def _skip_to(self, end: int) -> None:
         start = max(self._at, self._copied)
@@ -176,12 +175,12 @@ class Sparse:
 
 
 def left_out(head: bytes, size: int) -> list[FileRange]:
-    """The parts of an ELF64 file that readers hardly ever open, by its first bytes.
+    """Return the parts of an ELF64 file that readers hardly ever open, by its first bytes.
 
-    Those are machine code in a segment of its own (one that begins with the file holds tables too), what comes long
-    after the beginning of any other segment, unless it is GPU code, and what is not loaded: symbols, and what debuggers
-    read. The headers, the section table, the sections' names before it and the dynamic section are kept wherever they
-    lie.
+    They are machine code in a segment of its own (a segment that begins with the file holds tables too), bytes long
+    after the beginning of any other segment unless they are GPU code, and parts that are not loaded, as symbols and
+    data for debuggers. The headers, the section table, the sections' names before it and the dynamic section are never
+    left out.
     """
     if len(head) < HEADER.size or head[: len(_ELF64)] != _ELF64:
         return []
@@ -191,11 +190,11 @@ def left_out(head: bytes, size: int) -> list[FileRange]:
     segments = list(_SEGMENT.iter_unpack(head[at : at + row * count]))
     loaded = sorted((offset, offset + length, flags) for kind, flags, offset, length in segments if kind == _LOADED)
     needed = [(offset, offset + length) for kind, _, offset, length in segments if kind == _DYNAMIC]
-    parts = [*_within(loaded), *_between(loaded, size)]
+    ranges = [*_within(loaded), *_between(loaded, size)]
     headers = [(0, HEADER.size), (at, at + row * count)]  # a hostile file's code may begin there
     for start, end in [*headers, *needed, (table - _NAMES, table + section * sections)]:
-        parts = [piece for part in parts for piece in part.without(start, end)]
-    return sorted(part for part in parts if 0 < part.start < part.end - _WORTH_SKIPPING and part.end <= size)
+        ranges = [piece for part in ranges for piece in part.without(start, end)]
+    return sorted(part for part in ranges if 0 < part.start < part.end - _WORTH_SKIPPING and part.end <= size)
 
 
 def _within(loaded: Iterable[tuple[int, int, int]]) -> Iterator[FileRange]:
@@ -212,7 +211,7 @@ def _between(loaded: Sequence[tuple[int, int, int]], size: int) -> Iterator[File
             yield FileRange(end, start - _NAMES, searched=False)
 
 
-# One file, as the checks see it: what the loader reads of it, and the GPU code in it.
+# The scan of one file: the parts that the loader reads, and the GPU code in it.
 
 HEAD = 4096  # bytes from which `concerns` tells
 
@@ -225,14 +224,14 @@ def concerns(head: bytes) -> bool:
 
 
 def examine(data: Data, *, size: int, sha256: str | None = None, executable: bool = False, holes: Holes = ()) -> File:
-    """Parse a file of any kind; errors are in `unreadable`, beside what could be parsed.
+    """Parse a file of any kind. The result has the parts that could be parsed, and an error in `unreadable`.
 
     Args:
-        data: all of the file; for a file that the readers skip, the first HEAD bytes suffice.
-        size: of the file, in bytes.
-        sha256: of the file, hex; None if not known.
-        executable: whether its mode has an execute bit.
-        holes: ranges of `data` that were not kept and are zeros: code behind its headers in a container of GPU code.
+        data: All of the file; for a file that the readers skip, the first HEAD bytes suffice.
+        size: The file's size in bytes.
+        sha256: The file's digest in hexadecimal; None if not known.
+        executable: Whether its mode has an execute bit.
+        holes: Ranges of `data` that were not kept and are zeros, as GPU code behind its headers.
     """
     read: Elf | None = None
     code: tuple[CodeGroup, ...] = ()
@@ -243,8 +242,8 @@ def examine(data: Data, *, size: int, sha256: str | None = None, executable: boo
             code = _code(data, holes, read)
         elif bytes(data[:8]) == fatbin.MAGIC:
             code = fatbin.groups(data, [(0, len(data))], holes)
-        elif found := fatbin.ptx(data):
-            code = (found,)
+        elif group := fatbin.ptx(data):
+            code = (group,)
     except Unreadable as error:
         why = str(error)
     return File(size, sha256, executable, read, code, why)
@@ -256,7 +255,7 @@ def _code(data: Data, holes: Holes, read: Elf) -> tuple[CodeGroup, ...]:
     return fatbin.groups(data, elf.code_ranges(data, holes), holes)
 
 
-# One file as it streams by: what an audit needs of it is kept, however the stream is cut, and examined in the end.
+# The parts of a file that an audit needs are collected as its chunks stream by, and examined in the end.
 
 # Bytes. Wheels hold thousands of small libraries and few large ones; a build holds three files at a time.
 IN_MEMORY = 4 << 20
@@ -308,9 +307,9 @@ class Collector:
         if self._keep is None:
             return File(self._size, sha256, executable)
         try:
-            found = self._keep.examine(self._size, sha256, executable=executable)
+            scan = self._keep.examine(self._size, sha256, executable=executable)
             self.partial = bool(self._keep.holes)
-            return found
+            return scan
         finally:
             self._keep.close()
 

@@ -36,16 +36,16 @@ def check(subject: Subject) -> Iterator[Finding]:
 
 
 def _extensions(subject: Subject) -> Iterator[Finding]:
-    """Packages built without the extension modules that they are for."""
+    """Yield findings about packages that were built without their extension modules."""
     if subject.cuda is False:
         return
     for package in subject.packages:
         rule = _extension_rules().get(package.name)
         if rule is None or not package.files or not _within(package.version, rule.get("versions", "")):
             continue
-        there = {_stem(path) for path in package.files if _is_library(path)}
-        missing = [name for name in rule.get("all", ()) if name not in there]
-        if rule.get("any") and not there.intersection(rule["any"]):
+        modules = {_stem(path) for path in package.files if _is_library(path)}
+        missing = [name for name in rule.get("all", ()) if name not in modules]
+        if rule.get("any") and not modules.intersection(rule["any"]):
             missing.append(" or ".join(rule["any"]))
         if missing:
             evidence = f"has no extension module {', '.join(missing)}"
@@ -55,20 +55,20 @@ def _extensions(subject: Subject) -> Iterator[Finding]:
 
 
 def _native_code(subject: Subject) -> Iterator[Finding]:
-    """Wheels whose tags promise compiled code that is not there, or hide what is."""
+    """Yield findings about wheels whose tags promise missing compiled code, or hide existing compiled code."""
     for package in subject.packages:
         native = [path for path, file in package.binaries.items() if _is_native(file)]
         if not native:
             if _has_modules(package) and tags.promise_modules(package.tags) and not _gave_away(package, subject):
-                evidence = f"its tag {package.tags[0]} is that of compiled code, and there is none in it"
+                evidence = f"its tag {package.tags[0]} promises compiled code, and the wheel has none"
                 yield Finding(Severity.WARNING, "native-code-missing", str(package), None, evidence)
         elif tags.promise_none(package.tags):
-            evidence = f"its tag {package.tags[0]} is that of Python alone, and it holds {len(native)} ELF files"
+            evidence = f"its tag {package.tags[0]} promises only Python, and the wheel has {len(native)} ELF files"
             yield Finding(Severity.INFO, "native-code-untagged", str(package), native[0], evidence)
 
 
 def _torch(subject: Subject) -> Iterator[Finding]:
-    """A torch without CUDA where GPUs are promised, or one with CUDA where none are."""
+    """Yield findings about a torch without CUDA if GPUs are promised, or with CUDA if none are."""
     required = bool(subject.gpus) if subject.cuda is None else subject.cuda
     for package in subject.packages:
         if package.name != "torch" or not package.files:
@@ -76,7 +76,7 @@ def _torch(subject: Subject) -> Iterator[Finding]:
         folders = (path.rpartition("/") for path in package.files)
         libraries = {name for folder, _, name in folders if f"/{folder}".endswith("/torch/lib")}
         has_cuda = "libtorch_cuda.so" in libraries
-        built = "ROCm" if "libtorch_hip.so" in libraries else "CPUs alone"
+        built = "ROCm" if "libtorch_hip.so" in libraries else "CPUs only"
         if required and libraries and not has_cuda:
             evidence = f"is built for {built}: torch/lib/libtorch_cuda.so is missing"
             yield Finding(Severity.ERROR, "torch-without-cuda", str(package), None, evidence)
@@ -96,14 +96,14 @@ def _names(subject: Subject) -> Iterator[Finding]:
             yield Finding(severity, "name-confusion", str(package), None, rule["because"], (rule["fix"],))
     for rule in data("names")["alone"]:
         versions = rule.get("versions", {})
-        found = [
+        present = [
             installed[name]
             for name in rule["packages"]
             if name in installed and _within(installed[name].version, versions.get(name, ""))
         ]
-        if len(found) > 1:
-            first, *others = (str(package) for package in found)
-            evidence = f"beside {', '.join(others)}: {rule['because']}"
+        if len(present) > 1:
+            first, *conflicting = (str(package) for package in present)
+            evidence = f"with {', '.join(conflicting)}: {rule['because']}"
             yield Finding(Severity(rule["severity"]), "name-confusion", first, None, evidence, (rule["fix"],))
 
 
@@ -119,12 +119,12 @@ def _clashes(subject: Subject) -> Iterator[Finding]:
         for package in subject.packages
         if any(tops[top] > 1 for top in package.tops)
     }
-    for (one, two, why), paths in sorted(clashes(contents).items()):
+    for (first, second, why), paths in sorted(clashes(contents).items()):
         code = [path for path in sorted(paths) if _is_code(path)]
         shown = code or sorted(paths)
         severity = Severity.ERROR if code else Severity.WARNING
-        more = f" ({len(paths)} paths, {len(code)} of them code)" if len(paths) > 1 else ""
-        yield Finding(severity, "file-clash", one, shown[0], f"and {two}: {why}{more}", few(shown, _SHOWN))
+        count = f" ({len(paths)} paths, {len(code)} of them code)" if len(paths) > 1 else ""
+        yield Finding(severity, "file-clash", first, shown[0], f"and {second}: {why}{count}", few(shown, _SHOWN))
 
 
 def _imports(subject: Subject) -> Iterator[Finding]:
@@ -133,48 +133,46 @@ def _imports(subject: Subject) -> Iterator[Finding]:
         package.name: [
             name
             for name in (*package.imports, *package.entry_points)
-            if not any(_has_source(each, name) for each in (package, *subject.packages))
+            if not any(_has_source(candidate, name) for candidate in (package, *subject.packages))
         ]
         for package in subject.packages
     }
     required = {name.replace(".", "/") for names in promised.values() for name in names}
     if not required:
         return
-    there = _modules(subject.packages, {path.partition("/")[0] for path in required})
+    modules = _modules(subject.packages, {path.partition("/")[0] for path in required})
     for package in subject.packages:
-        missing = [name for name in promised[package.name] if name.replace(".", "/") not in there]
+        missing = [name for name in promised[package.name] if name.replace(".", "/") not in modules]
         if missing and package.files:
             evidence = f"has no module {', '.join(missing)}, and neither has another package"
             yield Finding(Severity.ERROR, "import-missing", str(package), None, evidence)
 
 
 def _has_source(package: Package, module: str) -> bool:
-    """Return whether the package has the module as a Python file. Of nearly all some package has, and none is left to
-    `_modules`.
-    """
+    """Return whether the package has the module as a Python file. It saves most calls of `_modules`."""
     path = module.replace(".", "/")
     return f"{path}/__init__.py" in package.files or f"{path}.py" in package.files
 
 
 def _modules(packages: Iterable[Package], tops: set[str]) -> set[str]:
-    """Modules and packages, with slashes for dots, that lie under the top-level names; folders count as packages."""
-    found: set[str] = set()
+    """Return modules and packages below the top-level names, with slashes for dots; folders count as packages."""
+    modules: set[str] = set()
     for package in packages:
-        own = {top for top in package.tops if top.partition(".")[0] in tops}
-        for path in package.files if own else ():
-            if path.partition("/")[0] not in own:
+        own_tops = {top for top in package.tops if top.partition(".")[0] in tops}
+        for path in package.files if own_tops else ():
+            if path.partition("/")[0] not in own_tops:
                 continue
             folder, _, _ = path.rpartition("/")
             if path.endswith(".py") or _is_library(path):
-                found.add(f"{folder}/{_stem(path)}" if folder else _stem(path))
-            while folder and folder not in found:  # the folders above one that was found are found too
-                found.add(folder)
+                modules.add(f"{folder}/{_stem(path)}" if folder else _stem(path))
+            while folder and folder not in modules:  # the folders above one that was found are found too
+                modules.add(folder)
                 folder, _, _ = folder.rpartition("/")
-    return found
+    return modules
 
 
 def _is_native(file: File) -> bool:
-    """Return whether it is the processor's code, or might be."""
+    """Return whether the file holds, or may hold, code for the processor."""
     return file.unreadable is not None or (file.elf is not None and file.elf.machine != CUDA)
 
 
@@ -198,7 +196,7 @@ def _is_library(path: str) -> bool:
 
 
 def _stem(path: str) -> str:
-    """The name of a file up to the first dot: a module's name, whatever interpreter it is for."""
+    """Return the name of a file up to the first dot, which is a module's name for any interpreter."""
     return path.rpartition("/")[2].partition(".")[0]
 
 
@@ -211,15 +209,15 @@ def _within(version: str, specifier: str) -> bool:
 
 @cache
 def _extension_rules() -> Mapping[str, Any]:
-    """Package -> the modules that it must have."""
+    """Return the rule about required modules of each package."""
     rules = data("extensions")
     return {name: rule for key, rule in rules.items() for name in (key, *rule.get("also", ()))}
 
 
 # File ownership: paths that two packages install and only one can have.
 
-Clash = tuple[str, str, str]  # the one, the other, what is with them
-Identity = TypeVar("Identity")  # of a file: two equal ones stand for the same bytes and mode
+Clash = tuple[str, str, str]  # two packages, and the kind of their conflict
+Identity = TypeVar("Identity")  # of a file; equal identities mean the same bytes and mode
 CONTENTS = "both install it, with different contents"
 DIRECTORY = "the one installs a file where the other installs a directory"
 BYTE_CODE = "the one brings byte-code for the other's source"
@@ -228,39 +226,39 @@ BYTE_CODE = "the one brings byte-code for the other's source"
 def clashes(
     contents: Mapping[str, Mapping[str, Identity]], byte_code: Callable[[str], str] | None = None
 ) -> dict[Clash, list[str]]:
-    """Pairs of packages that do not go together, with the paths.
+    """Return the pairs of packages that install conflicting files, with the paths.
 
-    `contents` maps packages to paths and what is there: what is equal stands for the same file. `byte_code` gives the
-    path of a source's byte-code, in a directory __pycache__; it is only for packages that bring none of their own. What
-    lies at that path, below it, or in place of its directory is a clash.
+    `contents` maps packages to paths to the identities of files. `byte_code` returns the path of a source's byte-code
+    in a directory __pycache__; pass it only for packages that bring no byte-code of their own. A file at that path,
+    below it, or instead of its directory is a clash.
     """
     owners: dict[str, str] = {}  # path -> the first package that has it
     directories: dict[str, str] = {}  # path -> the first package that has a file below
-    found: dict[Clash, list[str]] = {}
+    paths_by_clash: dict[Clash, list[str]] = {}
     for name, identities in contents.items():
         shared = {path: owners[path] for path in owners.keys() & identities.keys()}
         for path, first in shared.items():
             if contents[first][path] != identities[path]:
-                found.setdefault((first, name, CONTENTS), []).append(path)
+                paths_by_clash.setdefault((first, name, CONTENTS), []).append(path)
         owners |= dict.fromkeys(identities, name) | shared
         for directory in _directories(identities):
             directories.setdefault(directory, name)
     for path in directories.keys() & owners.keys():
-        found.setdefault((owners[path], directories[path], DIRECTORY), []).append(path)
+        paths_by_clash.setdefault((owners[path], directories[path], DIRECTORY), []).append(path)
     if byte_code and any("__pycache__" in path for path in owners):
         for clash, path in _byte_code_clashes(owners, directories, byte_code):
-            found.setdefault(clash, []).append(path)
-    return found
+            paths_by_clash.setdefault(clash, []).append(path)
+    return paths_by_clash
 
 
 def _directories(paths: Iterable[str]) -> set[str]:
     """Return all directories above the paths."""
-    found: set[str] = set()
+    directories: set[str] = set()
     above = {path.rpartition("/")[0] for path in paths}
-    while above := above - found - {""}:
-        found |= above
+    while above := above - directories - {""}:
+        directories |= above
         above = {path.rpartition("/")[0] for path in above}
-    return found
+    return directories
 
 
 def _byte_code_clashes(
@@ -280,7 +278,7 @@ def _byte_code_clashes(
 
 
 def parents(path: str) -> Iterator[str]:
-    """The directories above a path, nearest first, without the root."""
+    """Yield the directories above a path, nearest first, without the root."""
     while path := path.rpartition("/")[0]:
         yield path
 
@@ -300,32 +298,32 @@ def rivals(loader: Loader) -> Iterator[Finding]:
 
 def _several(loader: Loader, single: Single) -> Iterator[Finding]:
     """Yield findings about one kind of library in several directories."""
-    there = dict.fromkeys([*loader.libraries, *loader.system.values()])
-    places: dict[str, Library] = {}
-    for library in there:
+    libraries = dict.fromkeys([*loader.libraries, *loader.system.values()])
+    by_directory: dict[str, Library] = {}
+    for library in libraries:
         name = library.elf.soname or library.name
         if re.fullmatch(single.pattern, name):
-            places.setdefault(posixpath.dirname(library.path), library)
-    if len(places) < 2:
+            by_directory.setdefault(posixpath.dirname(library.path), library)
+    if len(by_directory) < 2:
         return
-    described = [f"{place} ({library.package or library.name})" for place, library in places.items()]
-    taken: dict[str, None] = {}
+    described = [f"{directory} ({library.package or library.name})" for directory, library in by_directory.items()]
+    choices: dict[str, None] = {}
     for requester in loader.libraries:
         for name in requester.elf.needed:
             if re.fullmatch(single.pattern, name) and (taker := loader.find(requester, name).library):
-                taken[f"{requester.package} takes {name} from {posixpath.dirname(taker.path)}"] = None
-    evidence = f"{single.name} lies in {len(places)} places: {', '.join(described)}"
-    yield Finding(Severity.WARNING, "several-libraries", "", None, evidence, tuple(taken)[:_LIBRARIES_SHOWN])
+                choices[f"{requester.package} takes {name} from {posixpath.dirname(taker.path)}"] = None
+    evidence = f"{single.name} lies in {len(by_directory)} places: {', '.join(described)}"
+    yield Finding(Severity.WARNING, "several-libraries", "", None, evidence, tuple(choices)[:_LIBRARIES_SHOWN])
 
 
 def _majors(loader: Loader) -> Iterator[Finding]:
-    """Two major versions of CUDA in one process, each found where it was requested."""
+    """Yield a finding if one process loads two major versions of CUDA."""
     requested: dict[int, dict[str, str]] = {}
     for library in loader.libraries:
-        found = {name: known[1] for name in library.elf.needed if (known := cuda_major(name))}
-        if not found or not loader.imported(library):
+        majors = {name: stem_and_major[1] for name in library.elf.needed if (stem_and_major := cuda_major(name))}
+        if not majors or not loader.imported(library):
             continue
-        for name, major in found.items():
+        for name, major in majors.items():
             if loader.find(library, name).library:
                 requested.setdefault(major, {}).setdefault(name, f"{library.package}: {library.path}")
     if len(requested) > 1:
@@ -340,35 +338,35 @@ def _majors(loader: Loader) -> Iterator[Finding]:
 
 
 def _drivers(loader: Loader) -> Iterator[Finding]:
-    """Yield findings about files that the loader would use in place of the host's driver."""
-    there: dict[tuple[Severity, str, str], dict[str, str]] = {}
+    """Yield findings about files that the loader would use instead of the host's driver."""
+    paths_by_kind: dict[tuple[Severity, str, str], dict[str, str]] = {}
     for name, library in sorted(loader.system.items()):
         if is_driver(name):
-            there.setdefault(_stand_in(library, loader.forced(name)), {})[name] = library.path
-    for (severity, id_, what), paths in there.items():
+            paths_by_kind.setdefault(_stand_in(library, loader.forced(name)), {})[name] = library.path
+    for (severity, id_, description), paths in paths_by_kind.items():
         name, path = next(iter(paths.items()))
-        evidence = f"{name}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}: {what}"
+        evidence = f"{name}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}: {description}"
         yield Finding(severity, id_, "", path, evidence, tuple(paths.values())[:_LIBRARIES_SHOWN])
     led: dict[Library, dict[str, None]] = {}
     for requester in loader.libraries:
         for name in requester.elf.needed:
-            found = loader.find(requester, name)
-            if is_driver(name) and found.how is How.PATH and found.library and found.library.package:
-                led.setdefault(found.library, {})[requester.path] = None
+            resolution = loader.find(requester, name)
+            if is_driver(name) and resolution.how is How.PATH and resolution.library and resolution.library.package:
+                led.setdefault(resolution.library, {})[requester.path] = None
     for library, askers in led.items():
         id_ = "driver-stub" if _STUBS in posixpath.dirname(library.path).split("/") else "driver-in-image"
-        evidence = f"{next(iter(askers))} finds it by its own path, in place of the host's"
+        evidence = f"{next(iter(askers))} finds it by its own path, instead of the host's"
         yield Finding(Severity.ERROR, id_, library.package, library.path, evidence, tuple(askers)[:_LIBRARIES_SHOWN])
 
 
 def _stand_in(library: Library, forced: bool) -> tuple[Severity, str, str]:
-    """(severity, id, what it is) of a library of the system that is called like the driver's."""
+    """Return (severity, id, description) of a system library that has the name of a driver library."""
     folders = posixpath.dirname(library.path).split("/")
-    found = "LD_LIBRARY_PATH leads to it" if forced else "the loader finds it"
+    lookup = "LD_LIBRARY_PATH leads to it" if forced else "the loader finds it"
     if _STUBS in folders:
-        return Severity.ERROR if forced else Severity.WARNING, "driver-stub", f"the toolkit's stub, and {found}"
+        return Severity.ERROR if forced else Severity.WARNING, "driver-stub", f"the toolkit's stub, and {lookup}"
     if _COMPAT in folders:
-        return Severity.WARNING, "cuda-compat", f"of cuda-compat, and {found}"
+        return Severity.WARNING, "cuda-compat", f"of cuda-compat, and {lookup}"
     return Severity.INFO, "driver-in-image", "a driver's, right on a host and wrong in an image"
 
 
@@ -383,7 +381,7 @@ _MOST = 20  # classifiers
 
 def stated(metadata: Message) -> Licence:
     """Return the licence fields of METADATA; a missing field is None, as is the placeholder word of tools."""
-    classifiers = (" ".join(str(each).split()) for each in metadata.get_all("Classifier", ()))
+    classifiers = (" ".join(str(value).split()) for value in metadata.get_all("Classifier", ()))
     return Licence(
         " ".join(_field(metadata, "License-Expression").split()) or None,
         _field(metadata, "License") or None,
@@ -394,7 +392,7 @@ def stated(metadata: Message) -> Licence:
 
 
 def _field(metadata: Message, name: str) -> str:
-    """A field of one or many lines, without the indentation that tools give to the second line and those after it."""
+    """Return a field of one or many lines, without the indentation that tools give to later lines."""
     value = str(metadata.get(name, ""))[:_LONGEST]
     lines = [line.strip().removeprefix("|").strip() for line in value.splitlines()]
     text = "\n".join(lines).strip()

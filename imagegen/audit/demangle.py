@@ -27,10 +27,12 @@ def demangle(symbol: str) -> str:
     if not symbol.startswith("_Z") or len(symbol) > _LONGEST_NAME or "\0" in symbol:
         return symbol
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-I", "-c", _PROGRAM, symbol], capture_output=True, timeout=_TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return symbol
-    answer = done.stdout.decode(errors="replace").strip()
-    return answer if done.returncode == 0 and answer not in ("", "None") and len(answer) <= _LONGEST_ANSWER else symbol
+    answer = process.stdout.decode(errors="replace").strip()
+    return (
+        answer if process.returncode == 0 and answer not in ("", "None") and len(answer) <= _LONGEST_ANSWER else symbol
+    )

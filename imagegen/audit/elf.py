@@ -1,12 +1,12 @@
 """ELF files as the loader sees them: ELF64, little-endian, with or without section headers.
 
 Source of the layout: System V ABI, chapters 4 and 5. The dynamic section is found by the program headers, since the
-loader knows no others; section headers say where GPU code is. A file of another class or byte order is no damage, but
-no loader of ours takes it: it is an Elf with its machine and nothing else. So is a cubin, and a file without a dynamic
-section (an object file, a static program, one that holds only debugging information).
+loader reads only them; section headers show the ranges of GPU code. A file of another class or byte order is valid, but
+no supported loader takes it. It becomes an Elf with only its machine, as does a cubin, and a file without a dynamic
+section (an object file, a static program, a file with only debugging information).
 
 A library of 80,000 symbols takes a tenth of a second. Time and memory are bounded by the file's size and by limits that
-no real file comes near, whatever the file says.
+no real file comes near, whatever the file template.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OVERLAPPING = "its names overlap, and together are far longer than its string t
 
 _ENTRY = struct.Struct("<QQ")
 _SYMBOL = struct.Struct("<IBBH16x")
-_RELOCATION = struct.Struct("<12xI8x")  # the upper half of r_info: the symbol's number
+_RELOCATION = struct.Struct("<12xI8x")  # the upper half of r_info, which is the symbol's number
 _NEED, _AUXILIARY = struct.Struct("<HHIII"), struct.Struct("<IHHII")
 _DEFINITION, _DEFINED = struct.Struct("<HHHHIII"), struct.Struct("<II")
 
@@ -50,7 +50,7 @@ _VERDEF, _VERDEFNUM, _VERNEED, _VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE,
 _GLOBAL = 1
 _EXPORTED = (_GLOBAL, 2, 10)  # with WEAK and UNIQUE
 _VISIBLE = (0, 3)  # default, protected
-_BASE, _NOT_INSISTED = 1, 2  # flags of a version: the file's own name; may be missing
+_BASE, _NOT_INSISTED = 1, 2  # flags of a version: VER_FLG_BASE (the file's own name), VER_FLG_WEAK (may be missing)
 
 
 class Load(NamedTuple):
@@ -67,20 +67,20 @@ class Names:
 
     def __init__(self, table: bytes) -> None:
         self.text = table.decode("latin-1")  # one character a byte: offsets hold
-        self.left = 4 * len(table) + (1 << 16)
+        self.remaining = 4 * len(table) + (1 << 16)
 
     def at(self, offset: int) -> str:
         end = self.text.find("\0", offset)
         if end < 0:
             raise Unreadable(f"no name ends at or behind {offset} of its string table")
-        self.left -= end - offset
-        if self.left < 0:
+        self.remaining -= end - offset
+        if self.remaining < 0:
             raise Unreadable(_OVERLAPPING)
         return _proper(self.text[offset:end])
 
 
 class Dynamic:
-    """`at` and `size` are those of the dynamic section in the file."""
+    """The dynamic section, which is at offset `at` of the file and has `size` bytes."""
 
     def __init__(self, window: Window, loads: list[Load], at: int, size: int) -> None:
         self._window = window
@@ -128,7 +128,7 @@ class Dynamic:
         raise Unreadable(f"its dynamic section names an address that no segment loads: {address:#x}")
 
     def _symbols(self, described: tuple[int, int] | None) -> tuple[frozenset[str], frozenset[str]]:
-        """(undefined, exported)."""
+        """Return (undefined, exported) symbols."""
         if _SYMTAB not in self._tags:
             return frozenset(), frozenset()
         if self._tags.get(_SYMENT, 24) != 24:
@@ -139,7 +139,7 @@ class Dynamic:
         table = self._window.take(self._offset(_SYMTAB), 24 * count, "its symbol table")
         undefined: list[str] = []
         exported: list[str] = []
-        text, left = self._names.text, self._names.left
+        text, remaining = self._names.text, self._names.remaining
         for at, info, other, section in _SYMBOL.iter_unpack(table):
             binding = info >> 4
             if section:
@@ -148,20 +148,20 @@ class Dynamic:
             elif binding != _GLOBAL:
                 continue
             end = text.find("\0", at)
-            left -= end - at
-            if end < 0 or left < 0:
-                raise Unreadable(_OVERLAPPING if left < 0 else "a symbol's name ends beyond its string table")
+            remaining -= end - at
+            if end < 0 or remaining < 0:
+                raise Unreadable(_OVERLAPPING if remaining < 0 else "a symbol's name ends beyond its string table")
             if end > at:
                 (exported if section else undefined).append(text[at:end])
-        self._names.left = left
+        self._names.remaining = remaining
         return _named(undefined, plain=text.isascii()), _named(exported, plain=text.isascii())
 
     def _count(self, described: tuple[int, int] | None) -> int:
         """Return the number of symbols.
 
-        DT_HASH states it. DT_GNU_HASH ends with the last symbol, but it is empty where nothing is exported, and need
-        not state where the others end: then the section header of the same table does; without one, only symbols that
-        relocations name count, since the loader looks up no others.
+        DT_HASH states it. DT_GNU_HASH ends with the last symbol, but it is empty if nothing is exported, and need not
+        state the end of the other symbols. The section header of the same table then states it. Without a section
+        header, only symbols that relocations name count, because the loader looks up no others.
         """
         if _HASH in self._tags:
             return self._number(self._offset(_HASH) + 4)
@@ -205,28 +205,28 @@ class Dynamic:
 
     def _requires(self) -> dict[str, frozenset[str]]:
         required: dict[str, set[str]] = {}
-        left = MOST_ENTRIES
+        remaining = MOST_ENTRIES
         for at, (_, count, library, first, _) in self._chain(_VERNEED, _VERNEEDNUM, _NEED):
             nodes = required.setdefault(self._names.at(library), set())
-            left -= count
-            if left < 0:
+            remaining -= count
+            if remaining < 0:
                 raise Unreadable("it requires more versions than any file does")
-            place = at + first
+            position = at + first
             for _ in range(count):
-                _, flags, _, name, following = self._row(_AUXILIARY, place)
+                _, flags, _, name, following = self._row(_AUXILIARY, position)
                 if not flags & _NOT_INSISTED:
                     nodes.add(self._names.at(name))
                 if not following:
                     break
-                place += following
+                position += following
         return {library: frozenset(nodes) for library, nodes in required.items()}
 
     def _provides(self) -> frozenset[str]:
-        found = set()
+        nodes = set()
         for at, (_, flags, _, names, _, first, _) in self._chain(_VERDEF, _VERDEFNUM, _DEFINITION):
             if names and not flags & _BASE:
-                found.add(self._names.at(self._row(_DEFINED, at + first)[0]))
-        return frozenset(found)
+                nodes.add(self._names.at(self._row(_DEFINED, at + first)[0]))
+        return frozenset(nodes)
 
     def _chain(self, tag: int, number: int, row: struct.Struct) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield (offset, row) of each row of a version table; the last field of a row is the distance to the next."""
@@ -260,10 +260,9 @@ def _split(path: str | None) -> tuple[str, ...]:
     return tuple(path.split(":")) if path else ()
 
 
-# Symbols that nothing defines: the file cannot be loaded.
-#
-# A symbol counts where it is strong. That it would be bound late helps nothing: CPython and ctypes load with RTLD_NOW.
-# What torch alone may define is left to the rule for torch, and what a missing library would define to the libraries.
+# Check for symbols that nothing defines. A file with such a symbol cannot be loaded. Only strong symbols count. Late
+# binding does not help, because CPython and ctypes load with RTLD_NOW. The rule for torch covers symbols that only
+# torch may define, and the check of libraries covers symbols of missing libraries.
 
 _OF_PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 # A C++ name in a namespace or class that is neither the standard library's nor the compiler's.
@@ -292,7 +291,7 @@ def check(loader: Loader) -> Iterator[Finding]:
     for package, files in by_package.items():
         yield from _findings(scope, package, files)
     if scope.loader.exhausted:
-        why = "the files ask for each other more often than those of any real stack; not all of them were followed"
+        why = "the files have more dependencies on each other than any real stack; not all of them were followed"
         yield Finding(Severity.WARNING, "not-followed", "", None, why)
 
 
@@ -303,17 +302,17 @@ class SymbolScope:
         self.loader = loader
 
     @cached_property
-    def everybody(self) -> frozenset[str]:
+    def always_visible(self) -> frozenset[str]:
         """Return the symbols that each file of a Python process sees without depending on them."""
         return frozenset().union(*(library.elf.exported for library in self.loader.everywhere))
 
     @cached_property
     def api(self) -> bool:
         """Return whether Python's C API is known, of the interpreter or its libpython."""
-        return "PyObject_Call" in self.everybody
+        return "PyObject_Call" in self.always_visible
 
     def unseen(self, library: Library, closure: Closure) -> frozenset[str]:
-        missing = library.elf.undefined - self.everybody
+        missing = library.elf.undefined - self.always_visible
         for other in closure.libraries[1:]:
             if not missing:
                 break
@@ -321,16 +320,16 @@ class SymbolScope:
         return missing
 
     def definers(self, symbols: frozenset[str]) -> Mapping[str, Library]:
-        """Return which library, of all that there are, defines each of the symbols."""
-        found: dict[str, Library] = {}
+        """Return the library that defines each of the symbols, of all libraries."""
+        owners: dict[str, Library] = {}
         for library in (*self.loader.libraries, *self.loader.system.values()):
             for symbol in symbols & library.elf.exported:
-                found.setdefault(symbol, library)
-        return found
+                owners.setdefault(symbol, library)
+        return owners
 
 
 def _missing(scope: SymbolScope, library: Library) -> _Missing | None:
-    if library.program:  # its symbols are bound when they are first called, and its process is its own
+    if library.program:  # it has a process of its own, and its symbols are bound at the first call
         return None
     closure = scope.loader.closure(library)
     missing = scope.unseen(library, closure)
@@ -338,26 +337,30 @@ def _missing(scope: SymbolScope, library: Library) -> _Missing | None:
         return None
     of_python = frozenset(symbol for symbol in missing if _OF_PYTHON.fullmatch(symbol))
     missing -= of_python
-    # Whatever loads the driver's library gives its symbols; a file need not ask for it itself.
+    # Any file that loads the driver's library provides its symbols; others need not ask for it.
     missing -= frozenset(symbol for symbol in missing if driver_symbols().fullmatch(symbol))
     if not closure.whole:
         missing = _certain(missing, closure)
-    there = frozenset(scope.definers(missing)) if missing else missing
-    nowhere = missing - there
+    underlinked = frozenset(scope.definers(missing)) if missing else missing
+    nowhere = missing - underlinked
     if library.package.partition(" ")[0] != "torch" and any(owned(symbol) for symbol in nowhere):
-        nowhere = frozenset()  # it was built for another torch, which explains the others too
+        nowhere = frozenset()  # the file was built for another torch, which also explains the other symbols
     if not scope.api or not (of_python and scope.loader.imported(library)):
         of_python = frozenset()
-    return _Missing(library, nowhere, there, of_python) if nowhere or there or of_python else None
+    return _Missing(library, nowhere, underlinked, of_python) if nowhere or underlinked or of_python else None
 
 
 def _certain(missing: frozenset[str], closure: Closure) -> frozenset[str]:
     """Return the symbols that none of a file's absent libraries can define.
 
-    Where the base is not known, that is what no library of C and C++ defines.
+    If the base is not known, these are the symbols that no library of C and C++ defines.
     """
-    absent = [found for found in closure.found if found.library is None and found.how is not How.DRIVER]
-    if any(found.how is not How.UNKNOWN or not is_standard(found.name) for found in absent):
+    absent = [
+        resolution
+        for resolution in closure.resolutions
+        if resolution.library is None and resolution.how is not How.DRIVER
+    ]
+    if any(resolution.how is not How.UNKNOWN or not is_standard(resolution.name) for resolution in absent):
         return frozenset()
     return frozenset(symbol for symbol in missing if _OF_ONE_PROJECT.match(symbol))
 
@@ -365,26 +368,26 @@ def _certain(missing: frozenset[str], closure: Closure) -> frozenset[str]:
 def _findings(scope: SymbolScope, package: str, files: list[_Missing]) -> Iterator[Finding]:
     undefined = [(missing.library, missing.undefined) for missing in files if missing.undefined]
     imported = [(library, symbols) for library, symbols in undefined if scope.loader.imported(library)]
-    others = [(library, symbols) for library, symbols in undefined if not scope.loader.imported(library)]
-    for severity, there in ((Severity.ERROR, imported), (Severity.WARNING, others)):
-        if there:
-            yield _finding(severity, "undefined-symbol", package, there, "nothing defines {}")
+    not_imported = [(library, symbols) for library, symbols in undefined if not scope.loader.imported(library)]
+    for severity, group in ((Severity.ERROR, imported), (Severity.WARNING, not_imported)):
+        if group:
+            yield _finding(severity, "undefined-symbol", package, group, "nothing defines {}")
     if python := [(missing.library, missing.python) for missing in files if missing.python]:
-        what = f"Python {scope.loader.subject.python or ''}".strip()
-        yield _finding(Severity.ERROR, "python-symbol", package, python, f"{what} does not define {{}}")
+        interpreter = f"Python {scope.loader.subject.python or ''}".strip()
+        yield _finding(Severity.ERROR, "python-symbol", package, python, f"{interpreter} does not define {{}}")
     if underlinked := [(missing.library, missing.underlinked) for missing in files if missing.underlinked]:
         first = min(underlinked[0][1])
         owner = scope.definers(frozenset({first}))[first]
-        says = f"{{}} is defined by {owner.path}, which the file does not ask for"
-        yield _finding(Severity.INFO, "underlinked", package, underlinked, says)
+        template = f"{{}} is defined by {owner.path}, which the file does not ask for"
+        yield _finding(Severity.INFO, "underlinked", package, underlinked, template)
 
 
 def _finding(
-    severity: Severity, id_: str, package: str, files: list[tuple[Library, frozenset[str]]], says: str
+    severity: Severity, id_: str, package: str, files: list[tuple[Library, frozenset[str]]], template: str
 ) -> Finding:
     path, symbols = files[0][0].path, sorted(files[0][1])
-    count = len(frozenset().union(*(there for _, there in files)))
-    evidence = says.format(demangle(symbols[0]))
+    count = len(frozenset().union(*(file_symbols for _, file_symbols in files)))
+    evidence = template.format(demangle(symbols[0]))
     if count > 1 or len(files) > 1:
         evidence += f" ({counted(count, 'symbol')} in {counted(len(files), 'file')})"
     details = few(files, _FILES, lambda file: f"{file[0].path}: {listed(file[1])}", "files")
@@ -405,7 +408,7 @@ _GPU_CODE = b".nv_fatbin"
 
 
 class SectionHeader(NamedTuple):
-    """A row of the section table: what matters here."""
+    """The used fields of a row of the section table."""
 
     address: int
     offset: int
@@ -426,7 +429,7 @@ class Sections:
             raise Unreadable(f"its sections are described in {row} bytes each instead of {_SECTION.size}")
         table = window.take(at, row * max(count, 1), "its section table")
         first = _SECTION.unpack_from(table)
-        if not count:  # what does not fit 16 bits is there
+        if not count:  # a count of more than 16 bits stands in the first row
             count = first[4]
             table = b""
         self._labels = first[5] if self._labels == 0xFFFF else self._labels
@@ -466,11 +469,11 @@ def read(data: Data, holes: Holes = ()) -> Elf:
     """Return the parts of an ELF file that the loader reads.
 
     Args:
-        data: all of the file.
-        holes: ranges that were not kept, as in Window.
+        data: All of the file.
+        holes: Ranges that were not kept, as in Window.
 
     Raises:
-        Unreadable: it is no ELF file, or a damaged one.
+        Unreadable: The file is not an ELF file, or is damaged.
     """
     window = Window(data, holes)
     machine, ours = kind(window)
@@ -493,13 +496,13 @@ def read(data: Data, holes: Holes = ()) -> Elf:
 
 
 def code_ranges(data: Data, holes: Holes = ()) -> tuple[tuple[int, int], ...]:
-    """(start, end) of each part of an ELF file that holds GPU code that is ready to run.
+    """Return (start, end) of each part of an ELF file that holds GPU code that is ready to run.
 
-    Without section headers that is the whole file: code is then found by what it looks like, and code that is only
-    there to be linked counts too.
+    Without section headers it is the whole file. Readers then find code by its magic number, and code that is only for
+    the linker counts too.
 
     Raises:
-        Unreadable: as read.
+        Unreadable: As `read`.
     """
     window = Window(data, holes)
     machine, ours = kind(window)
@@ -508,11 +511,11 @@ def code_ranges(data: Data, holes: Holes = ()) -> tuple[tuple[int, int], ...]:
     rows = Sections(window)
     if not rows:
         return ((0, window.size),)
-    found = rows.called(_GPU_CODE)
-    for row in found:
+    code_sections = rows.called(_GPU_CODE)
+    for row in code_sections:
         if row.offset + row.size > window.size:
             raise Unreadable(f"its GPU code ({row.size} bytes at {row.offset:#x}) ends beyond the file's {window.size}")
-    return tuple((row.offset, row.offset + row.size) for row in found)
+    return tuple((row.offset, row.offset + row.size) for row in code_sections)
 
 
 @lru_cache(16)  # stacks hold 15,000 cubins
@@ -521,7 +524,7 @@ def _bare(machine: int) -> Elf:
 
 
 def kind(window: Window) -> tuple[int, bool]:
-    """(machine, whether it is of the class and byte order that this reader knows)."""
+    """Return (machine, whether the file has the class and byte order that this reader supports)."""
     head = window.take(0, 20, "its header")
     if not head.startswith(MAGIC) or head[4] not in {1, 2} or head[5] not in {1, 2} or head[6] != 1:
         raise Unreadable("its first bytes are no ELF header")
@@ -537,5 +540,5 @@ def _segments(window: Window, header: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def _only_debugging(rows: Sections, address: int) -> bool:
-    """Return whether what is loaded was left out: `objcopy --only-keep-debug` keeps the descriptions of it."""
+    """Return whether the loaded parts were left out, as `objcopy --only-keep-debug` does."""
     return any(row.address == address and row.size for row in rows.of(NOBITS))

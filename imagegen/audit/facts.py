@@ -1,6 +1,6 @@
-"""Serialise the scan of a package's files, or of a base's, as bytes: a few MB at most.
+"""Serialise the scan of a package's files, or of a base's, as bytes (a few MB at most).
 
-Compressed JSON. A set of names is one text with NUL between them: they end with NUL in the files that they come from.
+Compressed JSON. A set of names is one text with NUL between the names, because ELF files end names with NUL.
 """
 
 from __future__ import annotations
@@ -29,28 +29,27 @@ from imagegen.audit.model import (
     SystemLibraries,
 )
 
-# Raise it whenever the readers see more, or something else, in the same file, or other libraries in the same base: what
-# is kept under the old number is then forgotten.
+# Raise it whenever the readers return something else for the same file or base. Scans under the old number are then
+# ignored.
 FACTS_FORMAT = 8
 _LEVEL = 6
 _NUL = "\0"
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
-def packed(known: Package | SystemLibraries) -> bytes:
-    """Return the facts as bytes, equal for equal facts in any order."""
-    if isinstance(known, Package):
-        return packed_package(known, {path: file_text(file) for path, file in known.files.items()})
-    return _compressed(_text(_from_system(known)))
+def packed(scan: Package | SystemLibraries) -> bytes:
+    """Return the scan as bytes, equal for equal scans in any order."""
+    if isinstance(scan, Package):
+        return packed_package(scan, {path: file_text(file) for path, file in scan.files.items()})
+    return _compressed(_text(_from_system(scan)))
 
 
-def packed_package(known: Package, files: dict[str, bytes]) -> bytes:
-    """Return the facts of the package with the files of `files`, path -> what `file_text` made of the file, in place of
-    its own.
+def packed_package(scan: Package, files: dict[str, bytes]) -> bytes:
+    """Return the scan of the package as bytes, with `files` (path -> result of `file_text`) instead of its own files.
 
     Empties `files`, since the names in large libraries take tens of MB.
     """
-    value = _from_package(known)
+    value = _from_package(scan)
     text = bytearray(_text({name: part for name, part in value.items() if name < "files"})[:-1])
     text += b',"files":{'
     for number, path in enumerate(sorted(files)):
@@ -60,7 +59,7 @@ def packed_package(known: Package, files: dict[str, bytes]) -> bytes:
 
 
 def file_text(file: File) -> bytes:
-    """Return the facts of a file as they stand in those of its package."""
+    """Return the scan of a file in the form that the scan of its package contains."""
     return _text(_from_file(file))
 
 
@@ -76,13 +75,13 @@ def package(data: bytes) -> Package:
     """Return the package of which `packed` made the bytes. Bytes of another origin raise any exception."""
     value = _value(data)
     files = {path: _to_file(file) for path, file in value["files"].items()}
-    rest = {name: tuple(value[name]) for name in ("requires", "tags", "imports", "entry_points")}
+    text_fields = {name: tuple(value[name]) for name in ("requires", "tags", "imports", "entry_points")}
     expression, text, classifiers = value["licence"]
     return Package(
         value["name"],
         value["version"],
         files,
-        **rest,
+        **text_fields,
         licence=Licence(expression, text, tuple(classifiers)),
         optional_imports=tuple(OptionalImport(*row) for row in value["optional_imports"]),
         exports={name: _to_module(row) for name, row in value["exports"].items()},
@@ -109,16 +108,16 @@ def _value(data: bytes) -> dict[str, Any]:
     return value
 
 
-def _from_package(known: Package) -> dict[str, Any]:
-    """The package as plain data, without its files."""
+def _from_package(scan: Package) -> dict[str, Any]:
+    """Return the package as plain data, without its files."""
     return {
-        "name": known.name,
-        "version": known.version,
-        "requires": known.requires,
-        "tags": known.tags,
-        "imports": known.imports,
-        "entry_points": known.entry_points,
-        "licence": [known.licence.expression, known.licence.text, known.licence.classifiers],
+        "name": scan.name,
+        "version": scan.version,
+        "requires": scan.requires,
+        "tags": scan.tags,
+        "imports": scan.imports,
+        "entry_points": scan.entry_points,
+        "licence": [scan.licence.expression, scan.licence.text, scan.licence.classifiers],
         "optional_imports": [
             [
                 optional_import.distribution,
@@ -127,24 +126,24 @@ def _from_package(known: Package) -> dict[str, Any]:
                 optional_import.lazy,
                 optional_import.guarded,
             ]
-            for optional_import in known.optional_imports
+            for optional_import in scan.optional_imports
         ],
-        "exports": {name: _from_module(module) for name, module in known.exports.items()},
+        "exports": {name: _from_module(module) for name, module in scan.exports.items()},
         "required_names": [
             [required_name.name, required_name.modules, required_name.path, required_name.line, required_name.certain]
-            for required_name in known.required_names
+            for required_name in scan.required_names
         ],
     }
 
 
-def _from_system(known: SystemLibraries) -> dict[str, Any]:
+def _from_system(scan: SystemLibraries) -> dict[str, Any]:
     return {
-        "libraries": {name: _from_file(file) for name, file in known.libraries.items()},
-        "paths": dict(known.paths),
-        "preloaded": known.preloaded,
-        "interpreter": _from_file(known.interpreter) if known.interpreter else None,
-        "debs": {name: _from_deb(deb) for name, deb in known.debs.items()},
-        "release": [each.id, each.version, each.codename] if (each := known.release) else None,
+        "libraries": {name: _from_file(file) for name, file in scan.libraries.items()},
+        "paths": dict(scan.paths),
+        "preloaded": scan.preloaded,
+        "interpreter": _from_file(scan.interpreter) if scan.interpreter else None,
+        "debs": {name: _from_deb(deb) for name, deb in scan.debs.items()},
+        "release": [scan.release.id, scan.release.version, scan.release.codename] if scan.release else None,
     }
 
 
@@ -167,7 +166,7 @@ def _to_deb(row: list[Any]) -> InstalledDeb:
 
 
 def _from_file(file: File) -> list[Any]:
-    """A file as plain data. Most are neither ELF files nor GPU code, and weigh three fields."""
+    """Return a file as plain data. Most are neither ELF files nor GPU code, and have three fields."""
     row = [file.size, file.sha256, file.executable]
     if (file.elf, file.code, file.unreadable) == (None, (), None):
         return row
@@ -233,7 +232,7 @@ def _joined(names: Collection[str]) -> str | None:
 
 
 def _split(text: str | None, *, shared: bool = False) -> frozenset[str]:
-    """Return the names of a text. What is `shared` is held once: the libraries of a stack need the same symbols."""
+    """Return the names of a text. `shared` names are interned, because a stack's libraries share symbols."""
     names = [] if text is None else text.split(_NUL)
     return frozenset(map(sys.intern, names) if shared else names)
 

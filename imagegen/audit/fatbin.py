@@ -1,12 +1,12 @@
 """GPU code inside files: NVIDIA's fat binaries, cubins that are files of their own, PTX as text.
 
 A fat binary is a row of containers, one for each translation unit, 8-byte aligned. A container is a header (16 bytes:
-magic, version, the header's size, the size of what follows) and entries; an entry is a header (64 bytes or more) and
-its code, compressed or not. Headers are never compressed, so that nothing needs to be unpacked to see what the code is
-for. NVIDIA publishes no description. Measured on PyPI's wheels and on what nvcc 13.0 writes, and compared with NVIDIA's
-cuobjdump (bench/journal/2026-11-21-binary-reader.md).
+magic, version, size of the header, size of all entries) and entries. An entry is a header (64 bytes or more) and its
+code, compressed or not. Headers are never compressed, so the targets are readable without unpacking. NVIDIA publishes
+no description. Measured on PyPI's wheels and on what nvcc 13.0 writes, and compared with NVIDIA's cuobjdump
+(bench/journal/2026-11-21-binary-reader.md).
 
-Who keeps only a part of a file as it streams by keeps all headers; `container` and `entry` say how long each piece is.
+A caller that keeps only parts of a streamed file keeps all headers; `container` and `entry` return the sizes of pieces.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _VARIANTS: dict[str, _Variant] = {"": "", "a": "a", "f": "f"}
 
 
 class FatbinEntry(NamedTuple):
-    """One piece of code in a container. `target` is None for what no driver runs as it is: code for the linker."""
+    """One piece of code in a container. `target` is None for code that only the linker uses, which no driver runs."""
 
     target: CodeTarget | None
     header: int  # bytes
@@ -50,10 +50,10 @@ class FatbinEntry(NamedTuple):
 
 
 def container(header: bytes) -> int:
-    """Bytes of a container, header and all.
+    """Return the size of a container with its header, in bytes.
 
     Raises:
-        Unreadable: these are not the first 16 bytes of one.
+        Unreadable: These are not the first 16 bytes of a container.
     """
     if len(header) < CONTAINER_SIZE or not header.startswith(MAGIC):
         raise Unreadable("a container of GPU code has no header")
@@ -64,7 +64,7 @@ def entry(header: bytes) -> FatbinEntry:
     """Parse the first 64 bytes of an entry.
 
     Raises:
-        Unreadable: they contradict the format.
+        Unreadable: The bytes contradict the format.
     """
     if len(header) < ENTRY_SIZE:
         raise Unreadable("an entry of GPU code ends within its header")
@@ -85,57 +85,61 @@ def _target(kind: int, arch: int, variant: _Variant, version: tuple[int, int]) -
 
 
 def containers(data: Data, start: int, end: int, holes: Holes = ()) -> Iterator[list[FatbinEntry]]:
-    """The entries of each container between `start` and `end`, in the order of the file.
+    """Yield the entries of each container between `start` and `end`, in the order of the file.
 
     Raises:
-        Unreadable: a header contradicts the format, or a piece ends beyond what it lies in.
+        Unreadable: A header contradicts the format, or a piece ends beyond its container or section.
     """
     window = Window(data, holes)
-    left = MOST_ENTRIES
+    remaining = MOST_ENTRIES
     at = start
     while (at := window.find(MAGIC, at, end, _WHERE)) >= 0:
         stop = at + container(window.take(at, CONTAINER_SIZE, _WHERE))
         if stop > end:
             raise Unreadable(f"a container of GPU code at {at:#x} ends beyond its section")
-        found = []
+        entries = []
         at += CONTAINER_SIZE
-        left -= 1
+        remaining -= 1
         while at < stop:
-            each = entry(window.take(at, min(ENTRY_SIZE, stop - at), _WHERE))
-            at += each.header + each.payload
+            fatbin_entry = entry(window.take(at, min(ENTRY_SIZE, stop - at), _WHERE))
+            at += fatbin_entry.header + fatbin_entry.payload
             if at > stop:
                 raise Unreadable(f"GPU code ends beyond its container, which ends at {stop:#x}")
-            found.append(each)
-            if len(found) > left:
+            entries.append(fatbin_entry)
+            if len(entries) > remaining:
                 break
-        left -= len(found)
-        if left < 0:
+        remaining -= len(entries)
+        if remaining < 0:
             raise Unreadable(f"it claims more than {MOST_ENTRIES} pieces of GPU code")
-        yield found
+        yield entries
 
 
 def groups(data: Data, ranges: Iterable[tuple[int, int]], holes: Holes = ()) -> tuple[CodeGroup, ...]:
-    """Containers in these parts of a file by what they are for. One with nothing that a driver takes does not count.
+    """Return the containers in these parts of a file by their targets, without containers that no driver can use.
 
     Raises:
-        Unreadable: as containers.
+        Unreadable: As `containers`.
     """
-    found: dict[tuple[CodeTarget, ...], list[int]] = {}
-    for entries in (each for start, end in ranges for each in containers(data, start, end, holes)):
+    totals: dict[tuple[CodeTarget, ...], list[int]] = {}
+    for entries in (
+        container_entries for start, end in ranges for container_entries in containers(data, start, end, holes)
+    ):
         sizes: dict[CodeTarget, int] = {}
-        for each in entries:
-            if each.target:
-                sizes[each.target] = sizes.get(each.target, 0) + each.header + each.payload
+        for fatbin_entry in entries:
+            if fatbin_entry.target:
+                sizes[fatbin_entry.target] = (
+                    sizes.get(fatbin_entry.target, 0) + fatbin_entry.header + fatbin_entry.payload
+                )
         targets = tuple(sorted(sizes))
         if targets:
-            total = found.setdefault(targets, [0] * (1 + len(targets)))
-            for place, size in enumerate([1, *(sizes[target] for target in targets)]):
-                total[place] += size
-    return tuple(CodeGroup(targets, total[0], tuple(total[1:])) for targets, total in sorted(found.items()))
+            total = totals.setdefault(targets, [0] * (1 + len(targets)))
+            for index, size in enumerate([1, *(sizes[target] for target in targets)]):
+                total[index] += size
+    return tuple(CodeGroup(targets, total[0], tuple(total[1:])) for targets, total in sorted(totals.items()))
 
 
 def cubin(data: Data, holes: Holes = ()) -> CodeGroup:
-    """Return the one target of a stand-alone cubin (an ELF file for machine 190).
+    """Return the one target of a cubin that is a file of its own (an ELF file for machine 190).
 
     The architecture is in the header's flags, at a position that depends on the file's ABI version. Whether it is for
     exactly one architecture (`a`) or for its family (`f`) is only in a note with the command line of ptxas; without the
@@ -143,7 +147,7 @@ def cubin(data: Data, holes: Holes = ()) -> CodeGroup:
     nvcc 13.0's output and on flashinfer-cubin 0.6.12.
 
     Raises:
-        Unreadable: it is not a cubin, or has an unknown ABI.
+        Unreadable: The file is not a cubin, or has an unknown ABI.
     """
     window = Window(data, holes)
     header = HEADER.unpack(window.take(0, HEADER.size, "its header"))
@@ -159,12 +163,12 @@ def cubin(data: Data, holes: Holes = ()) -> CodeGroup:
 
 
 def ptx(data: Data) -> CodeGroup | None:
-    """The target of a file of PTX, which begins with its version; None for any other text or bytes."""
+    """Return the target of a file of PTX, which begins with its version; None for any other text or bytes."""
     head = bytes(data[:_PTX_HEAD])
-    found = _PTX_TEXT.search(head) if _PTX_LINE.match(head) else None
-    if not found:
+    match = _PTX_TEXT.search(head) if _PTX_LINE.match(head) else None
+    if not match:
         return None
-    target = CodeTarget("ptx", int(found[3]), _VARIANTS[found[4].decode()], (int(found[1]), int(found[2])))
+    target = CodeTarget("ptx", int(match[3]), _VARIANTS[match[4].decode()], (int(match[1]), int(match[2])))
     return CodeGroup((target,), 1, (len(data),))
 
 
@@ -174,6 +178,6 @@ def _notes(window: Window) -> bytes:
         return b""
     first, last = min(row.offset for row in rows), max(row.offset + row.size for row in rows)
     if last - first < _LONGEST_NOTE:  # as ptxas puts them
-        found = window.take(first, last - first, "its notes")
-        return b"".join(found[row.offset - first :][: row.size] for row in rows)
+        notes = window.take(first, last - first, "its notes")
+        return b"".join(notes[row.offset - first :][: row.size] for row in rows)
     return b"".join(window.take(row.offset, row.size, "a note") for row in rows)

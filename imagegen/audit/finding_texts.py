@@ -1,4 +1,4 @@
-"""The catalogue of findings, data/findings/*.yaml: for each id what it means, what helps, and where that comes from."""
+"""The catalogue of findings, data/findings/*.yaml: the meaning, fix and source of each finding id."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ def _line(text: str) -> str:
 class FindingText:
     """The explanation of one finding id. Each text is one line."""
 
-    severity: Severity  # the usual one; a finding says its own
+    severity: Severity  # the usual one; a finding states its own
     title: str  # a few words, without a full stop
     meaning: str
     fix: str
-    source: str  # where it is known from, with a date where that is a page
+    source: str  # the source of the statement, with a date if it is a page
 
 
-def _entry(name: str, found: Mapping[str, str]) -> FindingText:
-    """Return the entry of an id, of its fields in the file. Raises ValueError."""
+def _entry(name: str, values: Mapping[str, str]) -> FindingText:
+    """Return the entry of an id from its fields in the file. Raises ValueError if they are invalid."""
     if not _ID.fullmatch(name):
-        raise ValueError(f"{name} is no id")
+        raise ValueError(f"{name} is not an id")
     names = [field.name for field in fields(FindingText)]
-    if sorted(found) != sorted(names):
-        raise ValueError(f"{name} has the fields {', '.join(found)}, and must have {', '.join(names)}")
-    texts = {each: _line(found[each]) for each in names[1:]}
-    return FindingText(Severity(found["severity"]), **texts)
+    if sorted(values) != sorted(names):
+        raise ValueError(f"{name} has the fields {', '.join(values)}, and must have {', '.join(names)}")
+    texts = {text_name: _line(values[text_name]) for text_name in names[1:]}
+    return FindingText(Severity(values["severity"]), **texts)
 
 
 def explain(name: str) -> FindingText:
-    """The entry of an id. Raises UsageError, which offers the nearest one, for an id that there is not."""
+    """Return the entry of an id. Raises UsageError with the nearest id if the id does not exist."""
     entries = catalogue()
     if name not in entries:
         fix = did_you_mean(name, entries) or "`imagegen audit --explain` lists all ids"
@@ -62,18 +62,18 @@ def explain(name: str) -> FindingText:
 
 @cache
 def catalogue() -> Mapping[str, FindingText]:
-    """Return all entries by id, sorted. They are shipped, so an invalid one is a bug: a ValueError."""
+    """Return all entries by id, sorted. They are shipped, so an invalid one is a bug and raises ValueError."""
     entries: dict[str, FindingText] = {}
     for path in sorted(_FOLDER.glob("*.yaml")):
-        found = {name: _entry(name, each) for name, each in _read(path).items()}
-        if twice := entries.keys() & found.keys():
+        file_entries = {name: _entry(name, values) for name, values in _read(path).items()}
+        if twice := entries.keys() & file_entries.keys():
             raise ValueError(f"{path.name}: {', '.join(sorted(twice))} is in another file too")
-        entries |= found
+        entries |= file_entries
     return dict(sorted(entries.items()))
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader) or {}
-    if not isinstance(found, dict):
-        raise ValueError(f"{path.name} is no mapping")  # noqa: TRY004 - as for all that is wrong with a file
-    return found
+    document = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader) or {}
+    if not isinstance(document, dict):
+        raise ValueError(f"{path.name} is not a mapping")  # noqa: TRY004 - all errors in a file are ValueErrors
+    return document

@@ -24,7 +24,7 @@ from imagegen.core.types import Gpu
 # GPU code compatibility: which code runs on which GPU, the driver that it needs, and the oldest supported driver.
 #
 # The rules are NVIDIA's. Machine code (SASS) for sm_XY runs on its own major version from its minor version on; an `a`
-# target on its GPU alone, an `f` target on its family, which is the same major version from its minor version on. PTX
+# target only on its GPU, an `f` target on its family, which is the same major version from its minor version on. PTX
 # for compute_XY is compiled by the driver for any GPU of XY or above, if the driver's PTX ISA is not older than the
 # code's. Source: CUDA C++ Programming Guide, "Binary Compatibility", "PTX Compatibility" and "Family-Specific
 # Features"; 2026-11-21: 12 cubins, 12 PTX modules and 8 fat binaries behaved so on an H200 with a driver of CUDA 13.0.
@@ -51,36 +51,36 @@ def runs(targets: Iterable[CodeTarget], capability: str, driver_isa: Isa | None 
 
 @lru_cache(maxsize=1 << 16)
 def _runs(targets: tuple[CodeTarget, ...], capability: str, driver_isa: Isa | None) -> Verdict:
-    here = arch(capability)
-    fitting = [target for target in targets if _fits(target, here)]
+    gpu_arch = arch(capability)
+    fitting = [target for target in targets if _fits(target, gpu_arch)]
     if any(target.kind == "sass" for target in fitting):
         return "sass"
     return "ptx" if any(_compiles(target, driver_isa) for target in fitting) else "no"
 
 
 def isa_needed(targets: Iterable[CodeTarget], capability: str) -> Isa | None:
-    """The oldest PTX ISA among those of `targets` that fit the GPU; None where none fits or none says."""
-    here = arch(capability)
-    fitting = [target.isa for target in targets if target.kind == "ptx" and target.isa and _fits(target, here)]
+    """Return the oldest PTX ISA of the `targets` that fit the GPU; None if none fits or none states its ISA."""
+    gpu_arch = arch(capability)
+    fitting = [target.isa for target in targets if target.kind == "ptx" and target.isa and _fits(target, gpu_arch)]
     return min(fitting, default=None)
 
 
 def arch(capability: str) -> int:
-    """The number that an architecture is called by: 90 for "9.0", 121 for "12.1"."""
+    """Return the number of an architecture: 90 for "9.0", 121 for "12.1"."""
     major, _, minor = capability.partition(".")
     return int(major) * 10 + int(minor or 0)
 
 
 def driver_floor(isa: Isa) -> tuple[str, str] | None:
-    """The oldest CUDA release whose driver compiles this PTX, and that driver; None: newer than all that are known."""
+    """Return the oldest CUDA release whose driver compiles this PTX, and the driver; None if no known driver does."""
     return next(((release.cuda, release.driver) for release in releases() if release.isa >= isa), None)
 
 
 def compiled_by(driver: str) -> Isa | None:
-    """The newest PTX ISA that a driver ("580.65.06", or "580" for its branch) compiles.
+    """Return the newest PTX ISA that a driver ("580.65.06", or "580" for its branch) compiles.
 
-    Drivers of one branch count as one: a promise is often no more exact. One that is older than all that are known
-    compiles nothing, (0, 0). None: nothing is known of this driver, or it is newer than all that are known.
+    Drivers of one branch count as one, because a promise is often no more exact. The result is (0, 0) if the driver is
+    older than all known drivers, and None if it is newer than all of them or cannot be parsed.
     """
     branch = _branch(driver)
     if branch is None or branch > (_branch(releases()[-1].driver) or 0):
@@ -89,10 +89,10 @@ def compiled_by(driver: str) -> Isa | None:
 
 
 def driver_for(major: int, driver: str) -> int | None:
-    """The oldest branch of drivers for a major version of CUDA, if `driver` is of an older one; None: it will do."""
+    """Return the oldest branch of drivers for a major version of CUDA; None if `driver` is not older."""
     needed: int = data("gpu")["majors"]["drivers"].get(major, 0)
-    given = _branch(driver)
-    return needed if given is not None and given < needed else None
+    branch = _branch(driver)
+    return needed if branch is not None and branch < needed else None
 
 
 @cache
@@ -102,13 +102,13 @@ def releases() -> tuple[PtxVersion, ...]:
     return tuple(sorted(rows))
 
 
-def _fits(target: CodeTarget, here: int) -> bool:
+def _fits(target: CodeTarget, gpu_arch: int) -> bool:
     made_for = data("gpu")["renamed"]["architectures"].get(target.arch, target.arch)
     if target.variant == "a":
-        return bool(here == made_for)
+        return bool(gpu_arch == made_for)
     if target.kind == "ptx" and not target.variant:
-        return bool(here >= made_for)
-    return bool(here // 10 == made_for // 10 and here >= made_for)
+        return bool(gpu_arch >= made_for)
+    return bool(gpu_arch // 10 == made_for // 10 and gpu_arch >= made_for)
 
 
 def _compiles(target: CodeTarget, driver_isa: Isa | None) -> bool:
@@ -148,23 +148,23 @@ def check_driver(subject: Subject) -> Iterator[Finding]:
 
 
 def _built_for(package: Package) -> tuple[int, str] | None:
-    """The major version of CUDA whose runtime its files ask for, and the first of these; of variants, the oldest."""
-    found = [
+    """Return the oldest major version of CUDA whose runtime the package's files need, and the first such file."""
+    runtimes = [
         (major[1], path)
         for path, file in package.binaries.items()
         for name in (file.elf.needed if file.elf else ())
         if (major := cuda_major(name)) and major[0] == _RUNTIME
     ]
-    return min(found, default=None)
+    return min(runtimes, default=None)
 
 
 def _finding(subject: Subject, major: int, floor: int, paths: Mapping[str, str]) -> Finding:
-    """`paths` are the packages that ask for this CUDA, and a file of each."""
+    """Return the finding about a driver. `paths` maps the packages that need this CUDA to a file of each."""
     first = next(iter(paths))
     evidence = f"CUDA {major} takes driver {floor} or newer, and {subject.driver} is promised"
     severity = Severity.ERROR
     if "/compat/" in (subject.system.paths.get("libcuda.so.1", "") if subject.system else ""):
-        severity, evidence = Severity.WARNING, f"{evidence}: it runs by cuda-compat, on data-center GPUs alone"
+        severity, evidence = Severity.WARNING, f"{evidence}: it runs with cuda-compat, only on data-center GPUs"
     details = [f"{path}: asks for CUDA {major}'s libcudart" for path in paths.values()]
     return Finding(severity, "driver-too-old", first, paths[first], evidence, few(details, _SHOWN, noun="packages"))
 
@@ -177,7 +177,7 @@ _TORCH = re.compile(r"lib(torch|c10)(_\w+)?\.so")
 _VARIANT = re.compile(r"(sm|compute|arch|cuda|cu|cp|py)[_-]?\d+[a-z]?")  # a folder for one build of a module
 _FOR_CUDA = re.compile(r"(?<=cuda)\d+|(?<=cu)\d+")  # in a name: libbitsandbytes_cuda128.so
 _MB = 1_000_000
-_HEAVY = 100 * _MB  # of one package; less is not worth a line of its own
+_HEAVY = 100 * _MB  # of one package; less gets no line of its own
 _FEW = 0.05  # of a library's containers: with so few it is of no use. NVIDIA's own have at least a seventh
 _SLOW = 1 * _MB  # of PTX; the driver compiles less in no time
 _SHOWN = 12  # lines of details
@@ -187,7 +187,7 @@ _SHOWN = 12  # lines of details
 class Use:
     """The numbers of a library's containers that run natively, by PTX or not on one GPU."""
 
-    native: int = 0  # run as they are
+    native: int = 0  # run by machine code
     compiled: int = 0  # after the driver has compiled their PTX
     refused: int = 0  # have PTX that fits, but is too new for the promised driver
     nothing: int = 0
@@ -204,21 +204,21 @@ class Use:
 
 @dataclass
 class _Notes:
-    """Notes of one kind about one package: the GPUs, and a line for each library."""
+    """Notes of one kind about one package, with the GPUs and a line for each library."""
 
     gpus: dict[str, int] = field(default_factory=dict)  # name -> number of its architecture
-    lines: dict[str, str] = field(default_factory=dict)  # path -> what is with it
+    lines: dict[str, str] = field(default_factory=dict)  # path -> its description
 
-    def add(self, path: str, gpus: Iterable[Gpu], what: str) -> None:
-        """Note `what` is with a library on these GPUs, if there are any."""
+    def add(self, path: str, gpus: Iterable[Gpu], description: str) -> None:
+        """Note the description of a library on these GPUs, if there are any."""
         if numbers := {gpu.name: arch(gpu.capability) for gpu in gpus}:
             self.gpus |= numbers
-            self.lines[path] = f"{', '.join(numbers)}: {what}"
+            self.lines[path] = f"{', '.join(numbers)}: {description}"
 
-    def finding(self, severity: Severity, id_: str, package: Package, evidence: str, *more: str) -> Finding:
+    def finding(self, severity: Severity, id_: str, package: Package, evidence: str, *hints: str) -> Finding:
         only = next(iter(self.lines)) if len(self.lines) == 1 else None
         lines = [f"{path}: {line}" for path, line in self.lines.items()]
-        return Finding(severity, id_, str(package), only, evidence, (*few(lines, _SHOWN), *more))
+        return Finding(severity, id_, str(package), only, evidence, (*few(lines, _SHOWN), *hints))
 
     def __str__(self) -> str:
         return ", ".join(sorted(self.gpus, key=self.gpus.__getitem__))
@@ -272,7 +272,7 @@ class _Judge:
         yield from self._partial()
 
     def _missing(self) -> Iterator[Finding]:
-        """Libraries with nothing for a GPU: an error where something loads them, but not by design."""
+        """Yield findings about libraries with no code for a GPU; errors if they are loaded and it is not by design."""
         loaded, missing, gated, useless = _Notes(), _Notes(), _Notes(), _Notes()
         for path, file in self.libraries.items():
             lacking = self._where(path, lambda use: use.usable + use.refused == 0)
@@ -286,8 +286,8 @@ class _Judge:
                 gated.add(path, lacking, holds)
             elif for_others or all(target.variant for target in targets):
                 gated.add(path, served, holds)
-                rest = useless if for_others else loaded if self._is_loaded(path, file) else missing
-                rest.add(path, [gpu for gpu in lacking if gpu not in served], holds)
+                unserved = useless if for_others else loaded if self._is_loaded(path, file) else missing
+                unserved.add(path, [gpu for gpu in lacking if gpu not in served], holds)
             else:
                 (loaded if self._is_loaded(path, file) else missing).add(path, lacking, holds)
         for severity, notes in ((Severity.ERROR, loaded), (Severity.WARNING, missing)):
@@ -303,31 +303,33 @@ class _Judge:
             yield gated.finding(Severity.INFO, "gpu-code-gated", self.package, evidence, *_reasons(gated.lines))
 
     def _refused(self) -> Iterator[Finding]:
-        """PTX that the promised driver does not compile: CUDA's error 222 when it is needed."""
+        """Yield findings about PTX that the promised driver does not compile, which is CUDA's error 222 at run time."""
         whole, part = _Notes(), _Notes()
         floor: Isa = (0, 0)
         for path, file in self.libraries.items():
             gpus = self._where(path, lambda use: use.refused > 0)
             stops = [gpu for gpu in gpus if self._is_loaded(path, file) and self._stops(path, gpu)]
-            for notes, some in ((whole, stops), (part, [gpu for gpu in gpus if gpu not in stops])):
-                if some:
-                    worst = max((self.uses[path][gpu.name] for gpu in some), key=lambda use: use.refused)
-                    needed = self._newest(path, some)
+            for notes, affected in ((whole, stops), (part, [gpu for gpu in gpus if gpu not in stops])):
+                if affected:
+                    worst = max((self.uses[path][gpu.name] for gpu in affected), key=lambda use: use.refused)
+                    needed = self._newest(path, affected)
                     floor = max(floor, needed)
-                    what = f"{worst.refused} of {worst.count} containers have only PTX of up to {_dotted(needed)}"
-                    notes.add(path, some, what)
+                    description = (
+                        f"{worst.refused} of {worst.count} containers have only PTX of up to {_dotted(needed)}"
+                    )
+                    notes.add(path, affected, description)
         for severity, notes in ((Severity.ERROR, whole), (Severity.WARNING, part)):
             if notes.lines:
                 evidence = f"driver {self.driver} cannot compile its PTX for {notes}: that takes {_floor(floor)}"
                 yield notes.finding(severity, "ptx-too-new", self.package, evidence)
 
     def _stops(self, path: str, gpu: Gpu) -> bool:
-        """Return whether nothing of a library runs on a GPU, nor of one that the package takes in its place there."""
-        others = [other for other in self.uses if _replaces(other, path)]
-        return not any(self.uses[each][gpu.name].usable for each in (path, *others))
+        """Return whether neither a library nor a replacement for it in the package runs on a GPU."""
+        replacements = [other for other in self.uses if _replaces(other, path)]
+        return not any(self.uses[candidate][gpu.name].usable for candidate in (path, *replacements))
 
     def _compiled(self) -> Iterator[Finding]:
-        """Libraries that run by PTX alone. A few kB are compiled in no time."""
+        """Yield a finding about libraries that run only by PTX. A few kB of PTX are compiled at once."""
         notes = _Notes()
         floor: Isa = (0, 0)
         size = 0
@@ -344,15 +346,15 @@ class _Judge:
             yield notes.finding(severity, "ptx-only", self.package, evidence)
 
     def _partial(self) -> Iterator[Finding]:
-        """Libraries of which a part has nothing for a GPU: normal, unless that is nearly all of it."""
+        """Yield findings about libraries that partly have no code for a GPU; warnings if it is nearly all of it."""
         some, most = _Notes(), _Notes()
         for path in self.libraries:
             gpus = self._where(path, lambda use: use.usable > 0 and use.nothing > 0)
             scarce = [gpu for gpu in gpus if is_useless(self.uses[path][gpu.name])]
-            for notes, there in ((most, scarce), (some, [gpu for gpu in gpus if gpu not in scarce])):
-                nothing = ", ".join(str(self.uses[path][gpu.name].nothing) for gpu in there)
+            for notes, affected in ((most, scarce), (some, [gpu for gpu in gpus if gpu not in scarce])):
+                nothing = ", ".join(str(self.uses[path][gpu.name].nothing) for gpu in affected)
                 notes.add(
-                    path, there, f"{nothing} of {sum(group.count for group in self.libraries[path].code)} containers"
+                    path, affected, f"{nothing} of {sum(group.count for group in self.libraries[path].code)} containers"
                 )
         for severity, notes, how_many in ((Severity.WARNING, most, "nearly all"), (Severity.INFO, some, "some")):
             if notes.lines:
@@ -360,13 +362,15 @@ class _Judge:
                 yield notes.finding(severity, "gpu-code-partial", self.package, evidence)
 
     def _where(self, path: str, required: Callable[[Use], bool]) -> list[Gpu]:
-        """Return the GPUs on which the library is as `required`, except those where another build of it does better."""
-        others = [self.uses[other] for other in self.builds[build_of(path)] if other != path]
+        """Return the GPUs for which `required` holds, except GPUs on which another build of the library does better."""
+        other_builds = [self.uses[other] for other in self.builds[build_of(path)] if other != path]
         return [
             gpu
             for gpu in self.gpus
             if required(use := self.uses[path][gpu.name])
-            and not any(other[gpu.name].native > use.native or other[gpu.name].usable > use.usable for other in others)
+            and not any(
+                other[gpu.name].native > use.native or other[gpu.name].usable > use.usable for other in other_builds
+            )
         ]
 
     def _is_loaded(self, path: str, file: File) -> bool:
@@ -384,7 +388,7 @@ def is_loaded(path: str, elf: Elf, needed: Collection[str]) -> bool:
     name = path.rpartition("/")[2]
     if _MODULE.search(name) or name in needed or (elf.soname or name) in needed:
         return True
-    return any(_TORCH.match(each) for each in elf.needed) or is_module(elf.exported)
+    return any(_TORCH.match(needed_name) for needed_name in elf.needed) or is_module(elf.exported)
 
 
 def is_essential(path: str) -> bool:
@@ -426,32 +430,32 @@ def first_builds(package: str, gpus: Iterable[Gpu]) -> Iterator[str]:
 
 
 def _dead_weight(subject: Subject) -> Iterator[Finding]:
-    """GPU code that the promised GPUs do not run, in all and for the packages where it is much."""
+    """Yield findings about GPU code that the promised GPUs do not run: the total, and packages with much of it."""
     whole = _Weight()
-    for package in (each for each in subject.packages if each.code_sizes):
-        one = _weigh(package, subject.gpus)
-        whole.total += one.total
-        whole.nowhere += one.nowhere
-        whole.dead.update(one.dead)
-        useless = one.total >= _HEAVY and one.total in one.dead.values()
-        if useless or one.nowhere >= _HEAVY:
-            yield Finding(Severity.INFO, "dead-weight", str(package), None, str(one))
+    for package in (package for package in subject.packages if package.code_sizes):
+        weight = _weigh(package, subject.gpus)
+        whole.total += weight.total
+        whole.nowhere += weight.nowhere
+        whole.dead.update(weight.dead)
+        useless = weight.total >= _HEAVY and weight.total in weight.dead.values()
+        if useless or weight.nowhere >= _HEAVY:
+            yield Finding(Severity.INFO, "dead-weight", str(package), None, str(weight))
     if any(whole.dead.values()):
         yield Finding(Severity.INFO, "dead-weight", "", None, str(whole))
 
 
 @dataclass
 class _Weight:
-    """Bytes of GPU code: all, those that a GPU does not run, by its name, and those that none of them runs."""
+    """Bytes of GPU code in total, bytes that a GPU does not run by the GPU's name, and bytes that no GPU runs."""
 
     total: int = 0
     dead: Counter[str] = field(default_factory=Counter)
     nowhere: int = 0
 
     def __str__(self) -> str:
-        each = "".join(f", not for {name}: {_mb(size)}" for name, size in self.dead.items())
+        unused = "".join(f", not for {name}: {_mb(size)}" for name, size in self.dead.items())
         nowhere = f", for none of them: {_mb(self.nowhere)}" if len(self.dead) > 1 else ""
-        return f"of {_mb(self.total)} of GPU code{each}{nowhere}"
+        return f"of {_mb(self.total)} of GPU code{unused}{nowhere}"
 
 
 def _weigh(package: Package, gpus: tuple[Gpu, ...]) -> _Weight:
@@ -465,18 +469,16 @@ def _weigh(package: Package, gpus: tuple[Gpu, ...]) -> _Weight:
 
 
 def _is_library(path: str, file: File) -> bool:
-    """Return whether what a library runs by is to be seen: it is no loose code, and does not keep its kernels
-    elsewhere.
-    """
+    """Return whether the file is a library that contains its own kernels."""
     return file.elf is not None and file.elf.machine != CUDA and _rule("hidden", path) is None
 
 
 @lru_cache(1 << 14)  # asked for each GPU
 def build_of(path: str) -> tuple[str, str]:
     """Return the common part of the paths of one module's builds: sm90/ops.abi3.so, sm100/ops.abi3.so; ops_cu12.so."""
-    place = PurePosixPath(path)
-    folder = place.parent.parent if _VARIANT.fullmatch(place.parent.name) else place.parent
-    return str(folder), _FOR_CUDA.sub("", place.name.partition(".")[0])
+    module_path = PurePosixPath(path)
+    folder = module_path.parent.parent if _VARIANT.fullmatch(module_path.parent.name) else module_path.parent
+    return str(folder), _FOR_CUDA.sub("", module_path.name.partition(".")[0])
 
 
 def _reasons(paths: Iterable[str]) -> list[str]:
@@ -485,7 +487,7 @@ def _reasons(paths: Iterable[str]) -> list[str]:
 
 @cache
 def _rule(kind: str, path: str) -> str | None:
-    """Return why a library is of this kind, if the data have a rule: "gated" is for some GPUs alone."""
+    """Return why a library is of this kind, if the data have a rule. "gated" libraries are only for some GPUs."""
     for entry in data("gpu")[kind]:
         if _matches(path, entry["paths"]):
             return str(entry["because"])
@@ -494,7 +496,7 @@ def _rule(kind: str, path: str) -> str | None:
 
 @cache
 def _replaces(other: str, path: str) -> bool:
-    """Return whether a library is taken in place of the one at `path`, wherever it runs, by the data."""
+    """Return whether the data say that a package uses the library `other` instead of the one at `path`."""
     return any(_matches(path, entry["paths"]) and _matches(other, entry["by"]) for entry in data("gpu")["replaced"])
 
 
@@ -508,8 +510,16 @@ def _ptx_size(file: File) -> int:
 
 
 def _targets(file: File) -> list[CodeTarget]:
-    found = {target for group in file.code for target in group.targets}
-    return sorted(found, key=lambda each: (each.kind != "sass", each.arch, each.variant, each.isa or (0, 0)))
+    targets = {target for group in file.code for target in group.targets}
+    return sorted(
+        targets,
+        key=lambda target: (
+            target.kind != "sass",
+            target.arch,
+            target.variant,
+            target.isa or (0, 0),
+        ),
+    )
 
 
 def _says_for_what(path: str, targets: Iterable[CodeTarget]) -> bool:
@@ -525,8 +535,8 @@ def _dotted(isa: Isa) -> str:
 
 
 def _floor(isa: Isa) -> str:
-    found = driver_floor(isa)
-    return f"driver {found[1]} (CUDA {found[0]})" if found else f"a driver that knows PTX {_dotted(isa)}"
+    release = driver_floor(isa)
+    return f"driver {release[1]} (CUDA {release[0]})" if release else f"a driver that knows PTX {_dotted(isa)}"
 
 
 def _mb(size: int) -> str:

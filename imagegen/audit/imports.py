@@ -25,18 +25,18 @@ _SHOWN = 20  # lines of details
 
 def providers() -> Mapping[str, str]:
     """Return the distributions whose names are compared, with the top-level module of each."""
-    found: Mapping[str, str] = data("api")["providers"]
-    return found
+    tops: Mapping[str, str] = data("api")["providers"]
+    return tops
 
 
 def starts(distribution: str) -> Mapping[str, Sequence[str]]:
     """Return the modules that runs of a distribution import first, as `required` takes them; none for most."""
-    found: Mapping[str, Sequence[str]] = data("api")["users"].get(distribution, {})
-    return found
+    globs: Mapping[str, Sequence[str]] = data("api")["users"].get(distribution, {})
+    return globs
 
 
 class ApiScanner:
-    """Collects the names of a distribution. Of most, nothing is compared: it `reads` none of their files.
+    """Collects the names of a distribution. Most distributions are not compared; it `reads` none of their files.
 
     `paths` are all files of the distribution, relative to site-packages.
     """
@@ -69,25 +69,25 @@ class ApiScanner:
 
     def required_names(self) -> tuple[RequiredName, ...]:
         """Return the required names of other distributions, without keyword arguments: no signatures are kept."""
-        return tuple(each for each in required(self._read, self._uses, self._starts) if not each.keyword)
+        return tuple(name for name in required(self._read, self._uses, self._starts) if not name.keyword)
 
 
 def check(subject: Subject) -> Iterator[Finding]:
     """Yield an error for each file that cannot be imported, and a warning for each package whose functions may fail."""
-    installed = {each.name: each for each in subject.packages if each.exports}
+    installed = {package.name: package for package in subject.packages if package.exports}
     tops = {top: installed[name] for name, top in providers().items() if name in installed}
-    for package in (each for each in subject.packages if each.required_names):
+    for package in (package for package in subject.packages if package.required_names):
         for top, provider in tops.items():
-            required = [each for each in package.required_names if each.name.partition(".")[0] == top]
+            required = [use for use in package.required_names if use.name.partition(".")[0] == top]
             yield from _compare(package, provider, required)
 
 
 def _compare(package: Package, provider: Package, required: Sequence[RequiredName]) -> Iterator[Finding]:
     api = Api(provider.exports)
     missing: dict[tuple[bool, str, str], RequiredName] = {}  # by certainty, file and missing name
-    for each in required:
-        if name := api.missing(each.name, each.modules):
-            missing.setdefault((each.certain, each.path, name), each)
+    for reference in required:
+        if name := api.missing(reference.name, reference.modules):
+            missing.setdefault((reference.certain, reference.path, name), reference)
     certain: dict[str, list[str]] = {}
     uncertain: list[str] = []
     for (always, path, name), use in sorted(missing.items(), key=lambda item: item[1]):
@@ -121,26 +121,30 @@ class RefusedKeyword:
 def keyword_findings(subject: Subject, refused: Iterable[RefusedKeyword]) -> Iterator[Finding]:
     """Yield an error for each file whose calls end with TypeError, and a note for calls that normal use does not make.
 
-    `refused` comes from wheels of these releases that were read before: the scan of a package holds no signatures.
+    `refused` comes from wheels of these releases that were read before, because the scan of a package has no
+    signatures.
     """
-    installed = {each.name: str(each) for each in subject.packages}
+    installed = {package.name: str(package) for package in subject.packages}
     calls: dict[tuple[str, str, str | None, bool], list[str]] = {}
-    for each in sorted(refused, key=lambda one: (one.package, one.provider, one.path or "", one.line, one.keyword)):
-        where = f"line {each.line}" if each.path else "it"
-        line = f"{where} passes {each.keyword} to {each.name}"
-        calls.setdefault((each.package, each.provider, each.path, each.certain), []).append(line)
+    for refused_call in sorted(
+        refused, key=lambda call: (call.package, call.provider, call.path or "", call.line, call.keyword)
+    ):
+        subject_text = f"line {refused_call.line}" if refused_call.path else "it"
+        line = f"{subject_text} passes {refused_call.keyword} to {refused_call.name}"
+        calls.setdefault(
+            (refused_call.package, refused_call.provider, refused_call.path, refused_call.certain), []
+        ).append(line)
     for (package, provider, path, certain), lines in calls.items():
         severity = Severity.ERROR if certain else Severity.INFO
         evidence = f"{lines[0]}, which {installed[provider]} does not take"
         yield Finding(severity, "api-keyword", installed[package], path, evidence, few(lines[1:], _SHOWN))
 
 
-# Imports of distributions that only an extra of the importing package names, and that are not installed.
-#
-# Such an import often stands inside a function: the package is then imported without a fault, and fails when it is
-# used. Sources: PEP 508 for requirements and their markers; The Python Language Reference, "The import statement".
+# Imports of distributions that only an extra of the importing package names, and that are not installed. Such an import
+# often stands inside a function. The package is then imported without an error, and fails at its first use. Sources:
+# PEP 508 for requirements and their markers; The Python Language Reference, "The import statement".
 
-# Extras for work on the package itself. What they name is imported by its tests, not by what users run.
+# Extras for work on the package itself. Only its tests import the distributions that they name.
 _FOR_DEVELOPERS = {"ci", "dev", "develop", "doc", "docs", "lint", "test", "testing", "tests", "typing"}
 _IMPORT = re.compile(rb"[ \t]*(?:import[ \t]+([\w.]+(?:[ \t]*,[ \t]*[\w.]+)*)|from[ \t]+(\w[\w.]*)[ \t]+import\b)")
 # As `("{3}|'{3})(?:\\.|[^\\])*?(\1|(?=\\?\Z))`, which takes one byte after another and much more time. A string
@@ -157,9 +161,13 @@ def optional_modules(requires: Iterable[str]) -> dict[str, str]:
 
     Modules are compared without case and separators, because a distribution's name determines no more of its module's.
     """
-    parsed = [each for text in requires if (each := _parsed(text))]
-    plain = {required_name(each.name) for each in parsed if not _extras(each)}
-    names = {required_name(each.name) for each in parsed if not all(map(_is_for_developers, _extras(each)))}
+    parsed = [requirement for text in requires if (requirement := _parsed(text))]
+    plain = {required_name(requirement.name) for requirement in parsed if not _extras(requirement)}
+    names = {
+        required_name(requirement.name)
+        for requirement in parsed
+        if not all(map(_is_for_developers, _extras(requirement)))
+    }
     return {squashed(data("modules").get(name, name)): name for name in sorted(names - plain)}
 
 
@@ -195,59 +203,61 @@ def _without_lines(string: re.Match[bytes]) -> bytes:
 
 
 def check_extras(subject: Subject) -> Iterator[Finding]:
-    """Yield an error for each module that users start and a note for each package that import what is not installed."""
+    """Yield an error for each started module, and a note for each package, that imports a missing distribution."""
     installed = {package.name for package in subject.packages}
-    tops = frozenset[str]().union(*(each.tops for each in subject.packages))
+    tops = frozenset[str]().union(*(package.tops for package in subject.packages))
     provided = {squashed(top.partition(".")[0]) for top in tops}
-    for package in (each for each in subject.packages if each.optional_imports):
+    for package in (package for package in subject.packages if package.optional_imports):
         missing: dict[str, list[OptionalImport]] = {}
-        for each in package.optional_imports:
-            name = each.distribution
+        for optional_import in package.optional_imports:
+            name = optional_import.distribution
             module = squashed(data("modules").get(name, name).partition(".")[0])
             if name not in installed and module not in provided:
-                missing.setdefault(name, []).append(each)
-        extras = _named([text for text in package.requires if required_name(text) in missing], subject.python)
+                missing.setdefault(name, []).append(optional_import)
+        extras = _extras_by_distribution(
+            [text for text in package.requires if required_name(text) in missing], subject.python
+        )
         absent = {name: sites for name, sites in missing.items() if name in extras}
         starts = {f"{name.replace('.', '/')}{end}" for name in package.entry_points for end in (".py", "/__init__.py")}
         for name, sites in absent.items():
-            for each in sites:
-                if each.path in starts and not each.guarded and name not in subject.omits:
-                    evidence = f"line {each.line} imports {name}, which only its extra {extras[name]} names"
+            for optional_import in sites:
+                if optional_import.path in starts and not optional_import.guarded and name not in subject.omits:
+                    evidence = f"line {optional_import.line} imports {name}, which only its extra {extras[name]} names"
                     fix = f"require {package.name}[{extras[name]}], or {name} itself"
-                    yield Finding(Severity.ERROR, "extra-missing", str(package), each.path, evidence, (fix,))
+                    yield Finding(Severity.ERROR, "extra-missing", str(package), optional_import.path, evidence, (fix,))
         if absent:
             evidence = f"imports {len(absent)} distributions that only its extras name and that are not installed"
             lines = [_line(name, extras[name], sites, subject.omits.get(name)) for name, sites in absent.items()]
-            more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-            yield Finding(Severity.INFO, "extra-missing", str(package), None, evidence, (*lines[:_SHOWN], *more))
+            summary = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+            yield Finding(Severity.INFO, "extra-missing", str(package), None, evidence, (*lines[:_SHOWN], *summary))
 
 
 @lru_cache(1 << 14)
 def squashed(module: str) -> str:
-    """The name of a module or a distribution without case and separators."""
+    """Return the name of a module or a distribution without case and separators."""
     return module.replace("-", "").replace("_", "").replace(".", "").lower()
 
 
 def _line(name: str, extra: str, sites: list[OptionalImport], omitted: str | None) -> str:
-    first = min(sites, key=lambda each: (each.guarded, each.path))
-    more = f" and {len(sites) - 1} more files" if len(sites) > 1 else ""
-    return f"{name} (extra {extra}): {first.path}:{first.line}{more}" + (f"; left out: {omitted}" if omitted else "")
+    first = min(sites, key=lambda site: (site.guarded, site.path))
+    suffix = f" and {len(sites) - 1} more files" if len(sites) > 1 else ""
+    return f"{name} (extra {extra}): {first.path}:{first.line}{suffix}" + (f"; left out: {omitted}" if omitted else "")
 
 
-def _named(requires: Iterable[str], python: str | None) -> dict[str, str]:
-    """Distribution -> the first extra that names it, on Linux and for this Python."""
-    found: dict[str, str] = {}
+def _extras_by_distribution(requires: Iterable[str], python: str | None) -> dict[str, str]:
+    """Return each distribution with the first extra that names it, on Linux and for this Python."""
+    extras_by_name: dict[str, str] = {}
     for text in requires:
-        if each := _parsed(text):
-            for extra in _extras(each):
-                if each.marker and each.marker.evaluate(_environment(python) | {"extra": extra}):
-                    found.setdefault(required_name(each.name), extra)
-    return found
+        if requirement := _parsed(text):
+            for extra in _extras(requirement):
+                if requirement.marker and requirement.marker.evaluate(_environment(python) | {"extra": extra}):
+                    extras_by_name.setdefault(required_name(requirement.name), extra)
+    return extras_by_name
 
 
 def _environment(python: str | None) -> dict[str, str]:
-    known = {"os_name": "posix", "platform_system": "Linux", "sys_platform": "linux"}
-    return known | ({"python_version": python, "python_full_version": f"{python}.0"} if python else {})
+    environment = {"os_name": "posix", "platform_system": "Linux", "sys_platform": "linux"}
+    return environment | ({"python_version": python, "python_full_version": f"{python}.0"} if python else {})
 
 
 def _parsed(text: str) -> Requirement | None:
@@ -258,7 +268,7 @@ def _parsed(text: str) -> Requirement | None:
 
 
 def _extras(requirement: Requirement) -> list[str]:
-    """The extras that its marker names: none of a requirement that always holds."""
+    """Return the extras that a requirement's marker names; none if the requirement always holds."""
     return re.findall(r"extra == ['\"]([^'\"]+)", str(requirement.marker or ""))
 
 
@@ -269,9 +279,9 @@ def _statements(source: bytes, modules: Mapping[str, str]) -> Iterator[tuple[int
         start = source.rfind(b"\n", 0, at) + 1
         if match := _IMPORT.match(source, start):
             for name in (match[1] or match[2]).split(b","):
-                parts = name.strip().decode("utf-8", "replace").split(".")
-                for length in range(1, len(parts) + 1):
-                    if distribution := modules.get(squashed("".join(parts[:length]))):
+                components = name.strip().decode("utf-8", "replace").split(".")
+                for length in range(1, len(components) + 1):
+                    if distribution := modules.get(squashed("".join(components[:length]))):
                         yield start, distribution
         end = source.find(b"\n", at)
         at = source.find(b"import", end) if end >= 0 else -1
@@ -290,6 +300,6 @@ def _headers(text: bytes, start: int) -> Iterator[bytes]:
 
 
 def _depth(text: bytes, start: int) -> int | None:
-    """The bytes of indentation of the line at `start`; None for one that begins no statement."""
+    """Return the bytes of indentation of the line at `start`; None if the line begins no statement."""
     match = _INDENTED.match(text, start)
     return match.start(1) - start if match and match[1] not in (b"", b"\r", b"#", b")", b"]", b"}") else None

@@ -15,14 +15,14 @@ from imagegen.core.text import counted
 
 _SHOWN = 20  # files in one finding
 AARCH64, _PAGE = 183, 1 << 16  # e_machine; bytes of the largest page of its kernels
-_VARIANTS = 100  # files of one package that are held against each other; no real one has so many alike
-# "_cu13", "-cuda12", "torch24", "7", "-cpu": what tells the variants of one file from each other.
+_VARIANTS = 100  # files of one package that are compared with each other; no real package has so many variants
+# "_cu13", "-cuda12", "torch24", "7", "-cpu": the parts of a name that distinguish the variants of one file.
 _VERSION = re.compile(r"[-_.]?(?:cuda|cu|torch)?\d+|[-_.](?:cuda|cpu)(?![a-z])")
 _ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
 def check(loader: Loader) -> Iterator[Finding]:
-    """Yield findings about libraries that are missing, too old, found by accident, or there twice."""
+    """Yield findings about libraries that are missing, too old, found by accident, or duplicated."""
     packages: dict[str, list[Library]] = {}
     for library in loader.libraries:
         packages.setdefault(library.package, []).append(library)
@@ -44,11 +44,11 @@ class _Absent:
     library: Library
     names: tuple[str, ...]
     severity: Severity
-    because: str = ""  # why it is no error
+    because: str = ""  # why it is not an error
 
 
 def _pages(package: str, files: list[Library]) -> Iterator[Finding]:
-    """Yield a warning for files that a kernel with pages of 64 KiB cannot map, which arm64 alone has.
+    """Yield a warning for files that a kernel with pages of 64 KiB cannot map, which only arm64 has.
 
     Source: glibc, elf/dl-load.c: up to 2.34 p_align has to be a multiple of the page, since 2.35 p_vaddr - p_offset.
     """
@@ -57,7 +57,7 @@ def _pages(package: str, files: list[Library]) -> Iterator[Finding]:
         first = small[0]
         evidence = f"its segments are aligned for pages of {first.elf.alignment} bytes"
         if len(small) > 1:
-            evidence += f"; so are those of {counted(len(small) - 1, 'more file')}"
+            evidence += f", as in {counted(len(small) - 1, 'more file')}"
         lines = few(small, _SHOWN, lambda library: f"{library.path}: {library.elf.alignment} bytes", "files")
         yield Finding(Severity.WARNING, "page-size", package, first.path, evidence, lines if len(small) > 1 else ())
 
@@ -76,13 +76,13 @@ def _missing(loader: Loader, package: str, name: str, files: list[Library]) -> I
     judged = [_judged(loader, name, absent, library, by_stem[_stem(library.path)], useless) for library in absent]
     for id_, asks_cuda in (("cuda-major", True), ("missing-library", False)):
         for severity in _ORDER:
-            there = [
-                one
-                for one in judged
-                if one.severity is severity and any(_other_major(loader, n) for n in one.names) is asks_cuda
+            group = [
+                absence
+                for absence in judged
+                if absence.severity is severity and any(_other_major(loader, n) for n in absence.names) is asks_cuda
             ]
-            if there:
-                yield _missing_finding(loader, severity, id_, package, there)
+            if group:
+                yield _missing_finding(loader, severity, id_, package, group)
 
 
 def _judged(
@@ -104,7 +104,7 @@ def _judged(
     severity, because = Severity.ERROR, ""
     imported = loader.imported(library)
     if sound:
-        severity, because = Severity.INFO, f"{sound[0].name} is the variant for what is there"
+        severity, because = Severity.INFO, f"{sound[0].name} is the variant for the present library"
     elif reason := optional(package, library.path):
         severity, because = Severity.INFO, reason
     elif library.program:
@@ -114,7 +114,7 @@ def _judged(
     elif variants:
         severity, because = Severity.WARNING, "none of its variants finds its library"
     elif not imported:
-        severity, because = Severity.INFO, "no extension module loads it: a plugin for who has the library"
+        severity, because = Severity.INFO, "no extension module loads it, so it is a plugin for users of the library"
     elif not useless:
         severity, because = Severity.WARNING, "other modules of the package load without it"
     return _Absent(library, names, severity, because)
@@ -165,16 +165,16 @@ def _missing_finding(loader: Loader, severity: Severity, id_: str, package: str,
     if reasons := list(dict.fromkeys(file.because for file in files if file.because)):
         evidence += f"; {reasons[0]}"
     details = list(few(files, _SHOWN, lambda file: f"{file.library.path}: asks for {', '.join(file.names)}", "files"))
-    details += [f"searched for {first}: {place}" for place in _places(loader, files[0].library)]
+    details += [f"searched for {first}: {step}" for step in _search_steps(loader, files[0].library)]
     return Finding(severity, id_, package, files[0].library.path, evidence, tuple(details))
 
 
-def _places(loader: Loader, library: Library) -> Iterator[str]:
+def _search_steps(loader: Loader, library: Library) -> Iterator[str]:
     rpath, runpath = loader.directories(library)
     if paths := (*rpath, *runpath):
         yield f"the file's own path ({', '.join(paths)})"
     if loader.loaded and not library.program:
-        yield "what torch has loaded"
+        yield "libraries that torch has loaded"
     yield "the system's libraries"
     if not library.program:
         yield "all of site-packages"
@@ -186,7 +186,7 @@ def _versions(loader: Loader, package: str, files: list[Library]) -> Iterator[Fi
     for library in files:
         for name, nodes in library.elf.requires.items():
             provider = loader.find(library, name).library
-            # A library without version nodes satisfies all: ld.so takes it as it is.
+            # ld.so takes a library without version nodes for every version.
             if provider is None or not provider.elf.provides or nodes <= provider.elf.provides:
                 continue
             severity = Severity.ERROR if loader.imported(library) else Severity.WARNING
@@ -203,13 +203,15 @@ def _version_finding(
     highest = max(nodes, key=_by_number)
     file = next(library for library in lacking if highest in lacking[library])
     family = highest.rpartition("_")[0]
-    has = max((n for n in provider.elf.provides if n.rpartition("_")[0] == family), key=_by_number, default=None)
-    known = f"up to {has}" if has else "none such"
-    evidence = f"needs {highest} of {provider.elf.soname or provider.name}, which has {known}"
+    newest = max((n for n in provider.elf.provides if n.rpartition("_")[0] == family), key=_by_number, default=None)
+    provided = f"up to {newest}" if newest else "none such"
+    evidence = f"needs {highest} of {provider.elf.soname or provider.name}, which has {provided}"
     releases = oldest_releases(nodes) if not provider.package else None
     if releases is not None:
         evidence += f"; {' or '.join(releases)} would do" if releases else "; no Debian or Ubuntu known here would do"
-    details = [f"{library.path}: {', '.join(sorted(there, key=_by_number))}" for library, there in lacking.items()]
+    details = [
+        f"{library.path}: {', '.join(sorted(file_nodes, key=_by_number))}" for library, file_nodes in lacking.items()
+    ]
     owner = f"{provider.package}: {provider.path}" if provider.package else provider.path
     details_with_owner = (*few(details, _SHOWN, noun="files"), f"the library: {owner}")
     return Finding(severity, "library-too-old", package, file.path, evidence, details_with_owner)
@@ -221,25 +223,29 @@ def _by_number(node: str) -> tuple[str, tuple[int, ...], str]:
 
 
 def _preloads(loader: Loader) -> Iterator[Finding]:
-    """Yield findings about libraries on no search path of their users: something must have loaded them beforehand.
+    """Yield findings about libraries on no search path of their users, which something must load beforehand.
 
     A package that depends on the library's package loads it. Another one works by accident at best.
     """
     requested: dict[str, dict[str, Library]] = {}
     for root in loader.libraries:
-        if root in loader.users or root.program:  # asked for by others: they bring what it needs
+        if root in loader.users or root.program:  # other files load it, with the libraries that it needs
             continue
-        for found in loader.closure(root).found:
-            if found.how is not How.ELSEWHERE or found.library is None or not found.requester.package:
+        for resolution in loader.closure(root).resolutions:
+            if resolution.how is not How.ELSEWHERE or resolution.library is None or not resolution.requester.package:
                 continue
-            if found.requester.package != found.library.package:  # what lies within a package, it loads itself
-                requested.setdefault(found.requester.package, {})[found.name] = found.library
+            if resolution.requester.package != resolution.library.package:  # a package loads its own libraries
+                requested.setdefault(resolution.requester.package, {})[resolution.name] = resolution.library
     for package, names in requested.items():
         depended = _depended(loader.subject, package)
         for severity in (Severity.WARNING, Severity.INFO):
-            there = {n: one for n, one in names.items() if (one.package in depended) is (severity is Severity.INFO)}
-            if there:
-                yield _preload_finding(severity, package, there)
+            group = {
+                n: library
+                for n, library in names.items()
+                if (library.package in depended) is (severity is Severity.INFO)
+            }
+            if group:
+                yield _preload_finding(severity, package, group)
 
 
 def _preload_finding(severity: Severity, package: str, names: Mapping[str, Library]) -> Finding:
@@ -252,9 +258,9 @@ def _preload_finding(severity: Severity, package: str, names: Mapping[str, Libra
 
 
 def _depended(subject: Subject, package: str) -> frozenset[str]:
-    """The packages that one depends on, whatever the extra or marker, and those that these depend on."""
-    by_name = {each.name: each for each in subject.packages}
-    queue = [each.name for each in subject.packages if str(each) == package]
+    """Return the package's direct and indirect dependencies, whatever the extra or marker."""
+    by_name = {distribution.name: distribution for distribution in subject.packages}
+    queue = [distribution.name for distribution in subject.packages if str(distribution) == package]
     seen = set(queue)
     for name in queue:
         for requirement in by_name[name].requires:

@@ -32,9 +32,9 @@ class Finding:
     severity: Severity
     id: str  # "undefined-symbol"
     package: str  # "vllm 0.24.0"; "" for the subject as a whole
-    path: str | None  # the file, relative to site-packages or absolute in the system; None: the package as a whole
+    path: str | None  # of the file, relative to site-packages or absolute in the system; None for the whole package
     evidence: str  # one line
-    details: tuple[str, ...] = ()  # more lines: further symbols, the places searched
+    details: tuple[str, ...] = ()  # more lines, as further symbols or the searched directories
 
 
 CUDA = 190  # e_machine of a cubin, of which nothing else is read. Source: EM_CUDA in the ELF registry
@@ -49,14 +49,14 @@ class Elf:
     machine: int  # e_machine: 62 for x86-64, 183 for AArch64, 190 for CUDA
     soname: str | None = None
     needed: tuple[str, ...] = ()
-    rpath: tuple[str, ...] = ()  # DT_RPATH split at colons, $ORIGIN as it stands
+    rpath: tuple[str, ...] = ()  # DT_RPATH split at colons, with $ORIGIN unexpanded
     runpath: tuple[str, ...] = ()
-    undefined: frozenset[str] = frozenset()  # GLOBAL ones; those that are WEAK may be missing
+    undefined: frozenset[str] = frozenset()  # only GLOBAL symbols, because WEAK ones may be missing
     exported: frozenset[str] = frozenset()  # GLOBAL, WEAK and UNIQUE, of default or protected visibility
     requires: Mapping[str, frozenset[str]] = field(default_factory=dict)  # "libc.so.6" -> nodes of it: "GLIBC_2.34"
     provides: frozenset[str] = frozenset()  # version nodes that it defines
-    program: bool = False  # it names an interpreter (PT_INTERP): a program and no library
-    alignment: int = 0  # bytes: the smallest p_align of the segments that are mapped; 0 where that is not known
+    program: bool = False  # it names an interpreter (PT_INTERP), so it is a program and not a library
+    alignment: int = 0  # smallest p_align of the mapped segments in bytes; 0 if not known
 
 
 class CodeTarget(NamedTuple):
@@ -95,18 +95,18 @@ class File(NamedTuple):  # an audit reads 90,000; a frozen dataclass takes three
 
 @dataclass(frozen=True, slots=True)
 class Licence:
-    """The licence fields of a distribution's metadata, as they stand there."""
+    """The licence fields of a distribution's metadata, unchanged."""
 
     expression: str | None = None  # License-Expression (PEP 639)
     text: str | None = None  # License: a name, or the whole licence
-    classifiers: tuple[str, ...] = ()  # those below "License :: ", without that: "OSI Approved :: MIT License"
+    classifiers: tuple[str, ...] = ()  # below "License :: ", without this prefix: "OSI Approved :: MIT License"
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledDeb:
     """A Debian package as dpkg has it. `licences` are the short names of a machine-readable copyright file, sorted.
 
-    Empty: the file is for human readers alone. None: there is no such file.
+    It is empty if the file is only for human readers, and None if there is no such file.
     """
 
     version: str
@@ -133,7 +133,7 @@ class OptionalImport:
     path: str  # relative to site-packages
     line: int
     lazy: bool  # inside a function
-    guarded: bool  # inside `try` or a condition: the code may do without
+    guarded: bool  # inside `try` or a condition, so the code may do without it
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Package:
     name: str  # normalised (PEP 503)
     version: str
     files: Mapping[str, File]
-    requires: tuple[str, ...] = ()  # Requires-Dist as it stands
+    requires: tuple[str, ...] = ()  # Requires-Dist, unchanged
     tags: tuple[str, ...] = ()  # of its WHEEL file: "cp311-cp311-manylinux_2_28_x86_64"
     imports: tuple[str, ...] = ()  # modules that the matrix says it has
     licence: Licence = Licence()
@@ -157,9 +157,9 @@ class Package:
 
     @cached_property
     def binaries(self) -> Mapping[str, File]:
-        """The ELF files and those with GPU code, also unreadable ones: a fifth of a stack's files, in the same order.
+        """The ELF files and files with GPU code, also unreadable ones (a fifth of a stack's files), in the same order.
 
-        Nearly all checks are about these alone, and each would else go through all files of all packages.
+        Nearly all checks need only these; without this list each would go through all files of all packages.
         """
         return {path: file for path, file in self.files.items() if file.elf or file.code or file.unreadable is not None}
 
@@ -194,7 +194,7 @@ class SystemLibraries:
     paths: Mapping[str, str] = field(default_factory=dict)
     preloaded: tuple[str, ...] = ()  # directories of LD_LIBRARY_PATH
     interpreter: File | None = None  # the Python program
-    debs: Mapping[str, InstalledDeb] = field(default_factory=dict)  # what dpkg says is installed, by name
+    debs: Mapping[str, InstalledDeb] = field(default_factory=dict)  # installed Debian packages by name, from dpkg
     release: OsRelease | None = None
 
 
@@ -206,34 +206,34 @@ class Subject:
     packages: tuple[Package, ...]  # by name
     system: SystemLibraries | None = None
     python: str | None = None  # "3.11"
-    gpus: tuple[Gpu, ...] = ()  # what it must run on
+    gpus: tuple[Gpu, ...] = ()  # the GPUs that it must run on
     driver: str | None = None  # the oldest driver it is promised for: "580.65.06"
-    torch: str | None = None  # of loose wheels: the release that they are to run with
-    cuda: bool | None = None  # whether it is meant for CUDA: False for a cell whose cuda axis is cpu
+    torch: str | None = None  # the release that loose wheels are to run with
+    cuda: bool | None = None  # whether it is meant for CUDA; False for a cell whose cuda axis is cpu
     excused: frozenset[str] = frozenset()  # paths that packages leave out because of a file-conflict override
     omits: Mapping[str, str] = field(default_factory=dict)  # distribution that the matrix leaves out -> why
 
 
 def required_name(requirement: str) -> str:
-    """The name of the distribution that a Requires-Dist names, normalised (PEP 503); "" where none can be read."""
+    """Return the normalised name (PEP 503) of the distribution in a Requires-Dist; "" if there is none."""
     match = re.match(r"[A-Za-z0-9._-]+", requirement.strip())
     return re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
 
 
-# Lists in findings: the first items, and how many more there are.
+# Lists in findings show the first items, and how many more there are.
 
 T = TypeVar("T")
 _SYMBOLS = 3  # of a file
 
 
 def few(items: Sequence[T], limit: int, line: Callable[[T], str] = str, noun: str = "") -> tuple[str, ...]:
-    """A line for each of the first `limit` items; a last one counts the others."""
-    rest = len(items) - limit
-    more = (f"and {rest} more {noun}".rstrip(),) if rest > 0 else ()
-    return (*map(line, items[:limit]), *more)
+    """Return a line for each of the first `limit` items, and a last line with the number of the others."""
+    omitted = len(items) - limit
+    summary = (f"and {omitted} more {noun}".rstrip(),) if omitted > 0 else ()
+    return (*map(line, items[:limit]), *summary)
 
 
 def listed(symbols: frozenset[str]) -> str:
-    """The first symbols, demangled, in one line."""
+    """Return the first symbols, demangled, in one line."""
     shown = [demangle(symbol) for symbol in sorted(symbols)[:_SYMBOLS]]
     return "; ".join(shown + ([f"{len(symbols) - _SYMBOLS} more"] if len(symbols) > _SYMBOLS else []))

@@ -15,10 +15,11 @@ from imagegen.audit.model import Finding, Severity
 from imagegen.audit.torch_rule import Fit
 from imagegen.core.text import shown
 
-# Raised whenever a check finds other things in the same files than before: two reports of one number can be compared.
+# Raise it whenever a check reports something else for the same files. Reports of one number can be compared.
 AUDIT_FORMAT = 1
 
-# On a GPU: by machine code; some library by PTX alone, which the driver compiles when it is first used; or not at all.
+# How a package runs on a GPU: by machine code, with some library only by PTX, which the driver compiles at the first
+# use, or not at all.
 Runs = Literal["sass", "ptx", "no"]
 
 _RANK = {severity: rank for rank, severity in enumerate(Severity)}
@@ -29,8 +30,8 @@ class PackageVerdict:
     """The GPUs and versions that one package runs with, as far as its files show."""
 
     package: str  # "vllm 0.24.0"
-    gpus: Mapping[str, Runs] = field(default_factory=dict)  # "sm_90" -> ...; empty: it holds no GPU code
-    torch: Fit | None = None  # None: it uses nothing of torch
+    gpus: Mapping[str, Runs] = field(default_factory=dict)  # "sm_90" -> ...; empty if it holds no GPU code
+    torch: Fit | None = None  # None if it uses nothing of torch
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class AuditReport:
     """
 
     subject: str
-    findings: tuple[Finding, ...]  # as `ordered` has them
-    verdicts: tuple[PackageVerdict, ...]  # by package; those of which there is nothing to say are left out
-    gpus: Mapping[str, bool]  # "sm_90" -> ..., by capability; empty: nothing here holds GPU code
+    findings: tuple[Finding, ...]  # in the order of `ordered`
+    verdicts: tuple[PackageVerdict, ...]  # by package; packages without a verdict are left out
+    gpus: Mapping[str, bool]  # "sm_90" -> ..., by capability; empty if no file holds GPU code
     packages: int
     elf_files: int
 
@@ -52,7 +53,7 @@ class AuditReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Severity -> how many findings, each severity."""
+        """Return the number of findings of each severity."""
         counted = Counter(finding.severity for finding in self.findings)
         return {severity.value: counted[severity] for severity in Severity}
 
@@ -74,24 +75,26 @@ class AuditReport:
 
 
 def joined_reports(subject: str, reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one report of `AuditReport.as_dict` of the reports of environments, by their names.
+    """Join the reports of environments, by their names, into one report in the form of `AuditReport.as_dict`.
 
     Its findings and verdicts name their `environment`; packages and files of several environments count in each.
     """
-    found = list(reports.values())
+    documents = list(reports.values())
     rows = {
-        key: [row | {"environment": name} for name, each in reports.items() for row in each[key]]
+        key: [row | {"environment": name} for name, report in reports.items() for row in report[key]]
         for key in ("verdicts", "findings")
     }
-    gpus = {gpu for each in found for gpu in each["gpus"]}
+    gpus = {gpu for report in documents for gpu in report["gpus"]}
     return {
         "audit": AUDIT_FORMAT,
         "subject": subject,
-        "passed": all(each["passed"] for each in found),
-        "counts": {severity.value: sum(each["counts"][severity.value] for each in found) for severity in Severity},
-        "packages": sum(each["packages"] for each in found),
-        "elf_files": sum(each["elf_files"] for each in found),
-        "gpus": {gpu: all(each["gpus"].get(gpu, True) for each in found) for gpu in sorted(gpus)},
+        "passed": all(report["passed"] for report in documents),
+        "counts": {
+            severity.value: sum(report["counts"][severity.value] for report in documents) for severity in Severity
+        },
+        "packages": sum(report["packages"] for report in documents),
+        "elf_files": sum(report["elf_files"] for report in documents),
+        "gpus": {gpu: all(report["gpus"].get(gpu, True) for report in documents) for gpu in sorted(gpus)},
         **rows,
     }
 
@@ -114,10 +117,10 @@ def _place(finding: Finding) -> tuple[int, str, str, str, str, tuple[str, ...]]:
     return rank, finding.package, finding.path or "", finding.id, finding.evidence, finding.details
 
 
-# Findings as SARIF, which CI systems show beside the lines of a change.
+# Findings as SARIF, which CI systems show next to the lines of a change.
 #
-# Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0 (errata 01); what of it GitHub
-# reads: docs.github.com, "SARIF support for code scanning", read 2026-11-21.
+# Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0 (errata 01); for the fields that
+# GitHub reads: docs.github.com, "SARIF support for code scanning", read 2026-11-21.
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
@@ -136,7 +139,7 @@ def document(reports: Sequence[AuditReport], sources: Mapping[str, LockLocation]
     """Return one run with all findings: GitHub rejects several of one tool. `sources` maps the names of subjects."""
     ids = sorted({finding.id for report in reports for finding in report.findings})
     driver = {"name": "imagegen audit", "version": __version__, "rules": [_rule(name) for name in ids]}
-    results = list(_results(reports, sources, {name: place for place, name in enumerate(ids)}))
+    results = list(_results(reports, sources, {name: index for index, name in enumerate(ids)}))
     run = {"tool": {"driver": driver}, "results": results}
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
 
@@ -153,7 +156,7 @@ def _rule(name: str) -> dict[str, Any]:
 
 
 def _results(
-    reports: Sequence[AuditReport], sources: Mapping[str, LockLocation], places: Mapping[str, int]
+    reports: Sequence[AuditReport], sources: Mapping[str, LockLocation], indexes: Mapping[str, int]
 ) -> Iterator[dict[str, Any]]:
     seen: Counter[str] = Counter()
     for report in reports:
@@ -163,7 +166,7 @@ def _results(
             about = ": ".join(part for part in (finding.package, finding.path, finding.evidence) if part)
             yield {
                 "ruleId": finding.id,
-                "ruleIndex": places[finding.id],
+                "ruleIndex": indexes[finding.id],
                 "level": _LEVELS[finding.severity],
                 "message": {"text": _shortened("\n".join([about, *finding.details]))},
                 "locations": [_location(report.subject, finding, sources.get(report.subject))],
@@ -172,7 +175,7 @@ def _results(
 
 
 def _location(subject: str, finding: Finding, source: LockLocation | None) -> dict[str, Any]:
-    """The line of the lock where there is one; else the file itself, which no repository has."""
+    """Return the location of a finding: a line of the lock if there is one, else the file itself."""
     path = source.path if source else finding.path or finding.package or subject
     inside = "/".join(part for part in path.split("/") if part not in ("", ".", ".."))
     uri = quote(inside or "packages", errors="backslashreplace")
@@ -186,10 +189,10 @@ def _location(subject: str, finding: Finding, source: LockLocation | None) -> di
 
 
 def _fingerprint(subject: str, finding: Finding) -> str:
-    """The same as long as the finding is the same one: also when a package's version or the evidence's count moves."""
+    """Return a digest of a finding that does not change with the package's version or the evidence."""
     name = finding.package.partition(" ")[0]
-    parts = [subject, finding.id, name, finding.path or ""]
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:32]
+    identity = [subject, finding.id, name, finding.path or ""]
+    return hashlib.sha256("\0".join(identity).encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
 def _shortened(text: str) -> str:

@@ -1,10 +1,10 @@
 """The symbols that each torch release exports, so that no torch is needed to check a wheel.
 
-data/torch-exports.zst is made of PyPI's wheels for x86-64 Linux, CPython 3.11 (`imagegen harvest --torch-exports`),
-and data/torch-exports-aarch64.zst of those for arm64, which have CUDA from 2.11.0 on: for each release the names of
-torch's own that the libraries in torch/lib export, all together. It is text, compressed with zstd: the format, the
-releases, and for each set of releases its bits in hexadecimal (bit i is the i-th release) and the names that exactly
-these releases export, each after a space:
+data/torch-exports.zst is made of PyPI's wheels for x86-64 Linux, CPython 3.11 (`imagegen harvest --torch-exports`), and
+data/torch-exports-aarch64.zst of those for arm64, which have CUDA from 2.11.0 on: for each release the names of torch's
+own that the libraries in torch/lib export, all together. It is text, compressed with zstd. Its lines are the format,
+the releases, and for each set of releases its bits in hexadecimal (bit i is the i-th release) and the names that
+exactly these releases export, each after a space:
 
     imagegen torch-exports 1
     2.7.0 2.7.1 2.8.0
@@ -36,8 +36,8 @@ _FORM = "imagegen torch-exports 1"
 _LEVEL = 19  # 5 s, once for each release; 22 takes twice as long for 2 % less
 _LONGEST = 64 << 20  # bytes of text; there are 8 MB
 
-# Entities of torch's namespaces by Itanium mangling (functions, variables, and what the compiler makes of a class:
-# vtables, type information, thunks, guards), what Python's side of torch calls THP..., and the stable ABI's C names.
+# Entities of torch's namespaces by Itanium mangling (functions, variables, and the vtables, type information, thunks
+# and guards of classes), the THP... names of torch's Python bindings, and the stable ABI's C names.
 _OWNED = re.compile(
     r"_Z(?:T[VTISHWC]|GV|GR|Th[n\d]+_|Tv[n\d]+_[n\d]+_|Tc(?:[hv][n_\d]+)+)?Z*N[rVK]*[RO]?(?:2at|3c10|4c10d|5torch|6caffe2)"
     r"|(?:_Z\d+)?THP[A-Z]"
@@ -50,13 +50,13 @@ _LOCAL = re.compile(r"_GLOBAL__N_|__nv_")  # of anonymous namespaces and nvcc's 
 
 
 def owned(symbol: str) -> bool:
-    """Return whether torch alone may define it."""
+    """Return whether only torch may define the symbol."""
     return _OWNED.match(symbol) is not None
 
 
-@lru_cache(1 << 14)  # the check asks, and the table of what packages run with
+@lru_cache(1 << 14)  # the check and the verdicts of packages call it
 def owned_symbols(symbols: frozenset[str]) -> frozenset[str]:
-    """Return those that torch alone may define."""
+    """Return the symbols that only torch may define."""
     return frozenset(filter(_OWNED.match, symbols))
 
 
@@ -73,7 +73,7 @@ class ExportIndex:
     names: Mapping[str, int] = field(default_factory=dict)
 
     def lacks(self, release: str, symbols: Iterable[str]) -> frozenset[str]:
-        """Return those of `symbols` that a release of the index does not export."""
+        """Return the symbols that a release of the index does not export."""
         bit = 1 << self.releases.index(release)
         return frozenset(symbol for symbol in symbols if not self.names.get(symbol, 0) & bit)
 
@@ -82,10 +82,10 @@ class ExportIndex:
         return frozenset(name for name, bits in self.names.items() if bits & bit)
 
     def of(self, version: str) -> str | None:
-        """Return the release whose exports a version of torch has: itself, else the last of its minor; else None."""
+        """Return the release whose exports a version of torch has, else the last release of its minor, else None."""
         required = Version(version)
         same = [release for release in self.releases if minor(release) == minor(version)]
-        exact = [each for each in same if Version(each).release == required.release]
+        exact = [candidate for candidate in same if Version(candidate).release == required.release]
         return next(iter([*exact, *reversed(same)]), None)
 
 
@@ -101,17 +101,17 @@ def _load(path: Path) -> ExportIndex:
 
 def with_release(index: ExportIndex, release: str, exported: Iterable[str]) -> ExportIndex:
     """Return `index` with the exports of `release`, which replace its earlier ones."""
-    others = [each for each in index.releases if each != release]
-    releases = sorted({*others, release}, key=Version)
-    places = {each: 1 << releases.index(each) for each in releases}
+    earlier = [version for version in index.releases if version != release]
+    releases = sorted({*earlier, release}, key=Version)
+    masks = {version: 1 << releases.index(version) for version in releases}
     names: dict[str, int] = {}
     for name, old in index.names.items():
-        bits = sum(places[each] for i, each in enumerate(index.releases) if old >> i & 1 and each != release)
+        bits = sum(masks[member] for i, member in enumerate(index.releases) if old >> i & 1 and member != release)
         if bits:
             names[name] = bits
     for name in exported:
         if owned(name) and _NAME.fullmatch(name) and not _LOCAL.search(name):
-            names[name] = names.get(name, 0) | places[release]
+            names[name] = names.get(name, 0) | masks[release]
     return ExportIndex(tuple(releases), names)
 
 
@@ -128,17 +128,17 @@ def dumps(index: ExportIndex) -> bytes:
 
 
 def loads(data: bytes) -> ExportIndex:
-    """Raises ValueError for what `dumps` did not make."""
+    """Parse the bytes that `dumps` returns. Raises ValueError for any other bytes."""
     try:
         text = zstandard.ZstdDecompressor().decompress(data, max_output_size=_LONGEST).decode()
     except (zstandard.ZstdError, UnicodeDecodeError) as error:
-        raise ValueError(f"it is no index of torch's exports: {error}") from error
-    form, _, rest = text.partition("\n")
+        raise ValueError(f"not an index of torch's exports: {error}") from error
+    form, _, body = text.partition("\n")
     if form != _FORM:
-        raise ValueError(f'it is no index of torch\'s exports: it begins with "{form[:40]}"')
-    releases, _, rest = rest.partition("\n")
+        raise ValueError(f'not an index of torch\'s exports: the file begins with "{form[:40]}"')
+    releases, _, body = body.partition("\n")
     names: dict[str, int] = {}
-    for group in _GROUPS.split(rest.removesuffix("\n")) if rest else ():
+    for group in _GROUPS.split(body.removesuffix("\n")) if body else ():
         bits, *members = group.split("\n ")
         names.update(dict.fromkeys(members, int(bits, 16)))
     return ExportIndex(tuple(releases.split()), names)

@@ -1,10 +1,10 @@
-"""Check that the torch beside a package is the one that its extensions were built for, by the symbols they need.
+"""Check that the installed torch is the one that a package's extensions were built for, by the symbols that they need.
 
-The rule, checked against what dlopen does (2026-11-21, nine wheels on torch 2.8 and 2.9): torch keeps its C++ ABI
-within a minor release, so a file that uses any C++ symbol of torch's runs with the minor that it was built for, and one
-that uses only the C names of the stable ABI with every later torch that has them all. A file that lacks one symbol is
-not loaded at all. A package is judged by all of its files together: those that lack nothing can still abort while
-loading, when the package was built for another minor.
+The rule was compared with dlopen (2026-11-21, nine wheels on torch 2.8 and 2.9). torch keeps its C++ ABI within a minor
+release. A file that uses a C++ symbol of torch runs with the minor that it was built for. A file that uses only the C
+names of the stable ABI runs with every later torch that has all of them. A file that lacks one symbol is not loaded at
+all. All files of a package are judged together, because a file that lacks nothing can still abort while loading if the
+package was built for another minor.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from imagegen.core.types import minor
 X86_64 = 62  # e_machine
 
 # "2.8.0.post2+cu12torch2.8cxx11abitrue", "2.1.2+pt28cu128", "libtorch_c_dlpack_addon_torch29-cuda.so"
-_NAMED = re.compile(r"(?:torch|(?<![a-z])pt)[-_.]?2[._]?(\d{1,2})(?!\d)", re.IGNORECASE)
+_MINOR_IN_NAME = re.compile(r"(?:torch|(?<![a-z])pt)[-_.]?2[._]?(\d{1,2})(?!\d)", re.IGNORECASE)
 _TORCH_LIBRARY = "_ZN5torch7LibraryC"  # constructors of torch::Library, which TORCH_LIBRARY runs
 _NONE_SO_OLD, _NONE_SO_NEW = "0.1", "999.0"  # versions of torch that a requirement without a bound lets in
 _LONGEST = 1000  # characters of a requirement; a number of more than 4,300 digits is an error of Python's
@@ -46,12 +46,12 @@ class Fit:
     """The torch that a package was built for, by its symbols, its version and its metadata."""
 
     stable: bool  # it uses nothing of torch but the C names of the stable ABI
-    minors: tuple[str, ...]  # "2.8", "2.9": those of the index that export all that it wants, oldest first
+    minors: tuple[str, ...]  # "2.8", "2.9": minors of the index that export all required symbols, oldest first
     declared: str | None  # the one minor that its version or its metadata names
 
 
 @dataclass(frozen=True)
-class User:
+class TorchUser:
     """A package that uses torch: for each of its files the symbols that it requires and the package does not define.
 
     The files are those for `machine`, an ELF file's e_machine.
@@ -62,14 +62,15 @@ class User:
     machine: int
     required: Mapping[str, frozenset[str]]
 
-    def on(self, one_minor: str | None) -> Mapping[str, frozenset[str]]:
-        """Return the needed symbols on a minor of torch: a package may bring one build of a file for each of several.
+    def on(self, torch_minor: str | None) -> Mapping[str, frozenset[str]]:
+        """Return the required symbols for a minor of torch, because a package may bring one build of a file for each
+        minor.
 
-        On one whose version cannot be read (None), all of it.
+        If the minor is not known (None), return the symbols of all files.
         """
-        if one_minor is None:
+        if torch_minor is None:
             return self.required
-        return {path: symbols for path, symbols in self.required.items() if _named(path) in (None, one_minor)}
+        return {path: symbols for path, symbols in self.required.items() if _minor_in_name(path) in (None, torch_minor)}
 
     @property
     def index(self) -> ExportIndex:
@@ -82,9 +83,7 @@ class User:
 
     @cached_property
     def registers(self) -> bool:
-        """Return whether it registers operators, as it is loaded, in objects whose layout moves with torch's minor
-        release.
-        """
+        """Return whether loading it registers operators in objects whose layout changes with torch's minor release."""
         return any(symbol.startswith(_TORCH_LIBRARY) for symbols in self.required.values() for symbol in symbols)
 
     @cached_property
@@ -106,35 +105,39 @@ class User:
     def named(self) -> str | None:
         """The torch minor in the version's local label, which the package's builder sets."""
         label = self.package.version.partition("+")[2]
-        return _named(label)
+        return _minor_in_name(label)
 
     @cached_property
     def requirement(self) -> str | None:
         """Return the metadata's requirement on torch on Linux: "torch==2.8.0"; None without one."""
-        found = sorted(str(each.specifier) for each in _requirements(self.package, self.python))
-        return "torch" + ",".join(filter(None, found)) if found else None
+        specifiers = sorted(str(requirement.specifier) for requirement in _requirements(self.package, self.python))
+        return "torch" + ",".join(filter(None, specifiers)) if specifiers else None
 
     @cached_property
     def pinned(self) -> str | None:
-        """The one minor that the metadata lets in."""
-        found = _requirements(self.package, self.python)
+        """Return the one minor that the metadata allows; None if it allows several or none."""
+        requirements = _requirements(self.package, self.python)
         releases = (_NONE_SO_OLD, *torch_exports.shipped().releases, _NONE_SO_NEW)
-        let_in = {minor(release) for release in releases if all(release in one.specifier for one in found)}
-        exact = {
-            minor(each.version.removesuffix(".*"))
-            for one in found
-            for each in one.specifier
-            if _is_exact(each.operator, each.version)
+        allowed = {
+            minor(release)
+            for release in releases
+            if all(release in requirement.specifier for requirement in requirements)
         }
-        one = exact or let_in  # a release that the index does not know yet may be named
-        return next(iter(one)) if len(one) == 1 else None
+        exact = {
+            minor(specifier.version.removesuffix(".*"))
+            for requirement in requirements
+            for specifier in requirement.specifier
+            if _is_exact(specifier.operator, specifier.version)
+        }
+        minors = exact or allowed  # a release that the index does not know yet may be named
+        return next(iter(minors)) if len(minors) == 1 else None
 
     @property
     def fit(self) -> Fit:
         return Fit(self.stable, self.minors, self.named or self.pinned)
 
 
-def user(package: Package, python: str | None, machine: int | None = None) -> User | None:
+def find_torch_user(package: Package, python: str | None, machine: int | None = None) -> TorchUser | None:
     """Return the package as a user of torch; None if it uses nothing of torch, and for torch itself.
 
     Files for other machines are left out (None: than the one that most of its files are for), and extension modules for
@@ -156,7 +159,7 @@ def user(package: Package, python: str | None, machine: int | None = None) -> Us
         if binary.elf and binary.elf.exported:
             required = {path: symbols - binary.elf.exported for path, symbols in required.items()}
     required = {path: symbols for path, symbols in required.items() if symbols}
-    return User(package, python, machine, required) if required else None
+    return TorchUser(package, python, machine, required) if required else None
 
 
 def _index(machine: int) -> ExportIndex:
@@ -166,28 +169,28 @@ def _index(machine: int) -> ExportIndex:
 def _machine(package: Package) -> int:
     """Return the e_machine of most of its files, of those that an index of torch's exports is for."""
     machines = (file.elf.machine for file in package.binaries.values() if file.elf)
-    found = Counter(machine for machine in machines if machine in MACHINES)
-    return max(found, key=lambda machine: (found[machine], -machine), default=X86_64)
+    counts = Counter(machine for machine in machines if machine in MACHINES)
+    return max(counts, key=lambda machine: (counts[machine], -machine), default=X86_64)
 
 
-def _named(text: str) -> str | None:
-    match = _NAMED.search(posixpath.basename(text))
+def _minor_in_name(text: str) -> str | None:
+    match = _MINOR_IN_NAME.search(posixpath.basename(text))
     return f"2.{match[1]}" if match else None
 
 
 def _requirements(package: Package, python: str | None) -> list[Requirement]:
     """Return the metadata's requirements on torch on Linux."""
-    return [one for text in package.requires if (one := _requirement(text, python)) is not None]
+    return [requirement for text in package.requires if (requirement := _requirement(text, python)) is not None]
 
 
 def _requirement(text: str, python: str | None) -> Requirement | None:
     if len(text) > _LONGEST or required_name(text) != "torch":
         return None
     try:
-        found = Requirement(text)
-        place = _LINUX | {"extra": ""} | ({"python_version": python} if python else {})
-        return found if found.marker is None or found.marker.evaluate(place) else None
-    except (ValueError, RecursionError):  # what only a broken or hostile package says
+        requirement = Requirement(text)
+        environment = _LINUX | {"extra": ""} | ({"python_version": python} if python else {})
+        return requirement if requirement.marker is None or requirement.marker.evaluate(environment) else None
+    except (ValueError, RecursionError):  # only in a broken or hostile package
         return None
 
 
@@ -197,46 +200,48 @@ def _is_exact(operator: str, version: str) -> bool:
     return numbers is not None and len(Version(version.removesuffix(".*")).release) >= numbers
 
 
-# Check that the torch beside a package is the one that its extensions were built for, by the symbols they need.
+# Check that the installed torch is the one that a package's extensions were built for, by the symbols that they need.
 
 __all__ = ["Fit", "check", "fits", "owned"]
 
 _LIBRARY = re.compile(r"lib(?:torch|c10)(?:_\w+)?\.so")
-_NEW_STRING = "7__cxx11"  # in a mangled name: the namespace of the new std::string
+_NEW_STRING = "7__cxx11"  # the namespace of the new std::string in a mangled name
 _LENGTH = re.compile("[0-9]{1,5}")
-_OLD_STRING = "Ss"  # Itanium C++ ABI, 5.1.10: the substitution for the old one
+_OLD_STRING = "Ss"  # the substitution for the old std::string; Itanium C++ ABI, 5.1.10
 _FILES = 8
 
 
 def fits(package: Package, python: str | None = None) -> Fit | None:
     """Return the torch that `package` fits; None when it uses no symbol of torch.
 
-    `python` ("3.11") leaves out what its extension modules for other interpreters want.
+    If `python` ("3.11") is given, extension modules for other interpreters are left out.
     """
-    found = user(package, python)
-    return found.fit if found else None
+    user = find_torch_user(package, python)
+    return user.fit if user else None
 
 
 def check(subject: Subject) -> Iterator[Finding]:
-    """Packages whose extensions do not fit the torch beside them; of loose wheels, which torch they fit."""
-    package = next((each for each in subject.packages if each.name == "torch"), None)
+    """Yield findings about extensions that do not fit the installed torch, and the torch that loose wheels fit."""
+    package = next((candidate for candidate in subject.packages if candidate.name == "torch"), None)
     installed = _installed(package) if package else None
     machine = installed.machine if installed else None
-    users = [found for each in subject.packages if (found := user(each, subject.python, machine))]
+    users = [
+        consumer for candidate in subject.packages if (consumer := find_torch_user(candidate, subject.python, machine))
+    ]
     unknown: set[int] = set()
-    for each in users:
-        torch = installed or (_released(subject.torch, each.machine) if subject.torch and not package else None)
-        if subject.torch and torch is None and each.machine not in unknown:
-            unknown.add(each.machine)
-            says = f"torch {subject.torch} is not among those known: {_known(each.index)}"
-            yield Finding(Severity.WARNING, "torch-unknown", "", None, says)
-        wrong = _wrong(each, torch) if torch else None
+    for user in users:
+        torch = installed or (_released(subject.torch, user.machine) if subject.torch and not package else None)
+        if subject.torch and torch is None and user.machine not in unknown:
+            unknown.add(user.machine)
+            evidence = f"torch {subject.torch} is not among those known: {_index_range(user.index)}"
+            yield Finding(Severity.WARNING, "torch-unknown", "", None, evidence)
+        wrong = _check_release(user, torch) if torch else None
         if wrong:
             yield wrong
         if package is None:
-            yield _fitting(each)
-        elif not wrong and not each.stable and each.fit.declared is None and (not torch or each.on(torch.minor)):
-            yield _unpinned(each)
+            yield _fitting_note(user)
+        elif not wrong and not user.stable and user.fit.declared is None and (not torch or user.on(torch.minor)):
+            yield _unpinned_finding(user)
 
 
 @dataclass(frozen=True)
@@ -246,7 +251,7 @@ class _Torch:
     version: str
     machine: int
     exported: tuple[frozenset[str], ...]  # by each of its libraries, or by all together
-    libraries: frozenset[str] | None  # the names of its own: a CPU build lacks libtorch_cuda.so; None: not known
+    libraries: frozenset[str] | None  # its names; a CPU build lacks libtorch_cuda.so; None if not known
 
     @cached_property
     def minor(self) -> str | None:
@@ -261,24 +266,22 @@ class _Torch:
         return any(has_new_string(symbol) for exported in self.exported for symbol in exported)
 
     def lacks(self, symbols: frozenset[str]) -> frozenset[str]:
-        """Return those of `symbols` that it does not export."""
+        """Return the symbols that it does not export."""
         for exported in self.exported:
             symbols -= exported
         return symbols
 
 
 def _installed(package: Package) -> _Torch | None:
-    """Return the installed torch; None where its libraries are absent or one cannot be parsed (another check reports
-    that).
-    """
+    """Return the installed torch; None if its libraries are absent or unreadable, which another check reports."""
     if any(file.unreadable and not file.elf and _is_own(path) for path, file in package.binaries.items()):
         return None
-    there = {path: file.elf for path, file in package.binaries.items() if file.elf and file.elf.exported}
-    if not there:
+    libraries = {path: file.elf for path, file in package.binaries.items() if file.elf and file.elf.exported}
+    if not libraries:
         return None
-    machine = Counter(elf.machine for elf in there.values()).most_common(1)[0][0]
-    exported = tuple(elf.exported for elf in there.values())
-    names = {posixpath.basename(path) for path in there} | {elf.soname for elf in there.values() if elf.soname}
+    machine = Counter(elf.machine for elf in libraries.values()).most_common(1)[0][0]
+    exported = tuple(elf.exported for elf in libraries.values())
+    names = {posixpath.basename(path) for path in libraries} | {elf.soname for elf in libraries.values() if elf.soname}
     return _Torch(package.version, machine, exported, frozenset(names))
 
 
@@ -288,7 +291,7 @@ def _is_own(path: str) -> bool:
 
 @lru_cache(8)
 def _released(version: str, machine: int) -> _Torch | None:
-    """PyPI's for a processor, by the index; None for a version that it does not know."""
+    """Return PyPI's torch for a processor from the index; None for a version that the index does not have."""
     index = _index(machine)
     try:
         release = index.of(version)
@@ -297,50 +300,50 @@ def _released(version: str, machine: int) -> _Torch | None:
     return _Torch(version, machine, (index.of_release(release),), None) if release else None
 
 
-def _wrong(one: User, torch: _Torch) -> Finding | None:
-    missing = {path: lacks for path, symbols in one.on(torch.minor).items() if (lacks := torch.lacks(symbols))}
-    missing = {path: lacks for path, lacks in missing.items() if not _lacks_library(one, path, torch)}
+def _check_release(user: TorchUser, torch: _Torch) -> Finding | None:
+    missing = {path: lacks for path, symbols in user.on(torch.minor).items() if (lacks := torch.lacks(symbols))}
+    missing = {path: lacks for path, lacks in missing.items() if not _lacks_library(user, path, torch)}
     if missing:
-        return _mismatch(one, torch, missing)
-    if one.stable or one.fit.declared in (None, torch.minor):
+        return _mismatch_finding(user, torch, missing)
+    if user.stable or user.fit.declared in (None, torch.minor):
         return None
-    source = "as its version says" if one.named else _says(one)
-    says = f"built for torch {one.fit.declared}, {source}, this is {torch.version}; no symbol is missing"
-    return Finding(Severity.WARNING, "torch-other-minor", str(one.package), None, says)
+    source = "as its version says" if user.named else _metadata_evidence(user)
+    evidence = f"built for torch {user.fit.declared}, {source}, this is {torch.version}; no symbol is missing"
+    return Finding(Severity.WARNING, "torch-other-minor", str(user.package), None, evidence)
 
 
-def _lacks_library(one: User, path: str, torch: _Torch) -> bool:
-    """Return whether the file requires a library of torch that this torch lacks: the missing library
-    is the fault then.
-    """
-    elf = one.package.files[path].elf
+def _lacks_library(user: TorchUser, path: str, torch: _Torch) -> bool:
+    """Return whether the file requires a library that this torch lacks, which another check reports."""
+    elf = user.package.files[path].elf
     if elf is None or torch.libraries is None:
         return False
-    own = {posixpath.basename(file) for file in one.package.files}
-    return any(_LIBRARY.fullmatch(name) and name not in torch.libraries and name not in own for name in elf.needed)
+    own_names = {posixpath.basename(file) for file in user.package.files}
+    return any(
+        _LIBRARY.fullmatch(name) and name not in torch.libraries and name not in own_names for name in elf.needed
+    )
 
 
-def _mismatch(one: User, torch: _Torch, missing: Mapping[str, frozenset[str]]) -> Finding:
-    every = frozenset().union(*missing.values())
-    flipped = _flipped(every, torch)
+def _mismatch_finding(user: TorchUser, torch: _Torch, missing: Mapping[str, frozenset[str]]) -> Finding:
+    symbols = frozenset().union(*missing.values())
+    flipped = _first_flipped(symbols, torch)
     if flipped:
         id_, first = "torch-abi-flip", flipped
-        why = f"{_built(one)}, with {_abi(not torch.new_strings)}"
+        why = f"{_build_evidence(user)}, with {_abi(not torch.new_strings)}"
         why += f"; this is {torch.version}, with {_abi(torch.new_strings)}"
     else:
         id_, first = "torch-mismatch", min(next(iter(missing.values())))
-        why = f"{_built(one)}, this is {torch.version}"
+        why = f"{_build_evidence(user)}, this is {torch.version}"
     path = next(path for path, lacks in missing.items() if first in lacks)
-    evidence = f"{why}; {counted(len(every), 'symbol')} missing, first {demangle(first)}"
+    evidence = f"{why}; {counted(len(symbols), 'symbol')} missing, first {demangle(first)}"
     details = few(list(missing.items()), _FILES, lambda file: f"{file[0]}: {listed(file[1])}", "files")
-    if one.fit.declared is None:
-        details += (_says(one),)
-    severity = Severity.WARNING if one.package.name in data("torch")["go-on"] else Severity.ERROR
-    return Finding(severity, id_, str(one.package), path, evidence, details)
+    if user.fit.declared is None:
+        details += (_metadata_evidence(user),)
+    severity = Severity.WARNING if user.package.name in data("torch")["go-on"] else Severity.ERROR
+    return Finding(severity, id_, str(user.package), path, evidence, details)
 
 
-def _flipped(missing: frozenset[str], torch: _Torch) -> str | None:
-    """Return the first symbol that is missing because its strings are of the other C++ ABI; None without one."""
+def _first_flipped(missing: frozenset[str], torch: _Torch) -> str | None:
+    """Return the first symbol that is missing because its strings are of the other C++ ABI; None if there is none."""
     is_other = has_old_string if torch.new_strings else has_new_string
     return next(filter(is_other, sorted(missing)), None)
 
@@ -356,7 +359,7 @@ def has_old_string(symbol: str) -> bool:
         return False
     position = 2
     while position < len(symbol):
-        if number := _LENGTH.match(symbol, position):  # an identifier with its length: what it says is no type
+        if number := _LENGTH.match(symbol, position):  # an identifier with its length, which is not a type
             position = number.end() + int(number[0])
         elif symbol.startswith(_OLD_STRING, position):
             return True
@@ -369,67 +372,69 @@ def _abi(new: bool) -> str:
     return f"the {'new' if new else 'old'} C++ ABI (_GLIBCXX_USE_CXX11_ABI={int(new)})"
 
 
-def _built(one: User) -> str:
-    if one.minors:
-        built = "built for one of" if len(one.minors) > 1 else "built for"
-        return f"{'needs the stable ABI of' if one.stable else built} torch {_there(one)}"
-    if one.fit.declared:
-        return f"built for torch {one.fit.declared}, as it says"
-    return f"built for none of torch {_known(one.index)}"
+def _build_evidence(user: TorchUser) -> str:
+    if user.minors:
+        built = "built for one of" if len(user.minors) > 1 else "built for"
+        return f"{'needs the stable ABI of' if user.stable else built} torch {_format_minors(user)}"
+    if user.fit.declared:
+        return f"built for torch {user.fit.declared}, as it says"
+    return f"built for none of torch {_index_range(user.index)}"
 
 
-def _unpinned(one: User) -> Finding:
+def _unpinned_finding(user: TorchUser) -> Finding:
     """Return a warning where symbols do not identify the torch and the loader would not report a wrong one, else a
     note.
     """
-    says = f"{_says(one)}; it {_evidence(one)}"
-    if len(one.minors) > 1 and one.registers:
-        says += "; built for another of them, it aborts while it is loaded"
-        return Finding(Severity.WARNING, "torch-unpinned", str(one.package), None, says)
-    return Finding(Severity.INFO, "torch-unpinned", str(one.package), None, says)
+    evidence = f"{_metadata_evidence(user)}; it {_symbol_evidence(user)}"
+    if len(user.minors) > 1 and user.registers:
+        evidence += "; built for another of them, it aborts while it is loaded"
+        return Finding(Severity.WARNING, "torch-unpinned", str(user.package), None, evidence)
+    return Finding(Severity.INFO, "torch-unpinned", str(user.package), None, evidence)
 
 
-def _fitting(one: User) -> Finding:
-    details = () if one.fit.declared else (_says(one),)
-    return Finding(Severity.INFO, "torch-fits", str(one.package), None, _evidence(one), details)
+def _fitting_note(user: TorchUser) -> Finding:
+    details = () if user.fit.declared else (_metadata_evidence(user),)
+    return Finding(Severity.INFO, "torch-fits", str(user.package), None, _symbol_evidence(user), details)
 
 
-def _evidence(one: User) -> str:
+def _symbol_evidence(user: TorchUser) -> str:
     """Return the evidence of its symbols."""
-    count = len(frozenset().union(*one.required.values()))
-    if one.minors:
-        return f"fits torch {_there(one)} ({counted(count, 'symbol')}, {'stable' if one.stable else 'C++'} ABI)"
-    lacks = {release: lacks for release, lacks in one.lacks.items() if lacks is not None}
+    count = len(frozenset().union(*user.required.values()))
+    if user.minors:
+        return (
+            f"fits torch {_format_minors(user)} ({counted(count, 'symbol')}, {'stable' if user.stable else 'C++'} ABI)"
+        )
+    lacks = {release: lacks for release, lacks in user.lacks.items() if lacks is not None}
     if not lacks:
-        return f"has nothing for torch {_known(one.index)}"
+        return f"has nothing for torch {_index_range(user.index)}"
     nearest = min(reversed(lacks), key=lambda release: len(lacks[release]))
-    says = f"{nearest} lacks {len(lacks[nearest])} of {count} symbols, first {demangle(min(lacks[nearest]))}"
-    return f"fits no torch from {_known(one.index)}; {says}"
+    evidence = f"{nearest} lacks {len(lacks[nearest])} of {count} symbols, first {demangle(min(lacks[nearest]))}"
+    return f"fits no torch from {_index_range(user.index)}; {evidence}"
 
 
-def _says(one: User) -> str:
-    return f'its metadata says "{one.requirement}"' if one.requirement else "its metadata says nothing of torch"
+def _metadata_evidence(user: TorchUser) -> str:
+    return f'its metadata says "{user.requirement}"' if user.requirement else "its metadata says nothing of torch"
 
 
-def _there(one: User) -> str:
+def _format_minors(user: TorchUser) -> str:
     """Format the minors that have everything that the package requires; symbols of the stable ABI stay
     in later ones.
     """
-    newest = one.minors[-1] == minor(one.index.releases[-1])
-    return f"{one.minors[0]} or newer" if one.stable and newest else _runs(one)
+    newest = user.minors[-1] == minor(user.index.releases[-1])
+    return f"{user.minors[0]} or newer" if user.stable and newest else _format_ranges(user)
 
 
-def _runs(one: User) -> str:
+def _format_ranges(user: TorchUser) -> str:
     """Return its minors as ranges of the index: "2.4 to 2.6, 2.8, 2.9"."""
-    known = list(dict.fromkeys(map(minor, one.index.releases)))
+    index_minors = list(dict.fromkeys(map(minor, user.index.releases)))
     runs: list[list[str]] = []
-    for each in one.minors:
-        if runs and known.index(each) == known.index(runs[-1][-1]) + 1:
-            runs[-1].append(each)
+    for torch_minor in user.minors:
+        if runs and index_minors.index(torch_minor) == index_minors.index(runs[-1][-1]) + 1:
+            runs[-1].append(torch_minor)
         else:
-            runs.append([each])
+            runs.append([torch_minor])
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
 
 
-def _known(index: ExportIndex) -> str:
+def _index_range(index: ExportIndex) -> str:
     return f"{minor(index.releases[0])} to {minor(index.releases[-1])}" if index.releases else "none"

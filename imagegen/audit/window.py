@@ -7,7 +7,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Sequence
 
-Holes = Sequence[tuple[int, int]]  # (start, end) of what was not kept and reads as zeros; sorted, none overlap
+Holes = Sequence[tuple[int, int]]  # (start, end) of parts that were not kept and read as zeros; sorted, none overlap
 _STEP = 1 << 20  # bytes searched at a time, at most
 
 
@@ -16,10 +16,10 @@ class Unreadable(ValueError):
 
 
 class OnDisk:
-    """An open file, of which only what is requested is read.
+    """An open file, of which only the requested parts are read.
 
-    A file that someone shortens meanwhile is unreadable here, where a mapped one would be the end of the process.
-    `head` is its beginning where that was read already: it is not read again.
+    If the file is shortened meanwhile, it is unreadable, while access to a mapped file would end the process. `head` is
+    the beginning of the file if it was read already; it is not read again.
     """
 
     __slots__ = ("_descriptor", "_head", "_size")
@@ -36,10 +36,10 @@ class OnDisk:
             return self._head[start:stop]
         data = os.pread(self._descriptor, stop - start, start)
         while len(data) < stop - start:  # the kernel gives at most 2 GiB at once
-            more = os.pread(self._descriptor, stop - start - len(data), start + len(data))
-            if not more:
+            chunk = os.pread(self._descriptor, stop - start - len(data), start + len(data))
+            if not chunk:
                 raise Unreadable("it became shorter while it was read")
-            data += more
+            data += chunk
         return data
 
 
@@ -60,26 +60,26 @@ class Window:
         self._ends = [end for _, end in holes]
         self.size = len(data)
 
-    def take(self, at: int, size: int, what: str) -> bytes:
-        """Return `size` bytes at offset `at`; `what` names the range in the error, as in "its section table"."""
+    def take(self, at: int, size: int, label: str) -> bytes:
+        """Return `size` bytes at offset `at`. `label` names the range in the error, as in "its section table"."""
         if at < 0 or size < 0 or at + size > self.size:
-            raise Unreadable(f"{what} ({size} bytes at {at:#x}) ends beyond the file's {self.size} bytes")
+            raise Unreadable(f"{label} ({size} bytes at {at:#x}) ends beyond the file's {self.size} bytes")
         if self._holes and size and self._next_hole(at) < at + size:
-            raise Unreadable(f"{what} (at {at:#x}) lies in a part that was not kept")
+            raise Unreadable(f"{label} (at {at:#x}) lies in a part that was not kept")
         return bytes(self._data[at : at + size])
 
-    def find(self, needle: bytes, at: int, end: int, what: str) -> int:
-        """Return where the next `needle` begins that ends before `end`; -1 for none."""
-        step = 64  # what is looked for mostly comes soon
+    def find(self, needle: bytes, at: int, end: int, label: str) -> int:
+        """Return the offset of the next `needle` that ends before `end`; -1 if there is none."""
+        step = 64  # the needle is mostly near
         while at + len(needle) <= end:
             stop = max(at + len(needle), min(at + step, end, self._next_hole(at)))
-            found = self.take(at, stop - at, what).find(needle)
-            if found >= 0:
-                return at + found
+            offset = self.take(at, stop - at, label).find(needle)
+            if offset >= 0:
+                return at + offset
             at, step = stop - len(needle) + 1, min(16 * step, _STEP)
         return -1
 
     def _next_hole(self, at: int) -> int:
-        """Return where the first hole begins that ends behind `at`."""
+        """Return the start of the first hole that ends behind `at`."""
         first = bisect_right(self._ends, at)
         return self._holes[first][0] if first < len(self._holes) else self.size

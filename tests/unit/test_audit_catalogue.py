@@ -79,13 +79,13 @@ def changed(old: str, new: str) -> dict[str, str]:
     ("files", "said"),
     [
         (changed("M.", "N.") | {"b.yaml": f"one: {ENTRY}"}, "b.yaml: one is in another file too"),
-        ({"a.yaml": f"One: {ENTRY}"}, "One is no id"),
+        ({"a.yaml": f"One: {ENTRY}"}, "One is not an id"),
         (changed("error", "fatal"), "'fatal' is not a valid Severity"),
         (changed("F.", '" "'), "is empty"),
         (changed("F.", '"\\e[2J"'), "holds the control character"),
         (changed("fix: F., ", ""), "one has the fields severity, title, meaning, source"),
         (changed("source", "sauce"), "one has the fields severity, title, meaning, fix, sauce"),
-        ({"a.yaml": "- one"}, "a.yaml is no mapping"),
+        ({"a.yaml": "- one"}, "a.yaml is not a mapping"),
     ],
 )
 def test_what_is_wrong_with_entries_is_found(

@@ -71,7 +71,7 @@ def test_an_rpath_is_inherited_and_a_runpath_is_not() -> None:
             del files["pkg/lib/libfoo.so.1"]
         loader = Loader(subject(package("pkg", files)))
         closure = loader.closure(at(loader, "pkg/it.so"))
-        assert [(one.name, one.how) for one in closure.found] == [("libmiddle.so", How.PATH), ("libfoo.so.1", expected)]
+        assert [(one.name, one.how) for one in closure.resolutions] == [("libmiddle.so", How.PATH), ("libfoo.so.1", expected)]
 
 
 def test_a_runpath_in_the_middle_cuts_off_what_is_inherited() -> None:
@@ -81,7 +81,7 @@ def test_a_runpath_in_the_middle_cuts_off_what_is_inherited() -> None:
         "pkg/lib/libfoo.so": FOO,
     }
     loader = Loader(subject(package("pkg", files), base=system({"libfoo.so": FOO})))
-    last = loader.closure(at(loader, "pkg/it.so")).found[-1]
+    last = loader.closure(at(loader, "pkg/it.so")).resolutions[-1]
     assert (last.name, last.how) == ("libfoo.so", How.SYSTEM)
 
 
@@ -176,7 +176,7 @@ def test_paths_that_are_inherited_do_not_grow_without_end(monkeypatch: pytest.Mo
         "p/last/p.so": elf(),
     }
     loader = Loader(subject(package("p", files)))
-    assert [one.how for one in loader.closure(at(loader, "p/a.so")).found] == [How.PATH, How.PATH, How.ELSEWHERE]
+    assert [one.how for one in loader.closure(at(loader, "p/a.so")).resolutions] == [How.PATH, How.PATH, How.ELSEWHERE]
 
 
 def test_every_process_has_the_interpreters_libraries() -> None:
@@ -265,4 +265,4 @@ def test_a_closure_is_what_ld_so_would_load(files: dict[str, Elf], libraries: di
         def row(one: ResolvedLibrary) -> tuple[str, str, str | None]:
             return one.requester.path, one.name, one.library.path if one.library else None
 
-        assert [row(one) for one in loader.closure(at(loader, root)).found] == ld_so(root, files, libraries)
+        assert [row(one) for one in loader.closure(at(loader, root)).resolutions] == ld_so(root, files, libraries)

@@ -112,7 +112,7 @@ ROCM = package("torch", "2.13.0+rocm7", ["torch/lib/libtorch_cpu.so", "torch/lib
 
 
 def test_a_torch_of_another_kind_than_is_promised() -> None:
-    for torch, why in ((CPU, "CPUs alone"), (ROCM, "ROCm")):
+    for torch, why in ((CPU, "CPUs only"), (ROCM, "ROCm")):
         for promise in ({"cuda": True}, {"gpus": (GPUS["sm_90"],)}):
             (found,) = audit(torch, **promise)
             assert ids([found]) == [("error", "torch-without-cuda", str(torch))]

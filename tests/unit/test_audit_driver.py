@@ -65,12 +65,12 @@ def test_of_a_package_with_variants_the_oldest_counts() -> None:
 def test_cuda_compat_helps_on_some_gpus() -> None:
     system = SystemLibraries({}, {"libcuda.so.1": "/usr/local/cuda-13.0/compat/libcuda.so.1"})
     (found,) = _found("570", _package("torch", lib="libcudart.so.13"), system=system)
-    assert found.severity == "warning" and found.evidence.endswith("by cuda-compat, on data-center GPUs alone")
+    assert found.severity == "warning" and found.evidence.endswith("with cuda-compat, only on data-center GPUs")
 
 
 @pytest.mark.parametrize(("promised", "runs"), [("570", False), ("580", True)])
 def test_with_a_driver_that_is_too_old_it_runs_on_no_gpu(promised: str, runs: bool) -> None:
     subject = Subject("test", (_package("torch", lib="libcudart.so.13"),), driver=promised)
-    report = audit(subject, known=[_GPUS["sm_90"]])
+    report = audit(subject, further_gpus=[_GPUS["sm_90"]])
     assert report.gpus == {"sm_90": runs}
     assert report.verdicts[0].gpus == {"sm_90": "sass" if runs else "no"}

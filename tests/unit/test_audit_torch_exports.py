@@ -94,7 +94,7 @@ def test_a_version_is_judged_by_its_release_or_by_the_last_of_its_minor() -> Non
     "data", [b"", b"x" * 99, zstandard.compress(b"imagegen torch-exports 9\n"), zstandard.compress(b"\xff")]
 )
 def test_what_is_no_index_is_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match="it is no index of torch's exports"):
+    with pytest.raises(ValueError, match="not an index of torch's exports"):
         loads(data)
 
 

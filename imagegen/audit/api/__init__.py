@@ -1,4 +1,4 @@
-"""Imports between Python packages: what one requires of another, compared with what the other defines.
+"""Compare the names that a Python package requires of another package with the names that the other package defines.
 
 Sources are parsed and never run. Source of the rules: The Python Language Reference, "The import system" and "The
 import statement"; PEP 562 for a module's `__getattr__`.

@@ -1,7 +1,7 @@
 """The names that the modules of a package define, as their sources show them.
 
-A name counts as defined wherever a statement at module level may bind it, in any branch. What a source does not show
-(names that code computes) makes a module `open`: any name may exist in it.
+A name counts as defined if a statement at module level may bind it, in any branch. If code computes names, the source
+does not show them; the module is then `open`, which means that any name may exist in it.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def absolute(node: ast.ImportFrom, module: str, *, package: bool) -> str | None:
     """Return the module that `from ... import` names in `module`; None for a relative name beyond the top."""
     if not node.level:
         return node.module
-    parts = module.split(".")
-    kept = len(parts) - node.level + package
-    if kept < 1:
+    components = module.split(".")
+    depth = len(components) - node.level + package
+    if depth < 1:
         return None
-    return ".".join([*parts[:kept], *([node.module] if node.module else [])])
+    return ".".join([*components[:depth], *([node.module] if node.module else [])])
 
 
 def dotted(node: ast.expr) -> list[str] | None:
@@ -85,22 +85,22 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
 
     Operators, contexts and the names of import statements are left out.
     """
-    found = [node]
-    for each in found:  # which grows
-        yield each
-        found += children(each)
+    nodes = [node]
+    for current in nodes:  # the list grows
+        yield current
+        nodes += children(current)
 
 
 def children(node: ast.AST) -> list[ast.AST]:
-    """Return the nodes directly below a node; what `walk` leaves out is left out."""
-    found: list[object] = []
+    """Return the nodes directly below a node, without those that `walk` leaves out."""
+    values: list[object] = []
     for name in _INNER[type(node)]:
         value = getattr(node, name, None)
         if type(value) is list:
-            found += value
+            values += value
         else:
-            found.append(value)
-    return [each for each in found if isinstance(each, ast.AST)]
+            values.append(value)
+    return [child for child in values if isinstance(child, ast.AST)]
 
 
 # The names that the modules of a package define, as their sources show them.
@@ -118,7 +118,7 @@ _LISTED = re.compile(
 )
 _READS = {"get", "items", "keys", "values", "copy"}  # methods of a dictionary that do not change it
 _LAZY = "_LazyModule"  # transformers' and trl's; diffusers, optimum and others copy it
-_BELOW = "define_import_structure"  # transformers': what modules below list in their __all__
+_BELOW = "define_import_structure"  # transformers' function: it adds the names in the __all__ of modules below
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,23 +140,25 @@ def exports(files: Mapping[str, bytes | None]) -> dict[str, Module]:
     `files` maps paths below site-packages to sources, None for a compiled module. A directory without `__init__.py` is
     a namespace package, to which other distributions may add modules.
     """
-    found: dict[str, Module] = {}
+    modules: dict[str, Module] = {}
     for path, source in files.items():
         if name := module_name(path):
-            found[name] = OPEN if source is None or name in found else module(source, name, package=is_package(path))
-    return with_namespaces(found)
+            modules[name] = (
+                OPEN if source is None or name in modules else module(source, name, package=is_package(path))
+            )
+    return with_namespaces(modules)
 
 
-def with_namespaces(found: Mapping[str, Module]) -> dict[str, Module]:
+def with_namespaces(modules: Mapping[str, Module]) -> dict[str, Module]:
     """Return the modules and the namespace packages above them."""
-    above = {parent for name in found for parent in parents(name)}
-    return dict.fromkeys(sorted(above - found.keys()), OPEN) | dict(found)
+    above = {parent for name in modules for parent in parents(name)}
+    return dict.fromkeys(sorted(above - modules.keys()), OPEN) | dict(modules)
 
 
 def parents(name: str) -> Iterator[str]:
     """Yield the packages above a module, the outermost first."""
-    parts = name.split(".")
-    yield from (".".join(parts[:length]) for length in range(1, len(parts)))
+    components = name.split(".")
+    yield from (".".join(components[:length]) for length in range(1, len(components)))
 
 
 def module(source: bytes, name: str, *, package: bool) -> Module:
@@ -175,21 +177,21 @@ def module(source: bytes, name: str, *, package: bool) -> Module:
         else:
             names.update(_bound(node))
     if b"global" in source:
-        names.update(each.decode() for match in _GLOBAL.finditer(source) for each in _WORD.findall(match[1]))
+        names.update(word.decode() for match in _GLOBAL.finditer(source) for word in _WORD.findall(match[1]))
     lazy = _LAZY.encode() in source and _is_lazy(tree)
     if lazy:
         stars.clear()  # for type checkers
     if lazy:
         names.update(_texts(tree))
-    by_getattr = [_answered(each, tree) for each in getattrs]
-    names.update(*(found for found in by_getattr if found))
+    by_getattr = [_answered(function, tree) for function in getattrs]
+    names.update(*(answered for answered in by_getattr if answered))
     computed = "__getattr__" in names or None in by_getattr or _computes(tree, source, lazy=lazy)
     return Module(frozenset(names), tuple(stars), computed, lazy and _BELOW.encode() in source)
 
 
 def listed(source: bytes) -> frozenset[str]:
-    """Return the names that a module may list for a lazy package above it: a part of its names, in less time."""
-    return frozenset(each.decode() for found in _LISTED.findall(source) for each in found if each)
+    """Return the names that a module may list for a lazy package above it. It is a part of its names, in less time."""
+    return frozenset(name.decode() for groups in _LISTED.findall(source) for name in groups if name)
 
 
 def _parse(source: bytes) -> ast.Module | None:
@@ -202,7 +204,7 @@ def _parse(source: bytes) -> ast.Module | None:
 
 
 def _outlined(source: bytes) -> tuple[bytes, bool]:
-    """Return the source with empty functions in place of its functions and classes, and whether no text was cut in two.
+    """Return the source with empty functions instead of its functions and classes, and whether no text was cut in two.
 
     Most of the time for a source goes into the bodies of its functions.
     """
@@ -317,17 +319,17 @@ def _answered(function: ast.FunctionDef, tree: ast.Module) -> set[str] | None:
 
 
 def _cases(body: list[ast.stmt], name: str, tables: Mapping[str, ast.expr]) -> set[str] | None:
-    found: set[str] = set()
+    names: set[str] = set()
     pending = list(body)
     while pending:
         node = pending.pop(0)
         if isinstance(node, ast.Raise):
-            return found
+            return names
         if isinstance(node, ast.If):
-            known = _compared(node.test, name, tables)
-            if known is None:
+            texts = _compared(node.test, name, tables)
+            if texts is None:
                 return None
-            found |= known
+            names |= texts
             pending = [*node.orelse, *pending]
         elif not isinstance(node, ast.Import | ast.ImportFrom | ast.Expr):
             return None
@@ -373,29 +375,35 @@ class Api:
         attributes of classes and functions are not looked up. A name of a module hides its submodule of the same name
         from attribute lookups, not from import statements.
         """
-        module, *parts = name.split(".")
+        module, *components = name.split(".")
         if module not in self.modules:
             return None
-        for length, part in enumerate(parts, 2):
+        for length, part in enumerate(components, 2):
             child = f"{module}.{part}"
             if child not in self.modules or (length > modules and part in self.modules[module].names):
-                found = self.modules[module]
-                exists = part in found.names or found.open or (length > modules and self._defines(module, part, set()))
+                parent = self.modules[module]
+                exists = (
+                    part in parent.names or parent.open or (length > modules and self._defines(module, part, set()))
+                )
                 return None if exists else child
             module = child
         return None
 
     def _defines(self, module: str, name: str, seen: set[str]) -> bool:
-        found = self.modules.get(module)
-        if found is None:  # of another package, or not of this release: the import statement itself fails
+        definition = self.modules.get(module)
+        if definition is None:  # of another package, or missing in this release; then the import statement itself fails
             return True
         if module in seen:
             return False
         seen.add(module)
-        if found.open or name in found.names or any(self._defines(star, name, seen) for star in found.stars):
+        if (
+            definition.open
+            or name in definition.names
+            or any(self._defines(star, name, seen) for star in definition.stars)
+        ):
             return True
-        return found.below and self._is_below(module, name)
+        return definition.below and self._is_below(module, name)
 
     def _is_below(self, package: str, name: str) -> bool:
         inside = f"{package}."
-        return any(name in found.names for module, found in self.modules.items() if module.startswith(inside))
+        return any(name in definition.names for module, definition in self.modules.items() if module.startswith(inside))

@@ -53,10 +53,10 @@ class Signatures:
 
     def _accepted_by_name(self, name: str, depth: int) -> frozenset[str] | None:
         """Return the keywords that the function or class takes; None where any may be taken."""
-        found = self._definition(name, depth)
-        if found is None:
+        definition = self._definition(name, depth)
+        if definition is None:
             return None
-        module, node = found
+        module, node = definition
         if isinstance(node, ast.ClassDef):
             return self._constructor(module, node, depth - 1)
         return self._function(module, node, depth - 1, None)
@@ -73,7 +73,7 @@ class Signatures:
         if isinstance(statement, ast.ImportFrom) and (
             target := absolute(statement, module.name, package=module.package)
         ):
-            imported = next(each.name for each in statement.names if (each.asname or each.name) == last)
+            imported = next(alias.name for alias in statement.names if (alias.asname or alias.name) == last)
             return self._definition(f"{target}.{imported}", depth - 1)
         return None
 
@@ -85,8 +85,8 @@ class Signatures:
         if name not in self._modules:
             source = self._source(name)
             tree = parse(source.text) if source else None
-            made = _Module(name, source.package, _bindings(tree)) if source and tree else None
-            self._modules[name] = made
+            parsed = _Module(name, source.package, _bindings(tree)) if source and tree else None
+            self._modules[name] = parsed
         return self._modules[name]
 
     # --- functions ------------------------------------------------------------------------------------------------
@@ -95,30 +95,30 @@ class Signatures:
         self, module: _Module, node: _Function, depth: int, owner: ast.ClassDef | None
     ) -> frozenset[str] | None:
         """Return the keywords of a function, or of the method of `owner`; None where any may be taken."""
-        if not all(self._passes_on(module, each, depth) for each in node.decorator_list):
+        if not all(self._passes_on(module, decorator, depth) for decorator in node.decorator_list):
             return None
-        own = frozenset(arg.arg for arg in (*node.args.args, *node.args.kwonlyargs))
+        parameters = frozenset(arg.arg for arg in (*node.args.args, *node.args.kwonlyargs))
         if node.args.kwarg is None:
-            return own
+            return parameters
         forwarded = self._forwarded(module, node, node.args.kwarg.arg, depth, owner)
-        return None if forwarded is None else own | forwarded
+        return None if forwarded is None else parameters | forwarded
 
     def _forwarded(
         self, module: _Module, node: _Function, kwargs: str, depth: int, owner: ast.ClassDef | None
     ) -> frozenset[str] | None:
         """Return the keywords that a function takes by its `**` parameter, from how its body uses that."""
         used = _uses_of(node, kwargs)
-        always = {id(alway) for alway in _always(node.body)}
+        always = {id(child) for child in _always(node.body)}
         if used is None or not any(id(call) in always for call in used.calls):
             return None
-        taken = set(used.keys)
+        keywords = set(used.keys)
         local = _bound_inside(node)
         for call in used.calls:
             accepted = self._callee(module, call.func, local, depth, owner)
             if accepted is None:
                 return None
-            taken |= accepted
-        return frozenset(taken)
+            keywords |= accepted
+        return frozenset(keywords)
 
     def _callee(
         self, module: _Module, node: ast.expr, local: set[str], depth: int, owner: ast.ClassDef | None
@@ -134,13 +134,13 @@ class Signatures:
 
         It does where the function that it makes wraps another one (`functools.wraps`), and only reads its arguments.
         """
-        found = self._local(module, decorator.func if isinstance(decorator, ast.Call) else decorator, depth)
-        if found is None or isinstance(found[1], ast.ClassDef):
+        definition = self._local(module, decorator.func if isinstance(decorator, ast.Call) else decorator, depth)
+        if definition is None or isinstance(definition[1], ast.ClassDef):
             return False
         wrappers = [
-            each
-            for each in ast.walk(found[1])
-            if isinstance(each, _Function) and any(_is_named(name, _WRAPS) for name in each.decorator_list)
+            function
+            for function in ast.walk(definition[1])
+            if isinstance(function, _Function) and any(_is_named(name, _WRAPS) for name in function.decorator_list)
         ]
         return bool(wrappers) and all(_forwards_all(wrapper) for wrapper in wrappers)
 
@@ -150,15 +150,17 @@ class Signatures:
         """Return the keywords that a call of the class takes; None where any may be taken."""
         if depth <= 0 or not _shows_constructor(node):
             return None
-        own = [each for each in node.body if isinstance(each, _Function) and each.name == "__init__"]
-        if own:
-            return self._function(module, own[0], depth, node) if len(own) == 1 else None
+        constructors = [
+            statement for statement in node.body if isinstance(statement, _Function) and statement.name == "__init__"
+        ]
+        if constructors:
+            return self._function(module, constructors[0], depth, node) if len(constructors) == 1 else None
         inherited = self._inherited(module, node, depth - 1)
         return None if inherited is None else inherited | frozenset(_fields(node))  # also of a Struct's subclass
 
     def _inherited(self, module: _Module, node: ast.ClassDef, depth: int) -> frozenset[str] | None:
         """Return the keywords that the constructors of the bases take; None where any may be taken."""
-        found: set[str] = set()
+        keywords: set[str] = set()
         for base in node.bases:
             name = base.value if isinstance(base, ast.Subscript) else base
             if any(_is_named(name, plain) for plain in (*_PLAIN, "Struct")):
@@ -169,8 +171,8 @@ class Signatures:
             accepted = self._constructor(definition[0], definition[1], depth - 1)
             if accepted is None:
                 return None
-            found |= accepted
-        return frozenset(found)
+            keywords |= accepted
+        return frozenset(keywords)
 
 
 _MEMBERS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.AnnAssign, ast.Assign, ast.Expr, ast.Pass)
@@ -178,12 +180,12 @@ _MEMBERS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.AnnAssign, 
 
 def _shows_constructor(node: ast.ClassDef) -> bool:
     """Return whether nothing but `__init__` or annotated names in its body decides what a call of the class takes."""
-    names = [each.name for each in node.body if isinstance(each, _Function)]
+    names = [statement.name for statement in node.body if isinstance(statement, _Function)]
     return (
-        all(_is_dataclass(each) for each in node.decorator_list)
+        all(_is_dataclass(decorator) for decorator in node.decorator_list)
         and all(keyword.arg != "metaclass" for keyword in node.keywords)
         and "__new__" not in names
-        and ("__init__" in names or all(isinstance(each, _MEMBERS) for each in node.body))
+        and ("__init__" in names or all(isinstance(statement, _MEMBERS) for statement in node.body))
     )
 
 
@@ -197,19 +199,21 @@ class _Uses:
 
 def _uses_of(node: _Function, name: str) -> _Uses | None:
     """Return how the function uses its `**` parameter; None where it does anything else with it."""
-    if any(isinstance(each, ast.arg) and each.arg == name and each is not node.args.kwarg for each in ast.walk(node)):
+    if any(
+        isinstance(child, ast.arg) and child.arg == name and child is not node.args.kwarg for child in ast.walk(node)
+    ):
         return None  # a function inside it has such a parameter too
     calls: list[ast.Call] = []
     keys: set[str] = set()
     read: set[int] = set()
-    for each in ast.walk(node):
-        if isinstance(each, ast.Call) and (passed := _unpacked(each, name)):
-            calls.append(each)
+    for descendant in ast.walk(node):
+        if isinstance(descendant, ast.Call) and (passed := _unpacked(descendant, name)):
+            calls.append(descendant)
             read.update(map(id, passed))
-        elif found := _key(each):
-            if found[0].id == name:
-                keys.add(found[1])
-            read.add(id(found[0]))
+        elif access := _key(descendant):
+            if access[0].id == name:
+                keys.add(access[1])
+            read.add(id(access[0]))
     return _Uses(tuple(calls), frozenset(keys)) if _read_names(node, name) <= read else None
 
 
@@ -237,7 +241,7 @@ def _key(node: ast.AST) -> tuple[ast.Name, str] | None:
 
 def _read_names(node: ast.AST, name: str) -> set[int]:
     """Return the identities of the expressions that are this name."""
-    return {id(each) for each in ast.walk(node) if isinstance(each, ast.Name) and each.id == name}
+    return {id(child) for child in ast.walk(node) if isinstance(child, ast.Name) and child.id == name}
 
 
 def _always(body: Iterable[ast.stmt]) -> Iterator[ast.AST]:
@@ -246,39 +250,42 @@ def _always(body: Iterable[ast.stmt]) -> Iterator[ast.AST]:
         if isinstance(node, ast.With):
             yield from _always(node.body)
         elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return):
-            if not any(isinstance(each, ast.Lambda | ast.IfExp | ast.BoolOp) for each in ast.walk(node)):
+            if not any(isinstance(child, ast.Lambda | ast.IfExp | ast.BoolOp) for child in ast.walk(node)):
                 yield from ast.walk(node)
-        elif any(isinstance(each, ast.Return | ast.Yield | ast.YieldFrom) for each in ast.walk(node)):
+        elif any(isinstance(child, ast.Return | ast.Yield | ast.YieldFrom) for child in ast.walk(node)):
             return
 
 
 def _forwards_all(node: _Function) -> bool:
-    """Return whether a function gives its `*` and `**` parameters, which it only reads, to what it calls."""
+    """Return whether a function only reads its `*` and `**` parameters and passes them to each callee."""
     if node.args.vararg is None or node.args.kwarg is None or node.args.args or node.args.kwonlyargs:
         return False
     name = node.args.kwarg.arg
     read: set[int] = set()
-    for each in ast.walk(node):
-        match each:
+    for child in ast.walk(node):
+        match child:
             case ast.Attribute(value=value, attr="keys" | "items" | "values" | "get"):
                 read.add(id(value))
             case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[value]):
                 read.add(id(value))
             case ast.Call():
-                read.update(map(id, _unpacked(each, name)))
-    returned = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
-    calls = [each.value if isinstance(each, ast.Await) else each for each in returned]
+                read.update(map(id, _unpacked(child, name)))
+    returned_values = [statement.value for statement in ast.walk(node) if isinstance(statement, ast.Return)]
+    calls = [
+        returned_value.value if isinstance(returned_value, ast.Await) else returned_value
+        for returned_value in returned_values
+    ]
     forwards = bool(calls) and all(isinstance(call, ast.Call) and _unpacked(call, name) for call in calls)
     return forwards and _read_names(node, name) <= read
 
 
 def _bindings(tree: ast.Module) -> dict[str, ast.stmt]:
     """Return the statement that binds each name at module level, or for type checkers; none of a name with two."""
-    found: dict[str, list[ast.stmt]] = {}
+    statements: dict[str, list[ast.stmt]] = {}
     for node, names in _binding_statements(tree.body):
         for name in names:
-            found.setdefault(name, []).append(node)
-    return {name: nodes[0] for name, nodes in found.items() if len(nodes) == 1}
+            statements.setdefault(name, []).append(node)
+    return {name: nodes[0] for name, nodes in statements.items() if len(nodes) == 1}
 
 
 def _binding_statements(body: Iterable[ast.stmt]) -> Iterator[tuple[ast.stmt, list[str]]]:
@@ -295,27 +302,27 @@ def _binding_statements(body: Iterable[ast.stmt]) -> Iterator[tuple[ast.stmt, li
 
 def _stored(node: ast.AST) -> Iterator[str]:
     """Yield the names that a statement binds, whatever is below it."""
-    for each in ast.walk(node):
-        match each:
+    for child in ast.walk(node):
+        match child:
             case ast.Name(ctx=ast.Store() | ast.Del()):
-                yield each.id
+                yield child.id
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                yield each.name
+                yield child.name
             case ast.Import() | ast.ImportFrom():
-                yield from (alias.asname or alias.name.partition(".")[0] for alias in each.names)
+                yield from (alias.asname or alias.name.partition(".")[0] for alias in child.names)
 
 
 def _bound_inside(node: _Function) -> set[str]:
     """Return the names that are local to a function."""
-    arguments = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
-    return arguments.union(*(_stored(each) for each in node.body))
+    arguments = {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
+    return arguments.union(*(_stored(statement) for statement in node.body))
 
 
 def _fields(node: ast.ClassDef) -> Iterator[str]:
     """Yield the annotated names of a class body."""
-    for each in node.body:
-        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
-            yield each.target.id
+    for statement in node.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            yield statement.target.id
 
 
 def is_super_init(node: ast.expr) -> bool:
@@ -332,7 +339,7 @@ def _is(node: ast.expr, name: str) -> bool:
 
 
 def _is_dataclass(decorator: ast.expr) -> bool:
-    """Return whether the decorator is that of dataclasses, and makes a constructor."""
+    """Return whether the decorator is `dataclasses.dataclass`, and makes a constructor."""
     arguments = [keyword.arg for keyword in decorator.keywords] if isinstance(decorator, ast.Call) else []
     return _is_named(decorator, "dataclass") and "init" not in arguments and None not in arguments
 

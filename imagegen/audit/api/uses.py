@@ -1,7 +1,7 @@
-"""The names that a package uses of others: by import statements, as attributes of what these bind, and in calls.
+"""The names that a package uses of others: in import statements, as attributes of imported names, and in calls.
 
-A use that the code can do without is `guarded`: in `try` with a handler of ImportError, AttributeError or TypeError,
-below a test of versions or of what is installed, in a branch that only type checkers read.
+A use that the code can do without is `guarded`. It stands in `try` with a handler of ImportError, AttributeError or
+TypeError, below a test of versions or of installed packages, or in a branch that only type checkers read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from imagegen.audit.api.exports import (
 from imagegen.audit.api.signatures import is_super_init
 
 _HANDLED = {"ImportError", "ModuleNotFoundError", "AttributeError", "TypeError", "Exception", "BaseException"}
-# Tests of versions, or of what is installed: `vllm_version >= ...`, `hasattr(...)`, `is_flash_attn_available()`.
+# Tests of versions, or of installed packages: `vllm_version >= ...`, `hasattr(...)`, `is_flash_attn_available()`.
 _TEST = re.compile(
     r"(?i)version|hasattr|getattr|find_spec|available|installed|import|type_checking|support|^_?is_|^_?has_"
 )
@@ -56,22 +56,22 @@ class NameUse:
 def uses(path: str, source: bytes, tops: Collection[str], called: Collection[str] = ()) -> list[NameUse]:
     """Return the uses, in the Python file at `path` below site-packages, of modules below the top-level names `tops`.
 
-    Of several equal ones, one that is certain to run is returned, else the first one. Attributes are not read of
-    modules of the file's own package. `called` are functions of the module that normal use calls.
+    If several uses are equal, one that is certain to run is returned, else the first one. Attributes of modules of the
+    file's own package are not read. `called` are functions of the module that normal use calls.
     """
     name = module_name(path)
     if name is None or not path.endswith(".py") or (tree := parse(source)) is None:
         return []
-    own = name.partition(".")[0]
-    foreign = any(top != own and top.encode() in source for top in tops)
+    own_top = name.partition(".")[0]
+    foreign = any(top != own_top and top.encode() in source for top in tops)
     reader = _Reader(path, name, tops, tree, None if foreign else _import_lines(source))
-    reader.read(tree.body, _Where())
+    reader.read(tree.body, _Context())
     return sorted(reader.uses(called))
 
 
 @dataclass(frozen=True, slots=True)
-class _Where:
-    """The surroundings of a statement: the function of the module around it, any function, a guard, a condition."""
+class _Context:
+    """The context of a statement: the functions, guards and conditions around it."""
 
     function: str = ""
     lazy: bool = False
@@ -86,40 +86,45 @@ class _Reader:
     def __init__(
         self, path: str, module: str, tops: Collection[str], tree: ast.Module, lines: Sequence[int] | None
     ) -> None:
-        """Read attributes too where `lines` is None; else only the statements on these lines."""
+        """Read attributes too if `lines` is None; else only the statements on these lines."""
         self._path, self._module, self._tops, self._tree, self._lines = path, module, tops, tree, lines
         self._package = is_package(path)
         self._bound: dict[str, str] = {}  # local name -> the dotted name that an import bound to it
-        self._lost = set(_assigned(tree)) if lines is None else set()  # local names that are bound to anything else too
+        self._rebound = (
+            set(_assigned(tree)) if lines is None else set()
+        )  # local names that are bound to anything else too
         self._doubtful: set[str] = set()  # local names of guarded imports
-        self._found: dict[_Key, NameUse] = {}
-        self._referred: dict[str, list[_Where]] = {}  # name -> where it is read
+        self._uses: dict[_Key, NameUse] = {}
+        self._referred: dict[str, list[_Context]] = {}  # name -> the contexts in which it is read
 
     def uses(self, called: Collection[str]) -> Iterator[NameUse]:
         """Yield the best use of each name; functions that only guarded code refers to count as guarded."""
         running = self._running_functions(called)
         guarded = self._guarded_functions(running)
         best: dict[tuple[str, int, str], NameUse] = {}
-        for (name, modules, keyword, function, conditional), found in self._found.items():
-            lazy = found.lazy and (conditional or function not in running)
-            use = replace(found, lazy=lazy, guarded=found.guarded or function in guarded)
-            known = best.get((name, modules, keyword))
-            if known is None or (use.guarded, use.lazy) < (known.guarded, known.lazy):
+        for (name, modules, keyword, function, conditional), candidate in self._uses.items():
+            lazy = candidate.lazy and (conditional or function not in running)
+            use = replace(candidate, lazy=lazy, guarded=candidate.guarded or function in guarded)
+            previous = best.get((name, modules, keyword))
+            if previous is None or (use.guarded, use.lazy) < (previous.guarded, previous.lazy):
                 best[name, modules, keyword] = use
         yield from best.values()
 
     def _running_functions(self, called: Collection[str]) -> set[str]:
-        """Return the called functions, and those of the module that they refer to below no condition."""
+        """Return the called functions, and functions of the module that they refer to below no condition."""
         running = set(called)
         while (
-            more := {
+            reached := {
                 name
-                for name, places in self._referred.items()
-                if any(each.function in running and not each.guarded and not each.conditional for each in places)
+                for name, references in self._referred.items()
+                if any(
+                    reference.function in running and not reference.guarded and not reference.conditional
+                    for reference in references
+                )
             }
             - running
         ):
-            running |= more
+            running |= reached
         return running
 
     @cached_property
@@ -127,85 +132,85 @@ class _Reader:
         return _test_names(self._tree)
 
     def _guarded_functions(self, running: Collection[str]) -> set[str]:
-        functions = {function for _, _, _, function, _ in self._found}
-        functions |= {where.function for places in self._referred.values() for where in places}
+        functions = {function for _, _, _, function, _ in self._uses}
+        functions |= {context.function for references in self._referred.values() for context in references}
         guarded: set[str] = set()
-        while more := {
+        while newly_guarded := {
             name
             for name in functions.difference(guarded, running)
-            if (places := [each for each in self._referred.get(name, ()) if each.function != name])
-            and all(each.guarded or each.function in guarded for each in places)
+            if (readers := [reference for reference in self._referred.get(name, ()) if reference.function != name])
+            and all(reference.guarded or reference.function in guarded for reference in readers)
         }:
-            guarded |= more
+            guarded |= newly_guarded
         return guarded
 
-    def read(self, body: Iterable[ast.stmt], where: _Where) -> None:
+    def read(self, body: Iterable[ast.stmt], context: _Context) -> None:
         """Read statements of one block; those behind a test that leaves the block are below a guard."""
         for node in filter(self._is_read, body):
-            self._statement(node, where)
+            self._statement(node, context)
             if isinstance(node, ast.If) and isinstance(node.body[-1], _LEAVES) and not _refuses_absence(node):
-                guarded = where.guarded or self._is_guard(node.test)
-                conditional = where.conditional or not isinstance(node.body[-1], ast.Raise)
-                where = replace(where, guarded=guarded, conditional=conditional)
+                guarded = context.guarded or self._is_guard(node.test)
+                conditional = context.conditional or not isinstance(node.body[-1], ast.Raise)
+                context = replace(context, guarded=guarded, conditional=conditional)
 
     def _is_read(self, node: ast.stmt) -> bool:
         """Return whether the statement holds one of the lines to read, or is a test that leaves its block."""
         if self._lines is None or isinstance(node, ast.If):
             return True
-        place = bisect_left(self._lines, node.lineno)
-        return place < len(self._lines) and self._lines[place] <= (node.end_lineno or node.lineno)
+        index = bisect_left(self._lines, node.lineno)
+        return index < len(self._lines) and self._lines[index] <= (node.end_lineno or node.lineno)
 
-    def _statement(self, node: ast.stmt, where: _Where) -> None:
+    def _statement(self, node: ast.stmt, context: _Context) -> None:
         match node:
             case ast.Import():
                 for alias in node.names:
-                    self._import(alias, where, node.lineno)
+                    self._import(alias, context, node.lineno)
             case ast.ImportFrom():
-                self._import_from(node, where)
+                self._import_from(node, context)
             case ast.If():
-                self._if(node, where)
+                self._if(node, context)
             case ast.Try() | ast.TryStar():
-                self._try(node, where)
+                self._try(node, context)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 outside = [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)]
-                self._expressions(outside, where)
-                function = where.function if where.lazy else node.name
-                self.read(node.body, replace(where, function=function, lazy=True, conditional=where.lazy))
+                self._expressions(outside, context)
+                function = context.function if context.lazy else node.name
+                self.read(node.body, replace(context, function=function, lazy=True, conditional=context.lazy))
             case ast.ClassDef():
-                self._expressions([*node.bases, *node.decorator_list], where)
-                self.read(node.body, replace(where, base=self._base(node)))
+                self._expressions([*node.bases, *node.decorator_list], context)
+                self.read(node.body, replace(context, base=self._base(node)))
             case ast.With() | ast.AsyncWith():
-                self._expressions([item.context_expr for item in node.items], where)
+                self._expressions([item.context_expr for item in node.items], context)
                 calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
                 suppressed = any((dotted(call.func) or [""])[-1] == "suppress" for call in calls)
-                self.read(node.body, replace(where, guarded=where.guarded or suppressed))
+                self.read(node.body, replace(context, guarded=context.guarded or suppressed))
             case ast.For() | ast.AsyncFor() | ast.While() | ast.Match():
-                self._block(node, where)
+                self._block(node, context)
             case _:
-                self._expressions([node], where)
+                self._expressions([node], context)
 
-    def _block(self, node: ast.For | ast.AsyncFor | ast.While | ast.Match, where: _Where) -> None:
+    def _block(self, node: ast.For | ast.AsyncFor | ast.While | ast.Match, context: _Context) -> None:
         if isinstance(node, ast.Match):
-            self._expressions([node.subject], where)
+            self._expressions([node.subject], context)
             for case in node.cases:
-                self.read(case.body, replace(where, conditional=True))
+                self.read(case.body, replace(context, conditional=True))
             return
-        self._expressions([node.test if isinstance(node, ast.While) else node.iter], where)
-        self.read([*node.body, *node.orelse], where)
+        self._expressions([node.test if isinstance(node, ast.While) else node.iter], context)
+        self.read([*node.body, *node.orelse], context)
 
     # --- guards ---------------------------------------------------------------------------------------------------
 
-    def _if(self, node: ast.If, where: _Where) -> None:
+    def _if(self, node: ast.If, context: _Context) -> None:
         """At module level, every condition but the presence of the used package is a guard."""
-        below = replace(where, guarded=True, conditional=True)
+        below = replace(context, guarded=True, conditional=True)
         if (dotted(node.test) or [""])[-1] == "TYPE_CHECKING":
-            self.read(node.orelse, where)
+            self.read(node.orelse, context)
         elif self._is_presence(node.test):
-            self.read(node.body, where)
+            self.read(node.body, context)
             self.read(node.orelse, below)
         else:
-            chosen = below if self._is_guard(node.test) or not where.lazy else replace(where, conditional=True)
-            self._expressions([node.test], replace(chosen, conditional=where.conditional))
+            chosen = below if self._is_guard(node.test) or not context.lazy else replace(context, conditional=True)
+            self._expressions([node.test], replace(chosen, conditional=context.conditional))
             self.read(node.body, chosen)
             self.read(node.orelse, chosen)
 
@@ -221,103 +226,103 @@ class _Reader:
                 return False
 
     def _is_guard(self, test: ast.AST) -> bool:
-        """Return whether the test may be one of versions or of what is installed."""
+        """Return whether the test may be one of versions or of installed packages."""
         return any(_TEST.search(name) or name in self._tests for name in _identifiers(test))
 
-    def _try(self, node: ast.Try | ast.TryStar, where: _Where) -> None:
-        below = replace(where, guarded=True, conditional=True)
+    def _try(self, node: ast.Try | ast.TryStar, context: _Context) -> None:
+        below = replace(context, guarded=True, conditional=True)
         catching = [handler for handler in node.handlers if _handles(handler.type)]
-        forgiven = any(not isinstance(each.body[-1], ast.Raise) or len(each.body) > 2 for each in catching)
-        self.read(node.body, below if forgiven else where)
-        for each in node.handlers:
-            self.read(each.body, below)
-        self.read(node.orelse, below if forgiven else where)
-        self.read(node.finalbody, where)
+        forgiven = any(not isinstance(catcher.body[-1], ast.Raise) or len(catcher.body) > 2 for catcher in catching)
+        self.read(node.body, below if forgiven else context)
+        for caught in node.handlers:
+            self.read(caught.body, below)
+        self.read(node.orelse, below if forgiven else context)
+        self.read(node.finalbody, context)
 
     # --- imports --------------------------------------------------------------------------------------------------
 
-    def _import(self, alias: ast.alias, where: _Where, line: int) -> None:
+    def _import(self, alias: ast.alias, context: _Context, line: int) -> None:
         if self._is_used(alias.name):
-            self._add(alias.name, alias.name.count(".") + 1, where, line)
+            self._add(alias.name, alias.name.count(".") + 1, context, line)
             local = alias.asname or alias.name.partition(".")[0]
-            self._bind(local, alias.name if alias.asname else local, where)
+            self._bind(local, alias.name if alias.asname else local, context)
         else:
-            self._lost.add(alias.asname or alias.name.partition(".")[0])
+            self._rebound.add(alias.asname or alias.name.partition(".")[0])
 
-    def _import_from(self, node: ast.ImportFrom, where: _Where) -> None:
+    def _import_from(self, node: ast.ImportFrom, context: _Context) -> None:
         target = absolute(node, self._module, package=self._package)
         if target is None or not self._is_used(target):
-            self._lost.update(alias.asname or alias.name for alias in node.names)
+            self._rebound.update(alias.asname or alias.name for alias in node.names)
             return
         depth = target.count(".") + 1
         for alias in node.names:
             if alias.name == "*":
-                self._add(target, depth, where, node.lineno)
+                self._add(target, depth, context, node.lineno)
             else:
-                self._add(f"{target}.{alias.name}", depth, where, node.lineno)
-                self._bind(alias.asname or alias.name, f"{target}.{alias.name}", where)
+                self._add(f"{target}.{alias.name}", depth, context, node.lineno)
+                self._bind(alias.asname or alias.name, f"{target}.{alias.name}", context)
 
-    def _bind(self, local: str, name: str, where: _Where) -> None:
-        if where.guarded:
+    def _bind(self, local: str, name: str, context: _Context) -> None:
+        if context.guarded:
             self._doubtful.add(local)
         if self._bound.setdefault(local, name) != name:
-            self._lost.add(local)
+            self._rebound.add(local)
 
     # --- attributes and calls -------------------------------------------------------------------------------------
 
-    def _expressions(self, nodes: Iterable[ast.AST], where: _Where) -> None:
+    def _expressions(self, nodes: Iterable[ast.AST], context: _Context) -> None:
         """Read the attributes and calls of imported names; a guard anywhere in a statement covers all of it."""
         if self._lines is not None:
             return
-        for each in (each for node in nodes for each in walk(node)):
-            if isinstance(each, ast.IfExp | ast.BoolOp):
-                where = replace(where, guarded=True, conditional=True)
-            elif isinstance(each, ast.Lambda):
-                where = replace(where, conditional=True)
-            elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load):
-                self._referred.setdefault(each.id, []).append(where)
-            elif isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load):
-                if name := self._imported(each):
-                    self._add(name, 1, self._guarded_by_import(each, where), each.lineno)
-            elif isinstance(each, ast.Call) and each.keywords:
-                self._call(each, where)
+        for expression in (expression for node in nodes for expression in walk(node)):
+            if isinstance(expression, ast.IfExp | ast.BoolOp):
+                context = replace(context, guarded=True, conditional=True)
+            elif isinstance(expression, ast.Lambda):
+                context = replace(context, conditional=True)
+            elif isinstance(expression, ast.Name) and isinstance(expression.ctx, ast.Load):
+                self._referred.setdefault(expression.id, []).append(context)
+            elif isinstance(expression, ast.Attribute) and isinstance(expression.ctx, ast.Load):
+                if name := self._imported(expression):
+                    self._add(name, 1, self._guarded_by_import(expression, context), expression.lineno)
+            elif isinstance(expression, ast.Call) and expression.keywords:
+                self._call(expression, context)
 
-    def _call(self, node: ast.Call, where: _Where) -> None:
-        """Read the keywords of a call; nothing where it also passes `**` arguments."""
-        keywords = [each.arg for each in node.keywords if each.arg]
+    def _call(self, node: ast.Call, context: _Context) -> None:
+        """Read the keywords of a call; none if it also passes `**` arguments."""
+        keywords = [argument.arg for argument in node.keywords if argument.arg]
         if len(keywords) < len(node.keywords):
             return
-        name = (where.base if where.lazy else "") if is_super_init(node.func) else self._imported(node.func)
+        name = (context.base if context.lazy else "") if is_super_init(node.func) else self._imported(node.func)
         for keyword in keywords if name else ():
-            self._add(name or "", 1, self._guarded_by_import(node.func, where), node.lineno, keyword)
+            self._add(name or "", 1, self._guarded_by_import(node.func, context), node.lineno, keyword)
 
     def _base(self, node: ast.ClassDef) -> str:
         """Return the dotted name of the only base, if an import that is certain binds it; else an empty text."""
-        certain = len(node.bases) == 1 and not self._guarded_by_import(node.bases[0], _Where()).guarded
+        certain = len(node.bases) == 1 and not self._guarded_by_import(node.bases[0], _Context()).guarded
         return (self._imported(node.bases[0]) or "") if certain else ""
 
     def _imported(self, node: ast.expr) -> str | None:
         """Return the dotted name that an import statement gives `a.b.c`; None where another statement may bind `a`."""
         names = dotted(node)
-        bound = self._bound.get(names[0]) if names and names[0] not in self._lost else None
+        bound = self._bound.get(names[0]) if names and names[0] not in self._rebound else None
         return ".".join([bound, *names[1:]]) if names and bound else None
 
-    def _guarded_by_import(self, node: ast.expr, where: _Where) -> _Where:
-        return replace(where, guarded=where.guarded or (dotted(node) or [""])[0] in self._doubtful)
+    def _guarded_by_import(self, node: ast.expr, context: _Context) -> _Context:
+        return replace(context, guarded=context.guarded or (dotted(node) or [""])[0] in self._doubtful)
 
     def _is_used(self, module: str) -> bool:
         return module.partition(".")[0] in self._tops
 
-    def _add(self, name: str, modules: int, where: _Where, line: int, keyword: str = "") -> None:
-        made = NameUse(name, modules, self._path, line, where.lazy, where.guarded, keyword)
-        key = (name, modules, keyword, where.function, where.conditional)
-        known = self._found.get(key)
-        if known is None or (made.guarded, made.lazy) < (known.guarded, known.lazy):
-            self._found[key] = made
+    def _add(self, name: str, modules: int, context: _Context, line: int, keyword: str = "") -> None:
+        use = NameUse(name, modules, self._path, line, context.lazy, context.guarded, keyword)
+        key = (name, modules, keyword, context.function, context.conditional)
+        previous = self._uses.get(key)
+        if previous is None or (use.guarded, use.lazy) < (previous.guarded, previous.lazy):
+            self._uses[key] = use
 
 
 def _refuses_absence(node: ast.If) -> bool:
-    """Return whether the statement is `if not is_vllm_available(): raise ...`: what follows it needs the package."""
+    """Return whether the statement is `if not is_vllm_available(): raise ...`. Statements after it need the package."""
     match node:
         case ast.If(test=ast.UnaryOp(op=ast.Not(), operand=ast.Call(func=function, args=[], keywords=[]))):
             name = (dotted(function) or [""])[-1]
@@ -332,7 +337,7 @@ def _import_lines(source: bytes) -> list[int]:
 
 
 def _test_names(tree: ast.Module) -> set[str]:
-    """Return the names that assignments bind to a test of versions or of what is installed: `NEW = version >= ...`."""
+    """Return the names that assignments bind to a test of versions or installed packages: `NEW = version >= ...`."""
     return {
         name
         for node in walk(tree)
@@ -354,17 +359,17 @@ def _assigned(tree: ast.Module) -> Iterator[str]:
 
 
 def _identifiers(node: ast.AST) -> Iterator[str]:
-    for each in walk(node):
-        if isinstance(each, ast.Name):
-            yield each.id
-        elif isinstance(each, ast.Attribute):
-            yield each.attr
+    for child in walk(node):
+        if isinstance(child, ast.Name):
+            yield child.id
+        elif isinstance(child, ast.Attribute):
+            yield child.attr
 
 
 def _handles(kind: ast.expr | None) -> bool:
     """Return whether a handler of this kind catches that a name does not exist."""
     kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
-    return any(each is None or (dotted(each) or [""])[-1] in _HANDLED for each in kinds)
+    return any(error_type is None or (dotted(error_type) or [""])[-1] in _HANDLED for error_type in kinds)
 
 
 # The names of other packages that a package requires: those it uses in modules that run, with no guard before them.
@@ -395,33 +400,33 @@ def called(path: str, starts: Mapping[str, Sequence[str]]) -> frozenset[str]:
 
 
 def tops_of(paths: Iterable[str], starts: Mapping[str, Sequence[str]]) -> frozenset[str]:
-    """Return the top-level names whose uses decide what a package requires: those of others, and its own."""
+    """Return the top-level names, of other packages and its own, whose uses decide what a package requires."""
     return frozenset({*starts, *(name.partition(".")[0] for path in paths if (name := module_name(path)))})
 
 
 def required(
     files: Iterable[str], used: Sequence[NameUse], starts: Mapping[str, Sequence[str]]
 ) -> tuple[RequiredName, ...]:
-    """Return what the Python files of a package require of others, sorted; equal names once for each file.
+    """Return the names of other packages that the Python files of a package require, sorted, once for each file.
 
     Args:
-        files: paths below site-packages.
-        used: the uses in them, of modules below `tops_of` these paths.
-        starts: the top-level name of another package ("vllm") -> the modules, as globs, that those import first who use
-            the package with that one. A module that only guarded imports lead to must be named in full, and so must one
-            of which they also call a function ("trl.scripts.vllm_serve:main").
+        files: Paths below site-packages.
+        used: The uses in them, of modules below `tops_of` these paths.
+        starts: Maps the top-level name of another package ("vllm") to globs of the modules that users of both packages
+            import first. A module must be named in full if only guarded imports lead to it, or if users also call a
+            function of it ("trl.scripts.vllm_serve:main").
     """
     paths = {name: path for path in sorted(files) if path.endswith(".py") and (name := module_name(path))}
     graph = _Graph(paths, used)
-    found: set[RequiredName] = set()
+    required_names: set[RequiredName] = set()
     for top, references in starts.items():
         roots = graph.roots([reference.partition(":")[0] for reference in references])
         at_import, ever = graph.reached(roots, lazy=False), graph.reached(roots, lazy=True)
         for use in used:
             if use.name.partition(".")[0] == top and not use.guarded and use.path in ever:
                 certain = use.path in at_import and not use.lazy
-                found.add(RequiredName(use.name, use.modules, use.path, use.line, certain, use.keyword))
-    return tuple(sorted(found))
+                required_names.add(RequiredName(use.name, use.modules, use.path, use.line, certain, use.keyword))
+    return tuple(sorted(required_names))
 
 
 class _Graph:
@@ -433,21 +438,21 @@ class _Graph:
         self._at_import: dict[str, set[str]] = {}
         self._ever: dict[str, set[str]] = {}
         guarded: set[str] = set()
-        for each in used:
-            targets = {paths[name] for name in (*parents(each.name), each.name) if name in paths} - {each.path}
-            if each.guarded:
+        for use in used:
+            targets = {paths[name] for name in (*parents(use.name), use.name) if name in paths} - {use.path}
+            if use.guarded:
                 guarded |= targets
                 continue
-            self._ever.setdefault(each.path, set()).update(targets)
-            if not each.lazy:
-                self._at_import.setdefault(each.path, set()).update(targets)
+            self._ever.setdefault(use.path, set()).update(targets)
+            if not use.lazy:
+                self._at_import.setdefault(use.path, set()).update(targets)
         self._guarded = guarded - set[str]().union(*self._ever.values())
 
     def roots(self, globs: Iterable[str]) -> set[str]:
         """Return the files of the modules that fit a glob, without those behind a guard that are not named in full."""
-        found = set(globs) & self._paths.keys()
+        explicit = set(globs) & self._paths.keys()
         fitting = {name for name in self._paths if any(fnmatchcase(name, glob) for glob in globs)}
-        return {self._paths[name] for name in fitting if name in found or not self._is_behind_guard(name)}
+        return {self._paths[name] for name in fitting if name in explicit or not self._is_behind_guard(name)}
 
     def _is_behind_guard(self, name: str) -> bool:
         return any(self._paths.get(parent) in self._guarded for parent in (*parents(name), name))
@@ -455,10 +460,10 @@ class _Graph:
     def reached(self, roots: Iterable[str], *, lazy: bool) -> set[str]:
         """Return the files that run when the roots are imported, with `lazy` also those that their functions import."""
         edges = self._ever if lazy else self._at_import
-        pending, found = list(roots), set[str]()
+        pending, files = list(roots), set[str]()
         while pending:
-            if (path := pending.pop()) not in found:
-                found.add(path)
+            if (path := pending.pop()) not in files:
+                files.add(path)
                 pending += edges.get(path, ())
                 pending += (self._paths[above] for above in parents(self._names[path]) if above in self._paths)
-        return found
+        return files

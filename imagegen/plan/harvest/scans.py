@@ -21,7 +21,7 @@ from imagegen.audit.catalogue import cuda_major, is_standard
 from imagegen.audit.gpu import is_essential, is_loaded
 from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, required_name
 from imagegen.audit.tags import for_another_python
-from imagegen.audit.torch_rule import X86_64, has_new_string, has_old_string, user
+from imagegen.audit.torch_rule import X86_64, has_new_string, has_old_string, find_torch_user
 from imagegen.core.errors import FetchError
 from imagegen.core.types import Gpu, minor
 from imagegen.plan.lock.indexes import IndexLink
@@ -100,7 +100,7 @@ def condense(package: Package) -> tuple[ScannedLibrary, ...]:
     }
     own = {posixpath.basename(path) for path in files} | {elf.soname for _, elf in files.values()}
     needed = {name for _, elf in files.values() for name in elf.needed}
-    uses = user(package, PYTHON, X86_64)
+    uses = find_torch_user(package, PYTHON, X86_64)
     symbols = uses.required if uses else {}
     found = []
     for path, (file, elf) in files.items():
