@@ -101,8 +101,8 @@ def test_what_is_wrong_with_entries_is_found(
 HEAD = """\
 # Findings
 
-What `imagegen audit` finds: what each id means, what helps, and how it is known. The severity is the usual one; a
-finding may say another. `imagegen audit --explain ID` shows the same. Written by `make findings` from
+The findings of `imagegen audit`, each with its meaning, fix and source. The severity is the usual one; a finding may
+state another. `imagegen audit --explain ID` shows the same text. `make findings` writes this page from
 imagegen/audit/data/findings.
 
 """
@@ -117,7 +117,7 @@ def page() -> str:
     for name, entry in entries.items():
         meaning = f"{entry.title} ({entry.severity}). {entry.meaning}"
         paragraphs = [f"## {name}", meaning, f"What helps: {entry.fix}", f"Source: {entry.source}"]
-        text += "".join(f"\n{folded(plain(each))}\n" for each in paragraphs)
+        text += "".join(f"\n{folded(plain(paragraph))}\n" for paragraph in paragraphs)
     return text
 
 
@@ -127,8 +127,8 @@ def folded(text: str) -> str:
 
 def plain(text: str) -> str:
     """`text` as Markdown that shows it as it is; backticks stay what they are."""
-    parts = text.split("`")
-    return "`".join(re.sub(r"([*<|])", r"\\\1", part) if n % 2 == 0 else part for n, part in enumerate(parts))
+    pieces = text.split("`")
+    return "`".join(re.sub(r"([*<|])", r"\\\1", piece) if n % 2 == 0 else piece for n, piece in enumerate(pieces))
 
 
 def test_the_page_of_findings_is_what_the_catalogue_says(golden: Callable[[str, str], None]) -> None:
