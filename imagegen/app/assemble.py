@@ -15,7 +15,7 @@ from imagegen.core.net import MissingFiles
 from imagegen.core.store import images
 from imagegen.core.text import counted
 from imagegen.image import layers
-from imagegen.image.layers import Image, LayerStack, Origin, RemoteLayers
+from imagegen.image.layers import Image, LayerOrigin, LayerStack, RemoteLayers
 from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.environments import parts, with_locks
 from imagegen.plan.lock.model import Lock
@@ -77,7 +77,7 @@ def assemble_image(
     store, progress = session.store, session.progress
     sources = layers.resolve_layers(lock, store, remote)
     known = remote.layers if remote else {}
-    if unscanned := sum(source.origin is Origin.BUILD and source.plan.key in known for source in sources):
+    if unscanned := sum(source.origin is LayerOrigin.BUILD and source.plan.key in known for source in sources):
         progress.say(f"note: {counted(unscanned, 'remote layer')} must be built here: wheel scans are missing")
     stack = LayerStack(sources)
     try:

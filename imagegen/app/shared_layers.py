@@ -19,7 +19,7 @@ from imagegen.app.session import Session
 from imagegen.core.errors import LockError
 from imagegen.core.text import counted
 from imagegen.image.inventory.subjects import scan_system
-from imagegen.image.layers import Layer, Origin, RemoteLayers, ensure_layers, resolve_layers
+from imagegen.image.layers import Layer, LayerOrigin, RemoteLayers, ensure_layers, resolve_layers
 from imagegen.image.layers.plan import LayerPlan
 from imagegen.image.layers.sources import LayerSource, from_image, plan_base
 from imagegen.plan.lock.environments import CombinedLock
@@ -79,7 +79,7 @@ def share_layers(
 
 def _absent(session: Session, lock: Lock, remote: RemoteLayers) -> list[LayerPlan]:
     """Return the layers that neither the store nor `remote` has."""
-    return [layer.plan for layer in resolve_layers(lock, session.store, remote) if layer.origin is Origin.BUILD]
+    return [layer.plan for layer in resolve_layers(lock, session.store, remote) if layer.origin is LayerOrigin.BUILD]
 
 
 def _still(session: Session, lock: Lock, parts: Sequence[LayerPlan], remote: RemoteLayers) -> list[LayerPlan]:
@@ -114,7 +114,7 @@ def _make(
     if not parts and not below & {part.key for part in _absent(session, lock, remote)}:
         return ()
     sources = [layer for layer in resolve_layers(lock, session.store, remote) if layer.plan.key in below]
-    sources += [LayerSource(part, Origin.BUILD) for part in parts]
+    sources += [LayerSource(part, LayerOrigin.BUILD) for part in parts]
     return tuple(ensure_layers(_part_of(lock, parts), sources, session.context_for(cell), remote))
 
 

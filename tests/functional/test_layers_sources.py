@@ -17,7 +17,7 @@ from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store, images
 from imagegen.core.store.cache import Cache
 from imagegen.image.inventory import subjects as cell
-from imagegen.image.layers import Image, Layer, LayerStack, Origin, RemoteLayers, resolve_layers, scan
+from imagegen.image.layers import Image, Layer, LayerOrigin, LayerStack, RemoteLayers, resolve_layers, scan
 from imagegen.image.layers import layer as layer_module
 from imagegen.image.layers.image import description, read_description
 from imagegen.image.layers.plan import plan
@@ -226,7 +226,7 @@ def test_another_blob_of_a_registrys_image_is_not_reused(empty: Store) -> None:
 
     def remote_layers(lock: Lock) -> list[Layer]:
         sources = resolve_layers(lock, empty, remote)
-        return [each.layer for each in sources if each.layer and each.origin is Origin.REMOTE]
+        return [each.layer for each in sources if each.layer and each.origin is LayerOrigin.REMOTE]
 
     assert remote_layers(honest) == own
     foreign = replace(content.layers[1], digest=f"sha256:{'e' * 64}")

@@ -184,7 +184,7 @@ def test_the_audit_says_what_the_loader_does(case: str, tmp_path: Path, real: Re
     loader = Loader(subject)
     found = {finding.id for check in (libraries.check, elf.check) for finding in check(loader)}
     if finds == "elsewhere":  # within a package no finding: what lies there it may load itself
-        hows = {one.how for library in loader.libraries for one in loader.closure(library).found}
+        hows = {one.how for library in loader.libraries for one in loader.closure(library).resolutions}
         assert How.ELSEWHERE in hows and found == set()
     else:
         assert found == ({finds} if finds else set())
@@ -221,7 +221,7 @@ def test_any_files_load_as_the_closure_says(
     for root in loader.libraries:
         closure = loader.closure(root)
         error, mapped = real.load(top / root.path)
-        gone = [one.name for one in closure.found if one.how in {How.MISSING, How.ELSEWHERE}]
+        gone = [one.name for one in closure.resolutions if one.how in {How.MISSING, How.ELSEWHERE}]
         exported = frozenset().union(*(library.elf.exported for library in closure.libraries))
         undefined = [name for library in closure.libraries for name in library.elf.undefined - exported]
         if gone:

@@ -71,7 +71,10 @@ def test_an_rpath_is_inherited_and_a_runpath_is_not() -> None:
             del files["pkg/lib/libfoo.so.1"]
         loader = Loader(subject(package("pkg", files)))
         closure = loader.closure(at(loader, "pkg/it.so"))
-        assert [(one.name, one.how) for one in closure.resolutions] == [("libmiddle.so", How.PATH), ("libfoo.so.1", expected)]
+        assert [(library.name, library.how) for library in closure.resolutions] == [
+            ("libmiddle.so", How.PATH),
+            ("libfoo.so.1", expected),
+        ]
 
 
 def test_a_runpath_in_the_middle_cuts_off_what_is_inherited() -> None:

@@ -18,13 +18,13 @@ from imagegen.image.layers.assemble import (
 )
 from imagegen.image.layers.image import Image, environment, image
 from imagegen.image.layers.layer import Layer
-from imagegen.image.layers.sources import LayerStack, Origin, RemoteLayers, resolve_layers
+from imagegen.image.layers.sources import LayerOrigin, LayerStack, RemoteLayers, resolve_layers
 
 __all__ = [
     "Image",
     "Layer",
+    "LayerOrigin",
     "LayerStack",
-    "Origin",
     "RemoteLayers",
     "Size",
     "assemble",

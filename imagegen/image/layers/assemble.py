@@ -39,9 +39,9 @@ from imagegen.image.layers.layer import (
 )
 from imagegen.image.layers.plan import FILES, LAYER_FORMAT, LOADER, SUPPORT, LayerPlan, digest_of_json, group_of
 from imagegen.image.layers.sources import (
+    LayerOrigin,
     LayerSource,
     LayerStack,
-    Origin,
     RemoteLayers,
     build_base,
     plan_base,
@@ -84,7 +84,7 @@ def ensure_layers(
     """
     base.require_published(lock.base, lock.platform, context)
     below = {part.key for part in plan_base(lock)}
-    present = {source.plan.key for source in sources if source.origin is not Origin.BUILD}
+    present = {source.plan.key for source in sources if source.origin is not LayerOrigin.BUILD}
     missing = [source.plan for source in sources if source.plan.key not in present | below]
     prebuilt = prebuilt_base(lock, remote)
     context.store.expect(required_bytes(lock, missing, context.store, prebuilt))

@@ -36,7 +36,7 @@ class RemoteLayers:
     recompressed: Mapping[str, Layer] = field(default_factory=dict)
 
 
-class Origin(Enum):
+class LayerOrigin(Enum):
     STORE = "store"
     REMOTE = "remote"  # neither built nor fetched: the repository that it is for stores it
     BUILD = "build"
@@ -47,7 +47,7 @@ class LayerSource:
     """The origin of one layer; `layer` is None for one to be built."""
 
     plan: LayerPlan
-    origin: Origin
+    origin: LayerOrigin
     layer: Layer | None = None
 
 
@@ -67,13 +67,13 @@ def resolve_layers(lock: Lock, store: Store, remote: RemoteLayers | None = None)
     sources = []
     for part in plan_layers(lock):
         if layer := cached.get(part.key) or stored(store, part.name, part.key):
-            sources.append(LayerSource(part, Origin.STORE, layer))
+            sources.append(LayerSource(part, LayerOrigin.STORE, layer))
         elif (layer := trusted.get(part.key)) and all(
             scan.known(store, wheel, lock.python) is not None for wheel in part.wheels
         ):
-            sources.append(LayerSource(part, Origin.REMOTE, layer))
+            sources.append(LayerSource(part, LayerOrigin.REMOTE, layer))
         else:
-            sources.append(LayerSource(part, Origin.BUILD))
+            sources.append(LayerSource(part, LayerOrigin.BUILD))
     return tuple(sources)
 
 
@@ -128,7 +128,7 @@ class LayerStack:
         sources = tuple(sources)
         self._keys = [source.plan.key for source in sources]
         self._layers = {source.plan.key: source.layer for source in sources if source.layer}
-        self.remote = {source.plan.key for source in sources if source.origin is Origin.REMOTE}
+        self.remote = {source.plan.key for source in sources if source.origin is LayerOrigin.REMOTE}
 
     def add(self, layer: Layer) -> None:
         """Add a layer that is in the store."""

@@ -25,7 +25,7 @@ from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
 from imagegen.core.types import Compression
 from imagegen.image.inventory.subjects import import_scans
-from imagegen.image.layers import Image, Layer, Origin, RemoteLayers, resolve_layers
+from imagegen.image.layers import Image, Layer, LayerOrigin, RemoteLayers, resolve_layers
 from imagegen.image.layers.image import LayersDocument, read_description
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.image.layers.sources import previously_built_layers
@@ -255,7 +255,7 @@ def find_remote_layers(
     similar to them, name may share layers with this one; their attestations are read. For layers that are used, the
     store learns the attested scans of the lock's wheels.
     """
-    missing = frozenset(each.plan.key for each in resolve_layers(lock, store) if each.origin is Origin.BUILD)
+    missing = frozenset(each.plan.key for each in resolve_layers(lock, store) if each.origin is LayerOrigin.BUILD)
     if not missing:
         return RemoteLayers()
     layers: dict[str, Layer] = dict(previously_built_layers(lock, store))
