@@ -402,6 +402,14 @@ def engine_source(module: str) -> Source | None:
     return Source(text.encode(), module == "engine") if text else None
 
 
+def test_name_is_missing_when_a_thousand_modules_import_every_name_of_the_next() -> None:
+    """A wheel may chain more modules than Python nests calls."""
+    files = {f"llm/m{number}.py": f"from llm.m{number + 1} import *\n".encode() for number in range(1000)}
+    api = Api(exports({"llm/__init__.py": b"from llm.m0 import *\n", **files, "llm/m1000.py": b"last = 1\n"}))
+    assert api.missing("llm.last") is None
+    assert api.missing("llm.absent") == "llm.absent"
+
+
 @pytest.mark.parametrize(
     ("name", "accepted"),
     [

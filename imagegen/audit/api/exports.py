@@ -382,27 +382,26 @@ class Api:
             child = f"{module}.{part}"
             if child not in self.modules or (length > modules and part in self.modules[module].names):
                 parent = self.modules[module]
-                exists = (
-                    part in parent.names or parent.open or (length > modules and self._defines(module, part, set()))
-                )
+                exists = part in parent.names or parent.open or (length > modules and self._defines(module, part))
                 return None if exists else child
             module = child
         return None
 
-    def _defines(self, module: str, name: str, seen: set[str]) -> bool:
-        definition = self.modules.get(module)
-        if definition is None:  # of another package, or missing in this release; then the import statement itself fails
-            return True
-        if module in seen:
-            return False
-        seen.add(module)
-        if (
-            definition.open
-            or name in definition.names
-            or any(self._defines(star, name, seen) for star in definition.stars)
-        ):
-            return True
-        return definition.below and self._is_below(module, name)
+    def _defines(self, module: str, name: str) -> bool:
+        """Return whether the module, or one of which it imports every name, defines the name or may define it."""
+        pending, visited = [module], set[str]()
+        while pending:
+            current = pending.pop()
+            if current in visited:
+                continue
+            visited.add(current)
+            definition = self.modules.get(current)
+            if definition is None:  # of another package, or not of this release: the import statement itself fails
+                return True
+            if definition.open or name in definition.names or (definition.below and self._is_below(current, name)):
+                return True
+            pending += definition.stars
+        return False
 
     def _is_below(self, package: str, name: str) -> bool:
         inside = f"{package}."
