@@ -83,18 +83,18 @@ _COMPILING = re.compile(
 @functools.cache
 def builder() -> str:
     """Hex sha256 of the programs that run a build in its container."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(WORKER.rglob("*.py")):
         source = path.read_bytes()
-        found.update(f"{path.relative_to(WORKER)} {len(source)}\n".encode() + source)
-    return found.hexdigest()
+        digest.update(f"{path.relative_to(WORKER)} {len(source)}\n".encode() + source)
+    return digest.hexdigest()
 
 
 def key_of(build: LockedBuild, lock: Lock) -> str:
     """The digest of all that decides the build's wheel, read off the lock; the build's own `key` is not."""
     shas = {wheel.name: wheel.file.sha256 for wheel in lock.wheels}
     archive = [interpreter_key(lock.interpreter)] if lock.interpreter.file else []
-    parts = {
+    inputs = {
         "format": _FORMAT,
         "builder": lock.inputs.get(BUILDER),
         "release": [build.name, build.version],
@@ -109,7 +109,7 @@ def key_of(build: LockedBuild, lock: Lock) -> str:
         "env": dict(build.env),
         "architectures": build.architectures,
     }
-    return digest_of(canonical_json(parts))
+    return digest_of(canonical_json(inputs))
 
 
 def keyed(build: LockedBuild, lock: Lock) -> LockedBuild:
@@ -130,12 +130,12 @@ def with_built_wheels(lock: Lock, built: Mapping[str, BuiltWheel]) -> Lock:
     """
     if not lock.builds:
         return lock
-    made = [_wheel(build, built.get(build.name)) for build in lock.builds]
-    others = [wheel for wheel in lock.wheels if wheel.build is None]
-    return replace(lock, wheels=tuple(sorted((*others, *made), key=lambda wheel: wheel.name)))
+    built_wheels = [_locked_wheel(build, built.get(build.name)) for build in lock.builds]
+    index_wheels = [wheel for wheel in lock.wheels if wheel.build is None]
+    return replace(lock, wheels=tuple(sorted((*index_wheels, *built_wheels), key=lambda wheel: wheel.name)))
 
 
-def _wheel(build: LockedBuild, wheel: BuiltWheel | None) -> LockedWheel:
+def _locked_wheel(build: LockedBuild, wheel: BuiltWheel | None) -> LockedWheel:
     if wheel is None or wheel.key != build.key:
         raise BuildError(
             f"{build.name} {build.version} has not been built",
@@ -165,28 +165,28 @@ def misbuilt(lock: Lock) -> tuple[str, ...]:
 # The inputs of a source build: recorded when a lock is made, fetched when it is built.
 
 
-def source_of(each: Compiled, context: Context) -> LockedFile:
+def source_of(component: Compiled, context: Context) -> LockedFile:
     """The file that the build unpacks. What is on no index is packed into the store now. Raises FetchError."""
-    release = each.recipe.releases[each.version]
+    release = component.recipe.releases[component.version]
     if isinstance(release, SdistFile):
         return LockedFile(release.filename, release.size, release.sha256, indexes.DEFAULT)
-    folder = f"{each.package}-{each.version}"
+    folder = f"{component.package}-{component.version}"
     if isinstance(release, LocalSource):
         with locate_errors(release.where):
-            made, index = git.pack(release.path, folder, context.store), LOCAL
-        name = release.path.name if release.path.is_file() else archive_name(each.package, each.version)
+            packed, index = git.pack(release.path, folder, context.store), LOCAL
+        name = release.path.name if release.path.is_file() else archive_name(component.package, component.version)
     else:
-        made, index = git.archive(_commit(release), folder, context), GIT
-        name = archive_name(each.package, each.version)
-        for paths, what in ((made.submodules, "submodules are"), (made.pointers, "files in Git LFS are")):
+        packed, index = git.archive(_commit(release), folder, context), GIT
+        name = archive_name(component.package, component.version)
+        for paths, subject in ((packed.submodules, "submodules are"), (packed.pointers, "files in Git LFS are")):
             if paths:
-                context.progress.say(f"{folder} from {release.url}: {what} left out: {', '.join(paths)}")
-    return LockedFile(name, made.size, made.digest.removeprefix("sha256:"), index)
+                context.progress.say(f"{folder} from {release.url}: {subject} left out: {', '.join(paths)}")
+    return LockedFile(name, packed.size, packed.digest.removeprefix("sha256:"), index)
 
 
-def commit_of(each: Compiled) -> tuple[LockedGit | None, tuple[Submodule, ...]]:
+def commit_of(component: Compiled) -> tuple[LockedGit | None, tuple[Submodule, ...]]:
     """The commit that the release is, with the submodules that come along; of another source none."""
-    release = each.recipe.releases[each.version]
+    release = component.recipe.releases[component.version]
     if not isinstance(release, Commit):
         return None, ()
     return LockedGit(release.ref or release.commit[:12], release.url, release.commit, release.tree), release.submodules
@@ -207,10 +207,12 @@ def fetch_sources(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], 
         _keep_patches(build, recipes[build.name].of(build.version), context.store)
     required = [RequiredFile(require.name, require.file) for build in builds for require in build.build_requires]
     required += [
-        RequiredFile(each.name, each.source, recipe=True) for each in builds if each.source.index not in (GIT, LOCAL)
+        RequiredFile(build.name, build.source, recipe=True)
+        for build in builds
+        if build.source.index not in (GIT, LOCAL)
     ]
-    required = [each for each in required if not context.store.intact(each.file.digest, each.file.size)]
-    total = sum(each.file.estimate for each in required)
+    required = [item for item in required if not context.store.intact(item.file.digest, item.file.size)]
+    total = sum(item.file.estimate for item in required)
     label = f"fetching what {counted(len(builds), 'source build')} begins with"
     lacking: MissingFiles | None = None
     for build in builds:
@@ -221,7 +223,7 @@ def fetch_sources(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], 
     with Client(context.settings) as client, context.progress.meter(label, total) as meter:
         finder = Finder(client, context.store, context.settings, meter)
         try:
-            for _ in in_parallel([partial(finder.fetch, each) for each in required], client):
+            for _ in in_parallel([partial(finder.fetch, item) for item in required], client):
                 pass
         except MissingFiles as error:
             lacking = lacking.also(error.files) if lacking else error
@@ -306,14 +308,14 @@ def _pack(build: LockedBuild, recipe: Recipe, context: Context) -> None:
             submodules=build.submodules,
         )
         try:
-            made = git.archive(commit, folder, context)
+            packed = git.archive(commit, folder, context)
         except FetchError as error:
             raise MissingFiles([_missing(build, build.git, error)], context.store.root) from error
-        if made.digest != build.source.digest:
+        if packed.digest != build.source.digest:
             raise ReproducibilityError(
                 f"{build.git.url} at {build.git.commit} gives another archive than the lock names",
                 code="not-reproducible-archive",
-                why=f"expected {build.source.digest}, got {made.digest}, of the same tree {build.git.tree}",
+                why=f"expected {build.source.digest}, got {packed.digest}, of the same tree {build.git.tree}",
                 fix="use the imagegen that wrote the lock, or lock again",
             )
 
@@ -348,7 +350,7 @@ def _keep_patches(build: LockedBuild, recipe: Recipe, store: Store) -> None:
     for patch in recipe.patches:
         if not store.has(f"sha256:{patch.sha256}"):
             store.write(data.read(patch.path) if patch.content is None else patch.content)
-    if lacking := [each.filename for each in build.patches if not store.has(f"sha256:{each.sha256}")]:
+    if lacking := [patch.filename for patch in build.patches if not store.has(f"sha256:{patch.sha256}")]:
         raise LockError(
             f"{', '.join(lacking)} of {build.name} is none of its recipe's patches",
             code="lock-patch-unknown",

@@ -88,13 +88,13 @@ def environment_at(lock: Lock, prefix: str) -> LockedEnvironment:
 
 
 def locked_environments(
-    named: Sequence[CellEnvironment | EnvironmentRow], locks: Sequence[Lock]
+    rows: Sequence[CellEnvironment | EnvironmentRow], locks: Sequence[Lock]
 ) -> tuple[LockedEnvironment, ...]:
     """Return the environments of a cell or file with several; `locks` are those of their cells, in their order."""
-    prefixes = [PREFIX, *(f"{VENVS}/{each.name}" for each in named[1:])]
+    prefixes = [PREFIX, *(f"{VENVS}/{row.name}" for row in rows[1:])]
     return tuple(
-        LockedEnvironment(each.name, each.because, prefix, lock)
-        for each, prefix, lock in zip(named, prefixes, locks, strict=True)
+        LockedEnvironment(row.name, row.because, prefix, lock)
+        for row, prefix, lock in zip(rows, prefixes, locks, strict=True)
     )
 
 
@@ -102,7 +102,10 @@ def parts(cell: Cell, lock: Lock) -> list[tuple[Cell, Lock]]:
     """Return cell and lock of each environment, the default one first; `cell` and `lock` where there is only one."""
     if not isinstance(lock, CombinedLock):
         return [(cell, lock)]
-    return [(each.cell, found.lock) for each, found in zip(cell.environments, lock.environments, strict=True)]
+    return [
+        (environment.cell, locked.lock)
+        for environment, locked in zip(cell.environments, lock.environments, strict=True)
+    ]
 
 
 def join(cell: Cell, file: CombinedFile, locks: Sequence[Lock]) -> CombinedLock:
@@ -112,19 +115,19 @@ def join(cell: Cell, file: CombinedFile, locks: Sequence[Lock]) -> CombinedLock:
     """
     from imagegen.plan.lock.file import row_of  # late: it writes what is defined here
 
-    found = locked_environments(cell.environments, locks)
+    locked = locked_environments(cell.environments, locks)
     rows = {row.name: row for row in file.environments}
-    moved = [each.name for each in found if rows.pop(each.name, None) != row_of(each)]
-    if not moved and [each.name for each in found] != [row.name for row in file.environments]:
-        moved = [found[0].name]  # the default is another
-    return combine(cell.id, cell.image, found, file.record, tuple(sorted({*moved, *rows})))
+    moved = [environment.name for environment in locked if rows.pop(environment.name, None) != row_of(environment)]
+    if not moved and [environment.name for environment in locked] != [row.name for row in file.environments]:
+        moved = [locked[0].name]  # the default is another
+    return combine(cell.id, cell.image, locked, file.record, tuple(sorted({*moved, *rows})))
 
 
 def combine(
-    cell: str, image: str, found: Sequence[LockedEnvironment], record: Record | None, moved: tuple[str, ...] = ()
+    cell: str, image: str, locked: Sequence[LockedEnvironment], record: Record | None, moved: tuple[str, ...] = ()
 ) -> CombinedLock:
     """Join the locks of environments, of which the default one is the first."""
-    locks = [each.lock for each in found]
+    locks = [environment.lock for environment in locked]
     default = {name: getattr(locks[0], name) for name in Lock.__dataclass_fields__}
     joined = {
         "cell": cell,
@@ -134,22 +137,22 @@ def combine(
         "gpu": _gpus(locks),
         "record": record,
     }
-    return CombinedLock(**default | joined, environments=tuple(found), moved=moved)
+    return CombinedLock(**default | joined, environments=tuple(locked), moved=moved)
 
 
 def with_locks(lock: Lock, locks: Sequence[Lock]) -> Lock:
     """Return the lock with other locks of its environments, in their order; the only one where it is of one."""
     if not isinstance(lock, CombinedLock):
         return locks[0]
-    if all(each.lock is other for each, other in zip(lock.environments, locks, strict=True)):
+    if all(environment.lock is other for environment, other in zip(lock.environments, locks, strict=True)):
         return lock
-    found = [replace(each, lock=other) for each, other in zip(lock.environments, locks, strict=True)]
-    return combine(lock.cell, lock.image, found, lock.record, lock.moved)
+    changed = [replace(environment, lock=other) for environment, other in zip(lock.environments, locks, strict=True)]
+    return combine(lock.cell, lock.image, changed, lock.record, lock.moved)
 
 
 def _copies(locks: Sequence[Lock]) -> tuple[LockedCopy, ...]:
-    found = {copy.path: copy for lock in reversed(locks) for copy in lock.copies}
-    return tuple(found[path] for path in sorted(found))
+    copies = {copy.path: copy for lock in reversed(locks) for copy in lock.copies}
+    return tuple(copies[path] for path in sorted(copies))
 
 
 def _gpus(locks: Sequence[Lock]) -> LockedGpus | None:
@@ -181,21 +184,27 @@ class SharedWheels:
     def sentence(self) -> str:
         """State the ratio and the wheels that make most of it."""
         some = [f"{wheel.name} {wheel.version} ({human(wheel.file.estimate)})" for wheel in self.differing[:_NAMED]]
-        more = f" and {len(self.differing) - _NAMED} more" if len(self.differing) > _NAMED else ""
-        differing = f"; not all environments have {', '.join(some)}{more}" if some else ""
+        omitted = f" and {len(self.differing) - _NAMED} more" if len(self.differing) > _NAMED else ""
+        differing = f"; not all environments have {', '.join(some)}{omitted}" if some else ""
         return f"wheels of {human(self.total)}, {self.ratio:.2f} times those of {self.cell} alone{differing}"
 
 
 def shared_wheels(lock: CombinedLock) -> SharedWheels:
     """Compare the wheels of all environments with those of the largest one."""
-    found = {
+    wheels_by_environment = {
         environment.name: {wheel.file.digest: wheel for wheel in environment.lock.wheels}
         for environment in lock.environments
     }
-    sizes = {name: sum(wheel.file.estimate for wheel in wheels.values()) for name, wheels in found.items()}
-    largest = max(lock.environments, key=lambda each: sizes[each.name])
-    every = {digest: wheel for wheels in found.values() for digest, wheel in wheels.items()}
-    some = [wheel for digest, wheel in every.items() if not all(digest in wheels for wheels in found.values())]
+    sizes = {
+        name: sum(wheel.file.estimate for wheel in wheels.values()) for name, wheels in wheels_by_environment.items()
+    }
+    largest = max(lock.environments, key=lambda environment: sizes[environment.name])
+    wheels_by_digest = {digest: wheel for wheels in wheels_by_environment.values() for digest, wheel in wheels.items()}
+    some = [
+        wheel
+        for digest, wheel in wheels_by_digest.items()
+        if not all(digest in wheels for wheels in wheels_by_environment.values())
+    ]
     differing = tuple(sorted(some, key=lambda wheel: (-wheel.file.estimate, wheel.name, wheel.version)))
-    total = sum(wheel.file.estimate for wheel in every.values())
+    total = sum(wheel.file.estimate for wheel in wheels_by_digest.values())
     return SharedWheels(total, sizes[largest.name], largest.lock.cell, differing)

@@ -105,12 +105,12 @@ def _validated(form: type[T], table: dict[str, Any], text: str, path: Path | str
     from pydantic import ValidationError
 
     try:
-        found: T = _adapter(form).validate_python(table)  # type: ignore[arg-type]  # mypy: type[T] has no hash
+        value: T = _adapter(form).validate_python(table)  # type: ignore[arg-type]  # mypy: type[T] has no hash
     except ValidationError as error:
         faults: ErrorList[LockError] = ErrorList(_explain(text, path, fault) for fault in error.errors()[:MOST])
         faults.omitted = error.error_count() - len(faults)
         raise LockErrors(faults) from error
-    return found
+    return value
 
 
 def loads(text: str, path: Path | str = "<lock>") -> Lock:
@@ -148,8 +148,10 @@ def _joined(file: CombinedFile, locks: Sequence[Lock], path: Path | str) -> Comb
             why=f"it names {len(names)} environments and has {len(locks)} locks",
             fix=_RELOCK,
         )
-    found = locked_environments(file.environments, locks)
-    if other := [row.name for row, each in zip(file.environments, found, strict=True) if row != row_of(each)]:
+    locked = locked_environments(file.environments, locks)
+    if other := [
+        row.name for row, environment in zip(file.environments, locked, strict=True) if row != row_of(environment)
+    ]:
         raise LockError(
             f"the lock of environment {other[0]} is not the one that the file names",
             code="lock-edited",
@@ -157,7 +159,7 @@ def _joined(file: CombinedFile, locks: Sequence[Lock], path: Path | str) -> Comb
             why="one of the two was made anew or edited, and the other was not",
             fix=f"`imagegen lock {file.cell}` joins the locks again",
         )
-    return combine(file.cell, file.image, found, file.record)
+    return combine(file.cell, file.image, locked, file.record)
 
 
 def _require_keys(lock: Lock, text: str, path: Path | str) -> Lock:
@@ -239,17 +241,17 @@ def _adapter(form: type[Any]) -> TypeAdapter[Any]:
 
 def inputs_hash(lock: Lock | CombinedFile) -> str:
     """The digest of the lock without its record: what labels and tags carry. The lock keeps it."""
-    kept: dict[str, str] = vars(lock)
-    if _HASH not in kept:
-        kept[_HASH] = digest_of(canonical_json(lock_table(replace(lock, record=None))))
-    return kept[_HASH]
+    attributes: dict[str, str] = vars(lock)
+    if _HASH not in attributes:
+        attributes[_HASH] = digest_of(canonical_json(lock_table(replace(lock, record=None))))
+    return attributes[_HASH]
 
 
 def local_tags(lock: Lock) -> tuple[str, str]:
     """Return the tags in an engine: the mutable one that users type, and the immutable one with the inputs' hash."""
     repository = f"imagegen/{lock.image}"
-    rest = lock.cell.removeprefix(f"{lock.image}-")
-    return f"{repository}:{rest}", f"{repository}:{rest}-{inputs_hash(lock).removeprefix('sha256:')[:12]}"
+    axes = lock.cell.removeprefix(f"{lock.image}-")
+    return f"{repository}:{axes}", f"{repository}:{axes}-{inputs_hash(lock).removeprefix('sha256:')[:12]}"
 
 
 def contents_hash(lock: Lock) -> str:
@@ -310,19 +312,19 @@ def _explain(text: str, path: Path | str, fault: Any) -> LockError:
         why = explain_mismatch(fault["ctx"])
     shown = "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
     if fault["type"] == "unexpected_keyword_argument":
-        what, why = f"unknown key {shown!r}", "this format has no such key"
+        message, why = f"unknown key {shown!r}", "this format has no such key"
     elif fault["type"] == "missing":
-        what, why = f"key {shown!r} is missing", "every lock has it"
+        message, why = f"key {shown!r} is missing", "every lock has it"
     else:
-        what = f"{shown!r} is not valid" if shown else "the lock contradicts itself"
-    place = loc[:-1] if fault["type"] == "missing" else loc
-    return LockError(what, code="lock-malformed", where=Location(path, _line(text, place)), why=why, fix=_RELOCK)
+        message = f"{shown!r} is not valid" if shown else "the lock contradicts itself"
+    location = loc[:-1] if fault["type"] == "missing" else loc
+    return LockError(message, code="lock-malformed", where=Location(path, _line(text, location)), why=why, fix=_RELOCK)
 
 
 def _line(text: str, loc: tuple[str | int, ...]) -> int | None:
     """Return the line number of a value in a file laid out as `dumps` lays it out; None if it cannot be found."""
     lines = text.splitlines()
-    found, number = None, 0
+    line, number = None, 0
     for position, part in enumerate(loc):
         if isinstance(part, int):
             continue
@@ -336,8 +338,8 @@ def _line(text: str, loc: tuple[str | int, ...]) -> int | None:
                     continue
                 if lines[index].endswith("= ["):
                     return index + count + 2
-                found, number = index + 1, index
+                line, number = index + 1, index
                 break
         else:
             break
-    return found
+    return line

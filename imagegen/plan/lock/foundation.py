@@ -65,10 +65,10 @@ class LockedBase(LockTable):
             raise ValueError("a base of kind debian has a suite, one of kind registry an image and its content")
         if self.kind == "registry" and (self.debs or self.archives):
             raise ValueError("a base of kind registry has no locked Debian packages")
-        known = {suite.partition("/")[0] for suite in self.archives}
+        archive_names = {suite.partition("/")[0] for suite in self.archives}
         for name, archives in (
-            ("debs", {deb.archive for deb in self.debs} - known),
-            ("archives", known - named_archives().keys()),
+            ("debs", {deb.archive for deb in self.debs} - archive_names),
+            ("archives", archive_names - named_archives().keys()),
         ):
             if archives:
                 raise ValueError(f"{name} name an unknown archive: {', '.join(sorted(archives))}")
@@ -95,8 +95,10 @@ class LockedPackages(LockTable):
 
     def check(self) -> None:
         for archive in self.archives:
-            named = archive.archive in named_archives()
-            if named == bool(archive.address) or (archive.address and archive.archive != archive_at(archive.address)):
+            is_named = archive.archive in named_archives()
+            if is_named == bool(archive.address) or (
+                archive.address and archive.archive != archive_at(archive.address)
+            ):
                 raise ValueError(
                     f"{archive.address} is not the address of {archive.archive}, or it has a name of its own"
                 )
@@ -249,18 +251,18 @@ def _take(
 
 
 def _addresses(archive: InterpreterArchive, client: net.Client, settings: Settings, tried: list[str]) -> Iterator[str]:
-    for place in settings.find_links:
+    for location in settings.find_links:
         try:
             from imagegen.plan.lock import indexes  # late, as above
 
-            links = indexes.find_links(client, place)
+            links = indexes.find_links(client, location)
         except (FetchError, OSError) as error:
-            tried.append(error.summary if isinstance(error, FetchError) else f"{redact(place)}: {error.strerror}")
+            tried.append(error.summary if isinstance(error, FetchError) else f"{redact(location)}: {error.strerror}")
             continue
-        found = [link.url for link in links if archive.filename == link.filename or link.sha256 == archive.sha256]
-        if not found:
-            tried.append(f"{redact(place)}: does not have it")
-        yield from found
+        urls = [link.url for link in links if archive.filename == link.filename or link.sha256 == archive.sha256]
+        if not urls:
+            tried.append(f"{redact(location)}: does not have it")
+        yield from urls
     if mirror := settings.env.get(MIRROR):
         # As uv does: what follows .../releases/download in the address lies below the mirror's, still percent-encoded.
         release, name = archive.url.split("/")[-2:]

@@ -88,7 +88,7 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
         ("image", lock.image, cell.image),
         ("axes", dict(lock.axes), dict(cell.axes)),
         *((f"base.{name}", getattr(lock.base, name), getattr(cell.base, name)) for name in BASE),
-        *_of_interpreter(lock, cell),
+        *_interpreter_fields(lock, cell),
         ("packages", dict(lock.added.requested) if lock.added else {}, dict(cell.packages)),
         ("gpu.capabilities", lock.gpu and lock.gpu.capabilities, _capabilities(cell)),
         ("env", lock.env, cell.env),
@@ -104,7 +104,7 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
             [(patch.package, patch.source, patch.because, patch.origin) for patch in cell.patches],
         ),
     )
-    yield from (name for name, said, meant in repeated if said != meant)
+    yield from (name for name, locked, expected in repeated if locked != expected)
     wheels = {wheel.name: wheel for wheel in lock.wheels}
     builds = {build.name: build for build in lock.builds}
     for requirement in cell.requirements:
@@ -112,17 +112,19 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
         if build := builds.pop(package, None):
             if not _compiles(build, requirement, cell):
                 yield f"build {package}"
-        elif not _answers(wheels.get(package), requirement, cell):
+        elif not _satisfies(wheels.get(package), requirement, cell):
             yield f"wheel {package}"
     yield from (f"build {name}" for name in builds)
-    required = {each.component.package for each in cell.requirements}
+    required = {requirement.component.package for requirement in cell.requirements}
     if not cell.is_prelocked:  # else a file names all others: what it says is compared when it is read again
-        yield from (f"wheel {name}" for name, each in wheels.items() if name not in required and not _is_ordinary(each))
-    own = {each.component.package for each in cell.requirements if each.own}
-    made = [each for each in lock.wheels if each.sdist and each.name not in own]
-    made = [each for each in made if not (cell.from_uv_lock and each.sdist and each.sdist.git)]
-    made = [] if cell.stack else made  # the project's file names the sdists and commits
-    yield from (f"sdist {each.name}" for each in made if not _is_declared(each, cell))
+        yield from (
+            f"wheel {name}" for name, wheel in wheels.items() if name not in required and not _is_ordinary(wheel)
+        )
+    own_packages = {requirement.component.package for requirement in cell.requirements if requirement.own}
+    built_wheels = [wheel for wheel in lock.wheels if wheel.sdist and wheel.name not in own_packages]
+    built_wheels = [wheel for wheel in built_wheels if not (cell.from_uv_lock and wheel.sdist and wheel.sdist.git)]
+    built_wheels = [] if cell.stack else built_wheels  # the project's file names the sdists and commits
+    yield from (f"sdist {wheel.name}" for wheel in built_wheels if not _is_declared(wheel, cell))
     if lock.uv.name != "uv" or lock.uv.sdist or not _is_ordinary(lock.uv):
         yield "uv"
     for build in lock.builds:
@@ -131,10 +133,10 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
     yield from (wheel.file.filename for wheel in lock.wheels if target.best([(wheel.file.filename, wheel)]) is None)
 
 
-def _of_interpreter(lock: Lock, cell: Cell) -> Iterator[tuple[str, object, object]]:
-    meant = lock_interpreter(cell.interpreter, cell.platform, lock.debs)
-    for field in fields(meant):
-        yield f"interpreter.{field.name}", getattr(lock.interpreter, field.name), getattr(meant, field.name)
+def _interpreter_fields(lock: Lock, cell: Cell) -> Iterator[tuple[str, object, object]]:
+    expected = lock_interpreter(cell.interpreter, cell.platform, lock.debs)
+    for field in fields(expected):
+        yield f"interpreter.{field.name}", getattr(lock.interpreter, field.name), getattr(expected, field.name)
 
 
 def _capabilities(cell: Cell) -> tuple[str, ...] | None:
@@ -192,7 +194,7 @@ def _pin(requirement: str) -> tuple[str, Version]:
     return canonicalize_name(name), Version(version)
 
 
-def _is_of(wheel: LockedWheel, requirement: Requirement, cell: Cell) -> bool:
+def _has_allowed_source(wheel: LockedWheel, requirement: Requirement, cell: Cell) -> bool:
     """Return whether the file is of a place that may give it; where one was chosen, it may have come from anywhere."""
     if cell.is_prelocked:
         return True
@@ -213,9 +215,9 @@ def _compiles(build: LockedBuild, requirement: Requirement, cell: Cell) -> bool:
     if recipe is None or release is None:
         return False
     recipe = recipe.of(build.version)
-    each = Compiled(requirement, recipe, build.version)
+    component = Compiled(requirement, recipe, build.version)
     try:
-        env = environment(each, cell)
+        env = environment(component, cell)
     except BuildError:
         return False
     file = build.source
@@ -223,18 +225,18 @@ def _compiles(build: LockedBuild, requirement: Requirement, cell: Cell) -> bool:
         build.because == requirement.because
         and SpecifierSet(requirement.specifier).contains(build.version, prereleases=True)
         and (not isinstance(release, SdistFile) or (file.filename, file.sha256) == (release.filename, release.sha256))
-        and (build.git, build.submodules) == commit_of(each)
+        and (build.git, build.submodules) == commit_of(component)
         and (build.patches, build.requires, build.modules) == (patches_of(recipe), recipe.requires, recipe.modules)
         and build.env == env
-        and build.architectures == architectures(each, cell)
+        and build.architectures == architectures(component, cell)
     )
 
 
-def _answers(wheel: LockedWheel | None, requirement: Requirement, cell: Cell) -> bool:
+def _satisfies(wheel: LockedWheel | None, requirement: Requirement, cell: Cell) -> bool:
     return (
         wheel is not None
         and wheel.because == requirement.because
-        and _is_of(wheel, requirement, cell)
+        and _has_allowed_source(wheel, requirement, cell)
         and (_source(wheel) == (requirement.git and LockedGit.of(requirement.git)) or _is_prelocked(requirement, cell))
         and SpecifierSet(requirement.specifier).contains(wheel.version, prereleases=True)
     )

@@ -65,7 +65,7 @@ class WheelTarget:
 
     @property
     def uv_platform(self) -> str:
-        minor = max(known for known in _UV_GLIBC if known <= self.glibc)
+        minor = max(release for release in _UV_GLIBC if release <= self.glibc)
         return f"{self.machine}-manylinux_2_{minor}"
 
     @cached_property
@@ -113,7 +113,13 @@ _MAX_TAG = 1 << 14  # bytes
 # Characters. File systems take no longer name; on one, parsers backtrack, and its tags are the product of its parts.
 _MAX_NAME = 255
 # No part of it reads over the beginning of another tag, so that any page takes time in proportion to its length.
-_SAID = ("data-requires-python", "data-upload-time", "data-yanked", "data-core-metadata", "data-dist-info-metadata")
+_ATTRIBUTES = (
+    "data-requires-python",
+    "data-upload-time",
+    "data-yanked",
+    "data-core-metadata",
+    "data-dist-info-metadata",
+)
 _TAG = re.compile(rb"""<(a|base|meta)\s(?:[^<>"']|"(?:[^"<]|<[^a-z/!"])*"|'(?:[^'<]|<[^a-z/!'])*')*>""", re.IGNORECASE)
 
 
@@ -135,19 +141,19 @@ def with_indexes(settings: Settings, indexes: Mapping[str, Index]) -> Settings:
 
     User and password of uv's variables for an index of that name become part of the address, for uv and for ourselves.
     """
-    known = {alias: index.url for alias, index in indexes.items() if index.url} | dict(settings.index_urls)
+    urls = {alias: index.url for alias, index in indexes.items() if index.url} | dict(settings.index_urls)
     # No variable's name has a dot.
-    known |= {alias: known[spelled] for alias in indexes if (spelled := alias.replace(".", "-")) in settings.index_urls}
-    return replace(settings, index_urls={alias: _signed(alias, url, settings) for alias, url in known.items()})
+    urls |= {alias: urls[spelled] for alias in indexes if (spelled := alias.replace(".", "-")) in settings.index_urls}
+    return replace(settings, index_urls={alias: _signed(alias, url, settings) for alias, url in urls.items()})
 
 
 def _signed(alias: str, url: str, settings: Settings) -> str:
     name = f"UV_INDEX_{mirror_name(alias)}"
     user, password = (settings.env.get(f"{name}_{part}", "") for part in ("USERNAME", "PASSWORD"))
-    scheme, separator, rest = url.partition("://")
-    if not (user or password) or "@" in rest.partition("/")[0] or scheme not in ("http", "https"):
+    scheme, separator, location = url.partition("://")
+    if not (user or password) or "@" in location.partition("/")[0] or scheme not in ("http", "https"):
         return url
-    return f"{scheme}{separator}{quote(user, safe='')}:{quote(password, safe='')}@{rest}"
+    return f"{scheme}{separator}{quote(user, safe='')}:{quote(password, safe='')}@{location}"
 
 
 def url_of(alias: str, settings: Settings) -> str | None:
@@ -171,18 +177,18 @@ def project(client: Client, index_url: str, name: str) -> list[IndexLink]:
     return _links(client.page(f"{index_url}/{name}/", accept=pypi_simple.ACCEPT_JSON_PREFERRED), name)
 
 
-def find_links(client: Client, place: str) -> list[IndexLink]:
+def find_links(client: Client, location: str) -> list[IndexLink]:
     """The files at a find-links place: a directory, a file:// address, or a page. Raises FetchError."""
-    directory = local_directory(place)
+    directory = local_directory(location)
     if directory is not None:
         return [IndexLink(path.name, path.resolve().as_uri(), None) for path in sorted(directory.iterdir())]
-    return _links(client.page(place if "://" in place else Path(place).resolve().as_uri()), "")
+    return _links(client.page(location if "://" in location else Path(location).resolve().as_uri()), "")
 
 
-def local_directory(place: str) -> Path | None:
+def local_directory(location: str) -> Path | None:
     """The directory that a find-links place names, if it is one."""
-    path = file_path(place) if is_file(place) else Path(place)
-    return path if ("://" not in place or is_file(place)) and path.is_dir() else None
+    path = file_path(location) if is_file(location) else Path(location)
+    return path if ("://" not in location or is_file(location)) and path.is_dir() else None
 
 
 def stand_in(settings: Settings, package: str, version: str, target: WheelTarget) -> Path | None:
@@ -190,22 +196,22 @@ def stand_in(settings: Settings, package: str, version: str, target: WheelTarget
 
     None when there is none, or when several file names fit and a choice would have to be made.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for directory in filter(None, map(local_directory, settings.find_links)):
         for path in sorted(directory.glob("*.whl")):
             if _is_release(path.name, package, version) and target.best([(path.name, path)]) is not None:
-                found.setdefault(path.name, path)
-    return next(iter(found.values())) if len(found) == 1 else None
+                paths.setdefault(path.name, path)
+    return next(iter(paths.values())) if len(paths) == 1 else None
 
 
 def _is_release(filename: str, package: str, version: str) -> bool:
     from packaging.utils import parse_wheel_filename
 
     try:
-        name, found, _, _ = parse_wheel_filename(filename)
+        name, wheel_version, _, _ = parse_wheel_filename(filename)
     except ValueError:
         return False
-    return name == package and found == Version(version)
+    return name == package and wheel_version == Version(version)
 
 
 def _links(page: Page, name: str) -> list[IndexLink]:
@@ -216,24 +222,24 @@ def _links(page: Page, name: str) -> list[IndexLink]:
         if page.body.lstrip()[:1] == b"{":
             data = parse_json(page.body)
             _check_count(len(data["files"]))
-            data["files"] = [each for each in data["files"] if len(each["filename"]) <= _MAX_NAME]
-            found = pypi_simple.ProjectPage.from_json_data(data, page.url)
-            links = [_link_of(package) for package in found.packages]
+            data["files"] = [file for file in data["files"] if len(file["filename"]) <= _MAX_NAME]
+            project_page = pypi_simple.ProjectPage.from_json_data(data, page.url)
+            links = [_link_of(package) for package in project_page.packages]
         else:
-            links = [_link(each) for each in pypi_simple.RepositoryPage.from_html(_tags(page.body), page.url).links]
+            links = [_link(anchor) for anchor in pypi_simple.RepositoryPage.from_html(_tags(page.body), page.url).links]
             if not links and b"<" not in page.body[:_PREAMBLE]:
                 raise ValueError(f"it begins with {page.body[:40]!r}")  # noqa: TRY301 - as what the parsers raise
         return [link for link in links if len(link.filename) <= _MAX_NAME and _may_link(page.url, link.url)]
     except (ValueError, KeyError, TypeError, RecursionError, pypi_simple.UnsupportedRepoVersionError) as error:
-        what = f"{redact(page.url)} is not a page of a package index" + (f" about {name}" if name else "")
-        raise FetchError(what, why=redact(str(error))) from error
+        message = f"{redact(page.url)} is not a page of a package index" + (f" about {name}" if name else "")
+        raise FetchError(message, why=redact(str(error))) from error
 
 
 def _tags(body: bytes) -> str:
     """Return the tags of an HTML page that name files: an HTML parser can take days over other contents."""
-    found = list(itertools.islice(_TAG.finditer(body), _MAX_LINKS + 1))
-    _check_count(len(found))
-    tags = (match[0] + (b"</a>" if match[1] in b"aA" else b"") for match in found if len(match[0]) <= _MAX_TAG)
+    matches = list(itertools.islice(_TAG.finditer(body), _MAX_LINKS + 1))
+    _check_count(len(matches))
+    tags = (match[0] + (b"</a>" if match[1] in b"aA" else b"") for match in matches if len(match[0]) <= _MAX_TAG)
     return b"".join(tags).decode(errors="replace")
 
 
@@ -260,16 +266,16 @@ def _link_of(file: pypi_simple.DistributionPackage) -> IndexLink:
 
 
 def _link(anchor: pypi_simple.Link) -> IndexLink:
-    parts = urlsplit(anchor.url)
-    said = {name: text for name in _SAID if (text := anchor.get_str_attrib(name)) is not None}
+    address = urlsplit(anchor.url)
+    attributes = {name: text for name in _ATTRIBUTES if (text := anchor.get_str_attrib(name)) is not None}
     return IndexLink(
-        unquote(parts.path.rpartition("/")[2]),
-        parts._replace(fragment="").geturl(),
-        _sha256(parts.fragment),
-        said.get("data-requires-python", ""),
-        upload_day(said.get("data-upload-time", "")),
-        "data-yanked" in said,
-        _sha256(said.get("data-core-metadata") or said.get("data-dist-info-metadata", "")),
+        unquote(address.path.rpartition("/")[2]),
+        address._replace(fragment="").geturl(),
+        _sha256(address.fragment),
+        attributes.get("data-requires-python", ""),
+        upload_day(attributes.get("data-upload-time", "")),
+        "data-yanked" in attributes,
+        _sha256(attributes.get("data-core-metadata") or attributes.get("data-dist-info-metadata", "")),
     )
 
 
@@ -288,11 +294,11 @@ def upload_day(text: str) -> dt.date | None:
 
 def hint(url: str, filename: str) -> str | None:
     """Return the host-free part of a file's address for a lock; None where there is none that a lock may hold."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not names_file(parts.path, filename):
+    address = urlsplit(url)
+    if address.scheme not in ("http", "https") or not names_file(address.path, filename):
         return None
     try:
-        return url_path(parts.path.removeprefix("/"))
+        return url_path(address.path.removeprefix("/"))
     except ValueError:
         return None
 
@@ -300,7 +306,7 @@ def hint(url: str, filename: str) -> str | None:
 def file_host(links: Iterable[IndexLink]) -> str | None:
     """Return the address of the file host that an index's page shows, without a path: what a hint is relative to."""
     for link in links:
-        parts = urlsplit(link.url)
-        if parts.scheme in ("http", "https"):
-            return f"{parts.scheme}://{parts.netloc}"
+        address = urlsplit(link.url)
+        if address.scheme in ("http", "https"):
+            return f"{address.scheme}://{address.netloc}"
     return None

@@ -190,8 +190,8 @@ class Lock(LockTable):
     def packages(self) -> tuple[LockedWheel | LockedBuild, ...]:
         """All that the stack holds, sorted by name, each once: what is compiled as a build, realised or not."""
         compiled = {build.name for build in self.builds}
-        others = [wheel for wheel in self.wheels if wheel.name not in compiled]
-        return tuple(sorted((*others, *self.builds), key=lambda each: each.name))
+        index_wheels = [wheel for wheel in self.wheels if wheel.name not in compiled]
+        return tuple(sorted((*index_wheels, *self.builds), key=lambda package: package.name))
 
     def check(self) -> None:
         self._require_axes()
@@ -211,11 +211,11 @@ class Lock(LockTable):
             ("wheels", [wheel.name for wheel in self.wheels]),
             ("builds", [build.name for build in self.builds]),
             ("env", [env.name for env in self.env]),
-            ("config", [each.name for each in self.config]),
+            ("config", [field.name for field in self.config]),
             ("label", [label.name for label in self.labels]),
             ("port", [port.port for port in self.ports]),
             ("copy", [copy.path for copy in self.copies]),
-            ("ldconfig", [each.path for each in self.ldconfig]),
+            ("ldconfig", [directory.path for directory in self.ldconfig]),
             *((f"copy.{copy.path}", [file.path for file in copy.files]) for copy in self.copies),
             ("override", [override.package for override in self.overrides]),
             ("file-conflict", [conflict.rule for conflict in self.file_conflicts]),
@@ -248,8 +248,8 @@ class Lock(LockTable):
 
 def all_debs(base: LockedBase, added: LockedPackages | None) -> tuple[LockedDeb, ...]:
     """Return the debs of base and added packages, by name: an added one replaces the base's."""
-    found = {(deb.name, deb.architecture): deb for deb in (*base.debs, *(added.debs if added else ()))}
-    return tuple(found[key] for key in sorted(found))
+    debs = {(deb.name, deb.architecture): deb for deb in (*base.debs, *(added.debs if added else ()))}
+    return tuple(debs[key] for key in sorted(debs))
 
 
 def file_conflicts_among(
@@ -259,12 +259,12 @@ def file_conflicts_among(
     from packaging.specifiers import SpecifierSet  # late: an existing lock has them
 
     versions = {package.name: package.version for package in packages}
-    found = []
+    conflicts = []
     for rule in rules:
         over = tuple(name for name in rule.over if name in versions)
         if over and (won := versions.get(rule.owner)) and SpecifierSet(rule.versions).contains(won, prereleases=True):
-            found.append(FileConflict(rule.id, rule.owner, over, rule.paths, rule.because))
-    return tuple(sorted(found, key=lambda each: each.rule))
+            conflicts.append(FileConflict(rule.id, rule.owner, over, rule.paths, rule.because))
+    return tuple(sorted(conflicts, key=lambda conflict: conflict.rule))
 
 
 # The main software of a lock: the versions by which an image is chosen, searched and tagged.

@@ -50,60 +50,60 @@ def require_own_packages(lock: Lock, cell: Cell, project: Path, store: Store) ->
 
 
 def _require_unchanged(
-    requirement: Requirement, own: OwnSource, wheel: LockedWheel, cell: Cell, project: Path, store: Store
+    requirement: Requirement, source: OwnSource, wheel: LockedWheel, cell: Cell, project: Path, store: Store
 ) -> None:
-    path = project / own.path
+    path = project / source.path
     if not path.exists() and store.has(wheel.file.digest):
         return
-    _require_source(own, path, project)
-    with _located(own, cell):
+    _require_source(source, path, project)
+    with _located(source, cell):
         if wheel.sdist:
-            git.unchanged(path, requirement.component.package, wheel.sdist.file.digest, store, _without(own))
+            git.unchanged(path, requirement.component.package, wheel.sdist.file.digest, store, _without(source))
         elif (digest := _copy(path, store).digest) != wheel.file.digest:
             why = f"its digest is {digest}, the lock names {wheel.file.digest}"
             raise LockError(f"{path} is no longer what the lock was made of", code="lock-source-changed", why=why)
 
 
 @contextmanager
-def _located(own: OwnSource, cell: Cell) -> Iterator[None]:
-    with locate_errors(own.where):
+def _located(source: OwnSource, cell: Cell) -> Iterator[None]:
+    with locate_errors(source.where):
         try:
             yield
         except LockError as error:
-            error.where, error.fix = own.where, f"`imagegen lock {cell.id}` locks the sources as they are now"
+            error.where, error.fix = source.where, f"`imagegen lock {cell.id}` locks the sources as they are now"
             raise
 
 
-def _pack(own: OwnSource, package: str, project: Path, store: Store) -> PackedTree:
-    path = project / own.path
-    _require_source(own, path, project)
-    with locate_errors(own.where):
-        return git.pack(path, package, store, _without(own)) if own.kind == "path" else _copy(path, store)
+def _pack(source: OwnSource, package: str, project: Path, store: Store) -> PackedTree:
+    path = project / source.path
+    _require_source(source, path, project)
+    with locate_errors(source.where):
+        return git.pack(path, package, store, _without(source)) if source.kind == "path" else _copy(path, store)
 
 
-def _require_source(own: OwnSource, path: Path, project: Path) -> None:
+def _require_source(source: OwnSource, path: Path, project: Path) -> None:
     """Raise LockError where the path leads out of the project, or to no Python project and no wheel."""
     try:
         data.require_within(path, project)
     except OSError as error:
-        raise _unusable(own, error.strerror, "name a path below the directory of the project") from error
-    if own.kind == "wheel":
+        raise _unusable(source, error.strerror, "name a path below the directory of the project") from error
+    if source.kind == "wheel":
         if not path.is_file():
-            raise _unusable(own, f"there is no file {path}", "correct the path, from the directory of the project")
+            raise _unusable(source, f"there is no file {path}", "correct the path, from the directory of the project")
     elif not path.is_dir():
-        raise _unusable(own, f"there is no directory {path}", "correct the path, from the directory of the project")
+        raise _unusable(source, f"there is no directory {path}", "correct the path, from the directory of the project")
     elif not (path / "pyproject.toml").is_file():
         why, fix = f"{path} has no pyproject.toml", "add one (`uv init --package` writes one), or correct the path"
-        raise _unusable(own, why, fix)
+        raise _unusable(source, why, fix)
 
 
-def _unusable(own: OwnSource, why: str | None, fix: str) -> LockError:
-    what = f"`{own.kind}: {own.path}` gives no package"
-    return LockError(what, code="lock-own-invalid", where=own.where, why=why, fix=fix)
+def _unusable(source: OwnSource, why: str | None, fix: str) -> LockError:
+    message = f"`{source.kind}: {source.path}` gives no package"
+    return LockError(message, code="lock-own-invalid", where=source.where, why=why, fix=fix)
 
 
-def _without(own: OwnSource) -> tuple[str, ...]:
-    return _UNUSED if own.path == "." else ()
+def _without(source: OwnSource) -> tuple[str, ...]:
+    return _UNUSED if source.path == "." else ()
 
 
 def _copy(path: Path, store: Store) -> PackedTree:

@@ -49,13 +49,13 @@ def build(original: LockedFile, patches: Iterable[WheelPatch], store: Store, set
             closing(ZipArchive(store.path(original.digest))),  # it refuses bombs
             zipfile.ZipFile(store.path(original.digest)) as archive,
             store.temporary_directory("patched") as tree,
-            tempfile.TemporaryFile(dir=store.root) as made,
+            tempfile.TemporaryFile(dir=store.root) as target,
         ):
-            _write(archive, _edits(archive, patches, tree, store, settings), made)
-            size = made.tell()
-            made.seek(0)
+            _write(archive, _edits(archive, patches, tree, store, settings), target)
+            size = target.tell()
+            target.seek(0)
             with store.writer() as blob:
-                while chunk := made.read(_CHUNK):
+                while chunk := target.read(_CHUNK):
                     blob.write(chunk)
                 digest = blob.commit()
     except _UNREADABLE as error:
@@ -75,21 +75,21 @@ def _edits(
         raise zipfile.BadZipFile("it has a member twice")
     data = {f"{name.split('/')[0]}/" for name in members if name.split("/")[0].endswith(".data")}
     env = command.environment(settings.env, os.devnull)
-    places: dict[str, str] = {}  # path of an installed file -> member
+    members_by_path: dict[str, str] = {}  # path of an installed file -> member
     for patch in patches:
         content = str(store.path(patch.digest))
         try:
             changed = command.run(tree, env, ["apply", "--numstat", "-z", content]).rstrip("\0").split("\0")
             for path in (line.split("\t", 2)[2] for line in changed):
                 _require_patchable(path)
-                if path in places:  # as the patches before left it
+                if path in members_by_path:  # as the patches before left it
                     continue
                 inside = [f"{folder}{section}/{path}" for folder in data for section in _SECTIONS]
-                places[path] = next((each for each in (path, *inside) if each in members), path)
-                if places[path] in members:
-                    _extract(archive, members[places[path]], tree / path)
+                members_by_path[path] = next((member for member in (path, *inside) if member in members), path)
+                if members_by_path[path] in members:
+                    _extract(archive, members[members_by_path[path]], tree / path)
             command.run(tree, env, ["apply", "--whitespace=nowarn", content])
-            _require_files(tree, places)
+            _require_files(tree, members_by_path)
         except (command.FailedError, Refused) as error:
             raise LockError(
                 f"a patch of {_release(archive)} does not apply",
@@ -98,15 +98,15 @@ def _edits(
                 why=str(error).strip().replace(content, patch.path),
                 fix="make it anew from the files of this release, as `git diff` writes it",
             ) from error
-    return {name: tree / path if (tree / path).is_file() else None for path, name in places.items()}
+    return {name: tree / path if (tree / path).is_file() else None for path, name in members_by_path.items()}
 
 
 def _require_patchable(path: str) -> None:
     """Raise Refused for metadata, which decides what is installed, and for a path that leaves site-packages."""
-    parts = path.split("/")
-    if parts[0].endswith((".dist-info", ".data")):
+    names = path.split("/")
+    if names[0].endswith((".dist-info", ".data")):
         raise Refused(f"{path} is metadata, which decides what is installed")
-    if not {"", ".", ".."}.isdisjoint(parts):
+    if not {"", ".", ".."}.isdisjoint(names):
         raise Refused(f"{path} is no path below site-packages")
 
 
@@ -165,9 +165,9 @@ def _record(content: bytes, edits: Mapping[str, bytes | None]) -> bytes:
     rows = {row[0]: row for row in csv.reader(io.StringIO(content.decode(), newline="")) if row}
     for name, changed in edits.items():
         rows.pop(name, None) if changed is None else rows.update({name: [name, _hash(changed), str(len(changed))]})
-    made = io.StringIO(newline="")
-    csv.writer(made, lineterminator="\n").writerows(rows.values())
-    return made.getvalue().encode()
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows.values())
+    return text.getvalue().encode()
 
 
 def _hash(content: bytes) -> str:

@@ -72,10 +72,10 @@ def require_metadata(requirement: Requirement, archive: git.PackedTree, store: S
     if "version" in project and Version(project["version"]) != Version(source.metadata.version):
         wrong.append(f"version is {project['version']}, and the matrix has {source.metadata.version}")
     if "dependencies" in project and "dependencies" not in dynamic:
-        said, declared = _plain(project["dependencies"]), _plain(source.metadata.requires)
-        if lacking := sorted(said - declared):
+        stated, declared = _plain(project["dependencies"]), _plain(source.metadata.requires)
+        if lacking := sorted(stated - declared):
             wrong.append(f"it requires {', '.join(lacking)}, which the matrix lacks")
-        if odd := sorted(declared - said):
+        if odd := sorted(declared - stated):
             wrong.append(f"it does not require {', '.join(odd)}, which the matrix has")
     if wrong:
         raise LockError(
@@ -89,13 +89,13 @@ def require_metadata(requirement: Requirement, archive: git.PackedTree, store: S
 def _plain(requirements: Iterable[str]) -> set[str]:
     """Return the requirements without extras and addresses, each in one spelling."""
     parsed = [parse_requirement(requirement) for requirement in requirements]
-    found = set()
-    for each in parsed:
-        if not each.url and "extra" not in str(each.marker or ""):
-            extras = f"[{','.join(sorted(map(canonicalize_name, each.extras)))}]" if each.extras else ""
-            marker = f"; {each.marker}" if each.marker else ""
-            found.add(f"{canonicalize_name(each.name)}{extras}{each.specifier}{marker}")
-    return found
+    normalised = set()
+    for plain in parsed:
+        if not plain.url and "extra" not in str(plain.marker or ""):
+            extras = f"[{','.join(sorted(map(canonicalize_name, plain.extras)))}]" if plain.extras else ""
+            marker = f"; {plain.marker}" if plain.marker else ""
+            normalised.add(f"{canonicalize_name(plain.name)}{extras}{plain.specifier}{marker}")
+    return normalised
 
 
 # A cell's compiled components before anything is compiled: which release each is, and whether it can be built there.
@@ -130,7 +130,7 @@ class Compiled:
         return f"{self.package}{extras}=={self.version}"
 
 
-def released(requirement: Requirement, recipe: Recipe, catalogued: Iterable[str], kept: str | None) -> Compiled:
+def released(requirement: Requirement, recipe: Recipe, catalogued: Iterable[str], retained: str | None) -> Compiled:
     """Return the component in the release `kept` if it can stay, else in the newest that fits.
 
     Releases are those with a recipe or a wheel in the catalogue; for a component that must be built from source, only
@@ -139,95 +139,98 @@ def released(requirement: Requirement, recipe: Recipe, catalogued: Iterable[str]
     fitting = allowed(requirement.specifier, (*recipe.releases, *(() if requirement.from_source else catalogued)))
     if not fitting:
         raise _no_release(f"{requirement.component.package} {requirement.specifier}", recipe)
-    public = Version(kept).public if kept else None
+    public = Version(retained).public if retained else None
     version = public if public in fitting else fitting[-1]
     return Compiled(requirement, recipe.of(version), version)
 
 
-def allowed(specifier: str, known: Iterable[str]) -> list[str]:
+def allowed(specifier: str, versions: Iterable[str]) -> list[str]:
     """Return the known releases that satisfy the specifier, the newest last; pre-releases as in PEP 440."""
-    return list(SpecifierSet(specifier).filter(sorted(set(known), key=Version)))
+    return list(SpecifierSet(specifier).filter(sorted(set(versions), key=Version)))
 
 
-def require_release(each: Compiled, cell: Cell) -> None:
+def require_release(component: Compiled, cell: Cell) -> None:
     """Raise LockError for a release of which only wheels are known."""
-    if each.version not in each.recipe.releases:
-        raise _no_release(f"{each.package} {each.version}", cell.recipes[each.package])
+    if component.version not in component.recipe.releases:
+        raise _no_release(f"{component.package} {component.version}", cell.recipes[component.package])
 
 
-def no_recipe(what: str, why: str, fix: str | None = None) -> LockError:
+def no_recipe(release: str, why: str, fix: str | None = None) -> LockError:
     """Return the error for a release without a recipe."""
     return LockError(
-        f"{what} has to be compiled, and no recipe says how",
+        f"{release} has to be compiled, and no recipe says how",
         code="lock-no-recipe",
         why=why,
         fix=fix or "write a recipe of it, under `recipes:` in a file below wheels/ of your project, or ask for another",
     )
 
 
-def _no_release(what: str, recipe: Recipe) -> LockError:
+def _no_release(release: str, recipe: Recipe) -> LockError:
     """The error where there is a recipe, for other releases: a second one of its name replaces it as a whole."""
     why = f"there are recipes for {', '.join(sorted(recipe.releases, key=Version))}"
-    place = f" at {recipe.where}" if recipe.where else ""
-    fix = f"add that release to the recipe{place}, or ask for another"
+    location = f" at {recipe.where}" if recipe.where else ""
+    fix = f"add that release to the recipe{location}, or ask for another"
     if recipe.where and Path(recipe.where.file).is_relative_to(data.shipped("wheels")):
         fix = (
-            f"copy the whole recipe{place}, with its patches, under `recipes:` in a file below wheels/ of your "
+            f"copy the whole recipe{location}, with its patches, under `recipes:` in a file below wheels/ of your "
             "project, and add `override: true` and that release there; or ask for another"
         )
-    return no_recipe(what, why, fix)
+    return no_recipe(release, why, fix)
 
 
-def environment(each: Compiled, cell: Cell) -> dict[str, str]:
+def environment(component: Compiled, cell: Cell) -> dict[str, str]:
     """The build's own variables. Raises BuildError for a GPU that the recipe does not know."""
-    found = {variable.name: variable.value for variable in each.recipe.env}
-    if names := each.recipe.architectures:
+    env = {variable.name: variable.value for variable in component.recipe.env}
+    if names := component.recipe.architectures:
         unknown = [gpu.capability for gpu in cell.gpus if gpu.capability not in names.names]
         if unknown or not cell.gpus:
+            gpus = ", ".join(unknown) or "a cell without a GPU"
             raise BuildError(
-                f"{each.package} {each.version} cannot be compiled for {', '.join(unknown) or 'a cell without a GPU'}",
+                f"{component.package} {component.version} cannot be compiled for {gpus}",
                 code="source-build-unsupported",
                 why=f"its recipe knows the compute capabilities {', '.join(sorted(names.names, key=Version))}",
-                fix=f"choose a cell without {each.package}, or add the GPU to its recipe if its sources know it",
+                fix=f"choose a cell without {component.package}, or add the GPU to its recipe if its sources know it",
             )
-        found[names.variable] = names.separator.join(_names(each, cell))
-    return found
+        env[names.variable] = names.separator.join(_names(component, cell))
+    return env
 
 
-def architectures(each: Compiled, cell: Cell) -> tuple[str, ...]:
+def architectures(component: Compiled, cell: Cell) -> tuple[str, ...]:
     """The compute capabilities that it is compiled for; none where nothing in it is for a GPU."""
-    return tuple(gpu.capability for gpu in cell.gpus) if each.recipe.architectures else ()
+    return tuple(gpu.capability for gpu in cell.gpus) if component.recipe.architectures else ()
 
 
-def _names(each: Compiled, cell: Cell) -> list[str]:
+def _names(component: Compiled, cell: Cell) -> list[str]:
     """Return the recipe's names of the cell's GPUs, each once, in the order of their capabilities."""
-    names = each.recipe.architectures
+    names = component.recipe.architectures
     return list(dict.fromkeys(names.names[gpu.capability] for gpu in cell.gpus)) if names else []
 
 
-def against(each: Compiled, cell: Cell, wheels: Iterable[LockedWheel]) -> tuple[str, ...]:
+def against(component: Compiled, cell: Cell, wheels: Iterable[LockedWheel]) -> tuple[str, ...]:
     """The wheels that are in place while it is compiled. Raises BuildError for one that is not there."""
     wheels = tuple(wheels)
-    there = {wheel.name for wheel in wheels}
-    for name in each.recipe.against:
-        if name not in there:
+    names = {wheel.name for wheel in wheels}
+    for name in component.recipe.against:
+        if name not in names:
             why = "it is compiled itself" if name in cell.recipes else "the stack does not hold it"
-            what = f"{each.package} {each.version} is compiled against {name}, which {cell.id} cannot give it"
-            raise BuildError(what, why=why, fix=f"add {name} to the cell, or take it out of the recipe's `against`")
-    return closure(each.recipe.against, wheels)
+            message = (
+                f"{component.package} {component.version} is compiled against {name}, which {cell.id} cannot give it"
+            )
+            raise BuildError(message, why=why, fix=f"add {name} to the cell, or take it out of the recipe's `against`")
+    return closure(component.recipe.against, wheels)
 
 
 def closure(names: Iterable[str], wheels: Iterable[LockedWheel]) -> tuple[str, ...]:
     """Return these wheels and all that they require, sorted; the toolkit's wheels are always among them."""
     needed_by = {wheel.name: frozenset(wheel.via) for wheel in wheels}
-    found = {*names, *TOOLKIT} & needed_by.keys()
-    while more := {name for name, asking in needed_by.items() if not asking.isdisjoint(found)} - found:
-        found |= more
-    return tuple(sorted(found))
+    selected = {*names, *TOOLKIT} & needed_by.keys()
+    while added := {name for name, asking in needed_by.items() if not asking.isdisjoint(selected)} - selected:
+        selected |= added
+    return tuple(sorted(selected))
 
 
 def require_tools(
-    each: Compiled,
+    component: Compiled,
     cell: Cell,
     base: LockedBase,
     debs: Iterable[LockedDeb],
@@ -238,37 +241,40 @@ def require_tools(
 
     `debs` are all Debian packages that the lock names.
     """
-    _require_compiler(each, cell, base, debs)
-    if each.recipe.architectures is None and not each.recipe.toolkit:
+    _require_compiler(component, cell, base, debs)
+    if component.recipe.architectures is None and not component.recipe.toolkit:
         return
     versions = {wheel.name: wheel.version for wheel in wheels}
-    toolkit, what = _toolkit(base, versions), f"{each.package} {each.version} cannot be compiled in {cell.id}"
+    toolkit = _toolkit(base, versions)
+    message = f"{component.package} {component.version} cannot be compiled in {cell.id}"
     if toolkit is None and base.content:
         return  # an image that does not tell
     if toolkit is None:
         fix = "add nvidia-cuda-nvcc, nvidia-cuda-crt, nvidia-cuda-cccl and nvidia-nvvm to the cell"
         if cell.axes.get("cuda", "").startswith("cu12"):
             fix = "choose a cell with CUDA 13, or with a base that has nvcc; PyPI has nvcc for CUDA 13 alone"
-        raise BuildError(what, why="neither its wheels nor its base hold a CUDA toolkit", fix=fix)
-    if not SpecifierSet(each.recipe.toolkit).contains(toolkit):
+        raise BuildError(message, why="neither its wheels nor its base hold a CUDA toolkit", fix=fix)
+    if not SpecifierSet(component.recipe.toolkit).contains(toolkit):
         fix = "choose a cell with another CUDA"
-        raise BuildError(what, why=f"it takes a CUDA toolkit {each.recipe.toolkit}, and this is {toolkit}", fix=fix)
-    if "torch" in each.recipe.against and (torch := _torch_cuda(cell, versions["torch"])) != toolkit:
+        raise BuildError(
+            message, why=f"it takes a CUDA toolkit {component.recipe.toolkit}, and this is {toolkit}", fix=fix
+        )
+    if "torch" in component.recipe.against and (torch := _torch_cuda(cell, versions["torch"])) != toolkit:
         built = f"built with CUDA {torch}" if torch else "built without CUDA"
         why = f"its toolkit is CUDA {toolkit}, and torch {versions['torch']} is {built}"
-        raise BuildError(what, why=why, fix=f"hold the toolkit's wheels at {torch or 'that of torch'}.*")
-    _require_new_enough(what, toolkit, _names(each, cell), rules)
+        raise BuildError(message, why=why, fix=f"hold the toolkit's wheels at {torch or 'that of torch'}.*")
+    _require_new_enough(message, toolkit, _names(component, cell), rules)
 
 
-def _require_compiler(each: Compiled, cell: Cell, base: LockedBase, debs: Iterable[LockedDeb]) -> None:
+def _require_compiler(component: Compiled, cell: Cell, base: LockedBase, debs: Iterable[LockedDeb]) -> None:
     if base.content:
         return  # its packages are the image's own to tell
-    there = {deb.name for deb in debs}
+    names = {deb.name for deb in debs}
     headers = [] if cell.interpreter.files else [f"python{cell.python}-dev"]  # a standalone interpreter brings its own
-    needed = ("g++", *headers) if each.recipe.modules else ("gcc",)  # what is no Python package may be C alone
-    if lacking := [name for name in needed if name not in there]:
+    needed = ("g++", *headers) if component.recipe.modules else ("gcc",)  # what is no Python package may be C alone
+    if lacking := [name for name in needed if name not in names]:
         raise BuildError(
-            f"{each.package} {each.version} cannot be compiled on {base.name}",
+            f"{component.package} {component.version} cannot be compiled on {base.name}",
             code="source-build-unsupported",
             why=f"the base has no {' and no '.join(lacking)}",
             fix=f"add {', '.join(lacking)} to the image's `packages`, or use a base such as debian12-gpu",
@@ -281,7 +287,7 @@ def _toolkit(base: LockedBase, versions: Mapping[str, str]) -> str | None:
     """
     if nvcc := versions.get("nvidia-cuda-nvcc"):
         return _minor(nvcc)
-    env = dict(each.partition("=")[::2] for each in base.content.config.env) if base.content else {}
+    env = dict(variable.partition("=")[::2] for variable in base.content.config.env) if base.content else {}
     match = _IMAGE.search(base.image or "")
     version = env.get("CUDA_VERSION") or (match[1] if match and "cuda" in str(base.image) else "")
     return _minor(version) if re.match(r"[0-9]+\.[0-9]", version) else None
@@ -297,7 +303,7 @@ def _torch_cuda(cell: Cell, version: str) -> str | None:
     return None if label == "cpu" else cuda_version(label) or cell.cuda_version
 
 
-def _require_new_enough(what: str, toolkit: str, names: Iterable[str], rules: Iterable[Rule]) -> None:
+def _require_new_enough(message: str, toolkit: str, names: Iterable[str], rules: Iterable[Rule]) -> None:
     """The matrix's rules know which CUDA release is the first for a GPU; what only warns of a stack fails a build."""
     about = [rule for rule in rules if {*rule.when, *rule.then, *rule.conflict} <= {"cuda", "gpu"}]
     facts = Facts({}, {"cuda": Fact.exactly(toolkit)}, {}, closed=False)
@@ -305,7 +311,7 @@ def _require_new_enough(what: str, toolkit: str, names: Iterable[str], rules: It
     verdict = evaluate_on(gpus, about, facts)
     if verdict.conflicts:
         raise BuildError(
-            what,
+            message,
             why="\n".join(str(conflict) for conflict in verdict.conflicts),
             fix="use a cell whose CUDA is new enough for its GPUs, or leave the GPU out",
         )

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -79,9 +80,9 @@ def gather(
     for requirement in cell.requirements:
         component, is_given = requirement.component, bool(requirement.own or requirement.address)
         if component.compiled and component.package not in cell.recipes and not is_given:
-            attempts.attempt(lambda each=requirement: _check_wheel(each, target, context.settings))  # type: ignore[misc]
-    found: dict[str, Site | None] = dict(default_site(context.settings))
-    maker = _SiteBuilder(cell, target, work_dir, context.settings, context.progress)
+            attempts.attempt(partial(_check_wheel, requirement, target, context.settings))
+    sites_by_alias: dict[str, Site | None] = dict(default_site(context.settings))
+    builder = _SiteBuilder(cell, target, work_dir, context.settings, context.progress)
     routed: dict[str, list[Requirement]] = {}
     for requirement in cell.requirements:
         elsewhere = requirement.git or requirement.own or requirement.address
@@ -89,17 +90,17 @@ def gather(
         if requirement.index != indexes.DEFAULT and ordinary:
             routed.setdefault(requirement.index, []).append(requirement)
     for alias, requirements in routed.items():
-        found[alias] = attempts.attempt(lambda alias=alias, each=requirements: maker.site(alias, each))  # type: ignore[misc]
+        sites_by_alias[alias] = attempts.attempt(partial(builder.site, alias, requirements))
     packed = {
-        each.component.package: attempts.attempt(lambda each=each: _archive(each, context))  # type: ignore[misc]
-        for each in cell.requirements
-        if each.git and not each.component.compiled
+        requirement.component.package: attempts.attempt(partial(_archive, requirement, context))
+        for requirement in cell.requirements
+        if requirement.git and not requirement.component.compiled
     }
     attempts.require()
     archives = {package: archive for package, archive in packed.items() if archive}
-    sites = {alias: site for alias, site in found.items() if site}
-    sites |= {GIT: maker.commits(archives)} if archives else {}
-    sites |= {BUILT: maker.recipes(compiled.values())} if compiled else {}
+    sites = {alias: site for alias, site in sites_by_alias.items() if site}
+    sites |= {GIT: builder.commits(archives)} if archives else {}
+    sites |= {BUILT: builder.recipes(compiled.values())} if compiled else {}
     return ResolutionInputs(sites, archives)
 
 
@@ -129,7 +130,9 @@ def pep508(requirement: Requirement) -> str:
     if requirement.git:
         return f"{requirement.pep508}{',' if requirement.specifier else ''}=={requirement.git.metadata.version}"
     parsed = Pep508(requirement.pep508)
-    exacts = [each for each in parsed.specifier if each.operator == "==" and "*" not in each.version]
+    exacts = [
+        specifier for specifier in parsed.specifier if specifier.operator == "==" and "*" not in specifier.version
+    ]
     if (label := requirement.label) and len(parsed.specifier) == len(exacts) == 1 and "+" not in exacts[0].version:
         return f"{requirement.pep508}+{label}"
     return requirement.pep508
@@ -155,8 +158,8 @@ def _check_wheel(requirement: Requirement, target: WheelTarget, settings: Settin
     allowed = SpecifierSet(requirement.specifier)
     wheels = [(link.filename, link) for link in links if allowed.contains(_version(link.filename), prereleases=True)]
     if target.best(wheels) is None:
-        place = f" for Python {target.python} on {target.uv_platform}" if links else ""
-        why = f"recipes know none, and index {requirement.index} has no wheel of it{place}"
+        target_name = f" for Python {target.python} on {target.uv_platform}" if links else ""
+        why = f"recipes know none, and index {requirement.index} has no wheel of it{target_name}"
         raise no_recipe(f"{name} {requirement.specifier}".strip(), why)
 
 
@@ -172,12 +175,12 @@ def _archive(requirement: Requirement, context: Context) -> git.PackedTree:
     assert requirement.git  # noqa: S101 - asked for such alone
     source, package = requirement.git, requirement.component.package
     commit = git.TreeSource(source.url, source.commit, source.tree, exclude=source.exclude)
-    made = git.archive(commit, f"{package}-{source.metadata.version}", context)
-    for paths, what in ((made.submodules, "submodules are"), (made.pointers, "files in Git LFS are")):
+    packed = git.archive(commit, f"{package}-{source.metadata.version}", context)
+    for paths, subject in ((packed.submodules, "submodules are"), (packed.pointers, "files in Git LFS are")):
         if paths:
-            context.progress.say(f"{package} from {source.url}: {what} left out: {', '.join(paths)}")
-    require_metadata(requirement, made, context.store)
-    return made
+            context.progress.say(f"{package} from {source.url}: {subject} left out: {', '.join(paths)}")
+    require_metadata(requirement, packed, context.store)
+    return packed
 
 
 @dataclass(frozen=True)
@@ -238,10 +241,10 @@ class _SiteBuilder:
         since uv takes files of one hash for one release (measured with 0.13.8).
         """
         lines = []
-        for each in compiled:
-            name = f"{each.package.replace('-', '_')}-{each.version}.tar.gz"
-            said = hashlib.sha256(json.dumps([name, each.recipe.requires]).encode()).hexdigest()
-            lines.append(_link((self.work_dir / name).as_uri(), said, name))
+        for component in compiled:
+            name = f"{component.package.replace('-', '_')}-{component.version}.tar.gz"
+            digest = hashlib.sha256(json.dumps([name, component.recipe.requires]).encode()).hexdigest()
+            lines.append(_link((self.work_dir / name).as_uri(), digest, name))
         return self._page(BUILT, lines)
 
     def _stand_in(self, alias: str, requirements: Sequence[Requirement], error: UnreachableError) -> Site:
@@ -254,25 +257,27 @@ class _SiteBuilder:
         files = {requirement.component.package: self._exact_file(requirement) for requirement in requirements}
         lacking = [pep508(requirement) for requirement in requirements if not files[requirement.component.package]]
         if lacking:
-            places = ", ".join(map(redact, self.settings.find_links)) or "none is set"
+            directories = ", ".join(map(redact, self.settings.find_links)) or "none is set"
             raise LockError(
                 f"index {alias} cannot be reached",
                 code="lock-index-unreachable",
-                why=f"{why}; find-links directories ({places}) can replace it only where each package is pinned to a "
-                f"version with a local label, as in ==2.13.0+cpu, and exactly one wheel of it fits Python "
+                why=f"{why}; find-links directories ({directories}) can replace it only if each package is pinned "
+                f"to a version with a local label, as in ==2.13.0+cpu, and exactly one wheel of it fits Python "
                 f"{self.target.python} on {self.target.uv_platform}: not so for {', '.join(lacking)}",
                 fix=f"set {indexes.variable(alias)} to a mirror of the index, or put that wheel where PIP_FIND_LINKS "
                 "points",
             ) from error
-        found = [(requirement, file) for requirement in requirements if (file := files[requirement.component.package])]
+        stand_ins = [
+            (requirement, file) for requirement in requirements if (file := files[requirement.component.package])
+        ]
         self.progress.say(f"warning: index {alias} cannot be reached ({why})")
-        for each, file in found:
+        for requirement, file in stand_ins:
             self.progress.say(
-                f"warning: {pep508(each)} is locked from the find-links directory {file.parent} in place of "
+                f"warning: {pep508(requirement)} is locked from the find-links directory {file.parent} in place of "
                 f"index {alias}: {file.name}"
             )
         # With hashes on a page uv need not unpack the files into its cache to learn them.
-        return self._page(alias, [_link(file.resolve().as_uri(), _sha256(file), file.name) for _, file in found])
+        return self._page(alias, [_link(file.resolve().as_uri(), _sha256(file), file.name) for _, file in stand_ins])
 
     def _page(self, alias: str, lines: Sequence[str]) -> Site:
         return _write_page(self.work_dir, alias, lines)
@@ -318,9 +323,9 @@ def report_warnings(cell: Cell, warnings: Iterable[str], progress: Progress) -> 
     raise_all(errors)
 
 
-def require_used(cell: Cell, found: Iterable[Pinned]) -> None:
+def require_used(cell: Cell, pins: Iterable[Pinned]) -> None:
     """Raise LockError for each override of a package that no found package requires."""
-    required = {each.name for each in found if each.via}
+    required = {pin.name for pin in pins if pin.via}
     unused: list[ImagegenError] = [
         LockError(
             f'"{override.package}" overrides nothing',

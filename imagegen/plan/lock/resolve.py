@@ -163,16 +163,16 @@ def resolve(
         files = [*shared, "--constraints", pins.name, "--format", "pylock.toml", "--output-file", "pylock.toml"]
         _uv(work_dir, settings, question, files)
         packages = toml.loads((work_dir / "pylock.toml").read_text()).get("packages", [])
-    found = tuple(sorted((_pinned(package, via) for package in packages), key=lambda pinned: pinned.name))
-    if {pinned.name for pinned in found} != via.keys():
-        odd = sorted({pinned.name for pinned in found} ^ via.keys())
+    releases = tuple(sorted((_pinned(package, via) for package in packages), key=lambda pinned: pinned.name))
+    if {pinned.name for pinned in releases} != via.keys():
+        odd = sorted({pinned.name for pinned in releases} ^ via.keys())
         raise LockError(
             "uv answered the same question in two ways",
             code="lock-nondeterministic",
             why=f"about {', '.join(odd)}",
             fix="lock again",
         )
-    return found
+    return releases
 
 
 def _home(settings: Settings) -> Path:
@@ -200,7 +200,7 @@ def _furnish(work_dir: Path, question: ResolveRequest) -> None:
     if "pypi" in question.sites:
         lines += ["[[index]]", f"url = {json.dumps(question.sites['pypi'].url)}", "default = true"]
     requested = map(Requirement, question.requirements)
-    extras: dict[str, set[str]] = {canonicalize_name(each.name): each.extras for each in requested}
+    extras: dict[str, set[str]] = {canonicalize_name(requirement.name): requirement.extras for requirement in requested}
     for component in question.sdists:
         if component.sdist:
             lines += [
@@ -252,7 +252,7 @@ def _uv(work_dir: Path, settings: Settings, question: ResolveRequest, arguments:
         env["SSL_CERT_FILE"] = str(settings.ca_bundle)
     command += arguments
     try:
-        done = programs.run(
+        completed = programs.run(
             command,
             cwd=work_dir,
             env=env,
@@ -269,9 +269,9 @@ def _uv(work_dir: Path, settings: Settings, question: ResolveRequest, arguments:
             why="an index is too slow",
             fix=_OTHER_INDEX,
         ) from error
-    if done.returncode:
-        raise _explained(done.stderr, question)
-    return redact(done.stderr)
+    if completed.returncode:
+        raise _explained(completed.stderr, question)
+    return redact(completed.stderr)
 
 
 def _explained(stderr: str, question: ResolveRequest) -> LockError | FetchError:
@@ -296,9 +296,9 @@ def _explained(stderr: str, question: ResolveRequest) -> LockError | FetchError:
     if _INDEX_FAILED.search(text):
         fix = "set SSL_CERT_FILE to the CA bundle of your network" if "certificate" in text else _OTHER_INDEX
         return FetchError("an index does not answer as one", code="fetch-index-invalid", why=why, fix=fix)
-    what = "the requirements cannot all be met" if "unsatisfiable" in text else "uv could not resolve the cell"
+    message = "the requirements cannot all be met" if "unsatisfiable" in text else "uv could not resolve the cell"
     as_of = "a later --as-of admits what was uploaded since" if is_limited_by_cutoff(text) else None
-    return LockError(what, code="lock-unresolvable", why=why, fix=as_of)
+    return LockError(message, code="lock-unresolvable", why=why, fix=as_of)
 
 
 def _no_upload_time(packages: Sequence[str], question: ResolveRequest) -> FetchError:

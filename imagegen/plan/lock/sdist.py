@@ -67,7 +67,7 @@ class SdistBuilder:
 
 
 def require_small(
-    name: str, sdist: LockedSdist, named: Collection[str] = (), path: str = "DIRECTORY", version: str = "VERSION"
+    name: str, sdist: LockedSdist, build_names: Collection[str] = (), path: str = "DIRECTORY", version: str = "VERSION"
 ) -> None:
     """Raise SandboxError if a build requirement is torch, or has a wheel that the sandbox cannot hold.
 
@@ -78,12 +78,18 @@ def require_small(
     large = [wheel for wheel in wheels.values() if wheel.name == _TORCH or (wheel.file.size or 0) > _MAX_WHEEL]
     if not large:
         return
-    wheel = wheels.get(_TORCH) or max(large, key=lambda each: each.file.size or 0)
+    wheel = wheels.get(_TORCH) or max(large, key=lambda wheel: wheel.file.size or 0)
     required, seen = wheel, {wheel.name}
-    while (via := next((each for each in required.via if each in wheels.keys() - seen), None)) is not None:
+    while (
+        via := next((dependent for dependent in required.via if dependent in wheels.keys() - seen), None)
+    ) is not None:
         seen.add(via)
         required = wheels[via]
-    others = [f"{each.name}=={each.version}" for each in wheels.values() if each.name in named and each != required]
+    pins = [
+        f"{build_wheel.name}=={build_wheel.version}"
+        for build_wheel in wheels.values()
+        if build_wheel.name in build_names and build_wheel != required
+    ]
     size = f"has {human(wheel.file.size)}" if wheel.file.size else "has an unknown size"
     raise SandboxError(
         f"{name} requires {required.name} for its build, which the sandbox cannot hold",
@@ -95,41 +101,41 @@ def require_small(
             required=required.name,
             path=path,
             version=version,
-            build=", ".join(others),
+            build=", ".join(pins),
         ),
     )
 
 
-def build(name: str, version: str | None, sdist: LockedSdist, workshop: SdistBuilder) -> LockedFile:
+def build(name: str, version: str | None, sdist: LockedSdist, builder: SdistBuilder) -> LockedFile:
     """Build twice and compare; the wheel is then in the store, and what it is gets remembered there.
 
     `version` is None where only the wheel states it. The sdist and its build requirements must be in the store. Raises
     SandboxError when the build fails, WheelError when it gives no pure wheel of this release, ReproducibilityError when
     it gives two wheels.
     """
-    store, key = workshop.store, _key(sdist, workshop)
+    store, key = builder.store, _key(sdist, builder)
     with store.lock(f"sdist-{key}"):
-        known = _WHEELS.get(store, key)
-        if known and store.has(known.digest, known.size):
-            return replace(known, index=sdist.file.index)
-        with timed(workshop.progress, f"building a wheel from {sdist.file.filename}, twice"):
-            filename, wheel = _build_twice(name, version, sdist, workshop)
+        cached = _WHEELS.get(store, key)
+        if cached and store.has(cached.digest, cached.size):
+            return replace(cached, index=sdist.file.index)
+        with timed(builder.progress, f"building a wheel from {sdist.file.filename}, twice"):
+            filename, wheel = _build_twice(name, version, sdist, builder)
         _check(name, version, filename, wheel, sdist.file.filename)
         built = LockedFile(filename, len(wheel), store.write(wheel).removeprefix("sha256:"), sdist.file.index)
         _WHEELS.put(store, key, built)
     return built
 
 
-def _key(sdist: LockedSdist, workshop: SdistBuilder) -> str:
-    parts = [_FORMAT, sdist.file.sha256, [wheel.file.sha256 for wheel in sdist.build_requires]]
-    parts += [sdist.git.subdirectory] if sdist.git else []
-    text = json.dumps([*parts, workshop.key, workshop.interpreter, _WORKER.read_text()])
+def _key(sdist: LockedSdist, builder: SdistBuilder) -> str:
+    inputs = [_FORMAT, sdist.file.sha256, [wheel.file.sha256 for wheel in sdist.build_requires]]
+    inputs += [sdist.git.subdirectory] if sdist.git else []
+    text = json.dumps([*inputs, builder.key, builder.interpreter, _WORKER.read_text()])
     return digest_of(text.encode())
 
 
-def _build_twice(name: str, version: str | None, sdist: LockedSdist, workshop: SdistBuilder) -> tuple[str, bytes]:
-    first = _build_once(version, sdist, workshop)
-    if _build_once(version, sdist, workshop) != first:
+def _build_twice(name: str, version: str | None, sdist: LockedSdist, builder: SdistBuilder) -> tuple[str, bytes]:
+    first = _build_once(version, sdist, builder)
+    if _build_once(version, sdist, builder) != first:
         raise ReproducibilityError(
             f"{sdist.file.filename} gives another wheel each time it is built",
             code="not-reproducible-sdist",
@@ -138,12 +144,12 @@ def _build_twice(name: str, version: str | None, sdist: LockedSdist, workshop: S
     return first
 
 
-def _build_once(version: str | None, sdist: LockedSdist, workshop: SdistBuilder) -> tuple[str, bytes]:
+def _build_once(version: str | None, sdist: LockedSdist, builder: SdistBuilder) -> tuple[str, bytes]:
     # At the top level: directories that bubblewrap makes for mounts cannot be entered by the sandbox's user.
     files = {f"/{file.filename}": file for file in (sdist.file, *(require.file for require in sdist.build_requires))}
-    mounts = {inside: workshop.store.path(file.digest) for inside, file in files.items()}
+    mounts = {inside: builder.store.path(file.digest) for inside, file in files.items()}
     mounts["/tomllib"] = toml.TOMLLIB
-    sandbox = Sandbox(workshop.rootfs(), read_only=mounts, memory=_MEMORY)
+    sandbox = Sandbox(builder.rootfs(), read_only=mounts, memory=_MEMORY)
     env = {"SOURCE_DATE_EPOCH": str(EPOCH), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1"}
     if sdist.git and version:  # setuptools-scm and hatch-vcs ask git for the version, and the archive has no repository
         env["SETUPTOOLS_SCM_PRETEND_VERSION"] = version
@@ -151,7 +157,7 @@ def _build_once(version: str | None, sdist: LockedSdist, workshop: SdistBuilder)
         directory = sdist.git.subdirectory if sdist.git else ""
         sources, *wheels = files
         # Not -I, which ignores the sandbox's PYTHONHASHSEED: setup.py of deepspeed writes a set into the metadata.
-        argv = [workshop.interpreter, "-s", "-c", _WORKER.read_text(), sources, directory, *wheels]
+        argv = [builder.interpreter, "-s", "-c", _WORKER.read_text(), sources, directory, *wheels]
         filename, _, wheel = sandbox.run(argv, env=env, timeout=_TIMEOUT).partition(b"\n")
     except SandboxError as error:
         raise SandboxError(
@@ -166,7 +172,7 @@ def _build_once(version: str | None, sdist: LockedSdist, workshop: SdistBuilder)
 def _check(name: str, version: str | None, filename: str, wheel: bytes, source: str) -> None:
     """Raise WheelError unless it is a pure wheel of this release, and whole."""
     try:
-        found, release, _, tags = parse_wheel_filename(filename)
+        package, release, _, tags = parse_wheel_filename(filename)
         with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
             members = archive.namelist()
             absent = [info.filename for info in archive.infolist() if _stands_for_another(archive, info)]
@@ -182,7 +188,7 @@ def _check(name: str, version: str | None, filename: str, wheel: bytes, source: 
         raise WheelError(
             f"{source} gave something that is no wheel", code="wheel-invalid", where=filename, why=str(error)
         ) from error
-    if (found, release) != (name, Version(version) if version else release):
+    if (package, release) != (name, Version(version) if version else release):
         raise WheelError(
             f"{source} gave a wheel of another release",
             code="wheel-wrong-release",

@@ -80,13 +80,13 @@ class Finder:
             return False
         try:
             size = self._mirror.size(required.file.digest) if required.file.size is None else required.file.size
-            found = size is not None and self._mirror.take(required.file.digest, size, self._store, self._meter)
+            has_file = size is not None and self._mirror.take(required.file.digest, size, self._store, self._meter)
         except FetchError as error:
             tried.append(error.summary)
             return False
-        if not found:
+        if not has_file:
             tried.append(f"{self._mirror}: it has no such file")
-        return found
+        return has_file
 
     def _addresses(self, required: RequiredFile, tried: list[str]) -> Iterator[str]:
         """Yield addresses that may have the file, best first; the reasons why a source does not have it are added to
@@ -111,9 +111,9 @@ class Finder:
         """
         address = self._settings.index_urls.get(required.file.index, required.file.index)
         key = digest_of(address.encode())
-        known = _FILE_HOSTS.get(self._store, key) if required.file.path else None
-        if known:
-            yield f"{known}/{required.file.path}"
+        remembered_host = _FILE_HOSTS.get(self._store, key) if required.file.path else None
+        if remembered_host:
+            yield f"{remembered_host}/{required.file.path}"
         url = indexes.url_of(required.file.index, self._settings)
         if url is None:
             tried.append(f"index {required.file.index}: no address is known for it")
@@ -122,7 +122,7 @@ class Finder:
             # The page of whichever project came first shows the index's file host.
             links = self._listing(url, "", partial(indexes.project, self._client, url, required.name), [])
             if links and (host := indexes.file_host(links)):
-                if host != known and "@" not in host:  # no credentials in the store
+                if host != remembered_host and "@" not in host:  # no credentials in the store
                     _FILE_HOSTS.put(self._store, key, host)
                 yield f"{host}/{required.file.path}"
         links = self._project(url, required.name, tried)
@@ -132,17 +132,17 @@ class Finder:
         return self._listing(index_url, name, partial(indexes.project, self._client, index_url, name), tried)
 
     def _listing(
-        self, place: str, name: str, read: Callable[[], list[IndexLink]], tried: list[str]
+        self, location: str, name: str, read: Callable[[], list[IndexLink]], tried: list[str]
     ) -> list[IndexLink] | None:
         """Return what `read` returns, once for each (place, name); None, with the reason in `tried`, when it fails."""
-        if place in self._dead:
-            tried.append(self._dead[place])
+        if location in self._dead:
+            tried.append(self._dead[location])
             return None
         with self._lock:
-            future = self._pages.get((place, name))
+            future = self._pages.get((location, name))
             mine = future is None
             if future is None:
-                future = self._pages[place, name] = Future()
+                future = self._pages[location, name] = Future()
         if mine:
             try:
                 future.set_result(read())
@@ -151,18 +151,20 @@ class Finder:
         try:
             return future.result()
         except UnreachableError as error:
-            self._dead[place] = f"{redact(place)}: {error.why or error.what}"
-            tried.append(self._dead[place])
+            self._dead[location] = f"{redact(location)}: {error.why or error.what}"
+            tried.append(self._dead[location])
             return None
         except NotFoundError:
-            tried.append(_lacks(place))
+            tried.append(_lacks(location))
             return None
         except (FetchError, OSError) as error:
-            tried.append(error.summary if isinstance(error, FetchError) else f"{redact(place)}: {error.strerror}")
+            tried.append(error.summary if isinstance(error, FetchError) else f"{redact(location)}: {error.strerror}")
             return None
 
     @staticmethod
-    def _matching(links: list[IndexLink] | None, required: RequiredFile, place: str, tried: list[str]) -> Iterator[str]:
+    def _matching(
+        links: list[IndexLink] | None, required: RequiredFile, location: str, tried: list[str]
+    ) -> Iterator[str]:
         """Yield links with the hash, or with the file name if the source states no hash."""
         if links is None:
             return
@@ -173,7 +175,7 @@ class Finder:
         ]
         if not fitting:
             other = any(link.filename == required.file.filename for link in links)
-            tried.append(f"{redact(place)}: has another file of this name" if other else _lacks(place))
+            tried.append(f"{redact(location)}: has another file of this name" if other else _lacks(location))
         yield from fitting
 
 
@@ -218,8 +220,8 @@ def missing(required: RequiredFile, tried: Sequence[str] = ()) -> Missing:
     return Missing(required.file.filename, required.file.sha256, tuple(dict.fromkeys(tried)), fix)
 
 
-def _lacks(place: str) -> str:
-    return f"{redact(place)}: does not have it"
+def _lacks(location: str) -> str:
+    return f"{redact(location)}: does not have it"
 
 
 def mirrored(file: LockedFile, context: Context) -> bool:

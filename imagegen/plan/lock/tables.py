@@ -32,9 +32,9 @@ class LockTable(Part):
     def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> Any:
         from pydantic_core import core_schema  # late: a lock that an earlier run has parsed is not validated again
 
-        def check(found: LockTable) -> LockTable:
-            found.check()
-            return found
+        def check(table: LockTable) -> LockTable:
+            table.check()
+            return table
 
         schema = handler(source)
         name = schema.pop("ref")  # by which other tables refer to the whole
@@ -57,7 +57,7 @@ class LockTable(Part):
         return table
 
 
-def inline(*, required: bool = False, **parts: tuple[str, ...]) -> Callable[[Any], Any]:
+def inline(*, required: bool = False, **keys_by_field: tuple[str, ...]) -> Callable[[Any], Any]:
     """Return a function that moves the keys of inlined fields, by field, into tables under the fields' aliases.
 
     Where none of its keys is given, a `required` field gets an empty table: errors then name the keys.
@@ -68,8 +68,8 @@ def inline(*, required: bool = False, **parts: tuple[str, ...]) -> Callable[[Any
             return table
         if hidden := [key for key in table if str(key).startswith(".")]:
             raise ValueError(f"unknown key {hidden[0]!r}")
-        moved = {f".{name}": {key: table[key] for key in keys if key in table} for name, keys in parts.items()}
-        inlined = {key for keys in parts.values() for key in keys}
+        moved = {f".{name}": {key: table[key] for key in keys if key in table} for name, keys in keys_by_field.items()}
+        inlined = {key for keys in keys_by_field.values() for key in keys}
         return {key: value for key, value in table.items() if key not in inlined} | {
             alias: inner for alias, inner in moved.items() if inner or required
         }
@@ -88,7 +88,7 @@ def to_table(value: Any) -> Any:
         return value.finish(table) if isinstance(value, LockTable) else table
     if isinstance(value, Mapping):
         return {key: value[key] for key in sorted(value)}
-    return [to_table(each) for each in value] if isinstance(value, tuple | list) else value
+    return [to_table(row) for row in value] if isinstance(value, tuple | list) else value
 
 
 @cache
@@ -97,14 +97,14 @@ def _keys(table: type) -> list[tuple[str, str, Any]]:
     from pydantic.fields import FieldInfo
 
     hints = get_type_hints(table, include_extras=True)
-    found = []
-    for each in fields(table):
-        marks = get_args(hints[each.name])
+    rows = []
+    for declared in fields(table):
+        marks = get_args(hints[declared.name])
         info = next((mark for mark in marks if isinstance(mark, FieldInfo)), FieldInfo())
-        default = each.default if each.default_factory is MISSING else each.default_factory()
+        default = declared.default if declared.default_factory is MISSING else declared.default_factory()
         if t.UNWRITTEN not in marks:
-            found.append((each.name, info.alias or each.name.replace("_", "-"), default))
-    return found
+            rows.append((declared.name, info.alias or declared.name.replace("_", "-"), default))
+    return rows
 
 
 # The packages of a lock as data: files, wheels, their sources, and builds from source.
@@ -371,13 +371,13 @@ class LockedBuild(LockTable):
             raise ValueError(
                 f"{source.filename} is of a commit, then its index is {GIT}; or it has no commit and no submodules"
             )
-        for what, names in (
+        for label, names in (
             ("against", self.against),
             ("submodules", [submodule.path for submodule in self.submodules]),
             ("build-requires", [require.name for require in self.build_requires]),
         ):
             if list(names) != sorted(set(names)):
-                raise ValueError(f"its {what} are not sorted, each once")
+                raise ValueError(f"its {label} are not sorted, each once")
         beside = [_SPEC, source.filename, *(require.file.filename for require in self.build_requires)]
         for name in [patch.filename for patch in self.patches]:
             if name in beside or "/" in name:

@@ -67,11 +67,11 @@ class UvSource(_Table):
         """The commit that `git` names. Raises ValueError for an address that names none."""
         if self.git is None:
             return None
-        parts = urlsplit(self.git)
-        if not re.fullmatch(r"[0-9a-f]{40}", parts.fragment):
+        address = urlsplit(self.git)
+        if not re.fullmatch(r"[0-9a-f]{40}", address.fragment):
             raise ValueError(f"{self.git!r} names no commit")
-        folder = parse_qs(parts.query).get("subdirectory", [""])[0]
-        return GitCommit(parts._replace(query="", fragment="").geturl(), parts.fragment, folder.strip("/"))
+        folder = parse_qs(address.query).get("subdirectory", [""])[0]
+        return GitCommit(address._replace(query="", fragment="").geturl(), address.fragment, folder.strip("/"))
 
 
 @dataclass(frozen=True)
@@ -177,10 +177,10 @@ def parse(text: str, where: str) -> UvLock:
     """Return the file's contents; `where` names it in errors. Raises LockError."""
     try:
         table = toml.loads(text)
-        if (found := table.get("version")) != VERSION or isinstance(found, bool):
-            what = f"format {found!r} of uv.lock is unknown"
+        if (version := table.get("version")) != VERSION or isinstance(version, bool):
+            message = f"format {version!r} of uv.lock is unknown"
             raise LockError(
-                what,
+                message,
                 code="lock-uv-lock-malformed",
                 where=where,
                 why=f"this imagegen reads format {VERSION}",
@@ -236,25 +236,25 @@ class _Selection:
 
     def run(self, roots: Sequence[Root]) -> tuple[Selected, ...]:
         self._require_target()
-        found: dict[str, UvPackage] = {}
+        selected: dict[str, UvPackage] = {}
         extras: dict[str, set[str]] = defaultdict(set)  # package -> those whose dependencies are in; "" is none
         via: dict[str, set[str]] = defaultdict(set)
-        todo = [(self._root(each), "") for each in roots]
-        todo += [(each, root.name) for root in roots for each in self._grouped(root)]
+        todo = [(self._root(entry), "") for entry in roots]
+        todo += [(dependency, root.name) for root in roots for dependency in self._grouped(root)]
         while todo:
             required, asking = todo.pop()
             package = self._resolve(required)
-            if found.setdefault(package.name, package) != package:
-                raise self._error(f"it installs both {found[package.name]} and {package}")
+            if selected.setdefault(package.name, package) != package:
+                raise self._error(f"it installs both {selected[package.name]} and {package}")
             via[package.name] |= {asking} - {""}
             for extra in {"", *required.extra} - extras[package.name]:
                 extras[package.name].add(extra)
                 edges = package.optional_dependencies.get(extra, ()) if extra else package.dependencies
                 todo += [(edge, package.name) for edge in edges if self._holds(edge.marker)]
         return tuple(
-            Selected(found[name], tuple(sorted(via[name] - {name})))
-            for name in sorted(found)
-            if found[name].source.virtual is None
+            Selected(selected[name], tuple(sorted(via[name] - {name})))
+            for name in sorted(selected)
+            if selected[name].source.virtual is None
         )
 
     @cached_property
@@ -295,16 +295,16 @@ class _Selection:
             )
 
     def _resolve(self, required: Dependency) -> UvPackage:
-        named = self._packages.get(required.name, [])
+        packages = self._packages.get(required.name, [])
         fitting = [
-            each
-            for each in named
-            if required.version in (None, each.version)
-            and required.source in (None, each.source)
-            and (not each.resolution_markers or any(map(self._holds, each.resolution_markers)))
+            package
+            for package in packages
+            if required.version in (None, package.version)
+            and required.source in (None, package.source)
+            and (not package.resolution_markers or any(map(self._holds, package.resolution_markers)))
         ]
         if len(fitting) != 1:
-            wrong = " and ".join(map(str, fitting)) or ("none for this machine" if named else "none")
+            wrong = " and ".join(map(str, fitting)) or ("none for this machine" if packages else "none")
             raise self._error(f"of {required.name} it has {wrong}")
         return fitting[0]
 
@@ -396,17 +396,21 @@ class UvProject:
         answer the cell.
         """
         parsed = parse(self._text(self.path), self.where)
-        own = self.requested.component.package
-        roots = [Root(own, self.requested.extras, self.requested.groups)]
-        roots += [Root(name, each.extras) for name, each in sorted(self.requirements.items()) if name != own]
+        project = self.requested.component.package
+        roots = [Root(project, self.requested.extras, self.requested.groups)]
+        roots += [
+            Root(name, requirement.extras) for name, requirement in sorted(self.requirements.items()) if name != project
+        ]
         selected = select(parsed, roots, self.target.python, self.target.machine, self.where)
-        found = [self._pinned(each) for each in selected]
-        sources = {each.package.name: each.package for each in selected}
-        commits, archives = self._commits({each.name: (each.version, sources[each.name]) for each in found})
+        pins = [self._pinned(selected_package) for selected_package in selected]
+        sources = {selected_package.package.name: selected_package.package for selected_package in selected}
+        commits, archives = self._commits({pin.name: (pin.version, sources[pin.name]) for pin in pins})
         lacking = {name for name, package in sources.items() if self._place(package)} - commits.keys()
         return ProjectContents(
-            found=tuple(each for each in found if each.name not in lacking),
-            routes={name: route(each.source.registry, self._place(each)) for name, each in sources.items()},
+            found=tuple(pin for pin in pins if pin.name not in lacking),
+            routes={
+                name: route(uv_package.source.registry, self._place(uv_package)) for name, uv_package in sources.items()
+            },
             commits=commits,
             archives=archives,
             choice=self.where,
@@ -417,8 +421,8 @@ class UvProject:
         try:
             return member(self.store, self.archive, f"{self.folder}/{path}").decode()
         except (KeyError, UnicodeDecodeError) as error:
-            what = f"{self.source.url} at {self.source.commit} has no {path} that can be read"
-            raise LockError(what, why=str(error), fix="correct `uv_lock`: a path in the commit's tree") from error
+            message = f"{self.source.url} at {self.source.commit} has no {path} that can be read"
+            raise LockError(message, why=str(error), fix="correct `uv_lock`: a path in the commit's tree") from error
 
     def _pinned(self, selected: Selected) -> Pinned:
         package = selected.package
@@ -442,7 +446,7 @@ class UvProject:
     def _declared_version(self, package: UvPackage) -> str:
         """Return the version of a member with a dynamic version: the matrix declares it as an exact specifier."""
         requirement = self.requirements.get(package.name)
-        exact = [each.version for each in SpecifierSet(requirement.specifier)] if requirement else []
+        exact = [specifier.version for specifier in SpecifierSet(requirement.specifier)] if requirement else []
         if len(exact) != 1 or not str(requirement and requirement.specifier).startswith("=="):
             fix = f'declare the component {package.name} with its version: `version: "==1.2.3"`'
             why = f"{package.name} derives its version from git's tags, which no commit holds"
@@ -473,12 +477,12 @@ class UvProject:
         parser = configparser.ConfigParser(interpolation=None, strict=False)
         try:
             parser.read_string("\n".join(line.strip() for line in self._text(".gitmodules").splitlines()))
-            found = {parser[name]["path"]: parser[name]["url"] for name in parser.sections()}
+            urls = {parser[name]["path"]: parser[name]["url"] for name in parser.sections()}
         except (configparser.Error, KeyError) as error:
             raise LockError(
                 ".gitmodules is malformed", code="lock-gitmodules-malformed", where=self.where, why=str(error)
             ) from error
-        return {path: self._address(url) for path, url in found.items()}
+        return {path: self._address(url) for path, url in urls.items()}
 
     def _address(self, url: str) -> str:
         if match := _SCP.fullmatch(url):
@@ -490,19 +494,19 @@ class UvProject:
     ) -> tuple[dict[str, GitSource], dict[str, git.PackedTree]]:
         commits, archives = {}, {}
         for name, (version, package) in packages.items():
-            if place := self._place(package):
-                made = self.attempts.attempt(partial(self._source, name, version, place))
-                if made:
-                    commits[name], archives[name] = made
+            if commit := self._place(package):
+                packed = self.attempts.attempt(partial(self._source, name, version, commit))
+                if packed:
+                    commits[name], archives[name] = packed
         return commits, archives
 
-    def _source(self, name: str, version: str, place: GitCommit) -> tuple[GitSource, git.PackedTree]:
+    def _source(self, name: str, version: str, commit: GitCommit) -> tuple[GitSource, git.PackedTree]:
         """A member's commit with what its build backend requires, and its archive. Raises FetchError, LockError."""
         if name == self.requested.component.package:
             return self.source, self.archive
-        own = place.commit == self.source.commit
-        tree, exclude = (self.source.tree, self.source.exclude) if own else (None, ())
-        return commit_source(name, version, place, tree, Context(self.store, self.settings, self.progress), exclude)
+        is_own = commit.commit == self.source.commit
+        tree, exclude = (self.source.tree, self.source.exclude) if is_own else (None, ())
+        return commit_source(name, version, commit, tree, Context(self.store, self.settings, self.progress), exclude)
 
     def _error(self, why: str) -> LockError:
         return mismatch(why, self.where, "correct the image's components, or name another commit")
@@ -518,7 +522,7 @@ def route(registry: str | None, commit: GitCommit | None) -> str:
 
 
 def commit_source(
-    name: str, version: str, place: GitCommit, tree: str | None, context: Context, exclude: tuple[str, ...] = ()
+    name: str, version: str, commit: GitCommit, tree: str | None, context: Context, exclude: tuple[str, ...] = ()
 ) -> tuple[GitSource, git.PackedTree]:
     """Return a package's commit with what its build backend requires, and its archive; `tree` where it is known.
 
@@ -528,10 +532,12 @@ def commit_source(
     """
     folder = f"{name}-{version}"
     try:
-        archive = git.archive(git.TreeSource(place.url, place.commit, tree, exclude=exclude), folder, context)
+        archive = git.archive(git.TreeSource(commit.url, commit.commit, tree, exclude=exclude), folder, context)
     except FetchError as error:
         raise type(error)(f"{name} of the lock file: {error.what}", why=error.why, fix=error.fix) from error
-    project = pyproject(context.store, archive, folder, place.subdirectory)
+    project = pyproject(context.store, archive, folder, commit.subdirectory)
     metadata = Sdist(version, (), build_requires(project))
-    source = GitSource(place.commit[:12], place.url, place.commit, archive.tree, metadata, place.subdirectory, exclude)
+    source = GitSource(
+        commit.commit[:12], commit.url, commit.commit, archive.tree, metadata, commit.subdirectory, exclude
+    )
     return source, archive
