@@ -62,10 +62,14 @@ def _lock_environments(session: Session, cell: Cell, options: LockOptions, *, re
     """
     locks = []
     for environment in cell.environments:
-        found = session.find_lock(environment.cell)
-        if found is None or options != LockOptions() or not _is_current(session, found, environment.cell):
-            found = lock_image(session, environment.cell, options, record=False).lock
-        locks.append(found)
+        environment_lock = session.find_lock(environment.cell)
+        if (
+            environment_lock is None
+            or options != LockOptions()
+            or not _is_current(session, environment_lock, environment.cell)
+        ):
+            environment_lock = lock_image(session, environment.cell, options, record=False).lock
+        locks.append(environment_lock)
     previous, locked = session.find_lock(cell), join_locks(session, cell, locks)
     if previous:
         locked = layers.keep_record(locked, previous)
@@ -99,27 +103,27 @@ def _require_equal_foundations(session: Session, cell: Cell, locks: Sequence[Loc
 
     The dates of archives, which reach no layer, may differ: a nightly update leaves a base that has the same packages.
     """
-    default, *others = cell.environments
-    below = [_foundation_keys(each.foundation) for each in locks]
-    for each, found in zip(others, below[1:], strict=True):
-        if differing := [name for name, value in found.items() if below[0][name] != value]:
-            ids = f"{default.cell.id} and {each.cell.id}"
+    default, *further = cell.environments
+    below = [_foundation_keys(environment_lock.foundation) for environment_lock in locks]
+    for environment, keys in zip(further, below[1:], strict=True):
+        if differing := [name for name, value in keys.items() if below[0][name] != value]:
+            ids = f"{default.cell.id} and {environment.cell.id}"
             raise LockError(
-                f'the locks of environments "{default.name}" and "{each.name}" pin other files below them',
+                f'the locks of environments "{default.name}" and "{environment.name}" pin other files below them',
                 code="lock-environments-differ",
-                where=each.where,
-                why=f"{session.lock_path(each.cell)} has {' and '.join(differing)}",
+                where=environment.where,
+                why=f"{session.lock_path(environment.cell)} has {' and '.join(differing)}",
                 fix=f"lock {ids} at one time: `imagegen lock {cell.id} --upgrade-base`",
             )
 
 
-def _foundation_keys(found: Foundation) -> dict[str, object]:
+def _foundation_keys(foundation: Foundation) -> dict[str, object]:
     """Return what decides the bytes below the packages, each by the words for another one."""
-    key = base.key(found.base)
+    key = base.key(foundation.base)
     return {
         "another base": key,
-        "another interpreter": found.interpreter,
-        "other Debian packages above it": base.packages_key(found.added, key) if found.added else None,
+        "another interpreter": foundation.interpreter,
+        "other Debian packages above it": base.packages_key(foundation.added, key) if foundation.added else None,
     }
 
 
@@ -186,8 +190,8 @@ def _recorded(session: Session, cell: Cell, locked: Lock) -> Lock:
     image = layers.assemble(whole, session.context_for(cell))
     record = layers.record_of(image)
     try:
-        for part, each in parts(cell, replace(whole, record=record)):
-            if note := audit_before_image(session, part, each):
+        for part, part_lock in parts(cell, replace(whole, record=record)):
+            if note := audit_before_image(session, part, part_lock):
                 session.progress.say(note)
     except AuditError as error:
         session.progress.say(f"NOTE: {error}")

@@ -76,7 +76,7 @@ def command(
     else:
         from imagegen.app.lock import lock_image
 
-        results = [lock_image(app, each, options, record=record) for each in cells]
+        results = [lock_image(app, selected, options, record=record) for selected in cells]
     if as_json:
         app.json([_as_dict(result) for result in results])
 

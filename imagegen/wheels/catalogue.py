@@ -55,9 +55,9 @@ class Catalogue:
 
     def versions(self, package: str) -> tuple[str, ...]:
         """Return the versions that the catalogue has wheels of, oldest first."""
-        known = {release.version for release in self.releases if release.package == package}
-        known |= {file.version for file in self.files if file.package == package}
-        return tuple(sorted(known, key=Version))
+        known_versions = {release.version for release in self.releases if release.package == package}
+        known_versions |= {file.version for file in self.files if file.package == package}
+        return tuple(sorted(known_versions, key=Version))
 
     def covers(self, package: str, version: str, torch: str | None) -> bool:
         """Return whether wheels of a release may be for this minor of torch; for any, if it is None."""
@@ -66,8 +66,10 @@ class Catalogue:
         files = [file.offer.filename for file in self.files if (file.package, Version(file.version)) == required]
         if torch is None:
             return bool(releases or files)
-        named = re.compile(rf"torch{re.escape(torch)}(?![0-9])")
-        return any(not release.torch or torch in release.torch for release in releases) or any(map(named.search, files))
+        pattern = re.compile(rf"torch{re.escape(torch)}(?![0-9])")
+        return any(not release.torch or torch in release.torch for release in releases) or any(
+            map(pattern.search, files)
+        )
 
     def offers(self, need: WheelRequirement) -> Sequence[Offer | Candidate]:
         """Return what may serve a cell; releases that have nothing for it as candidates with the reason."""
@@ -117,13 +119,13 @@ def _outside(release: CatalogueRelease, need: WheelRequirement, torch: str, cuda
     text = "the wheels of this release are for {} {}, the cell has {}"
     if not torch or not cuda:
         return "its wheels are for torch and CUDA, the cell has none"
-    for what, has, known in (
+    for label, value, covered in (
         ("Python", need.python, release.python),
         ("torch", torch, release.torch),
         ("CUDA", cuda, release.cuda),
     ):
-        if known and has not in known:
-            return text.format(what, _span(known), has)
+        if covered and value not in covered:
+            return text.format(label, _span(covered), value)
     return None
 
 

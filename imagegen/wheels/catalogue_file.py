@@ -39,11 +39,11 @@ def read(directories: Sequence[Path]) -> Catalogue:
         document, parsed = _read(path, project, errors)
         for name, entry in parsed.catalogue.items():
             source = f"{entry.source}, {entry.date}"
-            releases += (_release(entry, version, each, source) for version, each in entry.releases.items())
+            releases += (_release(entry, version, release, source) for version, release in entry.releases.items())
             for position, file in enumerate(entry.files):
-                known = _known_file(entry, file, source)
-                if known:
-                    files.append(known)
+                known_file = _known_file(entry, file, source)
+                if known_file:
+                    files.append(known_file)
                 else:
                     where = document.where(("catalogue", name, "files", position, "url"))
                     errors.append(
@@ -120,8 +120,8 @@ def _read(path: Path, project: Path | None, errors: list[MatrixError]) -> tuple[
 
 
 def _release(entry: _Entry, version: str, release: _ReleaseEntry, source: str) -> CatalogueRelease:
-    known: Iterator[Iterable[str]] = iter((release.torch, release.cuda, release.python))
-    torch, cuda, python = (tuple(sorted(each, key=Version)) for each in known)
+    lists: Iterator[Iterable[str]] = iter((release.torch, release.cuda, release.python))
+    torch, cuda, python = (tuple(sorted(versions, key=Version)) for versions in lists)
     return CatalogueRelease(entry.package, version, release.url, torch, cuda, python, source)
 
 

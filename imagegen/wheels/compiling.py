@@ -57,5 +57,5 @@ def _pinned(question: Question, package: str) -> Version | None:
 
 def _has_build(builds: Builds, package: str, version: str, torch: str | None) -> bool:
     """Return whether a published build of the release is for this minor of torch; for any, if none is pinned."""
-    found = [match[1] for label in builds.labels(package, version) if (match := _TORCH.search(label))]
-    return torch in found if torch else bool(found)
+    torches = [match[1] for label in builds.labels(package, version) if (match := _TORCH.search(label))]
+    return torch in torches if torch else bool(torches)

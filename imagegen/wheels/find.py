@@ -63,12 +63,12 @@ class WheelSources:
     catalogue: Callable[[WheelRequirement], Sequence[Offer | Candidate]] = _nothing  # candidates are refused already
 
 
-def find(need: WheelRequirement, places: WheelSources, examine: Examine | None) -> tuple[Candidate, ...]:
+def find(need: WheelRequirement, sources: WheelSources, examine: Examine | None) -> tuple[Candidate, ...]:
     """Return all candidates, in the order of the places; within one place, those with a fitting name first.
 
     Without `examine` a name that fits is enough. Raises StoreError where the store cannot store a file.
     """
-    search = _Search(need, places, examine)
+    search = _Search(need, sources, examine)
     for candidate in search.candidates():
         search.found.append(candidate)
     return tuple(search.found)
@@ -77,10 +77,10 @@ def find(need: WheelRequirement, places: WheelSources, examine: Examine | None) 
 class _Search:
     """One question on its way through the places."""
 
-    def __init__(self, need: WheelRequirement, places: WheelSources, examine: Examine | None) -> None:
-        self.need, self.places, self.examine = need, places, examine
+    def __init__(self, need: WheelRequirement, sources: WheelSources, examine: Examine | None) -> None:
+        self.need, self.places, self.examine = need, sources, examine
         self.found: list[Candidate] = []
-        self._quick = places.client.impatient()  # one for all, since it does not ask a dead host twice
+        self._quick = sources.client.impatient()  # one for all, since it does not ask a dead host twice
 
     def candidates(self) -> Iterator[Candidate]:
         yield self._kept(WheelSource.WHEELHOUSE, "this machine's store", self.places.wheelhouse)
@@ -96,41 +96,49 @@ class _Search:
         yield from refused
         yield self._source()
 
-    def _kept(self, place: WheelSource, where: str, ask: Callable[[str], BuiltWheel | None]) -> Candidate:
+    def _kept(self, source: WheelSource, where: str, ask: Callable[[str], BuiltWheel | None]) -> Candidate:
         if self.need.key is None:
             why = "a build that cannot be has no key" if self.need.obstacle else "only a lock tells the build's key"
-            return Candidate(place, "", where, fits=False, reason=f"not asked: {why}")
+            return Candidate(source, "", where, fits=False, reason=f"not asked: {why}")
         try:
             wheel = ask(self.need.key)
         except FetchError as error:
-            return Candidate(place, "", where, fits=False, reason=_failure(error))
+            return Candidate(source, "", where, fits=False, reason=_failure(error))
         if wheel is None:
-            return Candidate(place, "", where, fits=False, reason=f"has nothing under {self.need.key[:19]}…")
+            return Candidate(source, "", where, fits=False, reason=f"has nothing under {self.need.key[:19]}…")
         reason = "compiled from the same sources, for the same torch, Python and GPUs"
-        return Candidate(place, wheel.filename, where, fits=True, reason=reason, sha256=wheel.sha256, size=wheel.size)
+        return Candidate(source, wheel.filename, where, fits=True, reason=reason, sha256=wheel.sha256, size=wheel.size)
 
-    def _listed(self, place: WheelSource, listing: WheelListing) -> Iterator[Candidate]:
+    def _listed(self, source: WheelSource, listing: WheelListing) -> Iterator[Candidate]:
         """Yield the package's wheels: of a find-links place all versions, of an index the requested one."""
         try:
             offers = listing.read()
         except (FetchError, OSError) as error:
-            yield Candidate(place, "", redact(listing.where), fits=False, reason=_failure(error))
+            yield Candidate(source, "", redact(listing.where), fits=False, reason=_failure(error))
             return
-        own = [
+        package_offers = [
             offer for offer in offers if (parsed := naming.read(offer.filename)) and parsed.package == self.need.package
         ]
-        required = [each for each in own if place is WheelSource.LINKS or self._is_wanted(naming.read(each.filename))]
+        required = [
+            package_offer
+            for package_offer in package_offers
+            if source is WheelSource.LINKS or self._has_version(naming.read(package_offer.filename))
+        ]
         if not required:
             reason = f"has no wheel of {self.need.package} {self.need.version}"
-            yield Candidate(place, "", redact(listing.where), fits=False, reason=reason)
-        yield from self._judged(place, required)
+            yield Candidate(source, "", redact(listing.where), fits=False, reason=reason)
+        yield from self._judged(source, required)
 
-    def _is_wanted(self, parsed: ParsedWheelName | None) -> bool:
+    def _has_version(self, parsed: ParsedWheelName | None) -> bool:
         return parsed is not None and parsed.version == Version(Version(self.need.version).public)
 
-    def _judged(self, place: WheelSource, offers: Sequence[Offer]) -> Iterator[Candidate]:
+    def _judged(self, source: WheelSource, offers: Sequence[Offer]) -> Iterator[Candidate]:
         """Yield the place's candidates: those with a fitting name first, better tags before others."""
-        judged = [(self._refusal(parsed), parsed, each) for each in offers if (parsed := naming.read(each.filename))]
+        judged = [
+            (self._refusal(parsed), parsed, candidate_offer)
+            for candidate_offer in offers
+            if (parsed := naming.read(candidate_offer.filename))
+        ]
 
         def order(item: tuple[str | None, ParsedWheelName, Offer]) -> tuple[bool, bool, str, int, int, str, str]:
             why, parsed, offer = item
@@ -139,39 +147,39 @@ class _Search:
 
         for why, parsed, offer in sorted(judged, key=order):
             where = redact(offer.url)
-            refused = Candidate(place, parsed.filename, where, False, why or "", offer.sha256, offer.size)
-            yield refused if why else self._looked_at(refused, parsed, offer)
+            refused = Candidate(source, parsed.filename, where, False, why or "", offer.sha256, offer.size)
+            yield refused if why else self._examined(refused, parsed, offer)
 
     def _refusal(self, parsed: ParsedWheelName) -> str | None:
-        if not self._is_wanted(parsed):
+        if not self._has_version(parsed):
             return f"it is {parsed.version}, the cell has {self.need.version}"
         compiled = "the matrix asks for one that is compiled here (from_source)" if self.need.from_source else None
         return naming.mismatch(parsed, self.need) or compiled
 
-    def _looked_at(self, candidate: Candidate, parsed: ParsedWheelName, offer: Offer) -> Candidate:
+    def _examined(self, candidate: Candidate, parsed: ParsedWheelName, offer: Offer) -> Candidate:
         """Return the candidate judged by its file; unfetched if an earlier candidate fits."""
-        if earlier := next((each for each in self.found if each.fits), None):
+        if earlier := next((earlier for earlier in self.found if earlier.fits), None):
             return replace(candidate, reason=f"not looked at: {earlier.filename} ({earlier.place}) comes first")
         says = naming.sayings(parsed)
-        named = f"its name says {says}" if says else "its name says nothing of torch or CUDA"
+        statement = f"its name says {says}" if says else "its name says nothing of torch or CUDA"
         try:
             path, sha256, size = self._obtained(offer)
         except (FetchError, OSError) as error:
             return replace(candidate, reason=_failure(error))
         candidate = replace(candidate, sha256=sha256, size=size)
         if self.examine is None:
-            return replace(candidate, fits=True, reason=named)
+            return replace(candidate, fits=True, reason=statement)
         try:
             with self.places.store.temporary_directory("wheel") as work_dir:
                 link = work_dir / candidate.filename
                 link.symlink_to(path)
-                errors = [each for each in self.examine(link) if _disqualifies(each)]
+                errors = [finding for finding in self.examine(link) if _disqualifies(finding)]
         except WheelError as error:
             return replace(candidate, reason=error.summary)
         if errors:
-            more = f", and {counted(len(errors) - 1, 'more error')}" if len(errors) > 1 else ""
-            return replace(candidate, reason=f"the audit: {errors[0].evidence}{more}")
-        return replace(candidate, fits=True, reason=f"{named}, and the audit finds no error")
+            suffix = f", and {counted(len(errors) - 1, 'more error')}" if len(errors) > 1 else ""
+            return replace(candidate, reason=f"the audit: {errors[0].evidence}{suffix}")
+        return replace(candidate, fits=True, reason=f"{statement}, and the audit finds no error")
 
     def _obtained(self, offer: Offer) -> tuple[Path, str, int]:
         """The file of an offer, its sha256 and its size. Raises FetchError, also for other bytes than are known."""
@@ -184,8 +192,8 @@ class _Search:
         sha256 = offer.sha256 or self._remembered(offer.url, size)
         with self.places.progress.meter(f"fetching {offer.filename}", size) as meter:
             if sha256:
-                known = offer.size or size
-                self.places.client.download(offer.url, store, sha256=sha256, size=known, meter=meter)
+                download_size = offer.size or size
+                self.places.client.download(offer.url, store, sha256=sha256, size=download_size, meter=meter)
             else:
                 with store.writer() as writer:
                     self.places.client.stream(offer.url, _Counting(writer.write, meter), size=size)
@@ -195,29 +203,29 @@ class _Search:
 
     def _remembered(self, url: str, size: int) -> str | None:
         """Return the digest that this address gave before, if it still has as many bytes and the store has them."""
-        found = _ADDRESSES.get(self.places.store, digest_of(url.encode()))
-        if found and found.size == size and self.places.store.intact(found.digest, size):
-            return found.digest.removeprefix("sha256:")
+        blob = _ADDRESSES.get(self.places.store, digest_of(url.encode()))
+        if blob and blob.size == size and self.places.store.intact(blob.digest, size):
+            return blob.digest.removeprefix("sha256:")
         return None
 
     def _source(self) -> Candidate:
         if self.need.source is None:
             no_recipe = f"no recipe under wheels/ compiles {self.need.package} {self.need.version}"
-            what = self.need.obstacle or no_recipe
-            return Candidate(WheelSource.SOURCE, "", "", fits=False, reason=what)
+            obstacle = self.need.obstacle or no_recipe
+            return Candidate(WheelSource.SOURCE, "", "", fits=False, reason=obstacle)
         away = len(unreachable(self.found))
         missed = f"; {away} whose {'name does' if away == 1 else 'names do'} cannot be reached" if away else ""
         reason = f"compiled for this cell, since no wheel fits{missed}"
         if self.need.from_source:
             reason = "compiled for this cell, as the matrix asks (from_source)"
-        elif any(each.fits for each in self.found):
+        elif any(candidate.fits for candidate in self.found):
             reason = "could be compiled for this cell"
         return Candidate(WheelSource.SOURCE, self.need.source, f"recipe {self.need.package}", fits=True, reason=reason)
 
 
-def unreachable(found: Sequence[Candidate]) -> list[Candidate]:
+def unreachable(candidates: Sequence[Candidate]) -> list[Candidate]:
     """The candidates whose names fit and whose files cannot be reached: whether one serves is not known."""
-    return [each for each in found if each.filename and each.reason.startswith(_AWAY)]
+    return [candidate for candidate in candidates if candidate.filename and candidate.reason.startswith(_AWAY)]
 
 
 def _disqualifies(finding: Finding) -> bool:

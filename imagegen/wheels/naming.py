@@ -80,10 +80,10 @@ def read(filename: str) -> ParsedWheelName | None:
     """Parse a file name; None for one that is no wheel's."""
     if not _NAME.fullmatch(filename):
         return None
-    name, _, rest = filename.partition("-")
-    version, dash, rest = rest.partition("-")
+    name, _, remainder = filename.partition("-")
+    version, dash, remainder = remainder.partition("-")
     public, _, label = version.partition("+")
-    plain = f"{name}-{public}{dash}{rest}"
+    plain = f"{name}-{public}{dash}{remainder}"
     try:
         package, parsed, build, tags = parse_wheel_filename(plain)
     except ValueError:
@@ -97,7 +97,7 @@ def read(filename: str) -> ParsedWheelName | None:
         build=build,
         tags=tags,
         torch=f"{int(torch[1])}.{int(torch[2])}" if torch else None,
-        cuda=max((_cuda(found) for found in _CUDA.finditer(label)), key=len, default=None),
+        cuda=max((_cuda(match) for match in _CUDA.finditer(label)), key=len, default=None),
         new_abi=abi[1] in ("true", "1") if abi else None,
         other=_OTHERS[other[1]] if other else None,
     )
@@ -120,8 +120,8 @@ def mismatch(parsed: ParsedWheelName, need: WheelRequirement) -> str | None:
 
 def sayings(parsed: ParsedWheelName) -> str:
     """Return the parsed name as a list: "torch 2.8, CUDA 12"; "" where it states nothing."""
-    parts = (parsed.torch and f"torch {parsed.torch}", parsed.cuda and f"CUDA {parsed.cuda}")
-    return ", ".join(part for part in parts if part)
+    labels = (parsed.torch and f"torch {parsed.torch}", parsed.cuda and f"CUDA {parsed.cuda}")
+    return ", ".join(part for part in labels if part)
 
 
 def _other_tags(parsed: ParsedWheelName, need: WheelRequirement) -> str:
@@ -141,8 +141,8 @@ def _python(tag: Tag) -> str:
     return f"Python {version}{' or newer' if tag.abi in ('abi3', 'none') else ''}"
 
 
-def _cuda(found: re.Match[str]) -> str:
-    return f"{found[1]}.{found[2]}" if found[2] else found[1]
+def _cuda(match: re.Match[str]) -> str:
+    return f"{match[1]}.{match[2]}" if match[2] else match[1]
 
 
 def _major(cuda: str) -> str:

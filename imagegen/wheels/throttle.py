@@ -96,8 +96,8 @@ def budget(machine: Machine, reserved: int = 0) -> int:
     build is alone: a tenth. Of what is available now a twentieth stays, for what the others there need next.
     """
     memory = machine.memory
-    held = memory // 10 if machine.limited else max(min(memory // 4, 16 * GB), memory * 15 // 100)
-    return max(0, min(memory - held - reserved, machine.available - machine.available // 20))
+    reserve = memory // 10 if machine.limited else max(min(memory // 4, 16 * GB), memory * 15 // 100)
+    return max(0, min(memory - reserve - reserved, machine.available - machine.available // 20))
 
 
 def needed(cost: Cost, slots: int) -> int:
@@ -128,8 +128,8 @@ def share(works: Mapping[str, BuildJob], machine: Machine, reserved: int = 0) ->
     for name in order:
         if not slots or capacity.takes(works, {**slots, name: (1, 1)}):
             slots[name] = (1, 1)
-    while more := [each for name in order if name in slots if (each := _one_more(name, works, slots, capacity))]:
-        slots = max(more, key=lambda each: each[0])[1]
+    while options := [option for name in order if name in slots if (option := _one_more(name, works, slots, capacity))]:
+        slots = max(options, key=lambda choice: choice[0])[1]
     for name in slots:
         slots = _threads(name, works, slots, capacity)
     return {name: _plan(works[name], jobs, threads, capacity) for name, (jobs, threads) in slots.items()}
@@ -184,11 +184,11 @@ class _Capacity:
         self.brim = max(self.budget, min(machine.memory - reserved, machine.available))
 
     def takes(self, works: Mapping[str, BuildJob], slots: Mapping[str, tuple[int, int]]) -> bool:
-        taken = {name: jobs * threads for name, (jobs, threads) in slots.items()}
+        counts = {name: jobs * threads for name, (jobs, threads) in slots.items()}
         return (
-            sum(taken.values()) <= self.cores
-            and sum(needed(works[name].price, count) for name, count in taken.items()) <= self.budget
-            and sum(BACKEND + works[name].price.largest * count for name, count in taken.items()) <= self.brim
+            sum(counts.values()) <= self.cores
+            and sum(needed(works[name].price, count) for name, count in counts.items()) <= self.budget
+            and sum(BACKEND + works[name].price.largest * count for name, count in counts.items()) <= self.brim
         )
 
 
@@ -200,11 +200,11 @@ def _one_more(
 ) -> tuple[float, _Slots] | None:
     """Return (the build's duration without it, the slots with one more job for it); None if that does not fit."""
     jobs = slots[name][0]
-    more = {**slots, name: (jobs + 1, 1)}
+    extended = {**slots, name: (jobs + 1, 1)}
     most = works[name].most
-    if (most is not None and jobs >= most) or not capacity.takes(works, more):
+    if (most is not None and jobs >= most) or not capacity.takes(works, extended):
         return None
-    return works[name].seconds / jobs, more
+    return works[name].seconds / jobs, extended
 
 
 def _threads(name: str, works: Mapping[str, BuildJob], slots: _Slots, capacity: _Capacity) -> _Slots:
@@ -212,10 +212,10 @@ def _threads(name: str, works: Mapping[str, BuildJob], slots: _Slots, capacity: 
     work, (jobs, threads) = works[name], slots[name]
     while work.threads and jobs == work.most and threads < work.architectures:
         threads += 1
-        more = {**slots, name: (jobs, threads)}
-        if not capacity.takes(works, more):
+        extended = {**slots, name: (jobs, threads)}
+        if not capacity.takes(works, extended):
             break
-        slots = more
+        slots = extended
     return slots
 
 

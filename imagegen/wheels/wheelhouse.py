@@ -47,14 +47,14 @@ WHEELS = Cache("wheel", BuiltWheel)
 
 def known(store: Store, key: str) -> BuiltWheel | None:
     """The wheel with this key; None where it was never kept, or its file is gone or damaged."""
-    found = WHEELS.get(store, key)
-    return found if found and store.intact(found.digest, found.size) else None
+    wheel = WHEELS.get(store, key)
+    return wheel if wheel and store.intact(wheel.digest, wheel.size) else None
 
 
 def local_wheels(lock: Lock, store: Store) -> dict[str, BuiltWheel]:
     """Return the wheels of the lock's builds that the local wheelhouse has, by package."""
-    found = {build.name: known(store, build.key) for build in lock.builds}
-    return {name: wheel for name, wheel in found.items() if wheel}
+    wheels = {build.name: known(store, build.key) for build in lock.builds}
+    return {name: wheel for name, wheel in wheels.items() if wheel}
 
 
 def missing_builds(lock: Lock, store: Store) -> list[LockedBuild]:
@@ -92,18 +92,18 @@ def every(store: Store) -> Iterator[BuiltWheel]:
 
     Listing does not count as a use of a wheel: see `unused`.
     """
-    found = [wheel for key in WHEELS.keys(store) if (wheel := WHEELS.get(store, key)) and _whole(store, wheel)]
-    yield from sorted(found, key=lambda wheel: (wheel.name, wheel.version, wheel.key))
+    wheels = [wheel for key in WHEELS.keys(store) if (wheel := WHEELS.get(store, key)) and _whole(store, wheel)]
+    yield from sorted(wheels, key=lambda wheel: (wheel.name, wheel.version, wheel.key))
 
 
 def contents(store: Store) -> dict[str, str]:
     """Digest -> what it is, of all blobs that the kept wheels are made of; asking does not count as using them."""
-    found: dict[str, str] = {}
+    blobs: dict[str, str] = {}
     for wheel in filter(None, (WHEELS.get(store, key) for key in WHEELS.keys(store))):
-        found[wheel.digest] = f"the wheel {wheel.filename}"
+        blobs[wheel.digest] = f"the wheel {wheel.filename}"
         if log := log_of(wheel):
-            found[log] = f"the log of {wheel.filename}"
-    return found
+            blobs[log] = f"the log of {wheel.filename}"
+    return blobs
 
 
 def log_of(wheel: BuiltWheel) -> str | None:
@@ -179,28 +179,28 @@ _LOG = "text/plain"
 _OWN = "dev.imagegen.wheel."
 
 
-def place(settings: Settings, named: str | None = None, option: str = "") -> Reference | None:
+def place(settings: Settings, name: str | None = None, option: str = "") -> Reference | None:
     """Return the remote wheelhouse that the command's `option` named, else that of the environment; None without one.
 
     Raises UsageError for what is no repository's name.
     """
-    text, said = (named, option) if named is not None else (settings.wheelhouse, WHEELHOUSE_VARIABLE)
+    text, origin = (name, option) if name is not None else (settings.wheelhouse, WHEELHOUSE_VARIABLE)
     if text is None:
         return None
     fix = "write registry.example.com/team/wheels, say"
     try:
-        found = parse(text)
+        reference = parse(text)
     except FetchError as error:
         raise UsageError(
-            f"{said} names no repository of a registry",
+            f"{origin} names no repository of a registry",
             code="usage-no-repository",
             why=error.summary,
             fix=fix,
         ) from error
-    if found.tag or found.digest:
+    if reference.tag or reference.digest:
         why = f"{text} is one image: each wheel gets a tag of its own"
-        raise UsageError(f"{said} names no repository of a registry", code="usage-no-repository", why=why, fix=fix)
-    return found
+        raise UsageError(f"{origin} names no repository of a registry", code="usage-no-repository", why=why, fix=fix)
+    return reference
 
 
 def tag(key: str) -> str:
@@ -226,10 +226,10 @@ class _Entry:
 class RemoteWheelhouse:
     """The wheelhouse at `place`. Thread-safe."""
 
-    def __init__(self, place: Reference, client: Client, settings: Settings) -> None:
-        self._place = place
-        self._repository = Repository(place, client, settings, what="wheelhouse")
-        self._target = PushTarget(place, client, settings)
+    def __init__(self, repository: Reference, client: Client, settings: Settings) -> None:
+        self._place = repository
+        self._repository = Repository(repository, client, settings, what="wheelhouse")
+        self._target = PushTarget(repository, client, settings)
         self._lock, self._reached = threading.Lock(), False
 
     def __str__(self) -> str:
@@ -244,8 +244,8 @@ class RemoteWheelhouse:
 
         A repository that does not exist has none. Raises FetchError, also for a manifest of another wheel.
         """
-        found = self._entry(key)
-        return found.wheel if found else None
+        entry = self._entry(key)
+        return entry.wheel if entry else None
 
     def fetch(
         self, key: str, store: Store, progress: Progress, *, required: tuple[str, str] | None = None
@@ -255,16 +255,16 @@ class RemoteWheelhouse:
         `required` is the name (normalised) and the version that it must have. Raises FetchError for a file, a record or
         a name of another wheel, StoreError.
         """
-        found = self._entry(key)
-        if found is None:
+        entry = self._entry(key)
+        if entry is None:
             return None
-        if required and not _called(found.wheel.filename, *required):
-            why = f"it is {found.wheel.filename}, and {' '.join(required)} was requested"
+        if required and not _called(entry.wheel.filename, *required):
+            why = f"it is {entry.wheel.filename}, and {' '.join(required)} was requested"
             raise self._wrong(key, why)
-        wheel = self._complete(found)
-        parts = [Descriptor(_FILE, wheel.digest, wheel.size), *([found.log] if found.log else [])]
-        with progress.meter(wheel.filename, sum(part.size for part in parts)) as meter:
-            for part in parts:
+        wheel = self._complete(entry)
+        blobs = [Descriptor(_FILE, wheel.digest, wheel.size), *([entry.log] if entry.log else [])]
+        with progress.meter(wheel.filename, sum(part.size for part in blobs)) as meter:
+            for part in blobs:
                 self._repository.download(part.digest, part.size, store, meter)
         keep(store, wheel)
         return wheel
@@ -277,18 +277,18 @@ class RemoteWheelhouse:
         """Write a wheel of the store there, its record and log with it. Raises PublishError, StoreError."""
         record = json.dumps(asdict(wheel), sort_keys=True).encode()
         store.write(EMPTY_CONTENT)
-        parts = {
+        files = {
             wheel.filename: Descriptor(_FILE, wheel.digest, wheel.size),
             "record.json": Descriptor(_RECORD, store.write(record), len(record)),
         }
         log = log_of(wheel)
         if log and store.has(log):
-            parts["build.log"] = Descriptor(_LOG, log, store.path(log).stat().st_size)
-        blobs = [EMPTY, *parts.values()]
+            files["build.log"] = Descriptor(_LOG, log, store.path(log).stat().st_size)
+        blobs = [EMPTY, *files.values()]
         with progress.meter(wheel.filename, sum(blob.size for blob in blobs)) as meter:
             self._target.upload_all(blobs, store, meter)
         annotations = {f"{_OWN}{name}": str(getattr(wheel, name)) for name in ("key", "name", "version")}
-        self._target.put(write_artifact(ARTIFACT, parts.items(), annotations), MANIFEST_TYPE, tag(wheel.key))
+        self._target.put(write_artifact(ARTIFACT, files.items(), annotations), MANIFEST_TYPE, tag(wheel.key))
 
     def _entry(self, key: str) -> _Entry | None:
         with self._lock:
@@ -301,21 +301,21 @@ class RemoteWheelhouse:
             return None
         return self._read(read_artifact(data, kind, f"{self._place.name}:{tag(key)}"), key)
 
-    def _read(self, found: Artifact, key: str) -> _Entry:
-        if found.kind != ARTIFACT:
-            raise self._wrong(key, f"it is an artifact of the type {found.kind!r}")
-        stated = found.annotations.get(f"{_OWN}key")
+    def _read(self, artifact: Artifact, key: str) -> _Entry:
+        if artifact.kind != ARTIFACT:
+            raise self._wrong(key, f"it is an artifact of the type {artifact.kind!r}")
+        stated = artifact.annotations.get(f"{_OWN}key")
         if stated != key:
             raise self._wrong(key, f"it is the wheel of another key: {stated}")
-        parts = {blob.media_type: (title, blob) for title, blob in found.parts}
-        if not {_FILE, _RECORD} <= parts.keys() or len(parts) != len(found.parts):
+        blobs = {blob.media_type: (title, blob) for title, blob in artifact.parts}
+        if not {_FILE, _RECORD} <= blobs.keys() or len(blobs) != len(artifact.parts):
             raise self._wrong(key, "it has not one file and one record")
-        filename, file = parts[_FILE]
-        name, version = (found.annotations.get(f"{_OWN}{each}", "") for each in ("name", "version"))
+        filename, file = blobs[_FILE]
+        name, version = (artifact.annotations.get(f"{_OWN}{attribute}", "") for attribute in ("name", "version"))
         if not _called(filename, name, version):
             raise self._wrong(key, f"its file is called {filename!r}, and it says that it is {name} {version}")
         wheel = BuiltWheel(key, name, version, filename, file.digest.removeprefix("sha256:"), file.size, {})
-        return _Entry(wheel, parts[_RECORD][1], parts[_LOG][1] if _LOG in parts else None)
+        return _Entry(wheel, blobs[_RECORD][1], blobs[_LOG][1] if _LOG in blobs else None)
 
     def _complete(self, entry: _Entry) -> BuiltWheel:
         """Return the wheel with its record, which must describe the same wheel."""
@@ -328,8 +328,8 @@ class RemoteWheelhouse:
             raise self._wrong(entry.wheel.key, "its record cannot be read") from None
         if not same:
             raise self._wrong(entry.wheel.key, "its record is that of another wheel")
-        known = {field.name: getattr(entry.wheel, field.name) for field in fields(entry.wheel)}
-        return BuiltWheel(**{**known, "record": record})
+        attributes = {field.name: getattr(entry.wheel, field.name) for field in fields(entry.wheel)}
+        return BuiltWheel(**{**attributes, "record": record})
 
     def _wrong(self, key: str, why: str) -> FetchError:
         return FetchError(

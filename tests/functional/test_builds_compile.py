@@ -198,7 +198,7 @@ def test_a_build_survives_its_killing(host: BuildHost, tmp_path: Path, monkeypat
         assert not list(host.store.scratch.iterdir()), done[-1]
 
 
-def test_a_refused_wheel_is_spared(host: BuildHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_wheel_is_quarantine(host: BuildHost, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> list[str]:
         raise BuildError("the audit refuses it", fix="look at it")
 
@@ -341,13 +341,13 @@ def test_after_a_failure_the_other_build_is_let_finish(host: BuildHost) -> None:
 
 def test_memory_that_another_imagegen_has_planned_with_is_not_planned_again(host: BuildHost) -> None:
     with (
-        environment.reserved(host.store, "here", 7 * GB, 2),
-        environment.reserved(host.store, "elsewhere", 99 * GB, 64),
+        environment.reserve(host.store, "here", 7 * GB, 2),
+        environment.reserve(host.store, "elsewhere", 99 * GB, 64),
     ):
-        assert environment.reserved_resources(host.store, "here") == environment.Taken(7 * GB, 2)
+        assert environment.reserved_resources(host.store, "here") == environment.ReservedResources(7 * GB, 2)
         host.compile()
     assert host.builder.throttles == [{"jobs": 2, "threads": 1}]
-    assert environment.reserved_resources(host.store, "here") == environment.Taken(0, 0)
+    assert environment.reserved_resources(host.store, "here") == environment.ReservedResources(0, 0)
 
 
 def test_what_another_imagegen_compiles_is_waited_for_aloud(host: BuildHost) -> None:
@@ -375,7 +375,7 @@ def test_no_memory_is_used_that_another_imagegen_has_planned_with(
     available = [1 * GB, 14 * GB]  # as it is found, before and after the other has left
     monkeypatch.setattr(compiling.environment, "probe", lambda *_: Machine(4, 16 * GB, available.pop(0), limited=True))
     with ThreadPoolExecutor(1) as pool:
-        with environment.reserved(host.store, "here", 14 * GB, 2):
+        with environment.reserve(host.store, "here", 14 * GB, 2):
             second = pool.submit(host.compile)
             until(lambda: bool(host.said.lines))
             time.sleep(0.1)
@@ -388,7 +388,7 @@ def test_no_memory_is_used_that_another_imagegen_has_planned_with(
 def test_a_reservation_whose_maker_was_killed_counts_no_more(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     (store.scratch / "reserved-x").write_text(json.dumps({"place": "here", "memory": 5, "cores": 1}))
-    assert environment.reserved_resources(store, "here") == environment.Taken(0, 0)
+    assert environment.reserved_resources(store, "here") == environment.ReservedResources(0, 0)
 
 
 def test_an_interrupted_run_stops_its_compilers(host: BuildHost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,7 +411,7 @@ def test_an_interrupted_run_stops_its_compilers(host: BuildHost, monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         host.compile()
     assert stopped.is_set()
-    assert environment.reserved_resources(host.store, "here") == environment.Taken(0, 0)
+    assert environment.reserved_resources(host.store, "here") == environment.ReservedResources(0, 0)
 
 
 def test_a_lock_without_builds_needs_no_wheels(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20  # bytes
 
 
-def kept(
-    path: Path, out: Path, build: LockedBuild, lock: Lock, plan: JobPlan, done: JobPlan, store: Store, now: float
+def store_wheel(
+    path: Path, out: Path, build: LockedBuild, lock: Lock, plan: JobPlan, finished: JobPlan, store: Store, now: float
 ) -> BuiltWheel:
     """The wheel, with its file and its log in the store. `plan` is the first one, `done` what it succeeded with.
 
@@ -47,17 +47,17 @@ def kept(
     digest, size = _blob(store, path)
     log = out / "build.log"
     record = {
-        **_of_worker(out / "record.json", build),
-        **_made_of(build, lock),
+        **_read_record(out / "record.json", build),
+        **_describe_inputs(build, lock),
         "made": now,
         "planned": asdict(plan),
-        "done": {"jobs": done.jobs, "threads": done.threads},
+        "done": {"jobs": finished.jobs, "threads": finished.threads},
         "log": _blob(store, log)[0] if log.is_file() else None,
     }
     return BuiltWheel(build.key, build.name, build.version, path.name, digest.removeprefix("sha256:"), size, record)
 
 
-def sentence(wheel: BuiltWheel, plan: JobPlan) -> str:
+def describe_cost(wheel: BuiltWheel, plan: JobPlan) -> str:
     """Return the measured cost in words, beside the expected one."""
     record = wheel.record
     expected = f" ({duration(plan.seconds)} planned)" if plan.seconds is not None else ""
@@ -68,19 +68,19 @@ def sentence(wheel: BuiltWheel, plan: JobPlan) -> str:
     )
 
 
-def _of_worker(path: Path, build: LockedBuild) -> Mapping[str, Any]:
+def _read_record(path: Path, build: LockedBuild) -> Mapping[str, Any]:
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
-        units, seconds, memory, largest = (found[name] for name in ("units", "seconds", "memory", "largest"))
+        record = parse_json(path.read_text(encoding="utf-8"))
+        units, seconds, memory, largest = (record[name] for name in ("units", "seconds", "memory", "largest"))
         # The worker samples twice a second, and may miss short processes, of which the kernel keeps the largest.
-        return {**found, "units": units, "seconds": seconds, "memory": max(memory, largest), "largest": largest}
+        return {**record, "units": units, "seconds": seconds, "memory": max(memory, largest), "largest": largest}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BuildError(
             f"{build.name} {build.version} left no record of its build", code="source-build-no-record", why=str(error)
         ) from error
 
 
-def _made_of(build: LockedBuild, lock: Lock) -> Mapping[str, Any]:
+def _describe_inputs(build: LockedBuild, lock: Lock) -> Mapping[str, Any]:
     versions = {wheel.name: wheel.version for wheel in lock.wheels}
     return {
         "python": lock.python,
@@ -112,7 +112,11 @@ _POLL = 5.0  # seconds between looks whether another imagegen's builds have left
 
 
 def compile_all(
-    lock: Lock, required: Sequence[LockedBuild], cell: Cell, known: Sequence[Gpu], build_environment: BuildEnvironment
+    lock: Lock,
+    required: Sequence[LockedBuild],
+    cell: Cell,
+    audited_gpus: Sequence[Gpu],
+    build_environment: BuildEnvironment,
 ) -> None:
     """Compile builds of the lock whose wheels the wheelhouse lacks; `known` are GPUs that an audit reports on.
 
@@ -121,30 +125,32 @@ def compile_all(
 
     Raises BuildError, with the first failure; FetchError, EngineError.
     """
-    with _sole(required, build_environment) as pending:
+    with _claim_builds(required, build_environment) as pending:
         if not pending:
             return
         fetch_sources(pending.values(), cell.recipes, build_environment.context)
         for build in pending.values():
             require_sources(build, build_environment.store, build_environment.settings)
         base = layers.assemble_base(lock, build_environment.context)
-        look = partial(environment.probe, lock, base, build_environment)
+        probe = partial(environment.probe, lock, base, build_environment)
         works = {
             name: environment.work(build, cell.recipes[name], build_environment.store)
             for name, build in pending.items()
         }
-        scheduler = _BuildScheduler(build_environment, works, look, look())
+        scheduler = _BuildScheduler(build_environment, works, probe, probe())
         scheduler.announce()  # before anything large is fetched
         # Each from its own wheels alone: its key knows nothing of what other builds are compiled against.
         stages = {
             name: stage(replace(lock, builds=(build,)), cell.recipes, build_environment)
             for name, build in pending.items()
         }
-        scheduler.run(_Job(lock, stages, cell.gpus, known, build_environment), pending)
+        scheduler.run(_Job(lock, stages, cell.gpus, audited_gpus, build_environment), pending)
 
 
 @contextmanager
-def _sole(required: Sequence[LockedBuild], build_environment: BuildEnvironment) -> Iterator[dict[str, LockedBuild]]:
+def _claim_builds(
+    required: Sequence[LockedBuild], build_environment: BuildEnvironment
+) -> Iterator[dict[str, LockedBuild]]:
     """Claim the builds that no other process has made or is making; yield them by name."""
     with ExitStack() as locks:
         for build in sorted(required, key=lambda build: build.key):  # in one order, so that no two wait for each other
@@ -170,30 +176,30 @@ class _Job:
         store, progress, lock = self.build_environment.store, self.build_environment.progress, self.lock
         with store.temporary_directory("built") as work_dir:
             out = work_dir / "out"
-            done = run(build, self.stages[build.name], plan, out, self.build_environment)
+            finished = run(build, self.stages[build.name], plan, out, self.build_environment)
             path = built_wheel(out, build)
             try:
                 remarks = check_wheel(path, build, lock, self.gpus, self.known)
             except BuildError as error:
                 error.fix = "; ".join(
-                    filter(None, [error.fix, f"what was compiled is {_spared(path, self.build_environment)}"])
+                    filter(None, [error.fix, f"what was compiled is {_quarantine(path, self.build_environment)}"])
                 )
                 raise
             for remark in remarks:
                 progress.say(f"note: {build.name} {build.version} is {remark}")
-            wheel = kept(path, out, build, lock, plan, done, store, time.time())
+            wheel = store_wheel(path, out, build, lock, plan, finished, store, time.time())
         wheelhouse.keep(store, wheel)
         environment.learn(build, wheel.record, store)
-        progress.say(sentence(wheel, plan))
+        progress.say(describe_cost(wheel, plan))
 
 
-def _spared(wheel: Path, build_environment: BuildEnvironment) -> Path:
+def _quarantine(wheel: Path, build_environment: BuildEnvironment) -> Path:
     """Quarantine a rejected wheel: hours may have gone into it, and the fault may be the recipe's."""
-    place = build_environment.settings.store.parent / "refused" / wheel.name
+    target = build_environment.settings.store.parent / "refused" / wheel.name
     with build_environment.store.explained():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(wheel, place)
-    return place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(wheel, target)
+    return target
 
 
 @dataclass
@@ -202,7 +208,7 @@ class _BuildScheduler:
 
     build_environment: BuildEnvironment
     works: Mapping[str, BuildJob]
-    look: Callable[[], Machine]
+    probe: Callable[[], Machine]
     machine: Machine  # as it was when none of ours ran
     running: dict[Future[None], tuple[str, JobPlan, ExitStack]] = field(default_factory=dict)
     announced: dict[str, JobPlan] = field(default_factory=dict)
@@ -231,17 +237,17 @@ class _BuildScheduler:
         try:
             while self.running or (waiting and failure is None):
                 if failure is None:
-                    for name, (plan, held) in self._startable(waiting).items():
+                    for name, (plan, reservation) in self._startable(waiting).items():
                         self._log_plan(name, plan)
                         future = pool.submit(job.make, waiting.pop(name), plan)
-                        self.running[future] = name, plan, held
+                        self.running[future] = name, plan, reservation
                 if not self.running:
                     self._wait_for_others()
                     continue
                 finished, _ = wait(self.running, return_when=FIRST_COMPLETED)
                 for future in finished:
-                    name, _, held = self.running.pop(future)
-                    held.close()
+                    name, _, reservation = self.running.pop(future)
+                    reservation.close()
                     error = future.exception()
                     if error and self.running:
                         self.build_environment.progress.say(f"{name}: {error}")
@@ -251,8 +257,8 @@ class _BuildScheduler:
             raise
         finally:
             pool.shutdown()
-            for _, _, held in self.running.values():
-                held.close()
+            for _, _, reservation in self.running.values():
+                reservation.close()
         if failure:
             raise failure
 
@@ -264,32 +270,34 @@ class _BuildScheduler:
             and environment.reserved_resources(self.build_environment.store, self.build_environment.place) == before
         ):
             time.sleep(_POLL)
-        self.machine = self.look()
+        self.machine = self.probe()
 
     def _startable(self, waiting: Mapping[str, LockedBuild]) -> dict[str, tuple[JobPlan, ExitStack]]:
         """Return the plans of builds that fit now, each with its memory reservation, which ends when its stack is
         closed.
         """
-        store, place = self.build_environment.store, self.build_environment.place
+        store, machine_id = self.build_environment.store, self.build_environment.place
         with store.lock(_PLANNING):
-            taken = environment.reserved_resources(store, place)
-            if not waiting or (self.running and taken.cores >= self.machine.cores):
+            reserved = environment.reserved_resources(store, machine_id)
+            if not waiting or (self.running and reserved.cores >= self.machine.cores):
                 return {}
-            found = {}
-            for name, plan in self._plans({name: self.works[name] for name in waiting}, taken).items():
-                found[name] = plan, ExitStack()
-                found[name][1].enter_context(environment.reserved(store, place, plan.memory, plan.jobs * plan.threads))
-        return found
+            startable = {}
+            for name, plan in self._plans({name: self.works[name] for name in waiting}, reserved).items():
+                startable[name] = plan, ExitStack()
+                startable[name][1].enter_context(
+                    environment.reserve(store, machine_id, plan.memory, plan.jobs * plan.threads)
+                )
+        return startable
 
-    def _plans(self, works: Mapping[str, BuildJob], taken: environment.Taken) -> dict[str, JobPlan]:
+    def _plans(self, works: Mapping[str, BuildJob], reserved: environment.ReservedResources) -> dict[str, JobPlan]:
         """Return the plans of builds that fit beside the reservations; one that never fits may run alone."""
-        plans = throttle.share(works, self._left(taken), taken.memory)
-        return {name: plan for name, plan in plans.items() if not (plan.warning and taken.memory)}
+        plans = throttle.share(works, self._remaining(reserved), reserved.memory)
+        return {name: plan for name, plan in plans.items() if not (plan.warning and reserved.memory)}
 
-    def _left(self, taken: environment.Taken) -> Machine:
+    def _remaining(self, reserved: environment.ReservedResources) -> Machine:
         """The machine without the cores that are used, and with what is available now that ours have begun."""
-        own = sum(plan.memory for _, plan, _ in self.running.values())
-        cores, available = max(1, self.machine.cores - taken.cores), max(0, self.machine.available - own)
+        planned = sum(plan.memory for _, plan, _ in self.running.values())
+        cores, available = max(1, self.machine.cores - reserved.cores), max(0, self.machine.available - planned)
         return replace(self.machine, cores=cores, available=available)
 
 
@@ -346,22 +354,22 @@ def compile_builds(
         return
     from imagegen.run.engine import Engine  # late: few images have wheels to compile
 
-    with nullcontext(engine) if engine else Engine.connect(context.settings, context.progress) as found:
-        compile_all(lock, missing, cell, gpus, BuildEnvironment(found, builder, context))
+    with nullcontext(engine) if engine else Engine.connect(context.settings, context.progress) as connected:
+        compile_all(lock, missing, cell, gpus, BuildEnvironment(connected, builder, context))
 
 
 def pull_wheels(required: Sequence[LockedBuild], context: Context) -> Sequence[LockedBuild]:
     """Download the wheels that the remote wheelhouse of IMAGEGEN_WHEELHOUSE has; return the builds that it lacks."""
-    place = wheelhouse.place(context.settings) if required else None
-    if place is None:
+    repository = wheelhouse.place(context.settings) if required else None
+    if repository is None:
         return required
     with Client(context.settings) as client:
-        team = wheelhouse.RemoteWheelhouse(place, client, context.settings)
+        team = wheelhouse.RemoteWheelhouse(repository, client, context.settings)
         return [build for build in required if not _pull(build, team, context.store, context.progress)]
 
 
 def _pull(build: LockedBuild, team: wheelhouse.RemoteWheelhouse, store: Store, progress: Progress) -> bool:
-    found = team.fetch(build.key, store, progress, required=(build.name, build.version))
-    if found:
-        progress.say(f"{found.filename}: from the remote wheelhouse {team}")
-    return found is not None
+    wheel = team.fetch(build.key, store, progress, required=(build.name, build.version))
+    if wheel:
+        progress.say(f"{wheel.filename}: from the remote wheelhouse {team}")
+    return wheel is not None

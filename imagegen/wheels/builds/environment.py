@@ -151,18 +151,20 @@ _PREFIX = "reserved-"
 
 
 @dataclass(frozen=True)
-class Taken:
+class ReservedResources:
+    """Memory and cores that running builds have reserved on a machine."""
+
     memory: int  # bytes
     cores: int
 
 
 @contextmanager
-def reserved(store: Store, place: str, memory: int, cores: int) -> Iterator[None]:
+def reserve(store: Store, machine_id: str, memory: int, cores: int) -> Iterator[None]:
     """Hold `memory` bytes and `cores` on `place` until the end of the block, or of this process."""
     with store.explained():
         handle, path = temporary.new_file(store.scratch, _PREFIX)
         with os.fdopen(handle, "w") as file:
-            json.dump({"place": place, "memory": memory, "cores": cores}, file)
+            json.dump({"place": machine_id, "memory": memory, "cores": cores}, file)
             file.flush()
             try:
                 yield
@@ -170,13 +172,15 @@ def reserved(store: Store, place: str, memory: int, cores: int) -> Iterator[None
                 path.unlink(missing_ok=True)
 
 
-def reserved_resources(store: Store, place: str) -> Taken:
+def reserved_resources(store: Store, machine_id: str) -> ReservedResources:
     """Return the memory and jobs that running builds on `place` hold."""
-    held = [_held(path, place) for path in store.scratch.glob(f"{_PREFIX}*")]
-    return Taken(sum(each.memory for each in held), sum(each.cores for each in held))
+    reservations = [_read_reservation(path, machine_id) for path in store.scratch.glob(f"{_PREFIX}*")]
+    return ReservedResources(
+        sum(reservation.memory for reservation in reservations), sum(reservation.cores for reservation in reservations)
+    )
 
 
-def _held(path: Path, place: str) -> Taken:
+def _read_reservation(path: Path, machine_id: str) -> ReservedResources:
     """Return what a reservation holds; nothing for another place's, and for one whose process has ended."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -184,7 +188,7 @@ def _held(path: Path, place: str) -> Taken:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                said = parse_json(file.read())
-                if said["place"] == place:
-                    return Taken(int(said["memory"]), int(said["cores"]))
-    return Taken(0, 0)
+                content = parse_json(file.read())
+                if content["place"] == machine_id:
+                    return ReservedResources(int(content["memory"]), int(content["cores"]))
+    return ReservedResources(0, 0)

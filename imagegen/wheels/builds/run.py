@@ -80,15 +80,15 @@ class Event:
     what: str | None = None
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Event:
+    def of(cls, record: Mapping[str, Any]) -> Event:
         def number(name: str) -> float:
-            value = said.get(name)
+            value = record.get(name)
             if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _MOST:
                 return value
             return 0
 
         def text(name: str) -> str | None:
-            value = said.get(name)
+            value = record.get(name)
             return value if isinstance(value, str) else None
 
         return cls(
@@ -135,22 +135,22 @@ class LogParser:
 
     def lost(self) -> str:
         """Return the last line that shows that the connection to BuildKit ended; empty without one."""
-        found = (cut(redact(line), _WIDTH) for line in reversed(self._log) if _LOST.search(line))
-        return next(found, "").removeprefix("ERROR: ")
+        matches = (cut(redact(line), _WIDTH) for line in reversed(self._log) if _LOST.search(line))
+        return next(matches, "").removeprefix("ERROR: ")
 
     def ending(self, lines: int) -> str:
         """Return the last lines of the log, without BuildKit's lines about the step as a whole."""
-        said = [cut(redact(line), _WIDTH) for line in self._log if not line.startswith("ERROR: ")]
-        return "\n".join(said[-lines:])
+        lines_shown = [cut(redact(line), _WIDTH) for line in self._log if not line.startswith("ERROR: ")]
+        return "\n".join(lines_shown[-lines:])
 
 
 def disguise(lines: Iterable[str]) -> str | None:
     """Return the first of these lines that shows an out-of-memory failure; None without one."""
-    every = list(lines)
-    if any("context canceled" in line for line in every):  # a stopped build has its programs killed too
+    all_lines = list(lines)
+    if any("context canceled" in line for line in all_lines):  # a stopped build has its programs killed too
         return None
     for pattern, name in _DISGUISES:
-        if any(pattern.search(line) for line in every):
+        if any(pattern.search(line) for line in all_lines):
             return name
     return None
 
@@ -159,10 +159,10 @@ def _event(line: str) -> Event | None:
     """Parse an event line; None for other lines, even similar ones: a compiler may print anything."""
     match = _EVENT.fullmatch(line)
     try:
-        said = parse_json(match[1]) if match else None
+        record = parse_json(match[1]) if match else None
     except ValueError:
         return None
-    return Event.of(said) if isinstance(said, dict) and said.get("event") else None
+    return Event.of(record) if isinstance(record, dict) and record.get("event") else None
 
 
 # One build: its stage of the Dockerfile on a builder, as much at once as planned, less where that was too much.
@@ -289,12 +289,12 @@ def _starved(build: LockedBuild, output: _Shown, evidence: str) -> BuildError:
 
 def _failed(build: LockedBuild, output: LogParser, error: EngineError) -> BuildError:
     failure = output.failure
-    said = (failure and failure.what) or error.what
+    cause = (failure and failure.what) or error.what
     ending = output.ending(_ENDING)
     return BuildError(
         f"{build.name} {build.version} could not be compiled",
         code="source-build-failed",
-        why=f"{said}\n{ending}" if ending else said,
+        why=f"{cause}\n{ending}" if ending else cause,
         fix=_FIXES.get((failure and failure.cause) or ""),
     )
 
@@ -383,7 +383,9 @@ def built_wheel(folder: Path, build: LockedBuild) -> Path:
     return path
 
 
-def check_wheel(path: Path, build: LockedBuild, lock: Lock, gpus: Sequence[Gpu], known: Sequence[Gpu]) -> list[str]:
+def check_wheel(
+    path: Path, build: LockedBuild, lock: Lock, gpus: Sequence[Gpu], audited_gpus: Sequence[Gpu]
+) -> list[str]:
     """Return remarks about an acceptable wheel. `gpus` are those of the cell, `known` those that an audit reports on.
 
     Raises BuildError for a wheel that is not acceptable.
@@ -402,9 +404,9 @@ def check_wheel(path: Path, build: LockedBuild, lock: Lock, gpus: Sequence[Gpu],
     _require_modules(package, build)
     _require_requirements(package, build, lock)
     remarks = _architectures(package, build)
-    report = audit(subject, known)
+    report = audit(subject, audited_gpus)
     if errors := [finding for finding in report.findings if finding.severity is Severity.ERROR]:
-        lines = [f"{each.id}: {each.path or path.name}: {each.evidence}" for each in errors[:_SHOWN]]
+        lines = [f"{error.id}: {error.path or path.name}: {error.evidence}" for error in errors[:_SHOWN]]
         lines += [f"and {len(errors) - _SHOWN} more"] if len(errors) > _SHOWN else []
         raise BuildError(
             f"the audit refuses the wheel of {_name(build)}",
@@ -447,10 +449,10 @@ def _module(path: str) -> str:
 def _require_requirements(package: Package, build: LockedBuild, lock: Lock) -> None:
     """Raise BuildError for a requirement of the wheel that the lock does not satisfy."""
     counted_on = {_parsed(require, build).name for require in build.requires}
-    versions = {each.name: each.version for each in lock.packages}
+    versions = {locked.name: locked.version for locked in lock.packages}
     for needed in _needed(package, build, lock):
         name = canonicalize_name(needed.name)
-        if name not in {canonicalize_name(each) for each in counted_on}:
+        if name not in {canonicalize_name(expected) for expected in counted_on}:
             raise BuildError(
                 f"{_name(build)} asks for {needed}, which the lock does not hold",
                 code="source-build-requirement-missing",
@@ -489,7 +491,7 @@ def _architectures(package: Package, build: LockedBuild) -> list[str]:
         return []
     targets = {target for file in package.files.values() for group in file.code for target in group.targets}
     lacking = [architecture for architecture in build.architectures if runs(targets, architecture) != "sass"]
-    compiled_for = ", ".join(str(each) for each in sorted(targets)) or "none at all"
+    compiled_for = ", ".join(str(compiled_target) for compiled_target in sorted(targets)) or "none at all"
     if lacking:
         raise BuildError(
             f"{_name(build)} has no GPU code for compute capability {', '.join(lacking)}",
@@ -497,7 +499,11 @@ def _architectures(package: Package, build: LockedBuild) -> list[str]:
             why=f"it was compiled for {compiled_for}",
             fix=f"the variable of its recipe's `architectures` may not be the one that it reads: {_RECIPE}",
         )
-    useless = sorted(each for each in targets if each.kind == "sass" and not _serves(each, build))
+    useless = sorted(
+        compiled_target
+        for compiled_target in targets
+        if compiled_target.kind == "sass" and not _serves(compiled_target, build)
+    )
     return [f"compiled for {', '.join(map(str, useless))} too, which was not requested"] if useless else []
 
 

@@ -62,41 +62,42 @@ class LocalWheelSelector:
     def choose(self, need: WheelRequirement, index: str) -> Candidate | None:
         with Client(self.context.settings) as client:
             listing = index_listing(index, need.package, self.context.settings, client)
-            places = candidate_places(
+            sources = candidate_places(
                 self.catalogue, listing, self.context.settings, self.context.store, client, self.context.progress
             )
-            found = find(need, places, lambda path: self.examine(path, need.torch))
-        chosen = next((each for each in found if each.fits), None)
-        self._tell(need, found, chosen)
+            candidates = find(need, sources, lambda path: self.examine(path, need.torch))
+        chosen = next((candidate for candidate in candidates if candidate.fits), None)
+        self._tell(need, candidates, chosen)
         return chosen
 
-    def _tell(self, need: WheelRequirement, found: Sequence[Candidate], chosen: Candidate | None) -> None:
+    def _tell(self, need: WheelRequirement, candidates: Sequence[Candidate], chosen: Candidate | None) -> None:
         """Report the choice; for a source build, what the best candidate of each place lacks."""
         answer = f"{chosen.place}, {chosen.reason}" if chosen else "no wheel fits, and none can be compiled"
         self.context.progress.say(f"{need.package} {need.version}: {answer}")
         if chosen is None or chosen.place is WheelSource.SOURCE:
-            best = {each.place: each for each in reversed(found) if not each.fits}
-            for each in reversed(best.values()):
+            best = {candidate.place: candidate for candidate in reversed(candidates) if not candidate.fits}
+            for rejected in reversed(best.values()):
                 self.context.progress.say(
-                    "  " + ": ".join(filter(None, [each.place, each.filename or each.where, each.reason]))
+                    "  "
+                    + ": ".join(filter(None, [rejected.place, rejected.filename or rejected.where, rejected.reason]))
                 )
 
 
-def wheel_of(each: Compiled, found: Candidate, via: tuple[str, ...]) -> LockedWheel:
+def wheel_of(component: Compiled, candidate: Candidate, via: tuple[str, ...]) -> LockedWheel:
     """Return the locked form of a wheel that was found."""
-    assert found.sha256 and found.size is not None  # noqa: S101 - its file was examined
-    index = {WheelSource.CATALOGUE: URL, WheelSource.LINKS: LINKS}.get(found.place, each.requirement.index)
+    assert candidate.sha256 and candidate.size is not None  # noqa: S101 - its file was examined
+    index = {WheelSource.CATALOGUE: URL, WheelSource.LINKS: LINKS}.get(candidate.place, component.requirement.index)
     file = LockedFile(
-        found.filename,
-        found.size,
-        found.sha256,
+        candidate.filename,
+        candidate.size,
+        candidate.sha256,
         index,
-        indexes.hint(found.where, found.filename) if found.place is WheelSource.INDEX else None,
-        found.where if found.place is WheelSource.CATALOGUE else None,
+        indexes.hint(candidate.where, candidate.filename) if candidate.place is WheelSource.INDEX else None,
+        candidate.where if candidate.place is WheelSource.CATALOGUE else None,
     )
-    name, version, _, _ = parse_wheel_filename(found.filename)
-    why = f"{found.place}: {found.reason}"
-    return LockedWheel(name, str(version), file, via=via, because=each.requirement.because, choice=why)
+    name, version, _, _ = parse_wheel_filename(candidate.filename)
+    why = f"{candidate.place}: {candidate.reason}"
+    return LockedWheel(name, str(version), file, via=via, because=component.requirement.because, choice=why)
 
 
 # The places on this machine that are searched for wheels of compiled components.
@@ -113,8 +114,8 @@ def candidate_places(
     """Return all places in their order; `index` is the listing of the component's own index."""
     # Short timeouts: a host that does not respond is one place of many.
     quick = client.impatient()
-    named = wheelhouse.place(settings)
-    team = wheelhouse.RemoteWheelhouse(named, client, settings) if named else None
+    repository = wheelhouse.place(settings)
+    team = wheelhouse.RemoteWheelhouse(repository, client, settings) if repository else None
     return WheelSources(
         store=store,
         client=client,
@@ -143,15 +144,15 @@ def version_of(component: Component, specifier: str, recipe: Recipe | None, cata
 
     Raises LockError where there is none.
     """
-    known = {*(recipe.releases if recipe else ()), *catalogue.versions(component.package)}
-    if fitting := allowed(specifier, known):
+    versions = {*(recipe.releases if recipe else ()), *catalogue.versions(component.package)}
+    if fitting := allowed(specifier, versions):
         return fitting[-1]
     if pinned := _exact(specifier):
         return pinned
     raise LockError(
         f"no version of {component.name}{specifier} is known",
         code="lock-no-version",
-        why=f"recipes and catalogue know {', '.join(sorted(known, key=Version)) or 'none'}",
+        why=f"recipes and catalogue know {', '.join(sorted(versions, key=Version)) or 'none'}",
         fix=f"pin one with == where the cell asks for it, or write a recipe of {component.name} under wheels/",
     )
 
@@ -222,7 +223,7 @@ def uncatalogued(lock: Lock, cell: Cell, catalogue: Catalogue) -> tuple[str, ...
     """
     if cell.is_prelocked:
         return ()
-    found = []
+    filenames = []
     components = {requirement.component.package: requirement.component for requirement in cell.requirements}
     addressed = {requirement.component.package for requirement in cell.requirements if requirement.address}
     for wheel in lock.wheels:
@@ -231,14 +232,14 @@ def uncatalogued(lock: Lock, cell: Cell, catalogue: Catalogue) -> tuple[str, ...
         need = need_of(components[wheel.name], Version(wheel.version).public, cell, lock, cell.recipes.get(wheel.name))
         offers = [offer for offer in catalogue.offers(need) if isinstance(offer, Offer) and offer.url == wheel.file.url]
         if not any(offer.sha256 in (None, wheel.file.sha256) for offer in offers):
-            found.append(wheel.file.filename)
-    return tuple(found)
+            filenames.append(wheel.file.filename)
+    return tuple(filenames)
 
 
 def _exact(specifier: str) -> str | None:
     """The one version that a specifier allows."""
     exact = [
-        each.version for each in SpecifierSet(specifier) if each.operator == "==" and not each.version.endswith("*")
+        part.version for part in SpecifierSet(specifier) if part.operator == "==" and not part.version.endswith("*")
     ]
     return exact[0] if len(exact) == 1 else None
 

@@ -30,15 +30,15 @@ def read(cell: Cell, store: Store) -> tuple[LockedCopy, ...]:
     Raises LockError, with the line of the matrix, for what is missing, unreadable, no regular file or outside of the
     project, and for two entries with one path.
     """
-    found = tuple(_read(each, store) for each in cell.copies)
+    copies = tuple(_read(source, store) for source in cell.copies)
     copied: set[str] = set()
-    for copy, each in zip(found, cell.copies, strict=True):
+    for copy, copy_source in zip(copies, cell.copies, strict=True):
         for file in copy.files:
             for path in (file.path, *map(str, PurePosixPath(file.path).parents)):
                 if path in copied:
-                    raise _refused(each, f"another entry copies a file to {path}")
+                    raise _refused(copy_source, f"another entry copies a file to {path}")
         copied |= {file.path for file in copy.files}
-    return found
+    return copies
 
 
 def require_unchanged(lock: Lock, cell: Cell, store: Store, where: str) -> None:
@@ -49,12 +49,12 @@ def require_unchanged(lock: Lock, cell: Cell, store: Store, where: str) -> None:
         {file.path: file for copy in copies for file in copy.files} for copies in (lock.copies, read(cell, store))
     )
     if moved := sorted(path for path in then | now if then.get(path) != now.get(path)):
-        more = f" and {len(moved) - _NAMED} more" if len(moved) > _NAMED else ""
+        omitted = f" and {len(moved) - _NAMED} more" if len(moved) > _NAMED else ""
         raise LockError(
             f"the lock of {cell.id} is stale",
             code="lock-stale",
             where=where,
-            why=f"these files of the project changed since then: {', '.join(moved[:_NAMED])}{more}",
+            why=f"these files of the project changed since then: {', '.join(moved[:_NAMED])}{omitted}",
             fix=f"`imagegen lock {cell.id}`",
         )
 
@@ -90,14 +90,14 @@ def _file(path: Path, target: str, store: Store) -> CopiedFile:
         raise OSError(errno.ELOOP, "it is a symbolic link; copy what it leads to", str(path))
     handle = os.open(path, flags)
     with os.fdopen(handle, "rb") as file, store.writer() as blob:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
         size = 0
         while chunk := file.read(_CHUNK):
             size += blob.write(chunk)
         digest = blob.commit()
-    return CopiedFile(target, "0755" if found.st_mode & stat.S_IXUSR else "0644", size, digest.removeprefix("sha256:"))
+    return CopiedFile(target, "0755" if status.st_mode & stat.S_IXUSR else "0644", size, digest.removeprefix("sha256:"))
 
 
 def _raise(error: OSError) -> None:

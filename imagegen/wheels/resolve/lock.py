@@ -100,12 +100,12 @@ class Drafter:
         """
         whole = replace(lock, inputs={**lock.inputs, BUILDER: builder()})
         wheels, builds = list(lock.wheels), []
-        for name, each in sorted(self.compiled.items()):
-            made = self._made(each, whole, via[name], settled.get(name))
-            if isinstance(made, LockedBuild):
-                builds.append(made)
+        for name, component in sorted(self.compiled.items()):
+            package = self._made(component, whole, via[name], settled.get(name))
+            if isinstance(package, LockedBuild):
+                builds.append(package)
             else:
-                wheels.append(replace(made, record_exception=self.cell.record_exceptions.get(made.file.sha256)))
+                wheels.append(replace(package, record_exception=self.cell.record_exceptions.get(package.file.sha256)))
         return replace(
             whole if builds else lock,
             wheels=tuple(sorted(wheels, key=lambda wheel: wheel.name)),
@@ -113,69 +113,69 @@ class Drafter:
         )
 
     def _made(
-        self, each: Compiled, lock: Lock, via: tuple[str, ...], before: LockedWheel | LockedBuild | None
+        self, component: Compiled, lock: Lock, via: tuple[str, ...], before: LockedWheel | LockedBuild | None
     ) -> LockedWheel | LockedBuild:
-        draft = self._attempt(each, lock, via)
-        if each.requirement.from_source:
+        draft = self._attempt(component, lock, via)
+        if component.requirement.from_source:
             if isinstance(draft, ImagegenError):
                 raise draft
             return replace(draft, choice=_ASKED)
-        if isinstance(before, LockedWheel) and self._still_fits(before, each):
-            return replace(before, via=via, because=each.requirement.because)
+        if isinstance(before, LockedWheel) and self._still_fits(before, component):
+            return replace(before, via=via, because=component.requirement.because)
         build = draft if isinstance(draft, LockedBuild) else None
         if build and isinstance(before, LockedBuild) and build.key == before.key:
             return replace(build, choice=before.choice)
-        found = self.selector.choose(self._need(each, lock, draft), each.requirement.index)
-        if found and found.place not in COMPILED:
-            return wheel_of(each, found, via)
+        candidate = self.selector.choose(self._need(component, lock, draft), component.requirement.index)
+        if candidate and candidate.place not in COMPILED:
+            return wheel_of(component, candidate, via)
         if isinstance(draft, ImagegenError):
             raise draft
-        assert found  # noqa: S101 - what can be compiled is found, after all else
-        return replace(draft, choice=f"{found.place}: {found.reason}")
+        assert candidate  # noqa: S101 - what can be compiled is found, after all else
+        return replace(draft, choice=f"{candidate.place}: {candidate.reason}")
 
-    def _still_fits(self, wheel: LockedWheel, each: Compiled) -> bool:
+    def _still_fits(self, wheel: LockedWheel, component: Compiled) -> bool:
         """Return whether it is of the release, and for this base: another one may have an older glibc."""
         tagged = self.target.best([(wheel.file.filename, wheel)])
-        return tagged is not None and Version(wheel.version).public == each.version
+        return tagged is not None and Version(wheel.version).public == component.version
 
-    def _attempt(self, each: Compiled, lock: Lock, via: tuple[str, ...]) -> LockedBuild | ImagegenError:
+    def _attempt(self, component: Compiled, lock: Lock, via: tuple[str, ...]) -> LockedBuild | ImagegenError:
         """The build, or why there can be none: a wheel may make it unnecessary."""
         try:
-            return self._draft(each, lock, via)
+            return self._draft(component, lock, via)
         except (BuildError, FetchError, LockError) as error:
             return error
 
-    def _draft(self, each: Compiled, lock: Lock, via: tuple[str, ...]) -> LockedBuild:
-        recipes.require_release(each, self.cell)
-        env = recipes.environment(each, self.cell)
-        against = recipes.against(each, self.cell, lock.wheels)
-        recipes.require_tools(each, self.cell, lock.base, lock.debs, lock.wheels, self.rules)
-        git, submodules = commit_of(each)
+    def _draft(self, component: Compiled, lock: Lock, via: tuple[str, ...]) -> LockedBuild:
+        recipes.require_release(component, self.cell)
+        env = recipes.environment(component, self.cell)
+        against = recipes.against(component, self.cell, lock.wheels)
+        recipes.require_tools(component, self.cell, lock.base, lock.debs, lock.wheels, self.rules)
+        git, submodules = commit_of(component)
         draft = LockedBuild(
-            name=each.package,
-            version=each.version,
-            because=each.requirement.because,
+            name=component.package,
+            version=component.version,
+            because=component.requirement.because,
             via=via,
             choice="",
-            source=source_of(each, self.context),
+            source=source_of(component, self.context),
             git=git,
             submodules=submodules,
-            patches=patches_of(each.recipe),
-            requires=each.recipe.requires,
-            build_requires=self.build_requires(each.recipe.build_requires),
+            patches=patches_of(component.recipe),
+            requires=component.recipe.requires,
+            build_requires=self.build_requires(component.recipe.build_requires),
             against=against,
             env=env,
-            architectures=recipes.architectures(each, self.cell),
-            modules=each.recipe.modules,
+            architectures=recipes.architectures(component, self.cell),
+            modules=component.recipe.modules,
             key="",
         )
         return keyed(draft, lock)
 
-    def _need(self, each: Compiled, lock: Lock, draft: LockedBuild | ImagegenError) -> WheelRequirement:
+    def _need(self, component: Compiled, lock: Lock, draft: LockedBuild | ImagegenError) -> WheelRequirement:
         build, obstacle = (None, draft) if isinstance(draft, ImagegenError) else (draft, None)
         return WheelRequirement(
-            package=each.package,
-            version=each.version,
+            package=component.package,
+            version=component.version,
             python=self.cell.python,
             platform=self.target.uv_platform,
             ranks=self.target.ranks,
@@ -209,15 +209,15 @@ class Resolver:
     made_before: Mapping[tuple[str, str], LockedWheel]  # by name and version, trusted wheels of sdists
     given: Mapping[str, LockedWheel] = field(default_factory=dict)  # by package: the project's own, and by address
 
-    def resolved(self, constraints: tuple[str, ...], kept: Mapping[str, str]) -> tuple[Pinned, ...]:
+    def resolved(self, constraints: tuple[str, ...], preferences: Mapping[str, str]) -> tuple[Pinned, ...]:
         """The releases that answer the cell; of what is compiled and of commits, without their files."""
         described = [
             replace(requirement.component, sdist=requirement.git.metadata)
             for requirement in self.cell.requirements
             if requirement.git
         ]
-        described += [each.described for each in self.compiled.values()]
-        known = {each.package for each in described}
+        described += [component.described for component in self.compiled.values()]
+        described_packages = {component.package for component in described}
         overrides = self.cell.overrides
         question = ResolveRequest(
             requirements=tuple(self._asked(requirement) for requirement in self.cell.requirements),
@@ -230,19 +230,22 @@ class Resolver:
                 f"{override.package}{override.specifier}" for override in overrides if override.specifier is not None
             ),
             omitted=tuple(override.package for override in overrides if override.specifier is None),
-            sdists=(*(each for each in self.cell.sdists if each.package not in known), *described),
-            preferences=kept,
+            sdists=(
+                *(component for component in self.cell.sdists if component.package not in described_packages),
+                *described,
+            ),
+            preferences=preferences,
         )
         with timed(self.context.progress, f"resolving {self.cell.id} as of {self.as_of}"):
-            found = self._resolve(question)
-        require_used(self.cell, found)
-        return tuple(each for each in found if each.name not in question.omitted)
+            pins = self._resolve(question)
+        require_used(self.cell, pins)
+        return tuple(pin for pin in pins if pin.name not in question.omitted)
 
     def _resolve(self, question: ResolveRequest) -> tuple[Pinned, ...]:
         warnings: list[str] = []
-        found = resolve(question, self.context.settings, warnings.append)
+        pins = resolve(question, self.context.settings, warnings.append)
         report_warnings(self.cell, warnings, self.context.progress)
-        return found
+        return pins
 
     def _asked(self, requirement: Requirement) -> str:
         package = requirement.component.package
@@ -264,18 +267,22 @@ class Resolver:
         }
         return routes | dict.fromkeys(self.compiled, BUILT) | dict.fromkeys(self.given, LOCAL)
 
-    def wheels(self, found: Iterable[Pinned], contents: ProjectContents | None = None) -> tuple[LockedWheel, ...]:
+    def wheels(self, pins: Iterable[Pinned], contents: ProjectContents | None = None) -> tuple[LockedWheel, ...]:
         """Return all but what is compiled, sorted by name; with `contents`, as a uv.lock has them."""
-        found = [each for each in found if each.name not in self.compiled]
+        pins = [pin for pin in pins if pin.name not in self.compiled]
         requirements = {requirement.component.package: requirement for requirement in self.cell.requirements}
-        commits = contents.commits if contents else {n: each.git for n, each in requirements.items() if each.git}
+        commits = (
+            contents.commits
+            if contents
+            else {name: requirement.git for name, requirement in requirements.items() if requirement.git}
+        )
         routes = contents.routes if contents else self._routes
         sdists = {component.package: component.sdist for component in self.cell.sdists if component.sdist}
         sdists |= contents.sdists if contents else {}
         locked = [
-            *self._files([each for each in found if each.name not in {*commits, *self.given}], routes, sdists),
-            *(replace(self.given[each.name], via=each.via) for each in found if each.name in self.given),
-            *(self._from_commit(each, commits[each.name]) for each in found if each.name in commits),
+            *self._files([pin for pin in pins if pin.name not in {*commits, *self.given}], routes, sdists),
+            *(replace(self.given[pin.name], via=pin.via) for pin in pins if pin.name in self.given),
+            *(self._from_commit(pin, commits[pin.name]) for pin in pins if pin.name in commits),
         ]
         return tuple(
             replace(
@@ -295,12 +302,12 @@ class Resolver:
         return wheel
 
     def _files(
-        self, found: Iterable[Pinned], routes: Mapping[str, str], sdists: Mapping[str, Sdist]
+        self, pins: Iterable[Pinned], routes: Mapping[str, str], sdists: Mapping[str, Sdist]
     ) -> tuple[LockedWheel, ...]:
         """Choose a file for each release. Raises LockError, naming all for which none will do."""
         chosen: list[tuple[Pinned, Remote]] = []
         errors: list[ImagegenError] = []
-        for pinned in found:
+        for pinned in pins:
             wheel = self.target.best((remote.filename, remote) for remote in pinned.wheels)
             declared = sdists.get(pinned.name)
             if wheel:
@@ -319,9 +326,9 @@ class Resolver:
         wheels = []
         for (pinned, remote), size in zip(chosen, sizes, strict=True):
             alias = routes.get(pinned.name, indexes.DEFAULT)
-            own = alias == URL
-            hint = None if own else indexes.hint(remote.url, remote.filename)
-            file = LockedFile(remote.filename, size, remote.sha256, alias, hint, remote.url if own else None)
+            has_url = alias == URL
+            hint = None if has_url else indexes.hint(remote.url, remote.filename)
+            file = LockedFile(remote.filename, size, remote.sha256, alias, hint, remote.url if has_url else None)
             wheel_ = LockedWheel(pinned.name, pinned.version, file, via=pinned.via)
             if remote.uploaded:
                 UPLOADS.put(self.context.store, file.digest, remote.uploaded)
@@ -330,9 +337,9 @@ class Resolver:
 
     def _size(self, pinned: Pinned, remote: Remote, routes: Mapping[str, str], client: Client) -> int | None:
         """The file's size in bytes, asked for where an index leaves it out; another lock file is taken as it is."""
-        known = remote.size or self.sizes.get(remote.sha256)
-        if known or routes.get(pinned.name) == URL:
-            return known
+        size = remote.size or self.sizes.get(remote.sha256)
+        if size or routes.get(pinned.name) == URL:
+            return size
         digest, store = f"sha256:{remote.sha256}", self.context.store
         return store.path(digest).stat().st_size if store.has(digest) else client.size(remote.url)
 
@@ -356,24 +363,24 @@ class Resolver:
         question = ResolveRequest(pins, self.target, self.as_of, routes={}, sites=default_site(self.context.settings))
         return self._files(self._resolve(question), {}, {})
 
-    def _built(self, locked: LockedWheel, source: LockedSdist, own: Sequence[RequiredFile]) -> LockedWheel:
+    def _built(self, locked: LockedWheel, source: LockedSdist, sources: Sequence[RequiredFile]) -> LockedWheel:
         """`locked` with the wheel of `source`; `own` and what its backend needs are fetched first."""
         before = self.made_before.get((locked.name, locked.version))
         if before and before.sdist == source:
             return replace(locked, file=before.file, sdist=source)
-        return replace(locked, file=self.build(locked.name, locked.version, source, own), sdist=source)
+        return replace(locked, file=self.build(locked.name, locked.version, source, sources), sdist=source)
 
     def build(
-        self, name: str, version: str | None, source: LockedSdist, own: Sequence[RequiredFile] = ()
+        self, name: str, version: str | None, source: LockedSdist, sources: Sequence[RequiredFile] = ()
     ) -> LockedFile:
         """Return the wheel that the sandbox builds of `source`; `own` and what its backend needs are fetched first."""
         sdist.require_small(name, source)
-        parts = [*own, *(RequiredFile(require.name, require.file) for require in source.build_requires)]
-        total = sum(part.file.estimate for part in parts)
+        required = [*sources, *(RequiredFile(require.name, require.file) for require in source.build_requires)]
+        total = sum(part.file.estimate for part in required)
         label = f"fetching what {source.file.filename} is built with"
         with Client(self.context.settings) as client, self.context.progress.meter(label, total) as meter:
             finder = Finder(client, self.context.store, self.context.settings, meter)
-            for _ in in_parallel([partial(finder.fetch, part) for part in parts], client):
+            for _ in in_parallel([partial(finder.fetch, part) for part in required], client):
                 pass
         workshop = sdist_builder(self.below, self.context)
         return sdist.build(name, version, source, workshop)

@@ -54,22 +54,24 @@ class OwnPackageBuilder:
         The build requirements of an earlier wheel in `before` stay where they still satisfy the project's. Raises
         LockError, SandboxError, WheelError and ReproducibilityError, with the line that names the source.
         """
-        found = {}
+        wheels_by_package = {}
         for requirement in self.cell.requirements:
             package = requirement.component.package
             if requirement.own:
                 try:
-                    found[package] = self._wheel(requirement, requirement.own, packed[package], before.get(package))
+                    wheels_by_package[package] = self._wheel(
+                        requirement, requirement.own, packed[package], before.get(package)
+                    )
                 except (LockError, SandboxError, WheelError, ReproducibilityError) as error:
                     raise _located(error, requirement.own) from error
-        return found
+        return wheels_by_package
 
     def _wheel(
-        self, requirement: Requirement, own: OwnSource, packed: PackedTree, before: LockedWheel | None
+        self, requirement: Requirement, own_source: OwnSource, packed: PackedTree, before: LockedWheel | None
     ) -> LockedWheel:
         package, sha256 = requirement.component.package, packed.digest.removeprefix("sha256:")
-        if own.kind == "wheel":
-            file = LockedFile(Path(own.path).name, packed.size, sha256, LOCAL)
+        if own_source.kind == "wheel":
+            file = LockedFile(Path(own_source.path).name, packed.size, sha256, LOCAL)
             return self._described(requirement, file, None)
         archive = LockedFile(f"{package}.tar", packed.size, sha256, LOCAL)
         project = pyproject(self.store, packed, package, "")
@@ -77,8 +79,8 @@ class OwnPackageBuilder:
         source = LockedSdist(archive, self._build_requires(required, before))
         stated = project.get("project")
         version = str(stated.get("version", "VERSION")) if isinstance(stated, dict) else "VERSION"
-        named = {canonicalize_name(each.name) for each in required}
-        sdist.require_small(package, source, named, own.path, version)
+        build_names = {canonicalize_name(build_requirement.name) for build_requirement in required}
+        sdist.require_small(package, source, build_names, own_source.path, version)
         return self._described(requirement, self.build(package, source), source)
 
     def _build_requires(self, required: Sequence[Pep508], before: LockedWheel | None) -> tuple[LockedWheel, ...]:
@@ -96,8 +98,8 @@ class OwnPackageBuilder:
                 metadata = wheel_metadata.of_file(opened, package, str(version))
         except ValueError as error:
             fix = f"name the component as the package is named, and not {package}, or correct the file"
-            what = f"{file.filename} is no wheel of {package}"
-            raise LockError(what, code="lock-own-invalid", why=str(error), fix=fix) from error
+            message = f"{file.filename} is no wheel of {package}"
+            raise LockError(message, code="lock-own-invalid", why=str(error), fix=fix) from error
         if self.target.best([(file.filename, file)]) is None:
             needed = f"{package} for Python {self.target.python} on {self.target.uv_platform}"
             raise LockError(
@@ -106,22 +108,22 @@ class OwnPackageBuilder:
                 fix="build it for this interpreter and platform, or choose a cell that has those of the file",
             )
         if not SpecifierSet(metadata.python).contains(self.target.python, prereleases=True):
-            what = f"{package} {version} requires Python {metadata.python}, and the cell has {self.target.python}"
-            raise LockError(what, code="lock-no-wheel", fix="change its `requires-python`, or choose another cell")
+            message = f"{package} {version} requires Python {metadata.python}, and the cell has {self.target.python}"
+            raise LockError(message, code="lock-no-wheel", fix="change its `requires-python`, or choose another cell")
         if source:
-            own = replace(source.file, filename=archive_name(package, str(version)))
-            source, file = replace(source, file=own), replace(file, index=LOCAL)
+            renamed = replace(source.file, filename=archive_name(package, str(version)))
+            source, file = replace(source, file=renamed), replace(file, index=LOCAL)
         return LockedWheel(package, str(version), file, sdist=source, requires=metadata.requires)
 
 
-def with_own_wheels(lock: Lock, made: Mapping[str, LockedWheel]) -> Lock | None:
+def with_own_wheels(lock: Lock, own_wheels: Mapping[str, LockedWheel]) -> Lock | None:
     """Return the lock with other wheels of its own packages; None where the change needs another resolution.
 
     It needs none where each wheel has the requirements of the one before, and the version where others require it.
     """
     wheels = []
     for wheel in lock.wheels:
-        new = made.get(wheel.name, wheel)
+        new = own_wheels.get(wheel.name, wheel)
         if new.requires != wheel.requires or (wheel.via and new.version != wheel.version):
             return None
         wheels.append(replace(wheel, version=new.version, file=new.file, sdist=new.sdist))
@@ -131,25 +133,32 @@ def with_own_wheels(lock: Lock, made: Mapping[str, LockedWheel]) -> Lock | None:
 def _build_requirements(project: Mapping[str, Any]) -> list[Pep508]:
     """Return the requirements of a project's build backend. Raises LockError for a malformed pyproject.toml."""
     try:
-        return [Pep508(each) for each in project.get("build-system", {}).get("requires", _DEFAULT_BACKEND)]
+        return [
+            Pep508(requirement) for requirement in project.get("build-system", {}).get("requires", _DEFAULT_BACKEND)
+        ]
     except (AttributeError, TypeError, ValueError) as error:
-        what = "`build-system.requires` of its pyproject.toml is malformed"
-        raise LockError(what, code="lock-pyproject-malformed", why=str(error)) from error
+        message = "`build-system.requires` of its pyproject.toml is malformed"
+        raise LockError(message, code="lock-pyproject-malformed", why=str(error)) from error
 
 
 def _satisfy(locked: Sequence[LockedWheel], required: Sequence[Pep508], python: str) -> bool:
     """Return whether the wheels are what the requirements of a build need: none is missing, and none left over."""
-    versions = {each.name: each.version for each in locked}
-    applying = [each for each in required if not each.marker or each.marker.evaluate({"python_version": python})]
-    names = {canonicalize_name(each.name) for each in applying}
-    return {each.name for each in locked if not each.via} <= names <= versions.keys() and all(
-        each.specifier.contains(versions[canonicalize_name(each.name)], prereleases=True) for each in applying
+    versions = {wheel.name: wheel.version for wheel in locked}
+    applying = [
+        requirement
+        for requirement in required
+        if not requirement.marker or requirement.marker.evaluate({"python_version": python})
+    ]
+    names = {canonicalize_name(requirement.name) for requirement in applying}
+    return {wheel.name for wheel in locked if not wheel.via} <= names <= versions.keys() and all(
+        requirement.specifier.contains(versions[canonicalize_name(requirement.name)], prereleases=True)
+        for requirement in applying
     )
 
 
-def _located(error: ImagegenError, own: OwnSource) -> ImagegenError:
+def _located(error: ImagegenError, own_source: OwnSource) -> ImagegenError:
     """Return the error with the line that names the source, and a fix that fits a package of the project."""
-    error.where = own.where
+    error.where = own_source.where
     if isinstance(error, SandboxError) and error.code == "sandbox-sdist-failed":
         error.fix = _NO_NETWORK
     if isinstance(error, WheelError) and error.code == "wheel-not-pure":
@@ -165,16 +174,19 @@ def wheels_by_address(cell: Cell, target: WheelTarget, context: Context) -> dict
 
     Raises MissingFiles for what cannot be fetched, and LockError for a wheel that does not fit the cell.
     """
-    wanted = [(each, each.address) for each in cell.requirements if each.address]
-    if not wanted:
+    requested = [(declared, declared.address) for declared in cell.requirements if declared.address]
+    if not requested:
         return {}
-    for requirement, address in wanted:
+    for requirement, address in requested:
         _require_fit(requirement, address, target)
     with Client(context.settings) as client, context.progress.meter("fetching wheels by address", 0) as meter:
         finder = Finder(client, context.store, context.settings, meter)
-        for requirement, address in wanted:
+        for requirement, address in requested:
             finder.fetch(RequiredFile(requirement.component.package, _file(address, None)))
-    return {each.component.package: _described(each, address, context.store) for each, address in wanted}
+    return {
+        requirement.component.package: _described(requirement, address, context.store)
+        for requirement, address in requested
+    }
 
 
 def _file(address: WheelAddress, size: int | None) -> LockedFile:
@@ -205,6 +217,6 @@ def _described(requirement: Requirement, address: WheelAddress, store: Store) ->
         with path.open("rb") as opened:
             wheel_metadata.of_file(opened, package, str(address.version))
     except ValueError as error:
-        what = f"{address.filename} is no wheel of {package}"
-        raise LockError(what, code="lock-no-wheel", why=str(error), fix="correct `url`") from error
+        message = f"{address.filename} is no wheel of {package}"
+        raise LockError(message, code="lock-no-wheel", why=str(error), fix="correct `url`") from error
     return LockedWheel(package, str(address.version), _file(address, path.stat().st_size), choice=CHOICE)

@@ -22,16 +22,16 @@ def read(cell: Cell, store: Store) -> dict[str, tuple[WheelPatch, ...]]:
 
     Raises LockError, with the line of the matrix, for a file that is missing, unreadable or outside of the project.
     """
-    found: dict[str, tuple[WheelPatch, ...]] = {}
-    for each in cell.patches:
+    patches: dict[str, tuple[WheelPatch, ...]] = {}
+    for source in cell.patches:
         try:
-            content = data.read(each.file, each.top)
+            content = data.read(source.file, source.top)
         except OSError as error:
-            raise _refused(each, f"{each.file}: {error.strerror}") from error
+            raise _refused(source, f"{source.file}: {error.strerror}") from error
         sha256 = store.write(content).removeprefix("sha256:")
-        patch = WheelPatch(each.source, sha256, len(content), each.because, each.origin)
-        found[each.package] = (*found.get(each.package, ()), patch)
-    return found
+        patch = WheelPatch(source.source, sha256, len(content), source.because, source.origin)
+        patches[source.package] = (*patches.get(source.package, ()), patch)
+    return patches
 
 
 def apply(cell: Cell, wheels: Iterable[LockedWheel], context: Context) -> tuple[LockedWheel, ...]:
@@ -65,7 +65,7 @@ def require_unchanged(lock: Lock, cell: Cell, store: Store, where: str) -> None:
         return
     then = {wheel.name: wheel.patches for wheel in lock.wheels if wheel.patches}
     now = read(cell, store)
-    if moved := sorted({each.path for name in then | now for each in {*then.get(name, ())} ^ {*now.get(name, ())}}):
+    if moved := sorted({patch.path for name in then | now for patch in {*then.get(name, ())} ^ {*now.get(name, ())}}):
         why = f"these patches changed since then: {', '.join(moved)}"
         fix = f"`imagegen lock {cell.id}`"
         raise LockError(f"the lock of {cell.id} is stale", code="lock-stale", where=where, why=why, fix=fix)
@@ -78,8 +78,8 @@ def _applied(wheel: LockedWheel, asked: tuple[WheelPatch, ...], cell: Cell, cont
     if not asked:
         return replace(wheel, file=original, original=None, patches=())
     if wheel.sdist or original.index == LOCAL:
-        place = next(patch for patch in cell.patches if patch.package == wheel.name)
-        raise _refused(place, f"{wheel.name} is made of sources", "change these instead")
+        source = next(patch for patch in cell.patches if patch.package == wheel.name)
+        raise _refused(source, f"{wheel.name} is made of sources", "change these instead")
     with Client(context.settings) as client, context.progress.meter(original.filename, original.estimate) as meter:
         Finder(client, context.store, context.settings, meter).fetch(RequiredFile(wheel.name, original))
     try:
@@ -91,5 +91,5 @@ def _applied(wheel: LockedWheel, asked: tuple[WheelPatch, ...], cell: Cell, cont
 
 
 def _refused(patch: PatchSource, why: str, fix: str | None = None) -> LockError:
-    what = f"{patch.source} cannot be applied"
-    return LockError(what, code="lock-patch-invalid", where=patch.where, why=why, fix=fix)
+    message = f"{patch.source} cannot be applied"
+    return LockError(message, code="lock-patch-invalid", where=patch.where, why=why, fix=fix)

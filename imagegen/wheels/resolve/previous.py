@@ -31,17 +31,19 @@ def kept_versions(previous: Lock, upgraded: Sequence[str]) -> dict[str, str]:
     return {package.name: package.version for package in previous.packages if package.name not in names}
 
 
-def settled_packages(previous: Lock, made: Lock, kept: Mapping[str, str]) -> dict[str, LockedWheel | LockedBuild]:
+def settled_packages(
+    previous: Lock, resolved: Lock, versions: Mapping[str, str]
+) -> dict[str, LockedWheel | LockedBuild]:
     """Return the compiled packages that may stay, by package: a chosen wheel stays as long as it is for the same torch.
 
     So a place that cannot be reached today turns no wheel into a build.
     """
-    old, new = ({wheel.name: wheel.file.sha256 for wheel in lock.wheels}.get("torch") for lock in (previous, made))
-    same = old == new and previous.inputs.get("gpus") == made.inputs.get("gpus")
+    old, new = ({wheel.name: wheel.file.sha256 for wheel in lock.wheels}.get("torch") for lock in (previous, resolved))
+    same = old == new and previous.inputs.get("gpus") == resolved.inputs.get("gpus")
     return {
         package.name: package
         for package in previous.packages
-        if package.name in kept and (isinstance(package, LockedBuild) or (same and package.choice))
+        if package.name in versions and (isinstance(package, LockedBuild) or (same and package.choice))
     }
 
 
@@ -49,9 +51,9 @@ def file_sizes(previous: Lock | None) -> dict[str, int]:
     """Return the sizes in bytes that the lock names, by sha256."""
     wheels = previous.wheels if previous else ()
     sdists = [wheel.sdist for wheel in wheels if wheel.sdist]
-    parts = [wheel for sdist in sdists for wheel in sdist.build_requires]
-    parts += [wheel for build in (previous.builds if previous else ()) for wheel in build.build_requires]
-    files = [*(each.fetched for each in (*wheels, *parts)), *(sdist.file for sdist in sdists)]
+    build_wheels = [wheel for sdist in sdists for wheel in sdist.build_requires]
+    build_wheels += [wheel for build in (previous.builds if previous else ()) for wheel in build.build_requires]
+    files = [*(locked_wheel.fetched for locked_wheel in (*wheels, *build_wheels)), *(sdist.file for sdist in sdists)]
     return {file.sha256: file.size for file in files if file.size is not None}
 
 
@@ -90,9 +92,9 @@ def bytecode_base_of(cell: Cell, previous: Lock | None, below: LockedBase, conte
     package = f"python{cell.python}"
     name = f"{cell.base.name}-{BUILD_PLATFORM.replace('/', '-')}"
     smallest = replace(cell.base, name=name, packages={package: "It compiles byte-code."})
-    found = base.resolve(smallest, BUILD_PLATFORM, context.settings, context.progress)
-    versions = {deb.version for each in (found, below) for deb in each.debs if deb.name == package}
-    return found if len(versions) == 1 else None
+    candidate = base.resolve(smallest, BUILD_PLATFORM, context.settings, context.progress)
+    versions = {deb.version for locked in (candidate, below) for deb in locked.debs if deb.name == package}
+    return candidate if len(versions) == 1 else None
 
 
 def added_packages(
