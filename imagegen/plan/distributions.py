@@ -67,24 +67,24 @@ def _read() -> tuple[dict[str, DebianArchive], dict[str, DebianRelease]]:
     import yaml  # late, since a lock that earlier runs parsed needs none of it
 
     data: dict[str, Any] = yaml.load(_FILE.read_bytes(), Loader=yaml.CSafeLoader)
-    found = {
-        name: DebianArchive(name, each["addresses"], each.get("address"), each["snapshots"])
-        for name, each in data["archives"].items()
+    archive_table = {
+        name: DebianArchive(name, fields["addresses"], fields.get("address"), fields["snapshots"])
+        for name, fields in data["archives"].items()
     }
     releases = {
         name: DebianRelease(
             name,
-            {archive: tuple(suites) for archive, suites in each["suites"].items()},
-            tuple(each["components"]),
-            tuple(each["keyrings"]),
-            each["keyring_package"],
-            tuple(each["packages"]),
-            each["sources"],
-            each["example"],
+            {archive: tuple(suites) for archive, suites in fields["suites"].items()},
+            tuple(fields["components"]),
+            tuple(fields["keyrings"]),
+            fields["keyring_package"],
+            tuple(fields["packages"]),
+            fields["sources"],
+            fields["example"],
         )
-        for name, each in data["releases"].items()
+        for name, fields in data["releases"].items()
     }
-    return found, releases
+    return archive_table, releases
 
 
 # The order of Debian's versions. Source: deb-version(7), dpkg 1.21, "Sorting algorithm".
@@ -97,22 +97,22 @@ _NOTHING: _VersionPart = ((0,), (0, ""))
 
 def version_key(version: str) -> VersionKey:
     """Sorts as dpkg does: epoch, upstream's version, Debian's revision. Any text has its place; none is refused."""
-    epoch, colon, rest = version.partition(":")
+    epoch, colon, remainder = version.partition(":")
     if not colon:
-        epoch, rest = "", version
-    upstream, dash, revision = rest.rpartition("-")
+        epoch, remainder = "", version
+    upstream, dash, revision = remainder.rpartition("-")
     if not dash:
-        upstream, revision = rest, ""
+        upstream, revision = remainder, ""
     return _number(epoch), _parts(upstream), _parts(revision)
 
 
 def _parts(text: str) -> tuple[_VersionPart, ...]:
     pairs = re.findall(r"([^0-9]*)([0-9]*)", text)
-    parts = [((*map(_weight, words), 0), _number(digits)) for words, digits in pairs]
-    while parts and parts[-1] == _NOTHING:
-        parts.pop()
+    segments = [((*map(_weight, words), 0), _number(digits)) for words, digits in pairs]
+    while segments and segments[-1] == _NOTHING:
+        segments.pop()
     # Where one ends, the other may go on with a tilde, and be older: also after a first part that says nothing ("0~").
-    return (*(parts or [_NOTHING]), _NOTHING)
+    return (*(segments or [_NOTHING]), _NOTHING)
 
 
 def _weight(character: str) -> int:

@@ -73,27 +73,29 @@ def parse(raw: bytes) -> PackageNames:
     from pydantic import ValidationError
 
     try:
-        found = _adapter().validate_json(raw)
+        package_names = _adapter().validate_json(raw)
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{' > '.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}") from error
-    for name in found.names:
+    for name in package_names.names:
         for specifier in (*name.required_by, *name.lacked_by):
             SpecifierSet(specifier)
-    return found
+    return package_names
 
 
 def dumps(names: PackageNames) -> bytes:
     """The file of a package: one line for each wheel and name, so that changes are readable."""
     wheels = {
-        package: {version: found[version] for version in sorted(found, key=Version)}
-        for package, found in sorted(names.wheels.items())
+        package: {version: hashes[version] for version in sorted(hashes, key=Version)}
+        for package, hashes in sorted(names.wheels.items())
     }
     lines = [f'  "package": {json.dumps(names.package)}', f'  "read": {json.dumps(names.read)}']
     tables = (
         f"    {json.dumps(package)}: "
-        + _block("{}", (f"      {json.dumps(version)}: {json.dumps(sha256)}" for version, sha256 in found.items()), 4)
-        for package, found in wheels.items()
+        + _block(
+            "{}", (f"      {json.dumps(version)}: {json.dumps(sha256)}" for version, sha256 in releases.items()), 4
+        )
+        for package, releases in wheels.items()
     )
     lines.append(f'  "wheels": {_block("{}", tables, 2)}')
     lines.append(f'  "names": {_block("[]", (f"    {json.dumps(_fields(name))}" for name in sorted(names.names)), 2)}')
@@ -105,8 +107,8 @@ def _fields(name: SharedName) -> dict[str, object]:
 
 
 def _block(brackets: str, items: Iterable[str], indent: int) -> str:
-    found = ",\n".join(items)
-    return f"{brackets[0]}\n{found}\n{' ' * indent}{brackets[1]}" if found else brackets
+    text = ",\n".join(items)
+    return f"{brackets[0]}\n{text}\n{' ' * indent}{brackets[1]}" if text else brackets
 
 
 def names(directories: Iterable[Path]) -> list[str]:
@@ -118,24 +120,24 @@ def path_of(directory: Path, package: str) -> Path:
     return directory / FOLDER / f"{package}.json"
 
 
-def spans(chosen: Iterable[str], known: Sequence[str], *, open_ended: bool) -> tuple[str, ...]:
+def spans(chosen: Iterable[str], versions: Sequence[str], *, open_ended: bool) -> tuple[str, ...]:
     """Return releases as specifiers, one for each span of the `known` ones (oldest first) that are all chosen.
 
     With `open_ended`, a span from the oldest or to the newest known release goes on there, and ends before the next
     known release; else it is bounded by its first and last release.
     """
-    positions = {version: place for place, version in enumerate(known)}
+    positions = {version: index for index, version in enumerate(versions)}
     runs: list[list[int]] = []
-    for place in sorted(positions[version] for version in chosen):
-        if runs and place == runs[-1][1] + 1:
-            runs[-1][1] = place
+    for position in sorted(positions[version] for version in chosen):
+        if runs and position == runs[-1][1] + 1:
+            runs[-1][1] = position
         else:
-            runs.append([place, place])
-    return tuple(_specifier(first, last, known, open_ended=open_ended) for first, last in runs)
+            runs.append([position, position])
+    return tuple(_specifier(first, last, versions, open_ended=open_ended) for first, last in runs)
 
 
-def _specifier(first: int, last: int, known: Sequence[str], *, open_ended: bool) -> str:
+def _specifier(first: int, last: int, versions: Sequence[str], *, open_ended: bool) -> str:
     if open_ended:
-        lower = [f">={known[first]}"] if first else []
-        return ",".join([*lower, *([f"<{known[last + 1]}"] if last + 1 < len(known) else [])])
-    return f"=={known[first]}" if first == last else f">={known[first]},<={known[last]}"
+        lower = [f">={versions[first]}"] if first else []
+        return ",".join([*lower, *([f"<{versions[last + 1]}"] if last + 1 < len(versions) else [])])
+    return f"=={versions[first]}" if first == last else f">={versions[first]},<={versions[last]}"

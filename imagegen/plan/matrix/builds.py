@@ -65,11 +65,11 @@ class Builds:
     @cached_property
     def _by_package(self) -> Mapping[str, tuple[PublishedBuild, ...]]:
         led = [entry for entry in self.entries if entry.package == LEADER]
-        copies = (replace(each, package=name, releases="") for name in self.followers for each in led)
-        found: dict[str, list[PublishedBuild]] = {}
-        for each in (*self.entries, *copies):
-            found.setdefault(each.package, []).append(each)
-        return {name: tuple(builds) for name, builds in found.items()}
+        copies = (replace(leader, package=name, releases="") for name in self.followers for leader in led)
+        by_package: dict[str, list[PublishedBuild]] = {}
+        for build in (*self.entries, *copies):
+            by_package.setdefault(build.package, []).append(build)
+        return {name: tuple(builds) for name, builds in by_package.items()}
 
     def family(self) -> frozenset[str]:
         """Return the packages whose builds are for exactly one CUDA release each: the leader and its followers."""
@@ -77,8 +77,8 @@ class Builds:
 
     def of(self, package: str, version: str | None = None) -> tuple[PublishedBuild, ...]:
         """Return the builds of a package, or those of one release of it."""
-        found = self._by_package.get(package, ())
-        return found if version is None else tuple(each for each in found if each.has(version))
+        builds = self._by_package.get(package, ())
+        return builds if version is None else tuple(build for build in builds if build.has(version))
 
     def labels(self, package: str, version: str | None = None, platform: str | None = None) -> tuple[str, ...]:
         """Return the labels of a package's builds, those for the newest CUDA first, and builds without CUDA last.
@@ -86,19 +86,21 @@ class Builds:
         Of those for one CUDA, builds at the location that is listed first come first. With `platform`, builds that are
         for others alone are left out.
         """
-        fitting = (each for each in self.of(package, version) if each.is_for(platform))
-        found = {label: each for each in fitting for label in each.labels}
-        locations = list(dict.fromkeys(each.location for each in found.values()))
+        fitting = (candidate for candidate in self.of(package, version) if candidate.is_for(platform))
+        by_label = {label: candidate for candidate in fitting for label in candidate.labels}
+        locations = list(dict.fromkeys(candidate.location for candidate in by_label.values()))
 
         def newness(label: str) -> tuple[Version, int, tuple[int, ...], str]:
-            build = found[label]
+            build = by_label[label]
             return _newness(build.cuda), -locations.index(build.location), _numbers(label), label
 
-        return tuple(sorted(found, key=newness, reverse=True))
+        return tuple(sorted(by_label, key=newness, reverse=True))
 
     def build(self, package: str, version: str, label: str) -> PublishedBuild | None:
         """Return the build of a release with that label ("": PyPI's), if there is one."""
-        return next((each for each in self.of(package, version) if label in (each.labels or ("",))), None)
+        return next(
+            (candidate for candidate in self.of(package, version) if label in (candidate.labels or ("",))), None
+        )
 
     def is_missing(self, package: str, version: str, label: str) -> bool:
         """Return whether a release has no build with that label, or none that is known of a package with open ends.
@@ -106,27 +108,29 @@ class Builds:
         Of other packages, that is known of labels in the form of their own ("cu124" beside "cu128"): anyone may make a
         build with another label.
         """
-        known = [each for each in self.of(package, version) if each.labels]
-        if not known or any(label in each.labels for each in known):
+        labelled = [build for build in self.of(package, version) if build.labels]
+        if not labelled or any(label in build.labels for build in labelled):
             return False
-        open_ended = any(each.open_ended for each in known)
-        return open_ended or _form(label) in {_form(each) for each in self.labels(package)}
+        open_ended = any(build.open_ended for build in labelled)
+        return open_ended or _form(label) in {_form(other) for other in self.labels(package)}
 
     def rules(self) -> tuple[Rule, ...]:
         """Return the rules of all builds, by id."""
-        found = {rule.id: rule for each in sorted(self._by_package) for rule in self._rules(each)}
-        return tuple(found[name] for name in sorted(found))
+        rule_of = {rule.id: rule for package in sorted(self._by_package) for rule in self._rules(package)}
+        return tuple(rule_of[name] for name in sorted(rule_of))
 
     def _rules(self, package: str) -> Iterator[Rule]:
         exact = package == LEADER
-        for each in self.of(package):
-            for label in each.labels:
-                if each.cuda == NO_CUDA or "." in each.cuda:  # of a major version alone, labels have rules of their own
-                    yield _label_rule(each, label, exact=exact)
-                if package not in self.family() and _is_before_blackwell(each):  # the family's is the stack's CUDA
-                    yield _gpu_rule(each, label)
-            if exact and each.labels and each.cuda != NO_CUDA:
-                yield _index_rule(each)
+        for build in self.of(package):
+            for label in build.labels:
+                if (
+                    build.cuda == NO_CUDA or "." in build.cuda
+                ):  # of a major version alone, labels have rules of their own
+                    yield _label_rule(build, label, exact=exact)
+                if package not in self.family() and _is_before_blackwell(build):  # the family's is the stack's CUDA
+                    yield _gpu_rule(build, label)
+            if exact and build.labels and build.cuda != NO_CUDA:
+                yield _index_rule(build)
 
 
 def _newness(cuda: str) -> Version:
@@ -144,17 +148,19 @@ def _form(label: str) -> str:
 def _label_rule(build: PublishedBuild, label: str, *, exact: bool) -> Rule:
     without = build.cuda == NO_CUDA
     if without:
-        cuda, said = NO_CUDA, "has no CUDA at all"
+        cuda, statement = NO_CUDA, "has no CUDA at all"
     else:
         cuda = f"=={build.cuda}" if exact else f"=={build.cuda.partition('.')[0]}.*"
-        said = f"is built for CUDA {build.cuda}, and it loads the libraries of that CUDA{'' if exact else ' major'}"
+        statement = (
+            f"is built for CUDA {build.cuda}, and it loads the libraries of that CUDA{'' if exact else ' major'}"
+        )
     fix = "Choose a stack without CUDA" if without else f"Use a stack of CUDA {cuda.removeprefix('==')}"
     return Rule(
         id=f"{build.package}-label-{label}",
         when={build.package: f"+{label}"},
         then={"cuda": cuda},
         conflict={},
-        because=f"The label +{label} says that this {build.package} {said}.",
+        because=f"The label +{label} says that this {build.package} {statement}.",
         source=build.source,
         date=build.date,
         severity="error",

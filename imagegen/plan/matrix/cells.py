@@ -81,12 +81,12 @@ class Matrix:
 
     def select_one(self, pattern: str, *, single: bool = False) -> Cell:
         """Return the one cell that `select` returns. Raises UsageError when nothing matches, or several cells do."""
-        cell, *others = self.select(pattern, single=single)
-        if others:
+        cell, *further_cells = self.select(pattern, single=single)
+        if further_cells:
             raise UsageError(
-                f'"{pattern}" matches {len(others) + 1} cells',
+                f'"{pattern}" matches {len(further_cells) + 1} cells',
                 code="usage-several-cells",
-                why=f"among them {', '.join(other.id for other in (cell, *others)[:_NAMED])}",
+                why=f"among them {', '.join(other.id for other in (cell, *further_cells)[:_NAMED])}",
                 fix="name one",
             )
         return cell
@@ -97,18 +97,22 @@ class Matrix:
         The cell with the platform of the image's default cell comes first, the others in the order of the axis. Raises
         UsageError for a platform without such a cell.
         """
-        found = {each.platform: each for each in self.all_cells if _platformless(each) == _platformless(cell)}
+        by_platform = {
+            candidate.platform: candidate
+            for candidate in self.all_cells
+            if _platformless(candidate) == _platformless(cell)
+        }
         default = self.select(cell.image)[0].platform
-        platforms = sorted(found, key=lambda each: (each != default, self.axes["platform"].index(each)))
-        named = platforms if requested == "all" else requested.split(",")
-        if unknown := [each for each in named if each not in found]:
+        platforms = sorted(by_platform, key=lambda name: (name != default, self.axes["platform"].index(name)))
+        chosen = platforms if requested == "all" else requested.split(",")
+        if unknown := [name for name in chosen if name not in by_platform]:
             raise UsageError(
                 f'{cell.id} has no cell beside it for the platform "{unknown[0]}"',
                 code="usage-unknown-platform",
                 why=f"the image's cells with these values of the other axes are for {', '.join(platforms)}",
                 fix=did_you_mean(unknown[0], platforms) or "`all` takes each of them",
             )
-        return tuple(found[platform] for platform in platforms if platform in named)
+        return tuple(by_platform[platform] for platform in platforms if platform in chosen)
 
 
 def _require_one_environment(cell: Cell) -> None:
@@ -132,12 +136,12 @@ def cell_id(image: str, axes: Mapping[str, str], defaults: Mapping[str, str]) ->
 
     An axis that is added later stays silent at its default, so it renames no cell.
     """
-    others = [
+    suffixes = [
         value.replace("/", "-")
         for axis, value in sorted(axes.items())
         if axis not in {"cuda", "python"} and value != defaults[axis]
     ]
-    return "-".join([image, axes["cuda"], "py" + axes["python"].replace(".", ""), *others])
+    return "-".join([image, axes["cuda"], "py" + axes["python"].replace(".", ""), *suffixes])
 
 
 # The inputs of a lock, as one hash per input, so that a stale lock can name the input that changed.
@@ -149,22 +153,26 @@ def inputs(cell: Cell, sdists: Mapping[str, str]) -> Cell:
     Descriptions and purposes stay out: they reach no lock, so a corrected typo makes none stale. Reasons of pins and
     variables are in, because the lock repeats them. Rules are out: they judge a lock each time that it is used.
     """
-    requirements = [_asked(requirement) for requirement in cell.requirements]
+    requirements = [_requested_fields(requirement) for requirement in cell.requirements]
     base = dataclasses.asdict(cell.base)
-    parts: dict[str, Any] = {
+    input_values: dict[str, Any] = {
         "axes": dict(cell.axes),
         "preflight": incontainer.digest(),
         "gpus": [[gpu.name, gpu.capability] for gpu in cell.gpus],
         "base": {**base, "packages": sorted(base["packages"]), "description": None},
         "interpreter": _interpreter(cell),
-        "image": [cell.image, requirements, [[each.name, each.value, each.because] for each in cell.env]],
+        "image": [
+            cell.image,
+            requirements,
+            [[variable.name, variable.value, variable.because] for variable in cell.env],
+        ],
     }
     if cell.packages:
-        parts["packages"] = dict(cell.packages)
+        input_values["packages"] = dict(cell.packages)
     if cell.overrides:
-        parts["overrides"] = [[override.package, override.specifier] for override in cell.overrides]
-    parts |= {
-        name: [dataclasses.asdict(each) for each in fields]
+        input_values["overrides"] = [[override.package, override.specifier] for override in cell.overrides]
+    input_values |= {
+        name: [dataclasses.asdict(member) for member in fields]
         for name, fields in (
             ("config", cell.config),
             ("labels", cell.labels),
@@ -174,25 +182,26 @@ def inputs(cell: Cell, sdists: Mapping[str, str]) -> Cell:
         if fields
     }
     if cell.copies:
-        parts["files"] = [[copy.path, copy.source, copy.because] for copy in cell.copies]
+        input_values["files"] = [[copy.path, copy.source, copy.because] for copy in cell.copies]
     if cell.patches:
-        parts["patches"] = [[patch.package, patch.source, patch.because, patch.origin] for patch in cell.patches]
-    if found := cell.from_uv_lock:
-        parts["uv.lock"] = [found.uv_lock, found.extras, found.groups, found.git and found.git.commit]
-    if each := cell.stack:
-        parts["stack"] = [each.kind, each.path, each.extras, each.groups]
-    parts |= {f"index {alias}": index.url for alias, index in cell.indexes.items()}
-    parts |= {
-        f"component {requirement.component.name}": _routed(requirement, cell) for requirement in cell.requirements
+        input_values["patches"] = [[patch.package, patch.source, patch.because, patch.origin] for patch in cell.patches]
+    if locked := cell.from_uv_lock:
+        input_values["uv.lock"] = [locked.uv_lock, locked.extras, locked.groups, locked.git and locked.git.commit]
+    if stack := cell.stack:
+        input_values["stack"] = [stack.kind, stack.path, stack.extras, stack.groups]
+    input_values |= {f"index {alias}": index.url for alias, index in cell.indexes.items()}
+    input_values |= {
+        f"component {requirement.component.name}": _resolution_inputs(requirement, cell)
+        for requirement in cell.requirements
     }
-    parts |= {
+    input_values |= {
         f"recipe {requirement.component.name}": _build(recipe, requirement, cell)
         for requirement in cell.requirements
         if (recipe := cell.recipes.get(requirement.component.package))
     }
     required = {f"sdist {requirement.component.package}" for requirement in cell.requirements}
-    hashes = {name: each for name, each in sdists.items() if name not in required}
-    hashes |= {name: sha256(part) for name, part in parts.items()}
+    hashes = {name: sdist_digest for name, sdist_digest in sdists.items() if name not in required}
+    hashes |= {name: sha256(part) for name, part in input_values.items()}
     # Interned, since a result that is kept has each object once: cells have most of their inputs in common.
     interned = {sys.intern(name): sys.intern(digest) for name, digest in sorted(hashes.items())}
     return dataclasses.replace(cell, inputs=interned)
@@ -209,27 +218,35 @@ def sha256(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _asked(each: Requirement) -> list[Any]:
-    git = each.git and {name: value for name, value in dataclasses.asdict(each.git).items() if value not in ("", ())}
-    requested: list[Any] = [each.component.name, each.pep508, each.index, each.because, git]
-    if each.own:
-        requested.append([each.own.kind, each.own.path])
-    if each.address:
-        requested.append([each.address.url, each.address.sha256])
-    return [*requested, "from source"] if each.from_source else requested
+def _requested_fields(requirement: Requirement) -> list[Any]:
+    git = requirement.git and {
+        name: value for name, value in dataclasses.asdict(requirement.git).items() if value not in ("", ())
+    }
+    requested: list[Any] = [requirement.component.name, requirement.pep508, requirement.index, requirement.because, git]
+    if requirement.own:
+        requested.append([requirement.own.kind, requirement.own.path])
+    if requirement.address:
+        requested.append([requirement.address.url, requirement.address.sha256])
+    return [*requested, "from source"] if requirement.from_source else requested
 
 
-def _routed(each: Requirement, cell: Cell) -> list[Any]:
+def _resolution_inputs(requirement: Requirement, cell: Cell) -> list[Any]:
     """Return what this cell's resolution depends on of a required component; releases on PyPI have no alias and no
     label.
     """
-    package, _, _, sdist = _essence(each.component, cell.cuda)
-    return [package, None if each.index == "pypi" else each.index, each.label, sdist]
+    package, _, _, sdist = _essence(requirement.component, cell.cuda)
+    return [package, None if requirement.index == "pypi" else requirement.index, requirement.label, sdist]
 
 
 def _interpreter(cell: Cell) -> list[Any]:
-    each, file = cell.interpreter, cell.interpreter.files.get(cell.platform)
-    return [each.name, each.path, each.version, each.release, file and dataclasses.asdict(file)]
+    interpreter, file = cell.interpreter, cell.interpreter.files.get(cell.platform)
+    return [
+        interpreter.name,
+        interpreter.path,
+        interpreter.version,
+        interpreter.release,
+        file and dataclasses.asdict(file),
+    ]
 
 
 def _essence(component: Component, cuda: str) -> list[Any]:
@@ -256,7 +273,7 @@ def _build(recipe: Recipe, requirement: Requirement, cell: Cell) -> list[Any]:
             for version, source in release.releases.items()
         ],
         [recipe.build_requires, recipe.against, recipe.modules, recipe.toolkit],
-        [[each.name, each.value] for each in recipe.env],
+        [[variable.name, variable.value] for variable in recipe.env],
         recipe.architectures and _names(recipe.architectures, cell),
     ]
 

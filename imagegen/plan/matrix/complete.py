@@ -96,17 +96,17 @@ class _Completion:
         self._variables: dict[EnvVar, EnvVar] = {}
         self._ambiguous: set[tuple[tuple[str, str], str]] = set()  # what is refused already, by image
         self.unresolved = unresolved  # entries that name what does not exist
-        self.axes: dict[str, AxisEntry] = {found.name: found.entry for found in self._sound("axes")}
-        self.systems = {found.name: found.entry.system(found.name) for found in self._sound("systems")}
-        self.gpus = {found.name: found.entry.gpu(found.name) for found in self._sound("gpus")}
-        self.accelerators = {found.entry.maker: tuple(found.entry.names) for found in self._sound("accelerators")}
-        self.bases = {
-            found.name: self._base(found) for found in self._sound("bases") if found.entry.system in self.systems
+        self.axes: dict[str, AxisEntry] = {axis.name: axis.entry for axis in self._sound("axes")}
+        self.systems = {system.name: system.entry.system(system.name) for system in self._sound("systems")}
+        self.gpus = {gpu.name: gpu.entry.gpu(gpu.name) for gpu in self._sound("gpus")}
+        self.accelerators = {
+            accelerator.entry.maker: tuple(accelerator.entry.names) for accelerator in self._sound("accelerators")
         }
-        resolved = [found for found in self._sound("interpreters") if self._resolved(found)]
+        self.bases = {base.name: self._base(base) for base in self._sound("bases") if base.entry.system in self.systems}
+        resolved = [interpreter for interpreter in self._sound("interpreters") if self._is_resolved(interpreter)]
         whole = len(resolved) == len(self.entries["interpreters"])
         self.interpreters = Interpreters(resolved, errors, whole=whole)
-        self.stacks = {found.name: found.entry for found in self._sound("stacks") if self._resolved(found)}
+        self.stacks = {stack.name: stack.entry for stack in self._sound("stacks") if self._is_resolved(stack)}
         self._check_axes()
         self.indexes = self._indexes()
         self._owners: dict[str, str] = {}  # package -> its component
@@ -118,56 +118,59 @@ class _Completion:
             for component in self.components.values()
             if component.pypi_build and component.package != LEADER
         )
-        self.builds = Builds(tuple(found.entry.build(found.name) for found in self._sound("builds")), led)
-        written = [self._rule(found) for found in self._sound("rules")]
+        self.builds = Builds(tuple(build.entry.build(build.name) for build in self._sound("builds")), led)
+        written = [self._rule(placed) for placed in self._sound("rules")]
         self.rules = tuple(sorted([*written, *self.builds.rules()], key=lambda rule: rule.id))
-        self.file_conflicts = tuple(_file_conflict(found) for found in self._sound("file_conflicts"))
-        self.record_exceptions = {found.entry.sha256: found.entry.because for found in self._sound("record_exceptions")}
+        self.file_conflicts = tuple(_file_conflict(conflict) for conflict in self._sound("file_conflicts"))
+        self.record_exceptions = {
+            exception.entry.sha256: exception.entry.because for exception in self._sound("record_exceptions")
+        }
 
     def matrix(self) -> Matrix:
         cells: dict[str, Cell] = {}
         defaults: dict[str, str] = {}
         images = self._sound("images")
-        for image in sorted(images, key=lambda found: bool(found.entry.environments)):  # sorted: those come last
-            made = self._combined(image, cells) if image.entry.environments else self._cells(image)
-            for cell in made:
+        for image in sorted(images, key=lambda placed: bool(placed.entry.environments)):  # sorted: those come last
+            image_cells = self._combined(image, cells) if image.entry.environments else self._cells(image)
+            for cell in image_cells:
                 if cell.id in cells:
                     self._fail(image, f'the cell id "{cell.id}" is taken by image "{cells[cell.id].image}"')
                 if len(cell.id) - len(cell.image) - 1 > _LONGEST_TAG:
                     self._fail(image, f'the cell id "{cell.id}" is too long for an image\'s tag')
                 cells[cell.id] = cell
-            if made:
-                defaults[image.name] = made[0].id
+            if image_cells:
+                defaults[image.name] = image_cells[0].id
         for name in sorted(set(defaults) & set(cells)):
             self._fail(self.entries["images"][name], f'"{name}" is also the id of a cell of "{cells[name].image}"')
         return Matrix(
-            tuple(cells[each] for each in sorted(cells)),
+            tuple(cells[identifier] for identifier in sorted(cells)),
             self.rules,
             defaults,
-            {name: each for name, each in self.components.items() if each.declared},
+            {name: component for name, component in self.components.items() if component.declared},
             self.gpus,
             self.systems,
             {name: tuple(axis.values) for name, axis in self.axes.items()},
-            {found.name: found.where() for found in self._sound("rules")},
+            {rule.name: rule.where() for rule in self._sound("rules")},
             self.recipes,
-            self.interpreters.known,
+            self.interpreters.by_name,
             tuple(
-                PinOverride(**found.entry.model_dump(exclude={"override"})) for found in self._sound("pin_overrides")
+                PinOverride(**override.entry.model_dump(exclude={"override"}))
+                for override in self._sound("pin_overrides")
             ),
             self.accelerators,
-            {found.name: found.entry.image(found.name) for found in self._sound("ngc_images")},
+            {ngc_image.name: ngc_image.entry.image(ngc_image.name) for ngc_image in self._sound("ngc_images")},
             self.builds,
             self.indexes,
         )
 
     def _sound(self, section: str) -> list[PlacedEntry]:
-        return [found for _, found in sorted(self.entries[section].items()) if found.entry is not None]
+        return [placed for _, placed in sorted(self.entries[section].items()) if placed.entry is not None]
 
-    def _resolved(self, found: PlacedEntry) -> bool:
-        return found.path not in self.unresolved
+    def _is_resolved(self, placed: PlacedEntry) -> bool:
+        return placed.path not in self.unresolved
 
-    def _fail(self, found: PlacedEntry, what: str, *inside: str | int, key: bool = True) -> None:
-        self.errors.append(found.error(what, *inside, key=key))
+    def _fail(self, placed: PlacedEntry, message: str, *inside: str | int, key: bool = True) -> None:
+        self.errors.append(placed.error(message, *inside, key=key))
 
     def _check_axes(self) -> None:
         for axis in CELL_AXES:
@@ -181,13 +184,13 @@ class _Completion:
                 )
         for position, value in enumerate(self._values("cuda")):
             if value != NO_CUDA and cuda_version(value) is None:
-                what = f'"{value}" is no value of the cuda axis; one looks like "cu130" or is "{NO_CUDA}"'
-                self._fail(self.entries["axes"]["cuda"], what, "values", position, key=False)
+                message = f'"{value}" is no value of the cuda axis; one looks like "cu130" or is "{NO_CUDA}"'
+                self._fail(self.entries["axes"]["cuda"], message, "values", position, key=False)
         for axis, (prefix, example) in SHAPES.items():
             for position, value in enumerate(self._values(axis)):
                 if not value.startswith(prefix):
-                    what = f'"{value}" is no value of the {axis} axis; one looks like "{example}"'
-                    self._fail(self.entries["axes"][axis], what, "values", position, key=False)
+                    message = f'"{value}" is no value of the {axis} axis; one looks like "{example}"'
+                    self._fail(self.entries["axes"][axis], message, "values", position, key=False)
 
     def _indexes(self) -> dict[str, Index]:
         if "pypi" not in self.entries["indexes"]:
@@ -197,30 +200,32 @@ class _Completion:
                 )
             )
         result = {}
-        for found in self._sound("indexes"):
-            alias, url = found.name, found.entry.url
+        for placed in self._sound("indexes"):
+            alias, url = placed.name, placed.entry.url
             if url and alias == "pypi":
-                self._fail(found, "pypi's url comes from the environment")
+                self._fail(placed, "pypi's url comes from the environment")
             elif not url and alias != "pypi":
                 variable = f"IMAGEGEN_INDEX_{mirror_name(alias)}"
                 fix = f"write its address as `url: https://...`; {variable} only gives it another one on a machine"
-                self.errors.append(found.error(f'the index "{alias}" needs a url', fix=fix))
-            result[alias] = Index(alias, url, found.entry.description)
+                self.errors.append(placed.error(f'the index "{alias}" needs a url', fix=fix))
+            result[alias] = Index(alias, url, placed.entry.description)
         return result
 
     def _components(self) -> dict[str, Component]:
         result: dict[str, Component] = {}
-        for found in self._sound("components"):
-            name, entry = found.name, found.entry
+        for placed in self._sound("components"):
+            name, entry = placed.name, placed.entry
             if name in SURROUNDINGS:
-                self._fail(found, f'"{name}" cannot be a component: rules call the surroundings so')
+                self._fail(placed, f'"{name}" cannot be a component: rules call the surroundings so')
             package = entry.package or name
             if package in self._owners:
-                self._fail(found, f'the package "{package}" already belongs to the component "{self._owners[package]}"')
+                self._fail(
+                    placed, f'the package "{package}" already belongs to the component "{self._owners[package]}"'
+                )
             self._owners[package] = name
             if entry.compiled and (entry.git or entry.sdist):
                 key = "git" if entry.git else "sdist"
-                self._fail(found, "the sources of a compiled component stand in its recipe, under `recipes`", key)
+                self._fail(placed, "the sources of a compiled component stand in its recipe, under `recipes`", key)
             result[name] = Component(
                 name=name,
                 package=package,
@@ -232,7 +237,7 @@ class _Completion:
                 local=dict(entry.local),
                 pypi_build=entry.pypi_build,
                 aliases=tuple(entry.aliases),
-                git={each: _git_source(each, one) for each, one in entry.git.items()},
+                git={commit_name: _git_source(commit_name, commit) for commit_name, commit in entry.git.items()},
                 compiled=entry.compiled,
                 entry_points=tuple(entry.entry_points),
             )
@@ -251,76 +256,78 @@ class _Completion:
 
     def _recipes(self, directories: Sequence[Path]) -> dict[str, Recipe]:
         result = {}
-        for found in self._sound("recipes"):
-            if found.name in self.components:
-                directory = directories[found.layer]
-                made, errors = recipe(found, self.components[found.name], self.gpus, directory)
-                result[found.name] = made
+        for placed in self._sound("recipes"):
+            if placed.name in self.components:
+                directory = directories[placed.layer]
+                completed, errors = recipe(placed, self.components[placed.name], self.gpus, directory)
+                result[placed.name] = completed
                 self.errors += errors
         return result
 
-    def _rule(self, found: PlacedEntry) -> Rule:
-        entry = found.entry
+    def _rule(self, placed: PlacedEntry) -> Rule:
+        entry = placed.entry
         when, then, conflict, unless = map(self._by_package, (entry.when, entry.then, entry.conflict, entry.unless))
         same = tuple(self._by_package(dict.fromkeys(entry.same, "")))
-        rest = entry.model_dump(exclude={"when", "then", "conflict", "same", "unless", "override"})
-        return Rule(found.name, when, then, conflict, same=same, unless=unless, **rest)
+        fields = entry.model_dump(exclude={"when", "then", "conflict", "same", "unless", "override"})
+        return Rule(placed.name, when, then, conflict, same=same, unless=unless, **fields)
 
     def _by_package(self, side: Mapping[str, str]) -> dict[str, str]:
         return {self.components[name].package if name in self.components else name: text for name, text in side.items()}
 
-    def _cells(self, found: PlacedEntry) -> list[Cell]:
+    def _cells(self, image: PlacedEntry) -> list[Cell]:
         """The image's cells, its default cell first; none when something it names is missing."""
         images = self.entries["images"]
-        if error := cycle_error(found, images):
+        if error := cycle_error(image, images):
             self.errors.append(error)
-        chain = ancestry(found, images)
-        stacks = [name for each in chain for name in each.entry.stacks]
+        chain = ancestry(image, images)
+        stacks = [name for ancestor in chain for name in ancestor.entry.stacks]
         if not (chain and set(CELL_AXES) <= set(self.axes) and set(stacks) <= set(self.stacks)):
             return []
-        if not all(self._resolved(each) for each in chain) or self._extends_environments(found, chain):
+        if not all(self._is_resolved(ancestor) for ancestor in chain) or self._extends_environments(image, chain):
             return []
-        if twice := {name for name in stacks if stacks.count(name) > 1} & set(found.entry.stacks):
-            self._fail(found, f"it names a stack twice, or one of an image that it extends: {min(twice)}", "stacks")
+        if twice := {name for name in stacks if stacks.count(name) > 1} & set(image.entry.stacks):
+            self._fail(image, f"it names a stack twice, or one of an image that it extends: {min(twice)}", "stacks")
         entry = inherit(chain)
         if not entry.gpus and set(self._offered(entry, "cuda")) != {NO_CUDA}:
-            self._fail(found, "an image with CUDA says for which GPUs it is: `gpus` is missing")
+            self._fail(image, "an image with CUDA says for which GPUs it is: `gpus` is missing")
         axes = sorted(self.axes)
         offered = [self._offered(entry, axis) for axis in axes]
         if math.prod(map(len, offered)) > _MAX_CELLS:
-            self._fail(found, f"the image has more than {_MAX_CELLS} cells", "axes")
+            self._fail(image, f"the image has more than {_MAX_CELLS} cells", "axes")
             return []
         choices = [dict(zip(axes, values, strict=True)) for values in itertools.product(*offered)]
-        for position, excluded in enumerate(found.entry.exclude):
+        for position, excluded in enumerate(image.entry.exclude):
             if not any(applies(excluded, choice) for choice in choices):
-                self._fail(found, "it excludes none of the image's cells", "exclude", position, key=False)
-        choices = [each for each in choices if not any(applies(excluded, each) for excluded in entry.exclude)]
+                self._fail(image, "it excludes none of the image's cells", "exclude", position, key=False)
+        choices = [
+            candidate for candidate in choices if not any(applies(excluded, candidate) for excluded in entry.exclude)
+        ]
         if not choices:
-            self._fail(found, "it excludes every cell of the image", "exclude")
+            self._fail(image, "it excludes every cell of the image", "exclude")
         generations = [Generation(e.entry, tuple(self.stacks[name] for name in e.entry.stacks)) for e in chain]
-        self.errors += removal_errors(found, generations, choices)
-        placed = [(*(self.entries["stacks"][name] for name in each.entry.stacks), each) for each in chain]
-        cells = [self._cell(found, entry, chain, choice, compose(generations, choice), placed) for choice in choices]
+        self.errors += removal_errors(image, generations, choices)
+        placed = [(*(self.entries["stacks"][name] for name in ancestor.entry.stacks), ancestor) for ancestor in chain]
+        cells = [self._cell(image, entry, chain, choice, compose(generations, choice), placed) for choice in choices]
         return [cell for cell in cells if cell]
 
-    def _extends_environments(self, found: PlacedEntry, chain: Sequence[PlacedEntry]) -> bool:
-        if extends := any(each.entry.environments for each in chain):
-            self._fail(found, "it extends an image of several environments: extend the image of one of them", "extends")
+    def _extends_environments(self, image: PlacedEntry, chain: Sequence[PlacedEntry]) -> bool:
+        if extends := any(ancestor.entry.environments for ancestor in chain):
+            self._fail(image, "it extends an image of several environments: extend the image of one of them", "extends")
         return extends
 
-    def _combined(self, found: PlacedEntry, cells: Mapping[str, Cell]) -> list[Cell]:
+    def _combined(self, image: PlacedEntry, cells: Mapping[str, Cell]) -> list[Cell]:
         """The only cell of an image with several environments; none after an error."""
-        if not self._resolved(found) or (
-            self.errors and not {e.cell for e in found.entry.environments.values()} <= cells.keys()
+        if not self._is_resolved(image) or (
+            self.errors and not {e.cell for e in image.entry.environments.values()} <= cells.keys()
         ):
             return []  # what it names may have an error of its own
-        cell, errors = combined_cell(found, cells, {name: axis.default for name, axis in self.axes.items()})
+        cell, errors = combined_cell(image, cells, {name: axis.default for name, axis in self.axes.items()})
         self.errors += errors
         return [cell] if cell else []
 
-    def _base(self, found: PlacedEntry) -> Base:
-        system = self.systems[found.entry.system]
-        return Base(name=found.name, glibc=system.glibc, **found.entry.model_dump(exclude={"override", "env"}))
+    def _base(self, placed: PlacedEntry) -> Base:
+        system = self.systems[placed.entry.system]
+        return Base(name=placed.name, glibc=system.glibc, **placed.entry.model_dump(exclude={"override", "env"}))
 
     def _values(self, axis: str) -> list[str]:
         return self.axes[axis].values if axis in self.axes else []
@@ -330,23 +337,25 @@ class _Completion:
         default = self.axes[axis].default
         return sorted(dict.fromkeys(entry.axes.get(axis, [default])), key=lambda value: value != default)
 
-    def _index(self, found: PlacedEntry, uses: Mapping[str, ComponentUse], component: Component, cuda: str) -> str:
+    def _index(self, image: PlacedEntry, uses: Mapping[str, ComponentUse], component: Component, cuda: str) -> str:
         """Return the alias of the index that gives `component` to a cell whose components are `uses`."""
-        own, version = component.index.get(cuda, "pypi"), cuda_version(cuda)
+        default_alias, version = component.index.get(cuda, "pypi"), cuda_version(cuda)
         leader = uses.get(component.pypi_build or "")
-        named = uses[component.name].index or (leader and leader.index and (own if leader.index != "pypi" else "pypi"))
-        if named or not (component.pypi_build and version):
-            return named or own
+        named_alias = uses[component.name].index or (
+            leader and leader.index and (default_alias if leader.index != "pypi" else "pypi")
+        )
+        if named_alias or not (component.pypi_build and version):
+            return named_alias or default_alias
         specifier = leader.version if leader else ""
         try:
-            return "pypi" if self._is_pypi_build(component.pypi_build, specifier, version) else own
+            return "pypi" if self._is_pypi_build(component.pypi_build, specifier, version) else default_alias
         except AmbiguousBuildError as error:
-            what = f'"{component.pypi_build}{specifier}" admits builds for CUDA {version} and others'
+            message = f'"{component.pypi_build}{specifier}" admits builds for CUDA {version} and others'
             fix = f"pin {component.pypi_build}, bound its version on both sides, or name its `index:`"
-            if (found.path, what) not in self._ambiguous:  # once for all cells of an image
-                self._ambiguous.add((found.path, what))
-                self.errors.append(MatrixError(what, where=found.where(), why=str(error), fix=fix))
-            return own
+            if (image.path, message) not in self._ambiguous:  # once for all cells of an image
+                self._ambiguous.add((image.path, message))
+                self.errors.append(MatrixError(message, where=image.where(), why=str(error), fix=fix))
+            return default_alias
 
     def _is_pypi_build(self, package: str, specifier: str, cuda: str) -> bool:
         """Return `is_pypi_build` of a package, which is asked once for all cells. Raises AmbiguousBuildError."""
@@ -362,55 +371,57 @@ class _Completion:
 
     def _cell(
         self,
-        found: PlacedEntry,
+        image: PlacedEntry,
         entry: ImageEntry,
         chain: Sequence[PlacedEntry],
         axes: Mapping[str, str],
-        made: Composition,
+        composition: Composition,
         placed: Sequence[Sequence[PlacedEntry]],
     ) -> Cell | None:
-        sound = made.base in self.bases and all(self._component(found, name) for name in made.components)
-        if not (sound and set(made.gpus) <= set(self.gpus)):
+        sound = composition.base in self.bases and all(self._component(image, name) for name in composition.components)
+        if not (sound and set(composition.gpus) <= set(self.gpus)):
             return None  # what it names has an error of its own
-        base, base_env = self.bases[made.base], self.entries["bases"][made.base].entry.env
-        gpus = [] if axes["cuda"] == NO_CUDA else [self.gpus[name] for name in made.gpus]
-        locked = [name for name, use in made.components.items() if use.uv_lock]
+        base, base_env = self.bases[composition.base], self.entries["bases"][composition.base].entry.env
+        gpus = [] if axes["cuda"] == NO_CUDA else [self.gpus[name] for name in composition.gpus]
+        locked = [name for name, use in composition.components.items() if use.uv_lock]
         if len(locked) > 1:
-            self._fail(found, f"{' and '.join(locked)} each have a uv_lock: a cell takes one")
+            self._fail(image, f"{' and '.join(locked)} each have a uv_lock: a cell takes one")
             return None
         if locked and entry.stack:
-            self._fail(found, f"{locked[0]} has a uv_lock, and the image a `stack`: a cell takes one")
+            self._fail(image, f"{locked[0]} has a uv_lock, and the image a `stack`: a cell takes one")
             return None
-        if unknown := sorted(set(made.accepts) - {rule.id for rule in self.rules}):
-            self._fail(found, f"it accepts {', '.join(unknown)}, and no rule has that id")
+        if unknown := sorted(set(composition.accepts) - {rule.id for rule in self.rules}):
+            self._fail(image, f"it accepts {', '.join(unknown)}, and no rule has that id")
             return None
-        interpreter = self.interpreters.choose(found, made.interpreter, base.system, axes)
+        interpreter = self.interpreters.choose(image, composition.interpreter, base.system, axes)
         if interpreter is None:
             return None
-        named = definitions(placed, axes, "components")
+        component_definitions = definitions(placed, axes, "components")
         requirements = tuple(
             Requirement(
                 replace(component, entry_points=tuple(use.entry_points)) if use.entry_points else component,
                 use.version,
                 use.because or (_OWN if use.path or use.wheel else _UNEXPLAINED),
-                "pypi" if entry.stack else self._index(found, made.components, component, axes["cuda"]),
+                "pypi" if entry.stack else self._index(image, composition.components, component, axes["cuda"]),
                 component.git[use.git] if use.git else None,
                 tuple(sorted(set(use.extras))),
                 use.from_source,
                 use.uv_lock,
                 tuple(sorted(set(use.groups))),
-                _own_source(use, named[name].where),
+                _own_source(use, component_definitions[name].where),
                 WheelAddress(use.url, use.sha256) if use.url and use.sha256 else None,
             )
-            for name, component, use in ((n, self.components[n], use) for n, use in sorted(made.components.items()))
+            for name, component, use in (
+                (n, self.components[n], use) for n, use in sorted(composition.components.items())
+            )
         )
-        requirements = tuple(map(self._shared, requirements))
-        env = sorted(join_env(base_env, made.env).items())
-        variables = (EnvVar(name, each.value, each.because) for name, each in env)
+        requirements = tuple(map(self._share, requirements))
+        env = sorted(join_env(base_env, composition.env).items())
+        variables = (EnvVar(name, setting.value, setting.because) for name, setting in env)
         aliases = {"pypi", *(requirement.index for requirement in requirements)} & set(self.indexes)
         draft = Cell(
-            id=cell_id(found.name, axes, {name: axis.default for name, axis in self.axes.items()}),
-            image=found.name,
+            id=cell_id(image.name, axes, {name: axis.default for name, axis in self.axes.items()}),
+            image=image.name,
             description=entry.description or "",
             purpose=entry.purpose or "",
             flagship=entry.flagship,
@@ -427,30 +438,45 @@ class _Completion:
             file_conflicts=self.file_conflicts,
             recipes={
                 self.components[name].package: self.recipes[name]
-                for name, use in sorted(made.components.items())
+                for name, use in sorted(composition.components.items())
                 if name in self.recipes and not (use.path or use.wheel)
             },
-            omits=dict(sorted(made.omits.items())),
-            packages=dict(sorted({**(base.packages if base.kind == "registry" else {}), **made.packages}.items())),
+            omits=dict(sorted(composition.omits.items())),
+            packages=dict(
+                sorted({**(base.packages if base.kind == "registry" else {}), **composition.packages}.items())
+            ),
             overrides=tuple(
-                Override(name, None if each.omit else each.version, because=each.because, source=each.source)
-                for name, each in sorted(made.overrides.items())
+                Override(
+                    name, None if override.omit else override.version, because=override.because, source=override.source
+                )
+                for name, override in sorted(composition.overrides.items())
             ),
             config=tuple(
-                ConfigField(name, tuple([each.value] if isinstance(each.value, str) else each.value), each.because)
-                for name, each in sorted(made.config.items())
+                ConfigField(
+                    name,
+                    tuple([config_entry.value] if isinstance(config_entry.value, str) else config_entry.value),
+                    config_entry.because,
+                )
+                for name, config_entry in sorted(composition.config.items())
             ),
-            labels=tuple(Label(name, each.value, each.because) for name, each in sorted(made.labels.items())),
-            ports=tuple(itertools.starmap(ExposedPort, sorted(made.ports.items()))),
-            copies=tuple(self._copies(made, definitions(placed, axes, "files"))),
-            patches=tuple(self._patches(made, definitions(placed, axes, "patches"))),
-            ldconfig=tuple(itertools.starmap(LibraryDirectory, sorted(made.ldconfig.items()))),
-            ldconfig_places={path: each.where for path, each in definitions(placed, axes, "ldconfig").items()},
-            extra_places={
-                self.components[name].package: named[name].where for name, use in made.components.items() if use.extras
+            labels=tuple(Label(name, label.value, label.because) for name, label in sorted(composition.labels.items())),
+            ports=tuple(itertools.starmap(ExposedPort, sorted(composition.ports.items()))),
+            copies=tuple(self._copies(composition, definitions(placed, axes, "files"))),
+            patches=tuple(self._patches(composition, definitions(placed, axes, "patches"))),
+            ldconfig=tuple(itertools.starmap(LibraryDirectory, sorted(composition.ldconfig.items()))),
+            ldconfig_places={
+                path: definition.where for path, definition in definitions(placed, axes, "ldconfig").items()
             },
-            override_places={name: each.where for name, each in definitions(placed, axes, "overrides").items()},
-            accepts=dict(sorted(made.accepts.items())),
+            extra_places={
+                self.components[name].package: component_definitions[name].where
+                for name, use in composition.components.items()
+                if use.extras
+            },
+            override_places={
+                name: override_definition.where
+                for name, override_definition in definitions(placed, axes, "overrides").items()
+            },
+            accepts=dict(sorted(composition.accepts.items())),
             extends=entry.extends,
             stack=_stack_file(entry.stack, chain) if entry.stack else None,
         )
@@ -458,26 +484,26 @@ class _Completion:
             self._sdist_inputs[draft.cuda] = sdist_inputs(self.sdists, draft.cuda)
         return inputs(draft, self._sdist_inputs[draft.cuda])
 
-    def _shared(self, made: Requirement) -> Requirement:
+    def _share(self, requirement: Requirement) -> Requirement:
         """Return the equal requirement of a cell before, if any: a result that is kept has each object once."""
-        known = self._requirements.setdefault(made.component.name, [])
-        if made not in known:
-            known.append(made)
-        return known[known.index(made)]
+        requirements = self._requirements.setdefault(requirement.component.name, [])
+        if requirement not in requirements:
+            requirements.append(requirement)
+        return requirements[requirements.index(requirement)]
 
-    def _copies(self, made: Composition, places: Mapping[str, Definition]) -> Iterator[CopySource]:
-        for path, each in sorted(made.files.items()):
-            place = places[path]
-            project = self.directories[place.found.layer].parent
-            top = project.joinpath(*[".."] * each.source.count("../"))
-            yield CopySource(path, each.source, each.because, project / each.source, top, place.where)
+    def _copies(self, composition: Composition, definition_of: Mapping[str, Definition]) -> Iterator[CopySource]:
+        for path, copy in sorted(composition.files.items()):
+            definition = definition_of[path]
+            project = self.directories[definition.placed.layer].parent
+            top = project.joinpath(*[".."] * copy.source.count("../"))
+            yield CopySource(path, copy.source, copy.because, project / copy.source, top, definition.where)
 
-    def _patches(self, made: Composition, places: Mapping[str, Definition]) -> Iterator[PatchSource]:
-        for path, each in sorted(made.patches.items()):
-            place = places[path]
-            project = self.directories[place.found.layer].parent
+    def _patches(self, composition: Composition, definition_of: Mapping[str, Definition]) -> Iterator[PatchSource]:
+        for path, patch in sorted(composition.patches.items()):
+            definition = definition_of[path]
+            project = self.directories[definition.placed.layer].parent
             top = project.joinpath(*[".."] * path.count("../"))
-            yield PatchSource(each.package, path, each.because, each.source, project / path, top, place.where)
+            yield PatchSource(patch.package, path, patch.because, patch.source, project / path, top, definition.where)
 
 
 def _own_source(use: ComponentUse, where: Location) -> OwnSource | None:
@@ -491,8 +517,8 @@ def _stack_file(entry: StackFileEntry, chain: Sequence[PlacedEntry]) -> StackFil
     """Return the lock file that the last image of `chain` to name one names."""
     kind: Literal["uv", "pylock"] = "uv" if entry.uv else "pylock"
     path = (entry.uv or entry.pylock or "").removeprefix("./")
-    found = next(each for each in reversed(chain) if each.entry.stack)
-    where = found.where("stack", kind, key=False)
+    owner = next(image for image in reversed(chain) if image.entry.stack)
+    where = owner.where("stack", kind, key=False)
     return StackFile(kind, path, tuple(sorted(set(entry.extras))), tuple(sorted(set(entry.groups))), where)
 
 
@@ -512,6 +538,6 @@ def _git_source(name: str, entry: GitEntry) -> GitSource:
     )
 
 
-def _file_conflict(found: PlacedEntry) -> FileConflictRule:
-    fields = found.entry.model_dump(exclude={"override"})
-    return FileConflictRule(id=found.name, **fields | {"over": tuple(sorted(set(fields["over"])))})
+def _file_conflict(placed: PlacedEntry) -> FileConflictRule:
+    fields = placed.entry.model_dump(exclude={"override"})
+    return FileConflictRule(id=placed.name, **fields | {"over": tuple(sorted(set(fields["over"])))})

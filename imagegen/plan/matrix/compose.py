@@ -65,47 +65,47 @@ def compose(chain: Sequence[Generation], axes: Mapping[str, str]) -> Composition
     Each image comes after all of the one that it extends: its removals, its stacks in their order, its entry, then the
     variants that apply, in the same order. What comes later wins.
     """
-    made = Composition()
-    for each in chain:
-        for name in each.image.without:
-            _remove(made, name)
-        _replace(made, each.image)
-        parts: tuple[StackEntry | ImageEntry, ...] = (*each.stacks, each.image)
-        for part in parts:
-            _add(made, part)
-        for variant in _applying(parts, axes):
-            _replace(made, variant)
-            _add(made, variant)
+    composition = Composition()
+    for generation in chain:
+        for name in generation.image.without:
+            _remove(composition, name)
+        _replace(composition, generation.image)
+        entries: tuple[StackEntry | ImageEntry, ...] = (*generation.stacks, generation.image)
+        for part in entries:
+            _add(composition, part)
+        for variant in _applying(entries, axes):
+            _replace(composition, variant)
+            _add(composition, variant)
             for name in variant.without:
-                made.components.pop(name, None)
-    return made
+                composition.components.pop(name, None)
+    return composition
 
 
-def removable(made: Composition) -> set[str]:
+def removable(composition: Composition) -> set[str]:
     """Return the names that `without` of an image can remove: components, variables, Debian packages, overrides."""
-    return {name for each in _REMOVABLE for name in getattr(made, each)}
+    return {name for section in _REMOVABLE for name in getattr(composition, section)}
 
 
-def _remove(made: Composition, name: str) -> None:
-    for each in _REMOVABLE:
-        getattr(made, each).pop(name, None)
+def _remove(composition: Composition, name: str) -> None:
+    for section in _REMOVABLE:
+        getattr(composition, section).pop(name, None)
 
 
-def _replace(made: Composition, part: ImageEntry | VariantEntry) -> None:
-    made.base = part.base or made.base
-    made.gpus = part.gpus or made.gpus
-    made.interpreter = part.interpreter or made.interpreter
+def _replace(composition: Composition, part: ImageEntry | VariantEntry) -> None:
+    composition.base = part.base or composition.base
+    composition.gpus = part.gpus or composition.gpus
+    composition.interpreter = part.interpreter or composition.interpreter
 
 
-def _add(made: Composition, part: PartEntry) -> None:
+def _add(composition: Composition, part: PartEntry) -> None:
     for name in PartEntry.model_fields.keys() - {"config", "env"}:
-        getattr(made, name).update(getattr(part, name))
-    made.env = join_env(made.env, part.env)
-    made.config.update({name: each for name in CONFIG_NAMES if (each := getattr(part.config, name))})
+        getattr(composition, name).update(getattr(part, name))
+    composition.env = join_env(composition.env, part.env)
+    composition.config.update({name: value for name in CONFIG_NAMES if (value := getattr(part.config, name))})
 
 
-def _applying(parts: Sequence[StackEntry | ImageEntry], axes: Mapping[str, str]) -> Iterator[VariantEntry]:
-    for part in parts:
+def _applying(entries: Sequence[StackEntry | ImageEntry], axes: Mapping[str, str]) -> Iterator[VariantEntry]:
+    for part in entries:
         for variant in part.variants:
             if applies(variant.when, axes):
                 yield variant
@@ -120,12 +120,12 @@ def applies(choice: Mapping[str, Sequence[str]], axes: Mapping[str, str]) -> boo
 class Definition:
     """The entry that defines a name of a cell, and the place where it does."""
 
-    found: PlacedEntry
+    placed: PlacedEntry
     inside: tuple[str | int, ...]  # the path to the name, below the entry
 
     @property
     def where(self) -> Location:
-        return self.found.where(*self.inside)
+        return self.placed.where(*self.inside)
 
 
 def definitions(
@@ -137,57 +137,57 @@ def definitions(
 
     `chain` has the stacks of each image and the image itself, in the order of `compose`.
     """
-    found: dict[str, Definition] = {}
-    for parts in chain:
-        for part in parts:
-            found |= {name: Definition(part, (section, name)) for name in getattr(part.entry, section)}
-        for part in parts:
+    definition_of: dict[str, Definition] = {}
+    for entries in chain:
+        for part in entries:
+            definition_of |= {name: Definition(part, (section, name)) for name in getattr(part.entry, section)}
+        for part in entries:
             for position, variant in enumerate(part.entry.variants):
                 if applies(variant.when, axes):
-                    found |= {
+                    definition_of |= {
                         name: Definition(part, ("variants", position, section, name))
                         for name in getattr(variant, section)
                     }
-    return found
+    return definition_of
 
 
 # Images that extend one another.
 
 
-def ancestry(found: PlacedEntry, images: Mapping[str, PlacedEntry]) -> tuple[PlacedEntry, ...]:
+def ancestry(image: PlacedEntry, images: Mapping[str, PlacedEntry]) -> tuple[PlacedEntry, ...]:
     """Return the images that `found` extends, the farthest first, and `found` itself.
 
     The result is empty where one of them is missing, has an error of its own, or is in a cycle.
     """
-    chain = [found]
+    chain = [image]
     while chain[0].entry and (name := chain[0].entry.extends):
-        if name not in images or any(each.name == name for each in chain):
+        if name not in images or any(ancestor.name == name for ancestor in chain):
             return ()
         chain.insert(0, images[name])
     return tuple(chain) if chain[0].entry else ()
 
 
 def removal_errors(
-    found: PlacedEntry, chain: Sequence[Generation], choices: Sequence[Mapping[str, str]]
+    image: PlacedEntry, chain: Sequence[Generation], choices: Sequence[Mapping[str, str]]
 ) -> Iterator[MatrixError]:
     """Yield an error for each name in the image's `without` that no cell of the image that it extends has."""
-    without = found.entry.without
-    known = {name for choice in choices if without for name in removable(compose(chain[:-1], choice))}
+    without = image.entry.without
+    removable_names = {name for choice in choices if without for name in removable(compose(chain[:-1], choice))}
     for position, name in enumerate(without):
-        if name not in known:
-            what = f'"{name}" removes nothing: {found.entry.extends} has no such component, variable or package'
-            fix = did_you_mean(name, known) or f"`imagegen show {found.entry.extends}` lists what it has"
-            yield found.error(what, "without", position, fix=fix, key=False)
+        if name not in removable_names:
+            message = f'"{name}" removes nothing: {image.entry.extends} has no such component, variable or package'
+            fix = did_you_mean(name, removable_names) or f"`imagegen show {image.entry.extends}` lists what it has"
+            yield image.error(message, "without", position, fix=fix, key=False)
 
 
-def cycle_error(found: PlacedEntry, images: Mapping[str, PlacedEntry]) -> MatrixError | None:
+def cycle_error(image: PlacedEntry, images: Mapping[str, PlacedEntry]) -> MatrixError | None:
     """Return the error of an image that extends itself, directly or through others; None for all others."""
-    names = [found.name]
+    names = [image.name]
     while (entry := images[names[-1]].entry) and entry.extends in images:
         names.append(entry.extends)
-        if names[-1] == found.name:
-            what = f'"{found.name}" extends itself: {" -> ".join(names)}'
-            return found.error(what, "extends", fix="extend another image, or none", key=False)
+        if names[-1] == image.name:
+            message = f'"{image.name}" extends itself: {" -> ".join(names)}'
+            return image.error(message, "extends", fix="extend another image, or none", key=False)
         if names[-1] in names[:-1]:
             return None  # it leads into a cycle, whose images have the error
     return None
@@ -196,17 +196,17 @@ def cycle_error(found: PlacedEntry, images: Mapping[str, PlacedEntry]) -> Matrix
 def inherit(chain: Sequence[PlacedEntry]) -> ImageEntry:
     """Return the last entry of `chain` with the texts, the axes and the GPUs that it does not give itself."""
     whole: ImageEntry = chain[0].entry
-    for parent, found in itertools.pairwise(chain):
-        own: ImageEntry = found.entry
+    for parent, child in itertools.pairwise(chain):
+        entry: ImageEntry = child.entry
         fields = {
-            "description": own.description or _derived(own, parent.name),
-            "purpose": own.purpose or whole.purpose,
-            "gpus": own.gpus or whole.gpus,
-            "stack": own.stack or whole.stack,
-            "axes": {**whole.axes, **own.axes},
-            "exclude": [*whole.exclude, *own.exclude],
+            "description": entry.description or _derived(entry, parent.name),
+            "purpose": entry.purpose or whole.purpose,
+            "gpus": entry.gpus or whole.gpus,
+            "stack": entry.stack or whole.stack,
+            "axes": {**whole.axes, **entry.axes},
+            "exclude": [*whole.exclude, *entry.exclude],
         }
-        whole = own.model_copy(update=fields)
+        whole = entry.model_copy(update=fields)
     return whole
 
 
@@ -214,9 +214,9 @@ def _derived(entry: ImageEntry, parent: str) -> str:
     """Return the description of an image that gives none: what it changes of the one that it extends."""
     added = [f"{name} {use.version}".strip() for name, use in entry.components.items()]
     added += [*entry.packages, *entry.env]
-    parts = [f"with {_listed(added)}"] if added else []
-    parts += [f"without {_listed(entry.without)}"] if entry.without else []
-    return " ".join([parent, *parts]) + "."
+    phrases = [f"with {_listed(added)}"] if added else []
+    phrases += [f"without {_listed(entry.without)}"] if entry.without else []
+    return " ".join([parent, *phrases]) + "."
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -38,11 +38,11 @@ class YamlDocument:
     def where(self, path: Path_, *, key: bool = False) -> Location:
         """The place of the value at `path` (of its key with `key`), or of the nearest thing around it."""
         for end in range(len(path), -1, -1):
-            here = path[:end]
+            prefix = path[:end]
             marks: tuple[Mapping[Path_, tuple[int, int]], ...] = (self.values, self.keys)
             for mark in reversed(marks) if key or end < len(path) else marks:
-                if here in mark:
-                    return Location(self.file, *mark[here])
+                if prefix in mark:
+                    return Location(self.file, *mark[prefix])
         return Location(self.file)
 
 
@@ -94,7 +94,7 @@ def _compose(document: YamlDocument, text: str) -> yaml.Node | None:
 def _plain(document: YamlDocument, node: yaml.Node, path: Path_) -> Any:
     document.values[path] = at = _at(node)
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(document, each, (*path, position)) for position, each in enumerate(node.value)]
+        return [_plain(document, item, (*path, position)) for position, item in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):
         return _mapping(document, node, path)
     if node.tag == _STRING:
@@ -135,9 +135,13 @@ def _at(thing: yaml.Event | yaml.Node) -> tuple[int, int]:
 
 
 def _fail(
-    document: YamlDocument, at: tuple[int | None, int | None], what: str, why: str | None = None, fix: str | None = None
+    document: YamlDocument,
+    at: tuple[int | None, int | None],
+    message: str,
+    why: str | None = None,
+    fix: str | None = None,
 ) -> None:
-    document.errors.append(MatrixError(what, where=Location(document.file, *at), why=why, fix=fix))
+    document.errors.append(MatrixError(message, where=Location(document.file, *at), why=why, fix=fix))
 
 
 # A fault that pydantic found in a YAML document -> one sentence with the place where it was written.
@@ -151,15 +155,15 @@ _SHAPES = {
 
 def explain(document: YamlDocument, details: Iterable[ErrorDetails], schema: type[BaseModel]) -> ErrorList[MatrixError]:
     """Return pydantic's errors for a document as messages with lines, without those that the parser has reported."""
-    found: ErrorList[MatrixError] = ErrorList()
+    errors: ErrorList[MatrixError] = ErrorList()
     for detail in details:
         if tuple(detail["loc"]) in document.broken:
             continue  # the parser has already said that it needs quotes
-        if found.is_full:
-            found.omitted += 1
+        if errors.is_full:
+            errors.omitted += 1
         else:
-            found.append(_explain(document, detail, schema))
-    return found
+            errors.append(_explain(document, detail, schema))
+    return errors
 
 
 def _explain(document: YamlDocument, detail: ErrorDetails, schema: type[BaseModel]) -> MatrixError:
@@ -167,8 +171,8 @@ def _explain(document: YamlDocument, detail: ErrorDetails, schema: type[BaseMode
     key = bool(path) and path[-1] == "[key]"
     path = path[:-1] if key else path
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        known = _known_keys(schema, path)
-        fix = did_you_mean(str(path[-1]), known) or f"known here: {', '.join(known)}"
+        known_keys = _known_keys(schema, path)
+        fix = did_you_mean(str(path[-1]), known_keys) or f"known here: {', '.join(known_keys)}"
         return MatrixError(
             f'unknown key "{path[-1]}"', code="matrix-unknown-key", where=document.where(path, key=True), fix=fix
         )
@@ -178,41 +182,41 @@ def _explain(document: YamlDocument, detail: ErrorDetails, schema: type[BaseMode
         )
     name = ".".join(str(part) for part in path) or "the file"
     known_there = None
-    what = detail["msg"].removeprefix("Value error, ")
+    message = detail["msg"].removeprefix("Value error, ")
     if kind == "string_pattern_mismatch":
-        what = explain_mismatch(detail["ctx"])
+        message = explain_mismatch(detail["ctx"])
     elif kind == "literal_error":
-        what = f"{detail['input']!r} is not one of {detail['ctx']['expected']}"
+        message = f"{detail['input']!r} is not one of {detail['ctx']['expected']}"
     elif kind == "string_type" and isinstance(detail["input"], bool):
-        what = "must be text: put it in quotes"
+        message = "must be text: put it in quotes"
     elif kind in _SHAPES:
-        what = f"must be {_SHAPES[kind]}, and {_describe(detail['input'])}"
+        message = f"must be {_SHAPES[kind]}, and {_describe(detail['input'])}"
         if kind in _MODELS:
             known_there = f"known here: {', '.join(_known_keys(schema, (*path, '')))}"
     key = key or isinstance(detail["input"], dict)  # a block mapping begins on the line after its name
     return MatrixError(
-        f"{name}: {what}", code="matrix-invalid-value", where=document.where(path, key=key), fix=known_there
+        f"{name}: {message}", code="matrix-invalid-value", where=document.where(path, key=key), fix=known_there
     )
 
 
-def _describe(found: Any) -> str:
+def _describe(value: Any) -> str:
     """Return a value of the wrong type in words."""
-    if found is None:
+    if value is None:
         return "is empty"
-    if isinstance(found, dict):
+    if isinstance(value, dict):
         return "is a mapping"
-    return "is a list" if isinstance(found, list) else f"is {found!r}"
+    return "is a list" if isinstance(value, list) else f"is {value!r}"
 
 
 def _known_keys(schema: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
     """Return the keys that the schema allows at `path`."""
     model: Any = schema
-    parts = iter([part for part in path[:-1] if isinstance(part, str)])  # what is in a list has its place there
-    for part in parts:
+    keys = iter([part for part in path[:-1] if isinstance(part, str)])  # what is in a list has its place there
+    for part in keys:
         annotation = _fields(model)[part]
         model = _inner(annotation)
         if get_origin(annotation) in (dict, Mapping):
-            next(parts, None)  # the entry's own name
+            next(keys, None)  # the entry's own name
     return list(_fields(model))
 
 
@@ -227,4 +231,4 @@ def _inner(annotation: Any) -> Any:
     """The model inside dict[str, Model], Model | None and the like."""
     if hasattr(annotation, "model_fields") or is_dataclass(annotation):
         return annotation
-    return next((found for part in getattr(annotation, "__args__", ()) if (found := _inner(part))), None)
+    return next((model for part in getattr(annotation, "__args__", ()) if (model := _inner(part))), None)

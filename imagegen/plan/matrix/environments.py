@@ -17,24 +17,24 @@ _AXES = ("platform", "python", "cuda")
 
 
 def combined_cell(
-    found: PlacedEntry, cells: Mapping[str, Cell], defaults: Mapping[str, str]
+    image: PlacedEntry, cells: Mapping[str, Cell], defaults: Mapping[str, str]
 ) -> tuple[Cell | None, list[MatrixError]]:
     """Return the cell of an image with several environments, and the errors of its entry; None with errors.
 
     `cells` are all cells with one environment by id; `defaults` is the default of each axis.
     """
-    entry = found.entry
+    entry = image.entry
     names = sorted(entry.environments, key=lambda name: (name != entry.default, name))
     errors, environments = [], []
     for name in names:
-        each = entry.environments[name]
-        if each.cell in cells and not cells[each.cell].environments:
-            where = found.where("environments", name, "cell", key=False)
-            environments.append(CellEnvironment(name, each.because, cells[each.cell], where))
+        environment_entry = entry.environments[name]
+        if environment_entry.cell in cells and not cells[environment_entry.cell].environments:
+            where = image.where("environments", name, "cell", key=False)
+            environments.append(CellEnvironment(name, environment_entry.because, cells[environment_entry.cell], where))
         else:
-            fix = did_you_mean(each.cell, cells) or "`imagegen list '*'` shows all cells"
-            what = f'there is no cell "{each.cell}" with one environment'
-            errors.append(found.error(what, "environments", name, "cell", fix=fix, key=False))
+            fix = did_you_mean(environment_entry.cell, cells) or "`imagegen list '*'` shows all cells"
+            message = f'there is no cell "{environment_entry.cell}" with one environment'
+            errors.append(image.error(message, "environments", name, "cell", fix=fix, key=False))
     if not errors:
         errors = [*_differences(environments), *_overlaps(environments)]
     if errors:
@@ -43,8 +43,8 @@ def combined_cell(
     indexes = {alias: index for environment in environments for alias, index in environment.cell.indexes.items()}
     cell = replace(
         default,
-        id=cell_id(found.name, default.axes, defaults),
-        image=found.name,
+        id=cell_id(image.name, default.axes, defaults),
+        image=image.name,
         description=entry.description,
         purpose=entry.purpose,
         flagship=entry.flagship,
@@ -60,32 +60,34 @@ def combined_cell(
 
 def _common_gpus(environments: Sequence[CellEnvironment]) -> tuple[Gpu, ...]:
     """Return the GPUs of the default environment that all others with GPUs have."""
-    default, *others = environments
-    named = [{gpu.name for gpu in other.cell.gpus} for other in others if other.cell.gpus]
-    return tuple(gpu for gpu in default.cell.gpus if all(gpu.name in names for names in named))
+    default, *other_environments = environments
+    gpu_names = [{gpu.name for gpu in other.cell.gpus} for other in other_environments if other.cell.gpus]
+    return tuple(gpu for gpu in default.cell.gpus if all(gpu.name in names for names in gpu_names))
 
 
 def _differences(environments: Sequence[CellEnvironment]) -> Iterator[MatrixError]:
     """Yield an error for each thing below the environments in which one differs from the default one."""
-    default, *others = environments
-    for each in others:
-        one, other = default.cell, each.cell
+    default, *other_environments = environments
+    for environment in other_environments:
+        default_cell, other = default.cell, environment.cell
         below = (
-            *((f"in the axis {name}", one.axes[name], other.axes[name]) for name in _AXES),
-            ("in its base", one.base.name, other.base.name),
-            ("in its interpreter", one.interpreter.name, other.interpreter.name),
-            ("in its Debian packages", _listed(one.packages), _listed(other.packages)),
+            *((f"in the axis {name}", default_cell.axes[name], other.axes[name]) for name in _AXES),
+            ("in its base", default_cell.base.name, other.base.name),
+            ("in its interpreter", default_cell.interpreter.name, other.interpreter.name),
+            ("in its Debian packages", _listed(default_cell.packages), _listed(other.packages)),
         )
-        differing = [(what, here, there) for what, there, here in below if there != here]
-        if other.gpus and not {gpu.name for gpu in one.gpus} & {gpu.name for gpu in other.gpus}:
-            here, there = (_listed(gpu.name for gpu in cell.gpus) for cell in (other, one))
-            differing.append(("in all of its GPUs", here, there))
-        for what, here, there in differing:
+        differing = [
+            (difference, value, default_value) for difference, default_value, value in below if default_value != value
+        ]
+        if other.gpus and not {gpu.name for gpu in default_cell.gpus} & {gpu.name for gpu in other.gpus}:
+            text, default_text = (_listed(gpu.name for gpu in cell.gpus) for cell in (other, default_cell))
+            differing.append(("in all of its GPUs", text, default_text))
+        for subject, text, default_text in differing:
             yield MatrixError(
-                f'environment "{each.name}" differs {what}',
+                f'environment "{environment.name}" differs {subject}',
                 code="matrix-environments-differ",
-                where=each.where,
-                why=f"{here or 'none'}, and {there or 'none'} in the default environment {default.name}",
+                where=environment.where,
+                why=f"{text or 'none'}, and {default_text or 'none'} in the default environment {default.name}",
                 fix="environments of one image share what lies below them: name cells that agree in it",
             )
 
@@ -93,9 +95,9 @@ def _differences(environments: Sequence[CellEnvironment]) -> Iterator[MatrixErro
 def _overlaps(environments: Sequence[CellEnvironment]) -> Iterator[MatrixError]:
     """Yield an error for each path of the image that an environment claims and that is another's."""
     yield from _overlapping_copies(environments)
-    default, *others = environments
+    default, *other_environments = environments
     searched = {directory.path for directory in default.cell.ldconfig}
-    for other in others:
+    for other in other_environments:
         for directory in other.cell.ldconfig:
             if directory.path not in searched:
                 why = "the dynamic loader searches it for all environments, and the default one does not name it"
@@ -123,16 +125,16 @@ def _overlapping_copies(environments: Sequence[CellEnvironment]) -> Iterator[Mat
         claimed |= {copy.path: (environment, (str(copy.file), copy.where)) for copy in environment.cell.copies}
 
 
-def _nested(one: str, other: str) -> bool:
-    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+def _nested(first: str, other: str) -> bool:
+    return f"{first}/".startswith(f"{other}/") or f"{other}/".startswith(f"{first}/")
 
 
-def _overlap(each: CellEnvironment, path: str, where: Location, why: str, fix: str) -> MatrixError:
+def _overlap(environment: CellEnvironment, path: str, where: Location, why: str, fix: str) -> MatrixError:
     return MatrixError(
-        f'environment "{each.name}" claims {path}, which is not its own',
+        f'environment "{environment.name}" claims {path}, which is not its own',
         code="matrix-environments-overlap",
-        where=each.where,
-        why=f"{why}; it is of {each.cell.id} ({where})",
+        where=environment.where,
+        why=f"{why}; it is of {environment.cell.id} ({where})",
         fix=fix,
     )
 

@@ -20,9 +20,9 @@ def load(directories: Sequence[Path], name: str, parse: Callable[[bytes, Path], 
 
     Raises MatrixError for a file that cannot be read, and for one whose content `parse` rejects with ValueError.
     """
-    if (found := _read(directories, name)) is None:
+    if (file := _read(directories, name)) is None:
         return None
-    path, content = found
+    path, content = file
     try:
         return parse(content, path)
     except ValueError as error:
@@ -47,9 +47,9 @@ def _read(directories: Sequence[Path], name: str) -> tuple[Path, bytes] | None:
 
 def first_fault(error: ValidationError) -> tuple[tuple[int | str, ...], str]:
     """Return where in a file's document the first fault is, keys and indexes from the outside in, and what it is."""
-    first = min(error.errors(), key=lambda each: each["type"] == "missing")  # a misspelt key is two errors
-    what = " > ".join(str(part) for part in first["loc"]) or "all of it"
-    return first["loc"], f"{what}: {first['msg'].removeprefix('Value error, ')}"
+    first = min(error.errors(), key=lambda detail: detail["type"] == "missing")  # a misspelt key is two errors
+    field = " > ".join(str(part) for part in first["loc"]) or "all of it"
+    return first["loc"], f"{field}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def write(path: Path, content: bytes) -> None:

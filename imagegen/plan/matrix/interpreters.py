@@ -28,15 +28,15 @@ class Interpreters:
     def __init__(self, entries: Sequence[PlacedEntry], errors: ErrorList[MatrixError], *, whole: bool) -> None:
         self._errors, self._whole = errors, whole
         self._failed: set[tuple[str, str]] = set()  # image, message
-        self.known = {entry.name: _interpreter(entry) for entry in entries}
-        self._own: dict[tuple[str, str], Interpreter] = {}  # system, minor version
-        for found in entries:
-            each = self.known[found.name]
-            for system in each.systems:
-                other = self._own.setdefault((system, each.python), each)
-                if other is not each:
-                    what = f'"{other.name}" is already the Python {each.python} of {system}'
-                    errors.append(found.error(what, "systems", fix="keep one of them"))
+        self.by_name = {entry.name: _interpreter(entry) for entry in entries}
+        self._by_system: dict[tuple[str, str], Interpreter] = {}  # system, minor version
+        for placed in entries:
+            interpreter = self.by_name[placed.name]
+            for system in interpreter.systems:
+                other = self._by_system.setdefault((system, interpreter.python), interpreter)
+                if other is not interpreter:
+                    message = f'"{other.name}" is already the Python {interpreter.python} of {system}'
+                    errors.append(placed.error(message, "systems", fix="keep one of them"))
 
     def choose(self, image: PlacedEntry, name: str | None, system: str, axes: Mapping[str, str]) -> Interpreter | None:
         """Return the interpreter of a cell of `image` on a base of `system`; None after an error.
@@ -45,9 +45,9 @@ class Interpreters:
         axis `python`, or the standalone build that is named after that value.
         """
         python = axes["python"]
-        chosen = self.known.get(name or f"standalone-{python}")
+        chosen = self.by_name.get(name or f"standalone-{python}")
         if name is None:
-            chosen = self._own.get((system, python), chosen)
+            chosen = self._by_system.get((system, python), chosen)
         if chosen is None and name is None and self._whole:
             fix = f"define the interpreter standalone-{python}, or leave the value {python} out"
             self._fail(image, f"no interpreter is Python {python} on {system}", fix)
@@ -56,10 +56,10 @@ class Interpreters:
             return None
         return chosen
 
-    def _fail(self, image: PlacedEntry, what: str, fix: str) -> None:
-        if (image.name, what) not in self._failed:
-            self._failed.add((image.name, what))
-            self._errors.append(image.error(what, "interpreter", fix=fix))
+    def _fail(self, image: PlacedEntry, message: str, fix: str) -> None:
+        if (image.name, message) not in self._failed:
+            self._failed.add((image.name, message))
+            self._errors.append(image.error(message, "interpreter", fix=fix))
 
 
 def _mismatch(chosen: Interpreter, system: str, axes: Mapping[str, str]) -> tuple[str, str] | None:
@@ -76,10 +76,10 @@ def _mismatch(chosen: Interpreter, system: str, axes: Mapping[str, str]) -> tupl
     return None
 
 
-def _interpreter(found: PlacedEntry) -> Interpreter:
-    entry = found.entry
+def _interpreter(placed: PlacedEntry) -> Interpreter:
+    entry = placed.entry
     return Interpreter(
-        name=found.name,
+        name=placed.name,
         python=entry.python,
         path=entry.path or f"{prefix(entry.python)}/bin/python{entry.python}",
         systems=tuple(entry.systems),

@@ -38,8 +38,8 @@ def load(directories: Sequence[Path]) -> Matrix:
             errors += found_errors
             for section in SECTIONS:
                 for name, entry in getattr(parsed, section).items():
-                    found = PlacedEntry(name, entry, document, (section, name), layer)
-                    _add(entries[section], found, errors)
+                    placed = PlacedEntry(name, entry, document, (section, name), layer)
+                    _add(entries[section], placed, errors)
             _remember_broken(entries, document, parsed, layer)
     _check_overrides(entries, errors)
     matrix = complete(entries, directories, errors)
@@ -120,8 +120,8 @@ def _validate(document: documents.YamlDocument, errors: list[MatrixError]) -> Ma
     return MatrixFile.model_validate(sound)
 
 
-def _add(known: dict[str, PlacedEntry], new: PlacedEntry, errors: list[MatrixError]) -> None:
-    old = known.get(new.name)
+def _add(entries: dict[str, PlacedEntry], new: PlacedEntry, errors: list[MatrixError]) -> None:
+    old = entries.get(new.name)
     if old and old.layer == new.layer:
         errors.append(
             MatrixError(
@@ -145,7 +145,7 @@ def _add(known: dict[str, PlacedEntry], new: PlacedEntry, errors: list[MatrixErr
             )
         )
     else:
-        known[new.name] = PlacedEntry(new.name, new.entry, new.document, new.path, new.layer, replaces=old)
+        entries[new.name] = PlacedEntry(new.name, new.entry, new.document, new.path, new.layer, replaces=old)
 
 
 def _remember_broken(entries: Entries, document: documents.YamlDocument, parsed: MatrixFile, layer: int) -> None:
@@ -159,15 +159,15 @@ def _remember_broken(entries: Entries, document: documents.YamlDocument, parsed:
 
 
 def _check_overrides(entries: Entries, errors: ErrorList[MatrixError]) -> None:
-    for section, known in entries.items():
-        for found in known.values():
-            if found.entry and found.entry.override and not found.replaces:
-                where = found.where("override")
-                others = () if errors.is_full else (name for name in known if name != found.name)
-                fix = did_you_mean(found.name, others)
+    for section, section_entries in entries.items():
+        for placed in section_entries.values():
+            if placed.entry and placed.entry.override and not placed.replaces:
+                where = placed.where("override")
+                other_names = () if errors.is_full else (name for name in section_entries if name != placed.name)
+                fix = did_you_mean(placed.name, other_names)
                 errors.append(
                     MatrixError(
-                        f'"{found.name}" overrides nothing in {section}',
+                        f'"{placed.name}" overrides nothing in {section}',
                         code="matrix-unknown-override",
                         where=where,
                         fix=fix,

@@ -92,12 +92,12 @@ def pinned_prereleases(packages: Iterable[PackageReleases]) -> dict[str, frozens
     from packaging.utils import canonicalize_name
 
     texts = {text for package in packages for release in package.releases.values() for text in _requirements(release)}
-    found: dict[str, set[Version]] = {}
+    prereleases: dict[str, set[Version]] = {}
     for parsed in map(t.parse_requirement, sorted(texts)):
-        pins = (each.version for each in parsed.specifier if each.operator == "==" and "*" not in each.version)
+        pins = (clause.version for clause in parsed.specifier if clause.operator == "==" and "*" not in clause.version)
         if early := {version for version in map(Version, pins) if version.is_prerelease}:
-            found.setdefault(canonicalize_name(parsed.name), set()).update(early)
-    return {name: frozenset(versions) for name, versions in found.items()}
+            prereleases.setdefault(canonicalize_name(parsed.name), set()).update(early)
+    return {name: frozenset(versions) for name, versions in prereleases.items()}
 
 
 def _requirements(release: ReleaseMetadata) -> Iterator[str]:
@@ -133,17 +133,19 @@ def is_pypi_build(specifier: str, cuda: str, harvested: PackageReleases | None) 
     releases = harvested.releases.values() if harvested else ()
     allowed = SpecifierSet(specifier or _ANY, prereleases=True)
     admitted = [release for release in releases if release.version in allowed and not release.yanked]
-    fitting = [each.version for each in admitted if each.cuda == cuda]
+    fitting = [candidate.version for candidate in admitted if candidate.cuda == cuda]
     if not fitting:
         return False
-    others = [each.version for each in admitted if each.cuda != cuda]
+    unfitting = [candidate.version for candidate in admitted if candidate.cuda != cuda]
     versions = [Version(release.version) for release in releases]
     first, last = min(versions), max(versions)
-    known = SpecifierSet(f">={first.major}.{first.minor}.dev0,<{last.major}.{last.minor + 1}.dev0", prereleases=True)
-    if not allowed.to_range().is_subset(known.to_range()):
-        others.append("releases that are not harvested")
-    if others:
+    harvested_range = SpecifierSet(
+        f">={first.major}.{first.minor}.dev0,<{last.major}.{last.minor + 1}.dev0", prereleases=True
+    )
+    if not allowed.to_range().is_subset(harvested_range.to_range()):
+        unfitting.append("releases that are not harvested")
+    if unfitting:
         raise AmbiguousBuildError(
-            f"{', '.join(fitting)} are built for CUDA {cuda} on PyPI, {', '.join(others)} are not"
+            f"{', '.join(fitting)} are built for CUDA {cuda} on PyPI, {', '.join(unfitting)} are not"
         )
     return True

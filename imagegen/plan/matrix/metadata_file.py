@@ -31,7 +31,7 @@ _LONGEST_TAG = 255  # characters, as of a file's name: the tags of a name are th
 def dumps(package: PackageReleases) -> bytes:
     """The file of a package: the same bytes for the same facts, whatever order they came in."""
     newest_first = sorted(package.releases.values(), key=lambda release: Version(release.version), reverse=True)
-    lines = [f"    {json.dumps(each.version)}: {json.dumps(_table(each))}" for each in newest_first]
+    lines = [f"    {json.dumps(entry.version)}: {json.dumps(_table(entry))}" for entry in newest_first]
     head: dict[str, Any] = {"package": package.name, "index": package.index, "read": package.read}
     head |= {"since": package.since} if package.since else {}
     head |= {"extras": sorted(package.extras)} if package.extras else {}
@@ -63,28 +63,28 @@ def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) 
     Raises MatrixError for anything but what `dumps` writes, up to order and white space.
     """
     try:
-        found = _FileTable.model_validate(parse_json(raw.decode(), object_pairs_hook=data.unique_keys))
-        if name and found.package != name:
-            raise ValueError(f"it is about {found.package}")  # noqa: TRY301 - as what the parsers raise
+        table = _FileTable.model_validate(parse_json(raw.decode(), object_pairs_hook=data.unique_keys))
+        if name and table.package != name:
+            raise ValueError(f"it is about {table.package}")  # noqa: TRY301 - as what the parsers raise
     except json.JSONDecodeError as error:
         where = Location(path, error.lineno, error.colno)
         raise MatrixError(
             "this is not valid JSON", code="matrix-metadata-malformed", where=where, why=error.msg, fix=_fix(path)
         ) from error
     except ValidationError as error:
-        place, why = harvested.first_fault(error)
-        raise _malformed(Location(path, _line(raw, place)), why) from error
+        key_path, why = harvested.first_fault(error)
+        raise _malformed(Location(path, _line(raw, key_path)), why) from error
     except ValueError as error:  # ValueError: no UTF-8, a number that is too long, a key given twice
         why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise _malformed(Location(path), why) from error
-    newest_first = sorted(found.versions, key=Version, reverse=True)
+    newest_first = sorted(table.versions, key=Version, reverse=True)
     return PackageReleases(
-        name=found.package,
-        index=found.index,
-        read=found.read,
-        since=found.since,
-        extras=tuple(sorted(found.extras)),
-        releases={version: _release(version, found.versions[version]) for version in newest_first},
+        name=table.package,
+        index=table.index,
+        read=table.read,
+        since=table.since,
+        extras=tuple(sorted(table.extras)),
+        releases={version: _release(version, table.versions[version]) for version in newest_first},
     )
 
 
@@ -105,8 +105,8 @@ def _fix(path: Path | str) -> str:
 def _line(raw: bytes, path: tuple[int | str, ...]) -> int | None:
     """The line of the version, or of the key, that `path` leads to."""
     key = path[1] if path[:1] == ("versions",) and len(path) > 1 else path[0] if path else None
-    before, found, _ = raw.partition(json.dumps(key).encode() + b":")
-    return before.count(b"\n") + 1 if found else None
+    before, separator, _ = raw.partition(json.dumps(key).encode() + b":")
+    return before.count(b"\n") + 1 if separator else None
 
 
 def _specifier(text: str) -> str:

@@ -105,8 +105,8 @@ class Rule:
     def reason(self) -> str:
         """Return `because`, after the packages of the rule if it names none of them ("Its label says ...")."""
         text = self.because.casefold().replace("-", "")  # TransformerEngine is transformer-engine
-        named = any(name.replace("-", "") in text for name in self.leaders)
-        return self.because if named or not self.leaders else f"{', '.join(self.leaders)}: {self.because}"
+        names_package = any(name.replace("-", "") in text for name in self.leaders)
+        return self.because if names_package or not self.leaders else f"{', '.join(self.leaders)}: {self.because}"
 
     @property
     def binding(self) -> bool:

@@ -45,8 +45,13 @@ def parse(raw: bytes) -> Models:
     try:
         fields = parse_json(raw)
         texts = {name: {str(key): str(value) for key, value in fields[name].items()} for name in ("since", "source")}
-        first = {str(name): {str(k): str(v) for k, v in known.items()} for name, known in fields["models"].items()}
-        for version in [*texts["since"].values(), *(each for known in first.values() for each in known.values())]:
+        first = {
+            str(name): {str(k): str(v) for k, v in releases.items()} for name, releases in fields["models"].items()
+        }
+        for version in [
+            *texts["since"].values(),
+            *(release for versions in first.values() for release in versions.values()),
+        ]:
             Version(version)
         return Models(str(fields["read"]), texts["since"], texts["source"], first)
     except (KeyError, TypeError, AttributeError, ValueError) as error:

@@ -115,12 +115,12 @@ class Recipe:
 
         Its patches are then also the one that makes a wheel of what is installed below a prefix.
         """
-        own = self.own.get(version, ReleaseOverride(None, None))
-        requires = self.requires if own.requires is None else own.requires
-        patches = self.patches if own.patches is None else own.patches
+        overrides = self.own.get(version, ReleaseOverride(None, None))
+        requires = self.requires if overrides.requires is None else overrides.requires
+        patches = self.patches if overrides.patches is None else overrides.patches
         return replace(
             self,
-            releases={each: source for each, source in self.releases.items() if each == version},
+            releases={release: source for release, source in self.releases.items() if release == version},
             requires=requires,
             patches=(*patches, _prefix_patch(self.prefix, version, requires)) if self.prefix else patches,
             own={},

@@ -156,8 +156,12 @@ class RecipeEntry(NamedEntry):
 
     @model_validator(mode="after")
     def _each_variable_once(self) -> Self:
-        named = [each for each in (self.jobs, self.threads, self.architectures and self.architectures.variable) if each]
-        if twice := sorted({name for name in named if named.count(name) > 1 or name in self.env}):
+        variables = [
+            variable
+            for variable in (self.jobs, self.threads, self.architectures and self.architectures.variable)
+            if variable
+        ]
+        if twice := sorted({name for name in variables if variables.count(name) > 1 or name in self.env}):
             raise ValueError(f"{', '.join(twice)}: a variable is for one thing, jobs, threads, architectures or `env`")
         return self
 
@@ -166,27 +170,27 @@ class RecipeEntry(NamedEntry):
 
 
 def recipe(
-    found: PlacedEntry, component: Component, gpus: Mapping[str, Gpu], directory: Path
+    placed: PlacedEntry, component: Component, gpus: Mapping[str, Gpu], directory: Path
 ) -> tuple[Recipe, ErrorList[MatrixError]]:
     """Return the recipe and what is wrong with it; its file lies below `directory`, a project's wheels/."""
-    entry: RecipeEntry = found.entry
+    entry: RecipeEntry = placed.entry
     errors: ErrorList[MatrixError] = ErrorList()
-    errors += _contradictions(found, entry, component)
-    errors += _unknown_gpus(found, entry, gpus)
-    errors += _patch_errors(found, directory, entry.patches)
+    errors += _contradictions(placed, entry, component)
+    errors += _unknown_gpus(placed, entry, gpus)
+    errors += _patch_errors(placed, directory, entry.patches)
     for version, release in entry.releases.items():
-        errors += _patch_errors(found, directory, release.patches or (), "releases", version)
-        errors += _path_errors(found, directory.parent, version, release)
-    made = Recipe(
+        errors += _patch_errors(placed, directory, release.patches or (), "releases", version)
+        errors += _path_errors(placed, directory.parent, version, release)
+    result = Recipe(
         component=component.name,
         releases={
-            version: _source(found, version, release, directory.parent) for version, release in entry.releases.items()
+            version: _source(placed, version, release, directory.parent) for version, release in entry.releases.items()
         },
         requires=tuple(entry.requires),
         build_requires=tuple(entry.build_requires),
         against=tuple(sorted(entry.against)),
-        patches=_patches(found, entry.patches),
-        env=tuple(EnvVar(name, each.value, each.because) for name, each in sorted(entry.env.items())),
+        patches=_patches(placed, entry.patches),
+        env=tuple(EnvVar(name, variable.value, variable.because) for name, variable in sorted(entry.env.items())),
         architectures=entry.architectures,
         modules=tuple(entry.modules or ()),
         jobs=entry.jobs or (PREFIX_JOBS if entry.prefix else None),
@@ -194,21 +198,25 @@ def recipe(
         toolkit=entry.toolkit,
         cost=_cost(entry.cost) if entry.cost else None,
         source=entry.source,
-        own={version: _own(found, each) for version, each in entry.releases.items() if _differs(each)},
-        where=found.where(),
+        own={
+            version: _own(placed, release_entry)
+            for version, release_entry in entry.releases.items()
+            if _differs(release_entry)
+        },
+        where=placed.where(),
         prefix=_prefix(entry.prefix, component.package) if entry.prefix else None,
     )
-    return made, errors
+    return result, errors
 
 
 def _prefix(entry: PrefixEntry, package: str) -> Prefix:
     return Prefix(package, tuple(map(tuple, entry.commands)), tuple(sorted(set(entry.files))))
 
 
-def _contradictions(found: PlacedEntry, entry: RecipeEntry, component: Component) -> Iterator[MatrixError]:
+def _contradictions(placed: PlacedEntry, entry: RecipeEntry, component: Component) -> Iterator[MatrixError]:
     if not component.compiled:
-        what = f'the component "{component.name}" needs no compiler'
-        yield found.error(what, fix="say `compiled: true` in its entry under components, or leave the recipe out")
+        message = f'the component "{component.name}" needs no compiler'
+        yield placed.error(message, fix="say `compiled: true` in its entry under components, or leave the recipe out")
     lists: dict[str, Sequence[str]] = {
         "build_requires": [canonicalize_name(Requirement(require).name) for require in entry.build_requires],
         "requires": entry.requires,
@@ -217,16 +225,16 @@ def _contradictions(found: PlacedEntry, entry: RecipeEntry, component: Component
     }
     for key, names in lists.items():
         for position in _repeated(names):
-            yield found.error(f'{key}: "{names[position]}" is listed twice', key, position, key=False)
+            yield placed.error(f'{key}: "{names[position]}" is listed twice', key, position, key=False)
     against = set(entry.against)
     for position, name in enumerate(lists["build_requires"]):
         if name in against:
-            what = f'"{name}" is among `against` too: one build cannot have two of it'
-            yield found.error(what, "build_requires", position, key=False)
+            message = f'"{name}" is among `against` too: one build cannot have two of it'
+            yield placed.error(message, "build_requires", position, key=False)
     for version, release in entry.releases.items():
         if release.sdist and not _is_of(release.sdist.file, component.package, version):
-            what = f"{release.sdist.file} is no sdist of {component.package} {version}"
-            yield found.error(what, "releases", version, "sdist", "file", key=False)
+            message = f"{release.sdist.file} is no sdist of {component.package} {version}"
+            yield placed.error(message, "releases", version, "sdist", "file", key=False)
 
 
 def _repeated(names: Iterable[str]) -> list[int]:
@@ -243,82 +251,84 @@ def _is_of(filename: str, package: str, version: str) -> bool:
     return (name, str(its_version)) == (package, version)
 
 
-def _unknown_gpus(found: PlacedEntry, entry: RecipeEntry, gpus: Mapping[str, Gpu]) -> Iterator[MatrixError]:
-    known = {gpu.capability for gpu in gpus.values()}
+def _unknown_gpus(placed: PlacedEntry, entry: RecipeEntry, gpus: Mapping[str, Gpu]) -> Iterator[MatrixError]:
+    capabilities = {gpu.capability for gpu in gpus.values()}
     for capability in entry.architectures.names if entry.architectures else ():
-        if capability not in known:
-            fix = f"known here: {', '.join(sorted(known, key=float))}"
-            what = f'no GPU has the compute capability "{capability}"'
-            yield found.error(what, "architectures", "names", capability, fix=fix)
+        if capability not in capabilities:
+            fix = f"known here: {', '.join(sorted(capabilities, key=float))}"
+            message = f'no GPU has the compute capability "{capability}"'
+            yield placed.error(message, "architectures", "names", capability, fix=fix)
 
 
-def _patches(found: PlacedEntry, entries: Sequence[PatchEntry]) -> tuple[Patch, ...]:
-    return tuple(Patch(found.document.file.parent / entry.file, entry.sha256, entry.because) for entry in entries)
+def _patches(placed: PlacedEntry, entries: Sequence[PatchEntry]) -> tuple[Patch, ...]:
+    return tuple(Patch(placed.document.file.parent / entry.file, entry.sha256, entry.because) for entry in entries)
 
 
-def _path_errors(found: PlacedEntry, project: Path, version: str, release: ReleaseEntry) -> Iterator[MatrixError]:
+def _path_errors(placed: PlacedEntry, project: Path, version: str, release: ReleaseEntry) -> Iterator[MatrixError]:
     """Yield an error for a local source that links lead out of the directory that its `../`s name."""
     if release.path:
         top = project.joinpath(*[".."] * release.path.count("../"))
         try:
             data.require_within(project / release.path, top)
         except OSError as error:
-            where = found.where("releases", version, "path", key=False)
-            what, fix = f"the source {release.path} cannot be read", "write the path that it leads to"
-            yield MatrixError(what, where=where, why=error.strerror, fix=fix)
+            where = placed.where("releases", version, "path", key=False)
+            message, fix = f"the source {release.path} cannot be read", "write the path that it leads to"
+            yield MatrixError(message, where=where, why=error.strerror, fix=fix)
 
 
 def _patch_errors(
-    found: PlacedEntry, directory: Path, entries: Sequence[PatchEntry], *inside: str
+    placed: PlacedEntry, directory: Path, entries: Sequence[PatchEntry], *inside: str
 ) -> Iterator[MatrixError]:
-    patches = _patches(found, entries)
+    patches = _patches(placed, entries)
     names = [patch.path.name for patch in patches]  # by which the build finds them, all in one folder
     for position in _repeated(names):
-        yield found.error(
+        yield placed.error(
             f'patches: "{names[position]}" is listed twice', *inside, "patches", position, "file", key=False
         )
     for position, patch in enumerate(patches):
-        here: tuple[str | int, ...] = (*inside, "patches", position)
+        inner_path: tuple[str | int, ...] = (*inside, "patches", position)
         try:
             content = data.read(patch.path, data.project_directory(directory))
         except OSError as error:
-            where = found.where(*here, "file", key=False)
+            where = placed.where(*inner_path, "file", key=False)
             yield MatrixError(
                 f"the patch {patch.path} cannot be read", code="matrix-unreadable", where=where, why=error.strerror
             )
             continue
         actual = hashlib.sha256(content).hexdigest()
         if actual != patch.sha256:
-            where = found.where(*here, "sha256", key=False)
-            what, why = f"the patch {patch.path} is another than the recipe's", f"its sha256 is {actual}"
-            yield MatrixError(what, where=where, why=why, fix=f'if that is wanted, write "{actual}"')
+            where = placed.where(*inner_path, "sha256", key=False)
+            message, why = f"the patch {patch.path} is another than the recipe's", f"its sha256 is {actual}"
+            yield MatrixError(message, where=where, why=why, fix=f'if that is wanted, write "{actual}"')
 
 
 def _differs(release: ReleaseEntry) -> bool:
     return release.requires is not None or release.patches is not None
 
 
-def _own(found: PlacedEntry, release: ReleaseEntry) -> ReleaseOverride:
+def _own(placed: PlacedEntry, release: ReleaseEntry) -> ReleaseOverride:
     return ReleaseOverride(
         None if release.requires is None else tuple(release.requires),
-        None if release.patches is None else _patches(found, release.patches),
+        None if release.patches is None else _patches(placed, release.patches),
     )
 
 
-def _source(found: PlacedEntry, version: str, release: ReleaseEntry, project: Path) -> SdistFile | Commit | LocalSource:
+def _source(
+    placed: PlacedEntry, version: str, release: ReleaseEntry, project: Path
+) -> SdistFile | Commit | LocalSource:
     if release.sdist:
         return SdistFile(release.sdist.file, release.sdist.sha256, int(release.sdist.size))
     if release.git:
         return _commit(release.git)
     assert release.path  # noqa: S101 - the schema wants one of the three
-    return LocalSource(project / release.path, found.where("releases", version, "path", key=False))
+    return LocalSource(project / release.path, placed.where("releases", version, "path", key=False))
 
 
 def _commit(entry: CommitEntry) -> Commit:
-    submodules = sorted(entry.submodules, key=lambda each: each.path)
+    submodules = sorted(entry.submodules, key=lambda submodule: submodule.path)
     return Commit(entry.url, entry.commit, entry.tree, entry.ref, tuple(submodules))
 
 
 def _cost(entry: CostEntry) -> Cost:
-    memory, largest = (round(float(each.removesuffix(" GB")) * 1e9) for each in (entry.memory, entry.largest))
+    memory, largest = (round(float(text.removesuffix(" GB")) * 1e9) for text in (entry.memory, entry.largest))
     return Cost(int(entry.units), float(entry.seconds), memory, largest, entry.source)

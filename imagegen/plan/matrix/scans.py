@@ -68,8 +68,8 @@ class PackageScans:
 
     def with_scans(self, scans: Iterable[WheelScan]) -> PackageScans:
         """Return the same with these scans, which replace those of their releases."""
-        every = {**self.releases, **{scan.version: scan for scan in scans}}
-        return replace(self, releases={version: every[version] for version in sorted(every, key=Version)})
+        merged = {**self.releases, **{scan.version: scan for scan in scans}}
+        return replace(self, releases={version: merged[version] for version in sorted(merged, key=Version)})
 
 
 def load(directories: Sequence[Path], package: str) -> PackageScans | None:

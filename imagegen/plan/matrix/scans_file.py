@@ -41,15 +41,15 @@ def write(scans: PackageScans, path: Path) -> None:
 
 def dumps(scans: PackageScans) -> bytes:
     """The file of a package: the same bytes for the same scans, whatever order they came in."""
-    ordered = sorted(scans.releases.values(), key=lambda each: Version(each.version))
+    ordered = sorted(scans.releases.values(), key=lambda release: Version(release.version))
     names, containers, libraries = _Numbers[str](), _Numbers[str](), _Numbers[str]()
     releases = {}
-    for each in ordered:
-        found = [
+    for scan in ordered:
+        numbers = [
             libraries.of(json.dumps(_library(library, names, containers)))
-            for library in sorted(each.libraries, key=lambda library: library.path)
+            for library in sorted(scan.libraries, key=lambda library: library.path)
         ]
-        releases[each.version] = _wheel(each) | {"libraries": _runs(found)}
+        releases[scan.version] = _wheel(scan) | {"libraries": _runs(numbers)}
     head = {"package": scans.name, "index": scans.index, "since": scans.since}
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     lines += [
@@ -75,7 +75,7 @@ def _library(library: ScannedLibrary, names: _Numbers[str], containers: _Numbers
     sets = {
         "needed": names.set_of(sorted(library.needed)),
         "symbols": names.set_of(sorted(library.symbols)),
-        "code": ",".join(f"{containers.of(names.set_of(sorted(each)))}:{count}" for each, count in library.code),
+        "code": ",".join(f"{containers.of(names.set_of(sorted(targets)))}:{count}" for targets, count in library.code),
     }
     texts = {"glibc": library.glibc, "libstdcxx": library.libstdcxx}
     table: dict[str, Any] = {"path": library.path} | ({"loaded": True} if library.loaded else {})
@@ -103,8 +103,8 @@ def _grouped(values: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _lines(brackets: str, items: Iterable[str]) -> str:
-    found = list(items)
-    return brackets[0] + "\n    " + ",\n    ".join(found) + "\n  " + brackets[1] if found else brackets
+    lines = list(items)
+    return brackets[0] + "\n    " + ",\n    ".join(lines) + "\n  " + brackets[1] if lines else brackets
 
 
 def _runs(numbers: Iterable[int]) -> str:
@@ -127,10 +127,10 @@ def parse(raw: bytes, path: Path | str = "<scans>", name: str | None = None) -> 
     Raises MatrixError for anything but what `dumps` writes, up to order and white space.
     """
     try:
-        found = _FileTable.model_validate(parse_json(raw.decode(), object_pairs_hook=data.unique_keys))
-        if name and found.package != name:
-            raise ValueError(f"it is about {found.package}")  # noqa: TRY301 - as what the parsers raise
-        return _scans(found)
+        table = _FileTable.model_validate(parse_json(raw.decode(), object_pairs_hook=data.unique_keys))
+        if name and table.package != name:
+            raise ValueError(f"it is about {table.package}")  # noqa: TRY301 - as what the parsers raise
+        return _scans(table)
     except ValidationError as error:
         raise _malformed(path, harvested.first_fault(error)[1]) from error
     except ValueError as error:  # no UTF-8 or JSON, a number that is too long, a key given twice
@@ -216,15 +216,15 @@ def _read_wheel(version: str, table: _WheelTable, libraries: Sequence[ScannedLib
         lacks=_by_capability(table.lacks),
         compiles=_by_capability(table.compiles),
     )
-    found = tuple(sorted(_chosen(table.libraries, libraries), key=lambda each: each.path))
-    return WheelScan(version, table.wheel, table.sha256, table.size, table.read, found, verdict)
+    wheel_libraries = tuple(sorted(_chosen(table.libraries, libraries), key=lambda library: library.path))
+    return WheelScan(version, table.wheel, table.sha256, table.size, table.read, wheel_libraries, verdict)
 
 
 def _by_capability(grouped: Mapping[str, Collection[str]]) -> dict[str, str]:
-    found = {capability: value for value, capabilities in grouped.items() for capability in capabilities}
-    if len(found) < sum(map(len, grouped.values())):
+    values = {capability: value for value, capabilities in grouped.items() for capability in capabilities}
+    if len(values) < sum(map(len, grouped.values())):
         raise ValueError("a compute capability is listed twice")
-    return {capability: found[capability] for capability in sorted(found, key=Version)}
+    return {capability: values[capability] for capability in sorted(values, key=Version)}
 
 
 def _chosen(text: str, among: Sequence[T]) -> list[T]:
@@ -236,10 +236,10 @@ def _chosen(text: str, among: Sequence[T]) -> list[T]:
 
 
 def _counted(text: str, containers: Sequence[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], int]]:
-    for each in filter(None, text.split(",")):
-        number, _, count = each.partition(":")
-        (found,) = _chosen(number, containers)
-        yield found, int(count)
+    for pair in filter(None, text.split(",")):
+        number, _, count = pair.partition(":")
+        (container,) = _chosen(number, containers)
+        yield container, int(count)
 
 
 def _numbers(text: str) -> Iterator[int]:

@@ -214,9 +214,9 @@ class ComponentUse(Strict):
 
     @model_validator(mode="after")
     def _of_one_place(self) -> Self:
-        named = [key for key in ("path", "wheel", "url", "git", "index", "from_source") if getattr(self, key)]
-        if len(named) > 1 and {"path", "wheel", "url"} & set(named):
-            raise ValueError(f"{' and '.join(f'`{key}`' for key in named)} name different places: keep one")
+        keys = [key for key in ("path", "wheel", "url", "git", "index", "from_source") if getattr(self, key)]
+        if len(keys) > 1 and {"path", "wheel", "url"} & set(keys):
+            raise ValueError(f"{' and '.join(f'`{key}`' for key in keys)} name different places: keep one")
         if bool(self.url) != bool(self.sha256):
             raise ValueError("`url` and `sha256` belong together: the hash decides which bytes are installed")
         return self
