@@ -28,7 +28,7 @@ from imagegen.image.layers.plan import ROOT
 from imagegen.image.layers.wheel import PREFIX
 from imagegen.plan.matrix.model import NO_CUDA, Cell, StackFile, cuda_version
 from imagegen.plan.projects import conda, dockerfile, entry, locks, requirements
-from imagegen.plan.projects.entry import TORCH, ImagePlatform, Known
+from imagegen.plan.projects.entry import TORCH, CudaFacts, ImagePlatform
 from imagegen.plan.projects.model import (
     OWN_PACKAGE,
     DeclaringFile,
@@ -350,13 +350,13 @@ def choose_python(session: Session, asked: Sequence[tuple[str, str]], where: Loc
     return entry.choose_python(asked, values, _versions(session), _own_python(session), where)
 
 
-def known_facts(session: Session) -> Known:
+def known_facts(session: Session) -> CudaFacts:
     """Return the facts of the matrix that decide on CUDA."""
     torch = session.matrix.components[TORCH]
     aliases = {alias: label for label, alias in torch.index.items()}
     addresses = {index.url.rstrip("/"): index.alias for index in session.matrix.indexes.values() if index.url}
     labels = {address: aliases[alias] for address, alias in addresses.items() if alias in aliases}
-    return Known(session.matrix.axes["cuda"], labels, lambda pin: _torch_cuda(session, pin))
+    return CudaFacts(session.matrix.axes["cuda"], labels, lambda pin: _torch_cuda(session, pin))
 
 
 def _torch_cuda(session: Session, pin: PackagePin) -> str | None:

@@ -46,31 +46,31 @@ class CondaFile:
 
     def recover(self, target: MarkerTarget) -> Recovered:
         """Return conda's packages that PyPI or Debian has, and pip's. Raises ProjectFileError."""
-        found = self.pip.recover(target)
+        pip_contents = self.pip.recover(target)
         names = conda_names()
         pins: list[PackagePin] = []
         debian: dict[str, Location] = {}
-        omissions = [*found.omissions]
+        omissions = [*pip_contents.omissions]
         cuda: tuple[str, Location] | None = None
-        for name, version, place in self.specs:
+        for name, version, location in self.specs:
             if name in names.pypi:
-                pins.append(PackagePin(names.pypi[name], version, (place,)))
+                pins.append(PackagePin(names.pypi[name], version, (location,)))
             elif name in names.debian:
-                debian |= dict.fromkeys(names.debian[name], place)
+                debian |= dict.fromkeys(names.debian[name], location)
                 if version:
-                    omissions.append(_other_version(name, version, place))
+                    omissions.append(_other_version(name, version, location))
             elif name in names.cuda:
                 release = re.search(r"(?<!\d)\d+\.\d+", version)
-                cuda = (release[0], place) if release else cuda
+                cuda = (release[0], location) if release else cuda
             elif name not in names.base:
-                omissions.append(_unmapped(name, place))
+                omissions.append(_unmapped(name, location))
         return Recovered(
-            merge([*pins, *found.pins]),
+            merge([*pins, *pip_contents.pins]),
             tuple(omissions),
             debian=debian,
-            indexes=found.indexes,
+            indexes=pip_contents.indexes,
             cuda=cuda,
-            other_platforms=found.other_platforms,
+            other_platforms=pip_contents.other_platforms,
         )
 
 
@@ -84,24 +84,24 @@ def parse(text: str, path: Path, project: Path | None = None) -> CondaFile:
 
     Raises ProjectFileError.
     """
-    found = CondaFile(path, requirements.RequirementsFile(project or path.parent))
+    environment = CondaFile(path, requirements.RequirementsFile(project or path.parent))
     errors: ErrorList[ProjectFileError] = ErrorList()
     pip: list[tuple[int, str]] = []
     for node in _dependencies(text, path):
         if isinstance(node, yaml.ScalarNode):
             try:
-                _add_spec(found, node.value, _place(path, node))
+                _add_spec(environment, node.value, _place(path, node))
             except ValueError as error:
-                what = f"{cut(node.value, _LONGEST)!r} cannot be read"
-                errors.append(malformed(what, _place(path, node), str(error)))
+                message = f"{cut(node.value, _LONGEST)!r} cannot be read"
+                errors.append(malformed(message, _place(path, node), str(error)))
         elif isinstance(node, yaml.MappingNode) and _is_pip(node):
             lines = node.value[0][1].value
             pip += [(line.start_mark.line, line.value) for line in lines if isinstance(line, yaml.ScalarNode)]
         else:
             errors.append(malformed("a dependency is neither a package nor the part `pip`", _place(path, node)))
     raise_all(errors)
-    found.pip = requirements.parse(_as_file(pip), path, project)
-    return found
+    environment.pip = requirements.parse(_as_file(pip), path, project)
+    return environment
 
 
 def _as_file(lines: list[tuple[int, str]]) -> str:
@@ -151,17 +151,17 @@ def _place(path: Path, node: yaml.Node) -> Location:
     return Location(path, node.start_mark.line + 1)
 
 
-def _add_spec(found: CondaFile, text: str, place: Location) -> None:
+def _add_spec(environment: CondaFile, text: str, location: Location) -> None:
     """Add a package of conda. Raises ValueError for a specification that is not understood."""
     spec = _SPEC.fullmatch(text.strip()) if len(text) <= _LONGEST else None
     if spec is None:
         raise ValueError("a specification is a name with a version, as in numpy=1.26")
     name, version = spec["name"].lower(), specifier(spec["rest"])
     if name == "python":
-        found.python = version
+        environment.python = version
         return
     parse_specifier(version)
-    found.specs.append((name, version, place))
+    environment.specs.append((name, version, location))
 
 
 def specifier(text: str) -> str:
@@ -201,12 +201,12 @@ def _clauses(version: str) -> Iterator[str]:
         yield clause
 
 
-def _other_version(name: str, version: str, place: Location) -> Omission:
+def _other_version(name: str, version: str, location: Location) -> Omission:
     why = "the image has the version of its Debian release"
-    return Omission(place, f"{name} {version}", why, "check that this version serves; otherwise choose another base")
+    return Omission(location, f"{name} {version}", why, "check that this version serves; otherwise choose another base")
 
 
-def _unmapped(name: str, place: Location) -> Omission:
+def _unmapped(name: str, location: Location) -> Omission:
     why = "it is a package of conda, of which no equal on PyPI or in Debian is known here"
     fix = "add its equal to `components` (PyPI) or `packages` (Debian) of the entry, if it is needed"
-    return Omission(place, name, why, fix, is_package=True)
+    return Omission(location, name, why, fix, is_package=True)

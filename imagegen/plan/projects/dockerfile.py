@@ -107,35 +107,35 @@ class Dockerfile:
         recovery = _DockerfileRecovery(self.path, target, self.images, self.project)
         stages = self._stages()
         position = _position(stages, self.stage) if self.stage else len(stages) - 1
-        found = recovery.run(_chain(stages, position), self._globals())
-        return replace(found, other_stages=tuple(_label(stages, at) for at in _final(stages) if at != position))
+        recovered = recovery.run(_chain(stages, position), self._globals())
+        return replace(recovered, other_stages=tuple(_label(stages, at) for at in _final(stages) if at != position))
 
     def _globals(self) -> Variables:
         """Return the variables before the first FROM, which names of images may use."""
-        found = Variables()
+        variables = Variables()
         for instruction in self.instructions:
             if instruction.name == "FROM":
                 break
             if instruction.name == "ARG":
                 for name, value in assignments(instruction, self.path):
                     if value is not None:
-                        found[name] = found.expand(value, [], Location(self.path, instruction.line))
-        return found
+                        variables[name] = variables.expand(value, [], Location(self.path, instruction.line))
+        return variables
 
     def _stages(self) -> list[BuildStage]:
         variables = Variables({"TARGETARCH": "amd64", "TARGETPLATFORM": "linux/amd64", **self._globals()})
         stages: list[BuildStage] = []
-        starts = [at for at, each in enumerate(self.instructions) if each.name == "FROM"]
+        starts = [at for at, instruction in enumerate(self.instructions) if instruction.name == "FROM"]
         for start, end in pairwise([*starts, len(self.instructions)]):
-            place = Location(self.path, self.instructions[start].line)
+            location = Location(self.path, self.instructions[start].line)
             unknown: list[str] = []
             words = [word for word in self.instructions[start].value.split() if not word.startswith("--")]
             if not words or (len(words) > 1 and (len(words) != 3 or words[1].lower() != "as")):
-                raise malformed("FROM names no image", place, fix="FROM IMAGE [AS NAME]")
+                raise malformed("FROM names no image", location, fix="FROM IMAGE [AS NAME]")
             name = words[2].lower() if len(words) > 1 else ""
-            image = variables.expand(words[0], unknown, place) or words[0]
+            image = variables.expand(words[0], unknown, location) or words[0]
             instructions = self.instructions[start + 1 : end]
-            stages.append(BuildStage(image, name, place.line or 0, instructions, tuple(unknown)))
+            stages.append(BuildStage(image, name, location.line or 0, instructions, tuple(unknown)))
         if not stages:
             raise malformed("the Dockerfile has no FROM", Location(self.path))
         return stages
@@ -163,31 +163,31 @@ def _position(stages: list[BuildStage], label: str) -> int:
         return len(names) - 1 - names[::-1].index(label.lower())
     if re.fullmatch(r"[0-9]{1,4}", label) and int(label) < len(stages):
         return int(label)
-    known = [_label(stages, at) for at in range(len(stages))]
+    labels = [_label(stages, at) for at in range(len(stages))]
     raise UsageError(
-        f'the Dockerfile has no stage "{label}"', code="usage-unknown-stage", fix=f"its stages are {', '.join(known)}"
+        f'the Dockerfile has no stage "{label}"', code="usage-unknown-stage", fix=f"its stages are {', '.join(labels)}"
     )
 
 
 def _final(stages: list[BuildStage]) -> list[int]:
     """Return the positions of the stages that no other stage begins with or takes files of, and the last one's."""
-    used = {each.image.lower() for each in stages}
+    used = {candidate.image.lower() for candidate in stages}
     for stage in stages:
         for instruction in stage.instructions:
             if instruction.name in ("COPY", "ADD", "RUN"):
                 used |= {name.lower() for name in re.findall(r"(?:--|,|mount=)from=([\w.-]+)", instruction.value)}
     last = len(stages) - 1
-    return [at for at, each in enumerate(stages) if at == last or not {each.name or str(at), str(at)} & used]
+    return [at for at, item in enumerate(stages) if at == last or not {item.name or str(at), str(at)} & used]
 
 
 def _chain(stages: list[BuildStage], position: int) -> list[BuildStage]:
     """Return a stage behind the stages that it begins with, the first one first."""
-    named: dict[str, int] = {}
+    position_of: dict[str, int] = {}
     bases: list[int | None] = []  # the last earlier stage of the name that each stage's image has
     for at, stage in enumerate(stages[: position + 1]):
-        bases.append(named.get(stage.image.lower()))
+        bases.append(position_of.get(stage.image.lower()))
         if stage.name:
-            named[stage.name] = at
+            position_of[stage.name] = at
     chain = []
     base: int | None = position
     while base is not None:
@@ -240,8 +240,8 @@ class _DockerfileRecovery:
             for instruction in stage.instructions:
                 self._instruction(instruction, outer)
         raise_all(self.reader.errors)
-        found = self.reader.found
-        recovered = replace(found, lines=_last_wins(found.lines)).recover(self.target)
+        requirements_file = self.reader.file
+        recovered = replace(requirements_file, lines=_last_wins(requirements_file.lines)).recover(self.target)
         pins = {pin.package: pin for pin in (*self.base, *recovered.pins)}
         config, ldconfig = self.config.config(), self.config.loader.directories(self.config.files)
         omissions = (
@@ -253,7 +253,9 @@ class _DockerfileRecovery:
         return replace(
             recovered,
             pins=tuple(pins[name] for name in sorted(pins)),
-            omissions=tuple(sorted(omissions, key=lambda each: (str(each.place.file), each.place.line or 0))),
+            omissions=tuple(
+                sorted(omissions, key=lambda omission: (str(omission.place.file), omission.place.line or 0))
+            ),
             debian=self.debian,
             cuda=self.cuda,
             unknown_base=self.unknown_base,
@@ -267,59 +269,60 @@ class _DockerfileRecovery:
 
     def _base(self, stage: BuildStage) -> BaseConfig:
         """Read the first image, and return its config. Raises ProjectFileError for one for another accelerator."""
-        place = Location(self.path, stage.line)
+        location = Location(self.path, stage.line)
         if accelerator := accelerator_in(stage.image):
-            raise unsupported(accelerator, f"the image {stage.image}", place)
+            raise unsupported(accelerator, f"the image {stage.image}", location)
         if stage.image == "scratch":
             return BaseConfig("/", runs_command=True)
-        known = None if stage.unknown else known_image(stage.image, self.images)
-        if known is None:
+        image_contents = None if stage.unknown else known_image(stage.image, self.images)
+        if image_contents is None:
             why = (
                 f"the value of {', '.join(stage.unknown)} is not in the file"
                 if stage.unknown
                 else "what it holds is unknown"
             )
-            self._omit(place, f"the image {stage.image}", why, "name as components what the image gets of it")
+            self._omit(location, f"the image {stage.image}", why, "name as components what the image gets of it")
             if cuda := cuda_in_name(stage.image):
-                self.cuda = cuda, place
+                self.cuda = cuda, location
             elif not is_system(stage.image):
-                self.unknown_base = stage.image, place
+                self.unknown_base = stage.image, location
             return BaseConfig()
-        if known.note:
-            self._omit(place, *known.note)
+        if image_contents.note:
+            self._omit(location, *image_contents.note)
         self.base = [
-            PackagePin(name, f"=={version}", (place,), is_replaceable=True) for name, version in known.packages.items()
+            PackagePin(name, f"=={version}", (location,), is_replaceable=True)
+            for name, version in image_contents.packages.items()
         ]
-        self.cuda = (known.cuda, place) if known.cuda else None
-        return known.config
+        self.cuda = (image_contents.cuda, location) if image_contents.cuda else None
+        return image_contents.config
 
-    def _instruction(self, each: Instruction, outer: Mapping[str, str]) -> None:
-        place = Location(self.path, each.line)
-        if each.name == "ARG":
-            for name, default in assignments(each, self.path):
+    def _instruction(self, instruction: Instruction, outer: Mapping[str, str]) -> None:
+        location = Location(self.path, instruction.line)
+        if instruction.name == "ARG":
+            for name, default in assignments(instruction, self.path):
                 if default is not None:
-                    self.variables[name] = self.variables.expand(default, [], place)
+                    self.variables[name] = self.variables.expand(default, [], location)
                 elif name in outer:
                     self.variables[name] = outer[name]
-        elif each.name == "ENV":
-            for name, value in assignments(each, self.path):
-                self._variable(name, value or "", place)
-        elif each.name == "RUN":
-            self._run(each)
-        elif each.name in _CONFIG:
-            self.config.read(each, self.variables)
-        elif each.name in _NO_FIELD:
-            self._omit(place, f"{each.name} {each.value}"[:_SHOWN], *_NO_FIELD[each.name])
+        elif instruction.name == "ENV":
+            for name, value in assignments(instruction, self.path):
+                self._variable(name, value or "", location)
+        elif instruction.name == "RUN":
+            self._run(instruction)
+        elif instruction.name in _CONFIG:
+            self.config.read(instruction, self.variables)
+        elif instruction.name in _NO_FIELD:
+            self._omit(location, f"{instruction.name} {instruction.value}"[:_SHOWN], *_NO_FIELD[instruction.name])
 
-    def _variable(self, name: str, value: str, place: Location) -> None:
+    def _variable(self, name: str, value: str, location: Location) -> None:
         if accelerator := accelerator_of(name):
-            raise unsupported(accelerator, f"the variable {name}", place)
+            raise unsupported(accelerator, f"the variable {name}", location)
         unknown: list[str] = []
-        expanded = self.variables.expand(value, unknown, place)
+        expanded = self.variables.expand(value, unknown, location)
         self.variables[name] = expanded
         if unknown:
             why = f"the value of {', '.join(unknown)} is not in the file"
-            self._omit(place, f"the variable {name}", why, "add it to `env` with its value")
+            self._omit(location, f"the variable {name}", why, "add it to `env` with its value")
             return
         try:
             TypeAdapter(t.EnvName).validate_python(name)
@@ -328,31 +331,31 @@ class _DockerfileRecovery:
         except ValueError as error:
             why = str(error.errors()[0]["msg"] if isinstance(error, ValidationError) else error)
             why = why.removeprefix("Value error, ")
-            self._omit(place, f"the variable {name}", why, "leave it out")
+            self._omit(location, f"the variable {name}", why, "leave it out")
             return
         if name not in _BUILD_VARIABLES:
-            self.env[name] = (expanded, place)
+            self.env[name] = (expanded, location)
 
-    def _run(self, each: Instruction) -> None:
-        pieces = list(each.pieces)
+    def _run(self, instruction: Instruction) -> None:
+        pieces = list(instruction.pieces)
         while pieces and re.match(r"\s*--[a-z]+=", pieces[0].text):
-            rest = re.sub(r"^\s*--[a-z]+=\S*\s?", "", pieces[0].text)
-            pieces = [Piece(pieces[0].line, rest), *pieces[1:]] if rest.strip() else pieces[1:]
+            remainder = re.sub(r"^\s*--[a-z]+=\S*\s?", "", pieces[0].text)
+            pieces = [Piece(pieces[0].line, remainder), *pieces[1:]] if remainder.strip() else pieces[1:]
         if not pieces:
             return
-        if each.value.startswith("["):
+        if instruction.value.startswith("["):
             try:
                 words = parse_json("".join(piece.text for piece in pieces))
                 script = words[-1] if words[0] in _SHELLS else " ".join(map(shlex.quote, words))
             except (ValueError, TypeError, IndexError, AttributeError):
                 script = None
             if isinstance(script, str):
-                pieces = [Piece(each.line, script)]
+                pieces = [Piece(instruction.line, script)]
         body = "".join(piece.text for piece in pieces)
-        if each.document and re.match(r"\s*(?:\S*sh\s+)?<<", body):
-            pieces = list(each.document)
+        if instruction.document and re.match(r"\s*(?:\S*sh\s+)?<<", body):
+            pieces = list(instruction.document)
         self.config.begin_run()
-        self.config.loader.document = "".join(piece.text for piece in each.document)
+        self.config.loader.document = "".join(piece.text for piece in instruction.document)
         for command in commands(tuple(pieces), self.variables, self.path):
             self._command(command)
 
@@ -368,35 +371,35 @@ class _DockerfileRecovery:
             self._simple(command, words)
 
     def _simple(self, command: Command, words: list[str]) -> None:
-        place, what = Location(self.path, command.lines[0]), redact(" ".join(words))[:_SHOWN]
+        location, text = Location(self.path, command.lines[0]), redact(" ".join(words))[:_SHOWN]
         packages, kind = _installed(words)
         if kind is None:
             if why := self.config.changed(words):
-                self._omit(place, what, why, "change it in the project")
+                self._omit(location, text, why, "change it in the project")
             elif words[0] not in command_words("silent"):
-                self._omit(place, what, "only apt, pip and uv are read, and nothing runs", REPLACE)
+                self._omit(location, text, "only apt, pip and uv are read, and nothing runs", REPLACE)
         elif kind == "other":
             return
         elif command.is_conditional:
             why = "whether it runs is known only when it runs"
-            self._omit(place, what, why, "add what it installs by hand", package=True)
+            self._omit(location, text, why, "add what it installs by hand", package=True)
         elif unknown := sorted({*command.unknown, *(word for word in packages if re.search(r"[$`]", word))}):
             why = f"the value of {', '.join(unknown)} is not in the file"
-            self._omit(place, what, why, "give it a default by ARG, or add what it installs by hand", package=True)
+            self._omit(location, text, why, "give it a default by ARG, or add what it installs by hand", package=True)
         elif kind == "apt":
             self._apt(packages, command.lines)
         elif kind == "pip":
             self._pip(packages, command.lines)
         elif kind == "project":
             fix = "`imagegen import uv.lock` beside it, or `imagegen import pyproject.toml`"
-            self._omit(place, what, "the packages are those of the project's own files", fix, package=True)
+            self._omit(location, text, "the packages are those of the project's own files", fix, package=True)
 
     def _apt(self, words: list[str], lines: tuple[int, ...]) -> None:
-        left = _Words(words, lines)
-        for word in left:
-            place = Location(self.path, left.line)
+        remaining = _Words(words, lines)
+        for word in remaining:
+            location = Location(self.path, remaining.line)
             if word in _APT_VALUES:
-                next(left, None)
+                next(remaining, None)
             elif not word.startswith("-"):
                 name, _, version = word.partition("=")
                 name = re.split(r"[:/]", name)[0]
@@ -404,54 +407,54 @@ class _DockerfileRecovery:
                     TypeAdapter(t.DebianPackage).validate_python(name)
                 except ValidationError:
                     why = "it is no name of a Debian package"
-                    self._omit(place, f"the package {word}", why, REPLACE, package=True)
+                    self._omit(location, f"the package {word}", why, REPLACE, package=True)
                     continue
-                self.debian.setdefault(name, place)
+                self.debian.setdefault(name, location)
                 if version:
                     why = "a lock pins the version that Debian's archive has on its day"
-                    self._omit(place, f"the version of {word}", why, "`imagegen lock` records one")
+                    self._omit(location, f"the version of {word}", why, "`imagegen lock` records one")
 
     def _pip(self, words: list[str], lines: tuple[int, ...]) -> None:
-        left = _Words(words, lines)
-        for word in left:
-            place = Location(self.path, left.line)
+        remaining = _Words(words, lines)
+        for word in remaining:
+            location = Location(self.path, remaining.line)
             name, has_value, value = word.partition("=") if word.startswith("--") else (word, "", "")
             if name in _PIP_FILES:
-                self._file(_PIP_FILES[name], value if has_value else next(left, ""), place)
+                self._file(_PIP_FILES[name], value if has_value else next(remaining, ""), location)
             elif name in ("-e", "--editable"):
-                self._requirement(value if has_value else next(left, "."), place, option="-e ")
+                self._requirement(value if has_value else next(remaining, "."), location, option="-e ")
             elif name in _PIP_INDEXES:
                 option = "--find-links" if name in ("-f", "--find-links") else "--index-url"
-                address = value if has_value else next(left, "")
+                address = value if has_value else next(remaining, "")
                 address = address.partition("=")[2] if re.match(r"[\w-]+=http", address) else address  # uv's NAME=URL
-                self.reader.line(f"{option} {shlex.quote(address)}", place)
+                self.reader.line(f"{option} {shlex.quote(address)}", location)
             elif name == "--no-deps":
                 why = "packages of an entry bring what they require"
-                self._omit(place, "--no-deps", why, "name under `overrides` what must not come: `omit: true`")
+                self._omit(location, "--no-deps", why, "name under `overrides` what must not come: `omit: true`")
             elif name in command_words("pip_values"):
-                _ = has_value or next(left, None)
+                _ = has_value or next(remaining, None)
             elif not word.startswith("-"):
-                self._requirement(word, place)
+                self._requirement(word, location)
 
-    def _requirement(self, word: str, place: Location, option: str = "") -> None:
+    def _requirement(self, word: str, location: Location, option: str = "") -> None:
         """Read a requirement, which may be a directory that COPY brought."""
-        found = self.config.source(word.partition("[")[0]) if requirements.is_path(word) else None
-        self.reader.line(f"{option}{word}", place, directory=found)
+        directory = self.config.source(word.partition("[")[0]) if requirements.is_path(word) else None
+        self.reader.line(f"{option}{word}", location, directory=directory)
 
-    def _file(self, option: str, name: str, place: Location) -> None:
+    def _file(self, option: str, name: str, location: Location) -> None:
         """Read a file that a command names: one that COPY brought, or one beside the Dockerfile or above it."""
         if copied := self.config.source(name):
-            self.reader.read(copied, constraints=option == "-c", place=place)
+            self.reader.read(copied, constraints=option == "-c", location=location)
             return
         for folder in self.config.contexts if self.config.is_in_workdir else ():
             if (folder / name).is_file() and not name.startswith("/"):
-                self.reader.read(folder / name, constraints=option == "-c", place=place)
+                self.reader.read(folder / name, constraints=option == "-c", location=location)
                 return
         why = "the file is not beside the Dockerfile"
-        self._omit(place, f"{option} {name}", why, "`imagegen import` of that file", package=option == "-r")
+        self._omit(location, f"{option} {name}", why, "`imagegen import` of that file", package=option == "-r")
 
-    def _omit(self, place: Location, what: str, why: str, fix: str, *, package: bool = False) -> None:
-        self.omissions.append(Omission(place, redact(what), why, fix, is_package=package))
+    def _omit(self, location: Location, statement: str, why: str, fix: str, *, package: bool = False) -> None:
+        self.omissions.append(Omission(location, redact(statement), why, fix, is_package=package))
 
 
 def _is_prefix(word: str) -> bool:
@@ -479,8 +482,8 @@ def _installed(words: list[str]) -> tuple[list[str], str | None]:
 
 def _last_wins(lines: Iterable[requirements.Line]) -> list[requirements.Line]:
     """Return the requirements of which each package has the last: a later `pip install` replaces an earlier release."""
-    found: dict[str, requirements.Line] = {}
+    line_of: dict[str, requirements.Line] = {}
     for line in lines:
         name = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*(?=\s*(?:\[|[=<>!~;@]|$))", line.text)
-        found[canonicalize_name(name[0]) if name else line.text] = line
-    return list(found.values())
+        line_of[canonicalize_name(name[0]) if name else line.text] = line
+    return list(line_of.values())

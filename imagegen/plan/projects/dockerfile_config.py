@@ -50,14 +50,14 @@ class LoaderReader:
 
     omissions: list[Omission] = field(default_factory=list)
     document: str = ""
-    _named: dict[str, Location] = field(default_factory=dict)
+    _directories: dict[str, Location] = field(default_factory=dict)
     _read: set[Path] = field(default_factory=set)  # copied files
     _updated: Location | None = None  # of the last ldconfig
 
-    def read(self, command: Command, words: Sequence[str], place: Location) -> bool:
+    def read(self, command: Command, words: Sequence[str], location: Location) -> bool:
         """Read a command, whose words follow `sudo` and the like; return whether it is about the loader."""
         if words[0] in _LDCONFIG:
-            self._updated = place
+            self._updated = location
             texts: list[str] | None = [word for word in words[1:] if word.startswith("/")]
         elif is_configuration(command.output):
             texts = _written(words, self.document)
@@ -65,53 +65,53 @@ class LoaderReader:
             texts = _written(command.source, "")
         else:
             return False
-        what = redact(" ".join(words))[:_SHOWN_LINE]
+        shown_command = redact(" ".join(words))[:_SHOWN_LINE]
         if command.is_conditional:
-            self._omit(place, what, "whether it runs is known only when it runs", _FIX)
+            self._omit(location, shown_command, "whether it runs is known only when it runs", _FIX)
         elif command.unknown:
-            self._omit(place, what, f"the value of {', '.join(command.unknown)} is not in the file", _FIX)
+            self._omit(location, shown_command, f"the value of {', '.join(command.unknown)} is not in the file", _FIX)
         elif texts is None:
-            self._omit(place, what, "what it writes is known only when it runs", _FIX)
+            self._omit(location, shown_command, "what it writes is known only when it runs", _FIX)
         else:
-            self._add(texts, place, what)
+            self._add(texts, location, shown_command)
         return True
 
-    def copied(self, source: Path, project: Path, place: Location) -> None:
+    def copied(self, source: Path, project: Path, location: Location) -> None:
         """Read a file of the project that is copied to where ldconfig reads it. Raises ProjectFileError."""
         if source not in self._read:
             self._read.add(source)
-            lines = read_text(source, project, place, longest=_LONGEST_CONFIGURATION).splitlines()
-            self._add(lines, place, f"the copy of {source.name}")
+            lines = read_text(source, project, location, longest=_LONGEST_CONFIGURATION).splitlines()
+            self._add(lines, location, f"the copy of {source.name}")
 
     def directories(self, files: Mapping[str, tuple[Path, Location]]) -> dict[str, Location]:
         """Return the directories with copied `files`, by path in the image; the others are added to the omissions."""
         above = _directories_of(files)
-        found = {
-            path: place
-            for path, place in self._named.items()
+        existing = {
+            path: named_at
+            for path, named_at in self._directories.items()
             if PurePosixPath(path) in above or _is_in_copied_directory(path, files)
         }
         if self._updated:
-            updated = {path: self._updated for path in _CACHED if path not in found and _has_library(path, files)}
-            found |= updated
-        for path, place in self._named.items():
-            if path not in found and path not in _CACHED:
+            updated = {path: self._updated for path in _CACHED if path not in existing and _has_library(path, files)}
+            existing |= updated
+        for path, location in self._directories.items():
+            if path not in existing and path not in _CACHED:
                 why = "no file of the project is copied there, and a build rejects a directory that it does not have"
-                self._omit(place, f"the loader's directory {path}", why, _FIX)
-        return found
+                self._omit(location, f"the loader's directory {path}", why, _FIX)
+        return existing
 
-    def _add(self, lines: Iterable[str], place: Location, what: str) -> None:
+    def _add(self, lines: Iterable[str], location: Location, statement: str) -> None:
         for line in lines:
             path = line.partition("#")[0].strip().rstrip("/")
             if not path or path in _SEARCHED:
                 continue
             try:
-                self._named.setdefault(TypeAdapter(t.AbsolutePath).validate_python(path), place)
+                self._directories.setdefault(TypeAdapter(t.AbsolutePath).validate_python(path), location)
             except ValidationError:
-                self._omit(place, what, f"{path!r} is not the absolute path of a directory", _FIX)
+                self._omit(location, statement, f"{path!r} is not the absolute path of a directory", _FIX)
 
-    def _omit(self, place: Location, what: str, why: str, fix: str) -> None:
-        self.omissions.append(Omission(place, what, why, fix))
+    def _omit(self, location: Location, statement: str, why: str, fix: str) -> None:
+        self.omissions.append(Omission(location, statement, why, fix))
 
 
 def _written(words: Sequence[str], document: str) -> list[str] | None:
@@ -162,7 +162,7 @@ def _is_in_copied_directory(path: str, files: Mapping[str, tuple[Path, Location]
 def _has_library(directory: str, files: Mapping[str, tuple[Path, Location]]) -> bool:
     """Return whether a library is copied into the directory itself."""
     for path, (source, _) in files.items():
-        if path == directory and source.is_dir() and any(_LIBRARY.fullmatch(each.name) for each in source.iterdir()):
+        if path == directory and source.is_dir() and any(_LIBRARY.fullmatch(file.name) for file in source.iterdir()):
             return True
         if str(PurePosixPath(path).parent) == directory and source.is_file() and _LIBRARY.fullmatch(source.name):
             return True
@@ -213,26 +213,26 @@ class ConfigReader:
         if base:
             self.base, self._workdir = base, base.workdir
 
-    def read(self, each: Instruction, variables: Variables) -> None:
+    def read(self, instruction: Instruction, variables: Variables) -> None:
         """Read an instruction; what an entry cannot say becomes an omission. Raises ProjectFileError."""
         unknown: list[str] = []
-        place, value = Location(self.path, each.line), each.value
-        if each.name not in ("CMD", "ENTRYPOINT", "SHELL", "LABEL"):  # a shell of the container reads these
-            value = variables.expand(value, unknown, place)
+        location, value = Location(self.path, instruction.line), instruction.value
+        if instruction.name not in ("CMD", "ENTRYPOINT", "SHELL", "LABEL"):  # a shell of the container reads these
+            value = variables.expand(value, unknown, location)
         if unknown:
-            self._omit(each, f"the value of {', '.join(unknown)} is not in the file", REPLACE)
-        elif each.name in ("COPY", "ADD"):
-            self._copy(each, value, place)
-        elif each.name == "LABEL":
-            self._labels(each, variables, place)
-        elif each.name == "EXPOSE":
-            self._expose(each, value, place)
-        elif each.name == "USER":
-            self._fields["user"] = (value,), place
-        elif each.name == "WORKDIR":
-            self._change_directory(each, value.strip("\"'"), place)
+            self._omit(instruction, f"the value of {', '.join(unknown)} is not in the file", REPLACE)
+        elif instruction.name in ("COPY", "ADD"):
+            self._copy(instruction, value, location)
+        elif instruction.name == "LABEL":
+            self._labels(instruction, variables, location)
+        elif instruction.name == "EXPOSE":
+            self._expose(instruction, value, location)
+        elif instruction.name == "USER":
+            self._fields["user"] = (value,), location
+        elif instruction.name == "WORKDIR":
+            self._change_directory(instruction, value.strip("\"'"), location)
         else:
-            self._program(each, place)
+            self._program(instruction, location)
 
     @property
     def is_in_workdir(self) -> bool:
@@ -249,17 +249,17 @@ class ConfigReader:
 
     def config(self) -> dict[ConfigName, tuple[tuple[str, ...], Location]]:
         """Return the fields of the final image that an entry can say; the others are added to the omissions."""
-        found = dict(self._fields)
-        if "cmd" in found and "entrypoint" not in found and not self.base.runs_command:
+        fields = dict(self._fields)
+        if "cmd" in fields and "entrypoint" not in fields and not self.base.runs_command:
             why = "the entry point of the base image gets it as arguments, and is not in the file"
             fix = "add the whole command to `config` as `cmd`"
-            self._omit_field("CMD", *found.pop("cmd"), why, fix)
-        if "user" in found and found["user"][0][0].partition(":")[0] in ("root", "0"):
-            del found["user"]  # the user of every image
-        if "user" in found and self._refusal(t.User, found["user"][0][0]):
+            self._omit_field("CMD", *fields.pop("cmd"), why, fix)
+        if "user" in fields and fields["user"][0][0].partition(":")[0] in ("root", "0"):
+            del fields["user"]  # the user of every image
+        if "user" in fields and self._refusal(t.User, fields["user"][0][0]):
             why = "a user is named by number, since no command of the file has run"
-            self._omit_field("USER", *found.pop("user"), why, "add its number to `config`, as in `user: 1000:1000`")
-        return found
+            self._omit_field("USER", *fields.pop("user"), why, "add its number to `config`, as in `user: 1000:1000`")
+        return fields
 
     def source(self, path: str) -> Path | None:
         """Return the file or directory of the build context that a COPY brought to a path in the image."""
@@ -267,9 +267,9 @@ class ConfigReader:
         for target in map(str, (PurePosixPath(whole), *PurePosixPath(whole).parents)) if whole else ():
             if (
                 target in self._copied
-                and (found := self._copied[target] / os.path.relpath(str(whole), target)).exists()
+                and (existing := self._copied[target] / os.path.relpath(str(whole), target)).exists()
             ):
-                return found
+                return existing
         return None
 
     def changed(self, words: list[str]) -> str | None:
@@ -287,133 +287,145 @@ class ConfigReader:
                 return f"{target} is copied as it is in the project"
         return None
 
-    def _copy(self, each: Instruction, value: str, place: Location) -> None:
+    def _copy(self, instruction: Instruction, value: str, location: Location) -> None:
         flags, words = _flags(value)
-        if each.document:
-            self._omit(each, "its text is in the Dockerfile", "write it to a file of the project, and name that")
+        if instruction.document:
+            self._omit(instruction, "its text is in the Dockerfile", "write it to a file of the project, and name that")
         elif "--from" in flags:
             why = f"{flags['--from']} is another stage or image, of which nothing is built"
             fix = "name a package of it as a component, or its files under `files` once the project has them"
-            self._omit(each, why, fix)
+            self._omit(instruction, why, fix)
         elif len(words) < 2 or flags.keys() - _COPY_FLAGS:
-            self._omit(each, "it is not read", REPLACE)
+            self._omit(instruction, "it is not read", REPLACE)
         elif not (target := self._absolute(words[-1], self._workdir)):
-            self._omit(each, "the working directory of the base image is not in the file", "write an absolute path")
+            self._omit(
+                instruction, "the working directory of the base image is not in the file", "write an absolute path"
+            )
         else:
             if (owner := flags.get("--chown", "root").partition(":")[0]) not in ("root", "0"):
                 why = "root owns the files of an image, and everybody may read them"
-                self._note(place, f"--chown={owner}", why, "let the program write below /workspace or HOME")
-            self._copy_all(each, words[:-1], target, flags.get("--chmod", ""), is_directory=words[-1][-1] in "/.")
+                self._note(location, f"--chown={owner}", why, "let the program write below /workspace or HOME")
+            self._copy_all(
+                instruction, words[:-1], target, flags.get("--chmod", ""), is_directory=words[-1][-1] in "/."
+            )
 
-    def _copy_all(self, each: Instruction, names: list[str], target: str, mode: str, *, is_directory: bool) -> None:
-        found: list[tuple[Path, Path]] = []  # the context and the source in it
+    def _copy_all(
+        self, instruction: Instruction, names: list[str], target: str, mode: str, *, is_directory: bool
+    ) -> None:
+        matches: list[tuple[Path, Path]] = []  # the context and the source in it
         for name in names:
             if _REMOTE.match(name):
-                self._omit(each, "its file is not in the project", "bring it into the project, and name it there")
-            elif each.name == "ADD" and _ARCHIVES.fullmatch(name):
-                self._omit(each, "ADD unpacks an archive", "unpack it in the project, and name the directory")
+                self._omit(
+                    instruction, "its file is not in the project", "bring it into the project, and name it there"
+                )
+            elif instruction.name == "ADD" and _ARCHIVES.fullmatch(name):
+                self._omit(instruction, "ADD unpacks an archive", "unpack it in the project, and name the directory")
             elif sources := self._sources(name):
-                found += sources
+                matches += sources
             else:
                 why = f"the project has no {name} in the Dockerfile's directory or the one above it"
-                self._omit(each, why, "name it under `files`")
-        is_directory = is_directory or len(found) > 1 or target in {*system_directories(), *self._copied, self._workdir}
-        for context, source in found:
+                self._omit(instruction, why, "name it under `files`")
+        is_directory = (
+            is_directory or len(matches) > 1 or target in {*system_directories(), *self._copied, self._workdir}
+        )
+        for context, source in matches:
             path = target if source.is_dir() or not is_directory else str(PurePosixPath(target, source.name))
             self._copied[path] = source
             if source == context:
                 why = "an entry names the files and directories that the image needs, not a whole build context"
                 fix = "name them under `files`, and the project's own package as a component with `path:`"
-                self._omit(each, why, fix)
+                self._omit(instruction, why, fix)
             elif is_configuration(path) and source.is_file():
-                self.loader.copied(source, self.project, Location(self.path, each.line))
+                self.loader.copied(source, self.project, Location(self.path, instruction.line))
             elif (refusal := self._refusal(t.TargetPath, path)) is not None:
-                self._omit(each, refusal, "name the files under `files`, with another path")
+                self._omit(instruction, refusal, "name the files under `files`, with another path")
             else:
-                self._add(each, path, source, mode)
+                self._add(instruction, path, source, mode)
 
-    def _add(self, each: Instruction, path: str, source: Path, mode: str) -> None:
+    def _add(self, instruction: Instruction, path: str, source: Path, mode: str) -> None:
         if path in self.files and source.is_dir():
             why = f"line {self.files[path][1].line} copies a directory to the same path"
-            self._omit(each, why, "name the files of both under `files`")
+            self._omit(instruction, why, "name the files of both under `files`")
             return
-        self.files[path] = source, Location(self.path, each.line)
+        self.files[path] = source, Location(self.path, instruction.line)
         if mode and source.is_file() and os.access(source, os.X_OK) != bool(re.search(r"\+x|^0?[1357]", mode)):
             why = "the executable bit is that of the file in the project"
-            self._note(Location(self.path, each.line), f"--chmod={mode}", why, f"chmod {mode} {source.name}")
+            self._note(Location(self.path, instruction.line), f"--chmod={mode}", why, f"chmod {mode} {source.name}")
 
     def _sources(self, name: str) -> list[tuple[Path, Path]]:
         """Return what a name or pattern of COPY is, in the first of the directories that may be the build context."""
-        parts = [part for part in name.split("/") if part not in ("", ".")]
-        if ".." in parts:
+        segments = [part for part in name.split("/") if part not in ("", ".")]
+        if ".." in segments:
             return []
         for context in self.contexts:
-            pattern = "/".join(parts)
+            pattern = "/".join(segments)
             if re.search(r"[*?\[]", pattern):
                 self._patterns += 1
-                if self._patterns > _MOST_PATTERNS or parts.count("**") > 1:
+                if self._patterns > _MOST_PATTERNS or segments.count("**") > 1:
                     return []
                 matches = sorted(context.glob(pattern))
             else:
                 matches = [context / pattern]
-            if found := [(context, match) for match in matches if match.exists() and is_within(match, self.project)]:
-                return found
+            if existing := [(context, match) for match in matches if match.exists() and is_within(match, self.project)]:
+                return existing
         return []
 
-    def _labels(self, each: Instruction, variables: Variables, place: Location) -> None:
-        for name, value in assignments(each, self.path):
+    def _labels(self, instruction: Instruction, variables: Variables, location: Location) -> None:
+        for name, value in assignments(instruction, self.path):
             unknown: list[str] = []
-            text = variables.expand(value or "", unknown, place)
+            text = variables.expand(value or "", unknown, location)
             why = f"the value of {', '.join(unknown)} is not in the file" if unknown else None
             if why := why or self._refusal(t.LabelName, name) or self._refusal(t.EnvValue, text):
-                self._note(place, f"the label {name}", why, "leave it out, or add it to `labels`")
+                self._note(location, f"the label {name}", why, "leave it out, or add it to `labels`")
             else:
-                self.labels[name] = text, place
+                self.labels[name] = text, location
 
-    def _expose(self, each: Instruction, value: str, place: Location) -> None:
+    def _expose(self, instruction: Instruction, value: str, location: Location) -> None:
         for word in value.split():
             ports = _PORTS.fullmatch(word.lower())
             first, last = (int(ports[1]), int(ports[2] or ports[1])) if ports else (0, 0)
             if not ports or last - first >= _MOST_PORTS or self._refusal(t.Port, str(last)):
-                self._omit(each, f"{word} is no port", "add it to `ports`")
+                self._omit(instruction, f"{word} is no port", "add it to `ports`")
                 continue
             protocol = "" if ports[3] in (None, "/tcp") else ports[3]
-            self.ports |= {f"{port}{protocol}": place for port in range(first, last + 1)}
+            self.ports |= {f"{port}{protocol}": location for port in range(first, last + 1)}
 
-    def _change_directory(self, each: Instruction, value: str, place: Location) -> None:
+    def _change_directory(self, instruction: Instruction, value: str, location: Location) -> None:
         path = self._absolute(value, self._workdir)
         if path is None:
-            self._omit(each, "the working directory of the base image is not in the file", "write an absolute path")
+            self._omit(
+                instruction, "the working directory of the base image is not in the file", "write an absolute path"
+            )
             self._workdir = ""
             return
         self._workdir = path
         self._fields.pop("workdir", None)
         if why := self._refusal(t.AbsolutePath, path):
-            self._omit(each, why, "add it to `config`")
+            self._omit(instruction, why, "add it to `config`")
         else:
-            self._fields["workdir"] = (path,), place
+            self._fields["workdir"] = (path,), location
 
-    def _program(self, each: Instruction, place: Location) -> None:
+    def _program(self, instruction: Instruction, location: Location) -> None:
         """Read CMD, ENTRYPOINT or SHELL: a list of arguments, else a line for the shell."""
         try:
-            words = parse_json(each.value)
+            words = parse_json(instruction.value)
             is_list = isinstance(words, list) and all(isinstance(word, str) for word in words)
         except ValueError:
             is_list = False
-        found = tuple(words) if is_list else (*self._shell, each.value)
-        if each.name == "SHELL":
-            self._shell = found if is_list else self._shell
+        command = tuple(words) if is_list else (*self._shell, instruction.value)
+        if instruction.name == "SHELL":
+            self._shell = command if is_list else self._shell
             return
-        if each.name == "ENTRYPOINT":  # drops the command of an earlier stage, and of the base image
+        if instruction.name == "ENTRYPOINT":  # drops the command of an earlier stage, and of the base image
             if "cmd" in self._fields and (self._fields["cmd"][1].line or 0) < self._stage:
                 del self._fields["cmd"]
             self.base = BaseConfig(self.base.workdir, runs_command=True)
-        name: ConfigName = "cmd" if each.name == "CMD" else "entrypoint"
+        name: ConfigName = "cmd" if instruction.name == "CMD" else "entrypoint"
         self._fields.pop(name, None)
-        if why := next((why for word in found if (why := self._refusal(t.Argument, word))), None):
-            self._omit(each, why, f"add it to `config` as `{name}`")
-        elif found:
-            self._fields[name] = found, place
+        if why := next((why for word in command if (why := self._refusal(t.Argument, word))), None):
+            self._omit(instruction, why, f"add it to `config` as `{name}`")
+        elif command:
+            self._fields[name] = command, location
 
     @staticmethod
     def _absolute(path: str, directory: str) -> str | None:
@@ -429,20 +441,20 @@ class ConfigReader:
         try:
             TypeAdapter(kind).validate_python(value)
         except ValidationError as error:
-            found = error.errors()[0]
-            if found["type"] == "string_pattern_mismatch":
-                return f"{value!r} {t.explain_mismatch(found['ctx'])}"
-            return str(found["msg"]).removeprefix("Value error, ")
+            detail = error.errors()[0]
+            if detail["type"] == "string_pattern_mismatch":
+                return f"{value!r} {t.explain_mismatch(detail['ctx'])}"
+            return str(detail["msg"]).removeprefix("Value error, ")
         return None
 
-    def _omit_field(self, name: str, value: tuple[str, ...], place: Location, why: str, fix: str) -> None:
-        self._note(place, f"{name} {shlex.join(value)}"[:_SHOWN], why, fix)
+    def _omit_field(self, name: str, value: tuple[str, ...], location: Location, why: str, fix: str) -> None:
+        self._note(location, f"{name} {shlex.join(value)}"[:_SHOWN], why, fix)
 
-    def _omit(self, each: Instruction, why: str, fix: str) -> None:
-        self._note(Location(self.path, each.line), f"{each.name} {each.value}"[:_SHOWN], why, fix)
+    def _omit(self, instruction: Instruction, why: str, fix: str) -> None:
+        self._note(Location(self.path, instruction.line), f"{instruction.name} {instruction.value}"[:_SHOWN], why, fix)
 
-    def _note(self, place: Location, what: str, why: str, fix: str) -> None:
-        self.omissions.append(Omission(place, redact(what), why, fix))
+    def _note(self, location: Location, statement: str, why: str, fix: str) -> None:
+        self.omissions.append(Omission(location, redact(statement), why, fix))
 
 
 def _overlap(path: str, target: str) -> bool:
@@ -464,7 +476,7 @@ def _flags(value: str) -> tuple[dict[str, str], list[str]]:
     text = " ".join(paths)
     if text.startswith("["):
         try:
-            return flags, [str(each) for each in parse_json(text)]
+            return flags, [str(path) for path in parse_json(text)]
         except ValueError:
             return flags, []
     return flags, [word.strip("\"'") for word in paths]

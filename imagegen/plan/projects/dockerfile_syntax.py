@@ -97,7 +97,7 @@ def parse(text: str, path: Path) -> list[Instruction]:
     """Return the instructions of a Dockerfile. Raises ProjectFileError with the line that BuildKit rejects too."""
     lines = text.splitlines()
     escape = _escape(lines)
-    found: list[Instruction] = []
+    instructions: list[Instruction] = []
     position = 0
     while position < len(lines):
         if not lines[position].strip() or lines[position].lstrip().startswith("#"):
@@ -105,18 +105,18 @@ def parse(text: str, path: Path) -> list[Instruction]:
             continue
         start = position
         pieces, position = _joined(lines, position, escape)
-        name, _, rest = pieces[0].text.strip().partition(" ")
+        name, _, arguments = pieces[0].text.strip().partition(" ")
         name = name.upper()
         if name not in INSTRUCTIONS:
             raise malformed(f"{name[:40]!r} is no instruction of a Dockerfile", Location(path, start + 1))
-        pieces[0] = Piece(pieces[0].line, rest)
+        pieces[0] = Piece(pieces[0].line, arguments)
         document: list[Piece] = []
         if name in ("RUN", "COPY", "ADD"):
             for dash, _, word in _HEREDOC.findall("".join(piece.text for piece in pieces)):
                 body, position = _document(lines, position, word, bool(dash), Location(path, start + 1))
                 document += body
-        found.append(Instruction(name, start + 1, tuple(pieces), tuple(document)))
-    return found
+        instructions.append(Instruction(name, start + 1, tuple(pieces), tuple(document)))
+    return instructions
 
 
 def _escape(lines: list[str]) -> str:
@@ -161,7 +161,7 @@ def _document(
 class Variables(dict[str, str]):
     """The values of ARG and ENV. All texts that they give are bounded together: `ENV A=$A$A` doubles a value."""
 
-    _left = MAX_EXPANDED
+    _remaining = MAX_EXPANDED
 
     def expand(self, text: str, unknown: list[str], where: Location) -> str:
         """Return a text with $NAME, ${NAME}, ${NAME:-default} and ${NAME:+other} replaced; unknown names are appended.
@@ -171,8 +171,8 @@ class Variables(dict[str, str]):
 
         def replaced(match: re.Match[str]) -> str:
             value = self._value(match, unknown)
-            self._left -= len(value)
-            if self._left < 0:
+            self._remaining -= len(value)
+            if self._remaining < 0:
                 why = f"the values that replace variables have more than {MAX_EXPANDED:,} characters in all"
                 raise malformed("the variables are too long", where, why)
             return value
@@ -183,15 +183,15 @@ class Variables(dict[str, str]):
         name = match[1] or match[2]
         if name is None:
             return "$"
-        known, operator, other = self.get(name), match[3], match[4] or ""
-        is_set = bool(known) if operator and operator[0] == ":" else known is not None
+        value, operator, other = self.get(name), match[3], match[4] or ""
+        is_set = bool(value) if operator and operator[0] == ":" else value is not None
         if operator and operator.endswith("-"):
-            return known or "" if is_set else other
+            return value or "" if is_set else other
         if operator:
             return other if is_set else ""
-        if known is None:
+        if value is None:
             unknown.append(name)
-        return known or ""
+        return value or ""
 
 
 def assignments(instruction: Instruction, path: Path) -> Iterator[tuple[str, str | None]]:
@@ -259,9 +259,9 @@ def _tokens(pieces: tuple[Piece, ...], path: Path) -> Iterator[tuple[str, int]]:
             raise malformed("a quote of a shell command does not end", Location(path, line), str(error)) from error
         if token is None:
             return
-        place = pieces[min(bisect_left(ends, stream.tell() - 1), len(pieces) - 1)].line
+        token_line = pieces[min(bisect_left(ends, stream.tell() - 1), len(pieces) - 1)].line
         is_end = "\n" in token and not token.strip("\n;&|()")
-        yield "\n" if is_end else token, place
+        yield "\n" if is_end else token, token_line
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -271,22 +271,22 @@ def _blank(match: re.Match[str]) -> str:
 
 def _command(words: list[tuple[str, int]], variables: Variables, is_conditional: bool, path: Path) -> Command | None:
     unknown: list[str] = []
-    found: list[tuple[str, int]] = []
+    expanded_words: list[tuple[str, int]] = []
     output = ""
     skip = is_output = False
     for word, line in words:
         if _REDIRECTION.fullmatch(word):
             is_output = word in (">", ">>", ">|")
-            if found and found[-1][0] in ("1", "2"):  # a file descriptor
-                is_output &= found.pop()[0] == "1"
+            if expanded_words and expanded_words[-1][0] in ("1", "2"):  # a file descriptor
+                is_output &= expanded_words.pop()[0] == "1"
             skip = True
         elif skip:
             output = variables.expand(word, unknown, Location(path, line)) if is_output else output
             skip = False
         else:
             expanded = variables.expand(word, unknown, Location(path, line))
-            found += [(each, line) for each in (expanded.split() if "$" in word else [expanded])]
-    if not found:
+            expanded_words += [(text, line) for text in (expanded.split() if "$" in word else [expanded])]
+    if not expanded_words:
         return None
-    lines = tuple(line for _, line in found)
-    return Command(tuple(word for word, _ in found), lines, is_conditional, tuple(unknown), output)
+    lines = tuple(line for _, line in expanded_words)
+    return Command(tuple(word for word, _ in expanded_words), lines, is_conditional, tuple(unknown), output)

@@ -45,7 +45,7 @@ class ImagePlatform:
 
 
 @dataclass(frozen=True)
-class Known:
+class CudaFacts:
     """The facts of the matrix that decide on CUDA.
 
     `cuda` are the values of that axis, `indexes` the addresses of PyTorch's indexes with their values, and
@@ -66,111 +66,121 @@ def exact_version(specifier: str) -> Version | None:
 
 
 def platform(
-    found: Recovered, python: Choice, known: Known, *, is_locked: bool = False, cuda_value: str = ""
+    recovered: Recovered, python: Choice, facts: CudaFacts, *, is_locked: bool = False, cuda_value: str = ""
 ) -> ImagePlatform:
     """Return base, stacks, GPUs and CUDA for what was recovered; with `is_locked`, its builds stay as they are.
 
     `cuda_value` is the user's choice of the axis cuda, "" for none. Raises ProjectFileError as `choose_cuda`.
     """
-    cuda = Choice(cuda_value, "`--cuda` states it.") if cuda_value else choose_cuda(found, known, is_locked=is_locked)
+    cuda = (
+        Choice(cuda_value, "`--cuda` states it.") if cuda_value else choose_cuda(recovered, facts, is_locked=is_locked)
+    )
     version = cuda_version(cuda.value)
     if version is None:
         return ImagePlatform("debian12", (), (), cuda, python)
     return ImagePlatform("debian12-gpu", ("gpu",), gpus_for(version), cuda, python)
 
 
-def choose_cuda(found: Recovered, known: Known, *, is_locked: bool = False) -> Choice:
+def choose_cuda(recovered: Recovered, facts: CudaFacts, *, is_locked: bool = False) -> Choice:
     """Return the value of the axis cuda: by torch's label, an index, conda's CUDA, or the packages for GPUs.
 
     Without any of these, torch of a locked set is the build that it is, and otherwise the one for the CPU. Raises
     ProjectFileError if the base image is unknown and neither its name nor a package decides.
     """
-    stated = next(_stated(found, known), None) or (next(_implied(found, known), None) if found.unknown_base else None)
+    stated = next(_stated(recovered, facts), None) or (
+        next(_implied(recovered, facts), None) if recovered.unknown_base else None
+    )
     if stated:
         return stated
-    if found.unknown_base:
-        image, place = found.unknown_base
+    if recovered.unknown_base:
+        image, location = recovered.unknown_base
         raise ProjectFileError(
             "the CUDA of the base image is unknown",
             code="project-cuda-unknown",
-            where=place,
+            where=location,
             why=f"nothing is known of the image {shown(image)}, and no package of the file decides on a CUDA",
-            fix=f"add --cuda with one of {', '.join(known.cuda)}",
+            fix=f"add --cuda with one of {', '.join(facts.cuda)}",
         )
-    gpu = next((pin for pin in found.pins if needs_gpu(pin.package)), None) or (_torch(found) if is_locked else None)
+    gpu = next((pin for pin in recovered.pins if needs_gpu(pin.package)), None) or (
+        _torch(recovered) if is_locked else None
+    )
     if gpu is None:
         reason = "No CUDA: nothing in the file names one, and no package of it is of use with a GPU alone."
         return Choice(NO_CUDA, reason)
-    newest = max(each for each in known.cuda if each != NO_CUDA)
+    newest = max(value for value in facts.cuda if value != NO_CUDA)
     reason = f"{gpu.package} is for GPUs ({gpu.places[0]}), and nothing names a CUDA: the newest one here."
-    return next(_implied(found, known), Choice(newest, reason))
+    return next(_implied(recovered, facts), Choice(newest, reason))
 
 
-def _stated(found: Recovered, known: Known) -> Iterator[Choice]:
+def _stated(recovered: Recovered, facts: CudaFacts) -> Iterator[Choice]:
     """Yield the choices that the file states, the most specific first."""
-    torch = _torch(found)
+    torch = _torch(recovered)
     version = exact_version(torch.specifier) if torch else None
     if torch and version and version.local and re.fullmatch(r"cpu|cu\d{3}", version.local):
-        yield _offered(version.local, f"the label of torch is {version.local}", torch.places[0], known)
-    for address, place in found.indexes.items():
-        if label := known.indexes.get(address.rstrip("/")):
-            yield _offered(label, "an index of PyTorch is for it", place, known)
-    if found.cuda:
-        release, place = found.cuda
+        yield _offered(version.local, f"the label of torch is {version.local}", torch.places[0], facts)
+    for address, location in recovered.indexes.items():
+        if label := facts.indexes.get(address.rstrip("/")):
+            yield _offered(label, "an index of PyTorch is for it", location, facts)
+    if recovered.cuda:
+        release, location = recovered.cuda
         if release == NO_CUDA:
-            yield Choice(NO_CUDA, f"The file names an image without CUDA ({place}).")
+            yield Choice(NO_CUDA, f"The file names an image without CUDA ({location}).")
         elif "." in release:
-            yield _offered("cu" + "".join(release.split(".")[:2]), f"the file names CUDA {release}", place, known)
+            yield _offered("cu" + "".join(release.split(".")[:2]), f"the file names CUDA {release}", location, facts)
         else:
-            yield from _newest_of(release, f"The file names CUDA {release}", place, known)
+            yield from _newest_of(release, f"The file names CUDA {release}", location, facts)
 
 
-def _implied(found: Recovered, known: Known) -> Iterator[Choice]:
+def _implied(recovered: Recovered, facts: CudaFacts) -> Iterator[Choice]:
     """Yield the choices that follow from packages: the build of an exact torch, and names such as nvidia-nccl-cu12."""
-    torch = _torch(found)
-    for pin in (torch, *found.pins) if torch else found.pins:
-        if cuda := known.torch_cuda(pin):
+    torch = _torch(recovered)
+    for pin in (torch, *recovered.pins) if torch else recovered.pins:
+        if cuda := facts.torch_cuda(pin):
             why = f"the torch of PyPI that {pin.package}{pin.specifier} means has it"
-            yield _offered("cu" + cuda.replace(".", ""), why, pin.places[0], known)
-    for pin in found.pins:
+            yield _offered("cu" + cuda.replace(".", ""), why, pin.places[0], facts)
+    for pin in recovered.pins:
         if suffix := _CUDA_SUFFIX.search(pin.package):
-            yield from _newest_of(suffix[1], f"{pin.package} is for CUDA {suffix[1]}", pin.places[0], known)
+            yield from _newest_of(suffix[1], f"{pin.package} is for CUDA {suffix[1]}", pin.places[0], facts)
 
 
-def _newest_of(major: str, why: str, place: Location, known: Known) -> Iterator[Choice]:
+def _newest_of(major: str, why: str, location: Location, facts: CudaFacts) -> Iterator[Choice]:
     """Yield the newest value for a major version of CUDA, if there is one."""
-    if offered := [each for each in known.cuda if each.startswith(f"cu{major}")]:
-        yield Choice(max(offered), f"{why} ({place}): the newest one of it here.")
+    if offered := [value for value in facts.cuda if value.startswith(f"cu{major}")]:
+        yield Choice(max(offered), f"{why} ({location}): the newest one of it here.")
 
 
-def require_supported(found: Recovered) -> None:
+def require_supported(recovered: Recovered) -> None:
     """Raise ProjectFileError for packages, indexes and variables for another accelerator than NVIDIA's GPUs."""
-    names = [(f"{pin.package}{pin.specifier}", pin.places[0]) for pin in found.pins]
-    for name, place in (*names, *found.indexes.items(), *found.debian.items()):
+    names = [(f"{pin.package}{pin.specifier}", pin.places[0]) for pin in recovered.pins]
+    for name, location in (*names, *recovered.indexes.items(), *recovered.debian.items()):
         if accelerator := accelerator_in(name):
-            raise unsupported(accelerator, name, place)
-    for variable, (_, place) in found.env.items():
+            raise unsupported(accelerator, name, location)
+    for variable, (_, location) in recovered.env.items():
         if accelerator := accelerator_of(variable):
-            raise unsupported(accelerator, f"the variable {variable}", place)
+            raise unsupported(accelerator, f"the variable {variable}", location)
 
 
-def _torch(found: Recovered) -> PackagePin | None:
-    return next((pin for pin in found.pins if pin.package == TORCH), None)
+def _torch(recovered: Recovered) -> PackagePin | None:
+    return next((pin for pin in recovered.pins if pin.package == TORCH), None)
 
 
-def _offered(label: str, why: str, place: Location, known: Known) -> Choice:
+def _offered(label: str, why: str, location: Location, facts: CudaFacts) -> Choice:
     """Return the label as the choice, or the next newer one that the matrix has."""
-    if label in known.cuda:
-        return Choice(label, f"{why[0].upper()}{why[1:]} ({place}).")
-    others = sorted(each for each in known.cuda if each != NO_CUDA)
-    chosen = next((other for other in others if other > label), others[-1])
+    if label in facts.cuda:
+        return Choice(label, f"{why[0].upper()}{why[1:]} ({location}).")
+    values = sorted(value for value in facts.cuda if value != NO_CUDA)
+    chosen = next((other for other in values if other > label), values[-1])
     fix = f"check that your driver runs {chosen}"
-    omission = Omission(place, f"CUDA {label}", f"the axis `cuda` has the values {', '.join(others)}", fix)
-    return Choice(chosen, f"The nearest value to {label}: {why} ({place}).", omission)
+    omission = Omission(location, f"CUDA {label}", f"the axis `cuda` has the values {', '.join(values)}", fix)
+    return Choice(chosen, f"The nearest value to {label}: {why} ({location}).", omission)
 
 
 def choose_python(
-    asked: Sequence[tuple[str, str]], values: Sequence[str], versions: Mapping[str, str], own: str, where: Location
+    asked: Sequence[tuple[str, str]],
+    values: Sequence[str],
+    versions: Mapping[str, str],
+    base_python: str,
+    where: Location,
 ) -> Choice:
     """Return the value of the axis python that all specifiers of `asked` admit, each with its source in words.
 
@@ -193,7 +203,11 @@ def choose_python(
             fix="correct the requirement, or add the Python to the matrix",
         )
     admitted.sort(key=Version)
-    chosen = own if own in admitted else next((each for each in admitted if Version(each) > Version(own)), admitted[-1])
+    chosen = (
+        base_python
+        if base_python in admitted
+        else next((newer for newer in admitted if Version(newer) > Version(base_python)), admitted[-1])
+    )
     sources = ", ".join(f"{bound} of {source}" for bound, source in bounds)
     return Choice(chosen, f"It satisfies {sources}." if sources else "The base's own Python: the file names none.")
 
@@ -207,7 +221,7 @@ _SHOWN = 3  # places in a reason
 def render(
     name: str,
     source: str,
-    found: Recovered,
+    recovered: Recovered,
     platform: ImagePlatform,
     components: Mapping[str, Component],
     family: Collection[str],
@@ -246,74 +260,81 @@ def render(
         f'      python: ["{platform.python.value}"]',
     ]
     if stack:
-        lines += _stack(stack, found, components)
-    elif found.pins:
+        lines += _stack(stack, recovered, components)
+    elif recovered.pins:
         lines += ["    # Each package of the file; what these require comes with them.", "    components:"]
-        named = [
-            (components[pin.package].name if pin.package in components else pin.package, pin) for pin in found.pins
+        named_pins = [
+            (components[pin.package].name if pin.package in components else pin.package, pin) for pin in recovered.pins
         ]
-        for package, pin in sorted(named, key=lambda each: each[0]):
-            lines += _component(package, pin, found, platform, components, family)
-    if found.overrides:
+        for package, pin in sorted(named_pins, key=lambda pair: pair[0]):
+            lines += _component(package, pin, recovered, platform, components, family)
+    if recovered.overrides:
         lines += ["    # Requirements that replace all others, as the project declares them to uv.", "    overrides:"]
-        for pin in found.overrides:
+        for pin in recovered.overrides:
             lines += [f"      {scalar(pin.package)}:", f"        version: {json.dumps(pin.specifier)}"]
             lines += [f"        because: {scalar(f'An override of {source}.')}"]
-    if found.env:
+    if recovered.env:
         lines += ["    # Variables that the file sets for the image.", "    env:"]
-        for variable, (value, place) in sorted(found.env.items()):
-            texts = f"value: {json.dumps(value)}, because: {json.dumps(reason([place]))}"
+        for variable, (value, location) in sorted(recovered.env.items()):
+            texts = f"value: {json.dumps(value)}, because: {json.dumps(reason([location]))}"
             lines.append(f"      {variable}: {{{texts}}}")
-    if found.debian:
+    if recovered.debian:
         lines += ["    # Debian packages that the file names, or that stand in place of conda's.", "    packages:"]
-        lines += [f"      {scalar(each)}: {scalar(reason([place]))}" for each, place in sorted(found.debian.items())]
-    lines += _config(found)
+        lines += [
+            f"      {scalar(debian_package)}: {scalar(reason([origin]))}"
+            for debian_package, origin in sorted(recovered.debian.items())
+        ]
+    lines += _config(recovered)
     return MARK + "\n".join(lines) + "\n"
 
 
-def _config(found: Recovered) -> Iterator[str]:
-    if found.config:
+def _config(recovered: Recovered) -> Iterator[str]:
+    if recovered.config:
         yield "    # Fields of the config that the file sets."
         yield "    config:"
-    for field, (words, place) in sorted(found.config.items()):
+    for field, (words, location) in sorted(recovered.config.items()):
         value = json.dumps(words[0] if field in ("user", "workdir") else list(words))
-        yield f"      {field}: {{value: {value}, because: {json.dumps(reason([place]))}}}"
-    if found.labels:
+        yield f"      {field}: {{value: {value}, because: {json.dumps(reason([location]))}}}"
+    if recovered.labels:
         yield "    labels:"
-    for name, (value, place) in sorted(found.labels.items()):
-        yield f"      {name}: {{value: {json.dumps(value)}, because: {json.dumps(reason([place]))}}}"
-    if found.ports:
+    for name, (value, location) in sorted(recovered.labels.items()):
+        yield f"      {name}: {{value: {json.dumps(value)}, because: {json.dumps(reason([location]))}}}"
+    if recovered.ports:
         yield "    ports:"
-    for port, place in sorted(found.ports.items()):
-        yield f"      {json.dumps(port)}: {scalar(reason([place]))}"
-    yield from _files(found)
+    for port, location in sorted(recovered.ports.items()):
+        yield f"      {json.dumps(port)}: {scalar(reason([location]))}"
+    yield from _files(recovered)
 
 
-def _files(found: Recovered) -> Iterator[str]:
-    if found.files:
+def _files(recovered: Recovered) -> Iterator[str]:
+    if recovered.files:
         yield "    # Files of the project that are copied: after an edit, lock again."
         yield "    files:"
-    for path, (source, place) in sorted(found.files.items()):
-        yield f"      {scalar(path)}: {{source: {scalar(source.as_posix())}, because: {json.dumps(reason([place]))}}}"
-    if found.ldconfig:
+    for path, (source, location) in sorted(recovered.files.items()):
+        because = json.dumps(reason([location]))
+        yield f"      {scalar(path)}: {{source: {scalar(source.as_posix())}, because: {because}}}"
+    if recovered.ldconfig:
         yield "    # Directories in which the dynamic loader finds libraries."
         yield "    ldconfig:"
-    for path, place in sorted(found.ldconfig.items()):
-        yield f"      {scalar(path)}: {json.dumps(reason([place]))}"
+    for path, location in sorted(recovered.ldconfig.items()):
+        yield f"      {scalar(path)}: {json.dumps(reason([location]))}"
 
 
-def _stack(stack: StackFile, found: Recovered, components: Mapping[str, Component]) -> Iterator[str]:
+def _stack(stack: StackFile, recovered: Recovered, components: Mapping[str, Component]) -> Iterator[str]:
     chosen = [("extras", stack.extras), ("groups", stack.groups)]
-    more = [f"{key}: [{', '.join(map(scalar, names))}]" for key, names in chosen if names]
+    options = [f"{key}: [{', '.join(map(scalar, names))}]" for key, names in chosen if names]
     yield "    # Versions, files and hashes are those of this file: nothing is resolved."
-    yield f"    stack: {{{', '.join([f'{stack.kind}: ./{stack.path}', *more])}}}"
-    own = {pin.package: pin.directory for pin in found.pins if pin.directory}
-    named = {pin.package for pin in found.pins} & {*found.direct, *own}
-    if named:
+    yield f"    stack: {{{', '.join([f'{stack.kind}: ./{stack.path}', *options])}}}"
+    directories = {pin.package: pin.directory for pin in recovered.pins if pin.directory}
+    shown_packages = {pin.package for pin in recovered.pins} & {*recovered.direct, *directories}
+    if shown_packages:
         yield "    # Packages of the file that the project itself requires: their modules must import in the image."
         yield "    components:"
-    for package, name in sorted((each, components[each].name if each in components else each) for each in named):
-        where = f"path: {scalar(own[package].as_posix())}, " if package in own else ""
+    for package, name in sorted(
+        (distribution, components[distribution].name if distribution in components else distribution)
+        for distribution in shown_packages
+    ):
+        where = f"path: {scalar(directories[package].as_posix())}, " if package in directories else ""
         because = "It is the project's own package." if where else "The project requires it."
         yield f"      {scalar(name)}: {{{where}because: {scalar(because)}}}"
 
@@ -321,7 +342,7 @@ def _stack(stack: StackFile, found: Recovered, components: Mapping[str, Componen
 def _component(
     name: str,
     pin: PackagePin,
-    found: Recovered,
+    recovered: Recovered,
     platform: ImagePlatform,
     components: Mapping[str, Component],
     family: Collection[str],
@@ -335,7 +356,7 @@ def _component(
         yield f"        version: {json.dumps(specifier)}"
     if pin.extras:
         yield f"        extras: [{', '.join(map(scalar, pin.extras))}]"
-    if index := _index(pin, found, platform, components, family):
+    if index := _index(pin, recovered, platform, components, family):
         yield "        # Without an exact torch, an index decides for which CUDA its build is."
         yield f"        index: {index}"
     yield f"        because: {scalar(pin.because or reason(pin.places))}"
@@ -349,7 +370,7 @@ def _without_label(specifier: str) -> str:
 
 def _index(
     pin: PackagePin,
-    found: Recovered,
+    recovered: Recovered,
     platform: ImagePlatform,
     components: Mapping[str, Component],
     family: Collection[str],
@@ -358,16 +379,19 @@ def _index(
     cuda = platform.cuda.value
     if cuda == NO_CUDA or pin.package not in family:
         return None
-    torch = next((each for each in found.pins if each.package == TORCH), None)
+    torch = next((candidate for candidate in recovered.pins if candidate.package == TORCH), None)
     is_exact = torch is not None and exact_version(torch.specifier) is not None
     return None if is_exact else components[pin.package].index.get(cuda)
 
 
-def reason(places: Collection[Location]) -> str:
+def reason(locations: Collection[Location]) -> str:
     """Return the reason of a pin: the file and line that has it."""
-    texts = [f"{shown(str(each.file))}, line {each.line}" if each.line else shown(str(each.file)) for each in places]
-    more = f" and {len(texts) - _SHOWN} more places" if len(texts) > _SHOWN else ""
-    return f"From {'; '.join(texts[:_SHOWN])}{more}."
+    texts = [
+        f"{shown(str(location.file))}, line {location.line}" if location.line else shown(str(location.file))
+        for location in locations
+    ]
+    suffix = f" and {len(texts) - _SHOWN} more places" if len(texts) > _SHOWN else ""
+    return f"From {'; '.join(texts[:_SHOWN])}{suffix}."
 
 
 def scalar(text: str) -> str:

@@ -67,9 +67,9 @@ class UvLockFile:
         line_of = dict(zip(map(id, self.lock.package), self.lines, strict=True))
         pins: list[PackagePin] = []
         omissions: list[Omission] = []
-        for each in selected:
-            place = Location(self.path, line_of[id(each.package)])
-            pin, omission = _of_uv(each.package, place, self._extras_of(each.package, roots))
+        for selection in selected:
+            location = Location(self.path, line_of[id(selection.package)])
+            pin, omission = _of_uv(selection.package, location, self._extras_of(selection.package, roots))
             pins += [pin] if pin else []
             omissions += [omission] if omission else []
         overrides = tuple(
@@ -78,9 +78,11 @@ class UvLockFile:
             if override.specifier and target.holds(override.marker)
         )
         names = {root.name for root in roots}
-        known = {extra for each in self.lock.package if each.name in names for extra in each.optional_dependencies}
-        direct = tuple(each.package.name for each in selected if names & set(each.via))
-        unchosen = _unchosen(known, self.extras)
+        known_extras = {
+            extra for package in self.lock.package if package.name in names for extra in package.optional_dependencies
+        }
+        direct = tuple(choice.package.name for choice in selected if names & set(choice.via))
+        unchosen = _unchosen(known_extras, self.extras)
         return Recovered(merge(pins), tuple(omissions), overrides, other_extras=unchosen, direct=direct)
 
     def _extras_of(self, package: UvPackage, roots: Sequence[Root]) -> tuple[str, ...]:
@@ -93,9 +95,9 @@ class UvLockFile:
 
         Raises ProjectFileError for a file without a project.
         """
-        members = [each for each in self.lock.package if each.source.member or each.source.virtual]
+        members = [package for package in self.lock.package if package.source.member or package.source.virtual]
         at_root = [member for member in members if (member.source.member or member.source.virtual) == "."]
-        names = [each.name for each in at_root or members]
+        names = [root.name for root in at_root or members]
         if not names:
             raise malformed("uv.lock has no project", Location(self.path), "no package of it is editable or virtual")
         return tuple(Root(name, self.extras, self.groups) for name in names)
@@ -113,7 +115,7 @@ def read_uv_lock(
         parsed = uv_lock.parse(text, str(path))
     except LockError as error:
         if not isinstance(error.where, Location):
-            line = next((n for n, each in enumerate(text.splitlines(), 1) if each.startswith("version")), None)
+            line = next((n for n, content in enumerate(text.splitlines(), 1) if content.startswith("version")), None)
             error.where = Location(path, line)
         raise
     lines = _lines(text, "[[package]]", len(parsed.package))
@@ -122,34 +124,38 @@ def read_uv_lock(
 
 def _lines(text: str, header: str, count: int) -> Sequence[int | None]:
     """The line of each table; None for all where a string of the file looks like a table."""
-    found = table_lines(text, header)
-    return found if len(found) == count else [None] * count
+    numbers = table_lines(text, header)
+    return numbers if len(numbers) == count else [None] * count
 
 
-def _unchosen(known: Iterable[str], chosen: Sequence[str]) -> tuple[str, ...]:
-    return tuple(sorted(set(map(str, known)) - set(chosen)))
+def _unchosen(declared: Iterable[str], chosen: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(map(str, declared)) - set(chosen)))
 
 
-def _of_uv(package: UvPackage, place: Location, extras: tuple[str, ...]) -> tuple[PackagePin | None, Omission | None]:
+def _of_uv(
+    package: UvPackage, location: Location, extras: tuple[str, ...]
+) -> tuple[PackagePin | None, Omission | None]:
     """Return the pin of a package, and what it does not express. `extras` are those of the project itself."""
     source = package.source
-    what = str(package)
+    label = str(package)
     if source.git:
         why = "a commit is locked with its tree and static metadata, which uv.lock does not give"
-        named = redact(f"{what} of {source.git}")
-        return None, Omission(place, named, why, _UV_LOCK, is_package=True, in_stack=True)
+        statement = redact(f"{label} of {source.git}")
+        return None, Omission(location, statement, why, _UV_LOCK, is_package=True, in_stack=True)
     if source.member:
-        return PackagePin(package.name, "", (place,), extras, directory=Path(place.file).parent / source.member), None
+        return PackagePin(
+            package.name, "", (location,), extras, directory=Path(location.file).parent / source.member
+        ), None
     if package.version is None:
-        return None, Omission(place, what, "uv.lock gives no version of it", OWN_PACKAGE, is_package=True)
+        return None, Omission(location, label, "uv.lock gives no version of it", OWN_PACKAGE, is_package=True)
     if not (source.url or source.path):
-        return PackagePin(package.name, f"=={package.version}", (place,)), None
+        return PackagePin(package.name, f"=={package.version}", (location,)), None
     if not package.wheels:
-        why, held = "its sources are on no index", source.url is not None
-        return None, Omission(place, f"{what} of an archive", why, COMMIT, is_package=True, in_stack=held)
-    pin = PackagePin(package.name, f"=={Version(package.version).public}", (place,))
-    named = f"the address of {package.wheels[0].name}"
-    return pin, Omission(place, named, _NO_FILE, _CHECK, in_stack=source.url is not None)
+        why, in_stack = "its sources are on no index", source.url is not None
+        return None, Omission(location, f"{label} of an archive", why, COMMIT, is_package=True, in_stack=in_stack)
+    pin = PackagePin(package.name, f"=={Version(package.version).public}", (location,))
+    statement = f"the address of {package.wheels[0].name}"
+    return pin, Omission(location, statement, _NO_FILE, _CHECK, in_stack=source.url is not None)
 
 
 @dataclass(frozen=True)
@@ -226,22 +232,22 @@ def read_pylock(
     return PylockFile(path, parsed, lines, _normalised(extras), _normalised(groups))
 
 
-def _of_pylock(package: Package, place: Location) -> tuple[PackagePin | None, Omission | None]:
+def _of_pylock(package: Package, location: Location) -> tuple[PackagePin | None, Omission | None]:
     name = canonicalize_name(package.name)
     if package.vcs:
         why = "a commit is locked with its tree and static metadata, which pylock.toml does not give"
-        what = redact(f"{name} of {package.vcs.url or package.vcs.path}")
-        return None, Omission(place, what, why, COMMIT, is_package=True, in_stack=True)
+        statement = redact(f"{name} of {package.vcs.url or package.vcs.path}")
+        return None, Omission(location, statement, why, COMMIT, is_package=True, in_stack=True)
     if package.directory:
         why = "it is a directory, and an image is made of packages"
-        return None, Omission(place, f"{name} in {package.directory.path}", why, OWN_PACKAGE, is_package=True)
+        return None, Omission(location, f"{name} in {package.directory.path}", why, OWN_PACKAGE, is_package=True)
     if package.archive or package.version is None:
         why = "its sources are on no index"
-        return None, Omission(place, f"{name} of an archive", why, COMMIT, is_package=True)
+        return None, Omission(location, f"{name} of an archive", why, COMMIT, is_package=True)
     if package.index is None and package.wheels:
-        pin = PackagePin(name, f"=={package.version.public}", (place,))
-        return pin, Omission(place, f"the address of the wheel of {name}", _NO_FILE, _CHECK, in_stack=True)
-    return PackagePin(name, f"=={package.version}", (place,)), None
+        pin = PackagePin(name, f"=={package.version.public}", (location,))
+        return pin, Omission(location, f"the address of the wheel of {name}", _NO_FILE, _CHECK, in_stack=True)
+    return PackagePin(name, f"=={package.version}", (location,)), None
 
 
 def _tags(target: MarkerTarget) -> list[Tag]:
@@ -302,8 +308,8 @@ class _PyprojectRecovery:
             fix = "list them in a requirements.txt, or lock the project: `uv lock`"
             self.omissions.append(Omission(Location(file.path), "the dependencies", why, fix, is_package=True))
         for table in self.selected:
-            for each in file.tables.get(table, ()):
-                self._read(each)
+            for item in file.tables.get(table, ()):
+                self._read(item)
         raise_all(self.errors)
         extras = tuple(sorted(name for kind, name in self.selected if kind == _EXTRA))
         if file.is_package and file.name:
@@ -320,8 +326,8 @@ class _PyprojectRecovery:
         """Read an item of a table: a requirement, or the name of a group that the table includes."""
         if isinstance(item, dict) and isinstance(name := item.get("include-group"), str):
             if not self._select(_GROUP, name):
-                what = f"the project has no dependency group {name}"
-                self.errors.append(malformed(what, self._place(name), fix=_declared(self.file.tables, _GROUP)))
+                message = f"the project has no dependency group {name}"
+                self.errors.append(malformed(message, self._place(name), fix=_declared(self.file.tables, _GROUP)))
         elif isinstance(item, str):
             try:
                 self._requirement(parse_requirement(item), self._place(item))
@@ -330,7 +336,7 @@ class _PyprojectRecovery:
         else:
             self.errors.append(malformed(f"{str(item)[:70]!r} is not a requirement", Location(self.file.path)))
 
-    def _requirement(self, requirement: Requirement, place: Location) -> None:
+    def _requirement(self, requirement: Requirement, location: Location) -> None:
         """Record a requirement. Raises ValueError for a specifier that no version can satisfy."""
         specifier = ",".join(sorted(map(str, requirement.specifier))).replace("===", "==")
         parse_specifier(specifier)
@@ -340,17 +346,19 @@ class _PyprojectRecovery:
         elif name == self.file.name:
             for extra in sorted(requirement.extras):
                 if not self._select(_EXTRA, extra):
-                    what, fix = f"{name}[{extra}]", _declared(self.file.tables, _EXTRA)
-                    self.omissions.append(Omission(place, what, "the project has no such extra", fix, is_package=True))
+                    statement, fix = f"{name}[{extra}]", _declared(self.file.tables, _EXTRA)
+                    self.omissions.append(
+                        Omission(location, statement, "the project has no such extra", fix, is_package=True)
+                    )
         elif source := _source(
             {"url": requirement.url} if requirement.url else self.file.sources.get(name), self.target
         ):
             where, fix = source
             why = "it is not of an index, and an entry needs a commit's tree or a wheel of an index"
-            self.omissions.append(Omission(place, redact(f"{name} of {where}"), why, fix, is_package=True))
+            self.omissions.append(Omission(location, redact(f"{name} of {where}"), why, fix, is_package=True))
         else:
             extras = tuple(sorted(map(canonicalize_name, requirement.extras)))
-            self.pins.append(PackagePin(name, specifier, (place,), extras))
+            self.pins.append(PackagePin(name, specifier, (location,), extras))
 
     def _select(self, kind: str, name: str) -> bool:
         """Select a table, once, and return whether the file has it."""
@@ -376,34 +384,38 @@ def read_pyproject(
     metadata, uv = _table(table, "project"), _table(_table(table, "tool"), "uv")
     tables = {_DEPENDENCIES: metadata.get("dependencies", [])}
     optional, grouped = _table(metadata, "optional-dependencies"), _table(table, "dependency-groups")
-    for kind, named in ((_EXTRA, optional), (_GROUP, grouped)):
-        tables |= {(kind, str(canonicalize_name(name))): items for name, items in named.items()}
+    for kind, named_lists in ((_EXTRA, optional), (_GROUP, grouped)):
+        tables |= {(kind, str(canonicalize_name(name))): items for name, items in named_lists.items()}
     chosen = tuple((kind, name) for kind, names in ((_EXTRA, extras), (_GROUP, groups)) for name in _normalised(names))
     for kind, name in chosen:
         if (kind, name) not in tables:
             raise malformed(f"the project has no {kind} {name}", Location(path), fix=_declared(tables, kind))
-    own, python, dynamic = metadata.get("name"), metadata.get("requires-python", ""), metadata.get("dynamic", [])
+    project_name, python, dynamic = (
+        metadata.get("name"),
+        metadata.get("requires-python", ""),
+        metadata.get("dynamic", []),
+    )
     if (
         not isinstance(python, str)
         or not isinstance(dynamic, list)
-        or not all(isinstance(each, list) for each in tables.values())
+        or not all(isinstance(requirement_list, list) for requirement_list in tables.values())
     ):
         raise malformed("the table `project` is malformed", Location(path))
     return PyprojectFile(
         path,
         text,
-        str(canonicalize_name(own)) if isinstance(own, str) else None,
+        str(canonicalize_name(project_name)) if isinstance(project_name, str) else None,
         tables,
         chosen,
         {str(canonicalize_name(package)): source for package, source in _table(uv, "sources").items()},
         is_dynamic="project" not in table or "dependencies" in dynamic,
-        is_package=isinstance(own, str) and bool(uv.get("package", "build-system" in table)),  # as for uv
+        is_package=isinstance(project_name, str) and bool(uv.get("package", "build-system" in table)),  # as for uv
         python=python,
     )
 
 
 def _declared(tables: Mapping[_TableName, Sequence[Any]], kind: str) -> str:
-    return f"it declares {', '.join(sorted(name for each, name in tables if each == kind)) or 'none'}"
+    return f"it declares {', '.join(sorted(name for table_kind, name in tables if table_kind == kind)) or 'none'}"
 
 
 def _normalised(names: Iterable[str]) -> tuple[str, ...]:
@@ -412,8 +424,8 @@ def _normalised(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _table(parent: dict[str, Any], name: str) -> dict[str, Any]:
-    found = parent.get(name, {})
-    return found if isinstance(found, dict) else {}
+    table = parent.get(name, {})
+    return table if isinstance(table, dict) else {}
 
 
 def _address(requirement: Requirement) -> dict[str, str]:
@@ -424,15 +436,15 @@ def _source(source: Any, target: MarkerTarget) -> tuple[str, str] | None:
     """Return the address outside of an index that an entry of `tool.uv.sources` names for a target, and how an image
     can have it; None for an index.
     """
-    for each in source if isinstance(source, list) else [source]:
-        marker = each.get("marker") if isinstance(each, dict) else None
-        if not isinstance(each, dict) or (isinstance(marker, str) and not target.holds(marker)):
+    for entry in source if isinstance(source, list) else [source]:
+        marker = entry.get("marker") if isinstance(entry, dict) else None
+        if not isinstance(entry, dict) or (isinstance(marker, str) and not target.holds(marker)):
             continue
-        if each.get("workspace"):
+        if entry.get("workspace"):
             return "the workspace", OWN_PACKAGE
         for kind in ("git", "url", "path"):
-            if kind in each:
-                address = str(each[kind])
+            if kind in entry:
+                address = str(entry[kind])
                 return address, OWN_PACKAGE if kind == "path" or address.startswith("file:") else COMMIT
     return None
 

@@ -94,34 +94,34 @@ class Recovered:
 
     def as_stack(self) -> Recovered:
         """Return the contents of an image that takes the lock file as its stack."""
-        held = [omission for omission in self.omissions if omission.in_stack]
-        left = tuple(omission for omission in self.omissions if not omission.in_stack)
-        return replace(self, omissions=left, others=sum(each.is_package for each in held))
+        stack_omissions = [omission for omission in self.omissions if omission.in_stack]
+        other_omissions = tuple(omission for omission in self.omissions if not omission.in_stack)
+        return replace(self, omissions=other_omissions, others=sum(entry.is_package for entry in stack_omissions))
 
     def with_names(self, name: Callable[[Path], str]) -> Recovered:
         """Return the same with each file of a place under the name that `name` gives it."""
 
-        def placed(place: Location) -> Location:
-            return replace(place, file=name(Path(place.file)))
+        def relocated(location: Location) -> Location:
+            return replace(location, file=name(Path(location.file)))
 
         def pinned(pins: Iterable[PackagePin]) -> tuple[PackagePin, ...]:
-            return tuple(replace(pin, places=tuple(map(placed, pin.places))) for pin in pins)
+            return tuple(replace(pin, places=tuple(map(relocated, pin.places))) for pin in pins)
 
         return replace(
             self,
             pins=pinned(self.pins),
-            omissions=tuple(replace(omission, place=placed(omission.place)) for omission in self.omissions),
+            omissions=tuple(replace(omission, place=relocated(omission.place)) for omission in self.omissions),
             overrides=pinned(self.overrides),
-            debian={package: placed(place) for package, place in self.debian.items()},
-            indexes={address: placed(place) for address, place in self.indexes.items()},
-            env={name: (value, placed(place)) for name, (value, place) in self.env.items()},
-            config={name: (value, placed(place)) for name, (value, place) in self.config.items()},
-            labels={name: (value, placed(place)) for name, (value, place) in self.labels.items()},
-            ports={port: placed(place) for port, place in self.ports.items()},
-            files={path: (source, placed(place)) for path, (source, place) in self.files.items()},
-            ldconfig={path: placed(place) for path, place in self.ldconfig.items()},
-            cuda=self.cuda and (self.cuda[0], placed(self.cuda[1])),
-            unknown_base=self.unknown_base and (self.unknown_base[0], placed(self.unknown_base[1])),
+            debian={package: relocated(location) for package, location in self.debian.items()},
+            indexes={address: relocated(location) for address, location in self.indexes.items()},
+            env={name: (value, relocated(location)) for name, (value, location) in self.env.items()},
+            config={name: (value, relocated(location)) for name, (value, location) in self.config.items()},
+            labels={name: (value, relocated(location)) for name, (value, location) in self.labels.items()},
+            ports={port: relocated(location) for port, location in self.ports.items()},
+            files={path: (source, relocated(location)) for path, (source, location) in self.files.items()},
+            ldconfig={path: relocated(location) for path, location in self.ldconfig.items()},
+            cuda=self.cuda and (self.cuda[0], relocated(self.cuda[1])),
+            unknown_base=self.unknown_base and (self.unknown_base[0], relocated(self.unknown_base[1])),
         )
 
 
@@ -164,18 +164,18 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
         raise malformed("this is not valid TOML", where, str(error)) from error
 
 
-def malformed(what: str, where: Location, why: str | None = None, fix: str | None = None) -> ProjectFileError:
+def malformed(message: str, where: Location, why: str | None = None, fix: str | None = None) -> ProjectFileError:
     """Return the error of a file whose contents contradict its format."""
-    return ProjectFileError(what, code="project-malformed", where=where, why=why, fix=fix)
+    return ProjectFileError(message, code="project-malformed", where=where, why=why, fix=fix)
 
 
-def unsupported(accelerator: str, what: str, where: Location) -> ProjectFileError:
+def unsupported(accelerator: str, statement: str, where: Location) -> ProjectFileError:
     """Return the error of a file that is for another accelerator than NVIDIA's GPUs; `what` in it says so."""
     return ProjectFileError(
         f"no image here is for {accelerator}",
         code="project-accelerator",
         where=where,
-        why=f"{shown(redact(what))} is for {accelerator}; images here are for NVIDIA GPUs (CUDA) and CPUs",
+        why=f"{shown(redact(statement))} is for {accelerator}; images here are for NVIDIA GPUs (CUDA) and CPUs",
         fix="import a file whose base image and packages are for CUDA or CPUs",
     )
 
@@ -204,17 +204,17 @@ def merge(pins: Iterable[PackagePin]) -> tuple[PackagePin, ...]:
     return tuple(merged)
 
 
-def join(pins: Sequence[PackagePin], what: str) -> PackagePin:
+def join(pins: Sequence[PackagePin], message: str) -> PackagePin:
     """Return the pin with the specifiers and extras of all pins of one package.
 
     Raises ProjectFileError, which begins with `what`, at the first pin that contradicts those before it.
     """
-    first, *others = pins
-    if not others:
+    first, *other_pins = pins
+    if not other_pins:
         return first
     if _conflict(pins):
         count = bisect_left(range(len(pins)), 1, key=lambda last: _conflict(pins[: last + 1]) is not None)
-        raise malformed(what, pins[count].places[0], _conflict(pins[: count + 1]))
+        raise malformed(message, pins[count].places[0], _conflict(pins[: count + 1]))
     extras = tuple(sorted({extra for pin in pins for extra in pin.extras}))
     directory = next((pin.directory for pin in pins if pin.directory), None)
     return PackagePin(first.package, ",".join(_clauses(pins)), tuple(_places(pins)), extras, directory=directory)
@@ -225,7 +225,7 @@ def _clauses(pins: Iterable[PackagePin]) -> dict[str, None]:
 
 
 def _places(pins: Iterable[PackagePin]) -> dict[Location, None]:
-    return {place: None for pin in pins for place in pin.places}
+    return {location: None for pin in pins for location in pin.places}
 
 
 def _conflict(pins: Sequence[PackagePin]) -> str | None:

@@ -50,9 +50,9 @@ def needs_gpu(package: str) -> bool:
 
 def gpus_for(cuda: str) -> tuple[str, ...]:
     """Return the GPU architectures of an imported image with this CUDA release ("12.8")."""
-    known = _read()["gpus"]
-    fitting = [release for release in known if Version(release) <= Version(cuda)]
-    return tuple(known[max(fitting or known, key=Version)])
+    gpus = _read()["gpus"]
+    fitting = [release for release in gpus if Version(release) <= Version(cuda)]
+    return tuple(gpus[max(fitting or gpus, key=Version)])
 
 
 @dataclass(frozen=True)
@@ -76,21 +76,21 @@ class KnownImage:
     note: tuple[str, str, str] | None = None
 
 
-def known_image(name: str, others: Mapping[str, KnownImage]) -> KnownImage | None:
+def known_image(name: str, published: Mapping[str, KnownImage]) -> KnownImage | None:
     """Return the contents of a published image, of `others` by name and tag, else by what its name states.
 
     None stands for an image that neither knows.
     """
     plain = _plain(name)
-    if plain in others:
-        return others[plain]
+    if plain in published:
+        return published[plain]
     for entry in _read()["images"]:
         if match := re.fullmatch(entry["image"], plain):
-            found = {key: value for key, value in match.groupdict().items() if value}
-            cuda = found.pop("cuda", None)
+            groups = {key: value for key, value in match.groupdict().items() if value}
+            cuda = groups.pop("cuda", None)
             cuda = cuda if cuda is None or "." in cuda else f"{cuda[:2]}.{cuda[2:]}"
             config = BaseConfig(entry.get("workdir", ""), entry.get("runs_command", False))
-            return KnownImage({canonicalize_name(key): value for key, value in found.items()}, cuda, config)
+            return KnownImage({canonicalize_name(key): value for key, value in groups.items()}, cuda, config)
     return None
 
 
@@ -117,12 +117,12 @@ def is_system(image: str) -> bool:
 def accelerator_in(text: str) -> str | None:
     """Return the accelerator other than NVIDIA's GPUs that a name of an image, package or index states; else None."""
     text = text.lower()
-    return next((name for name, each in _read()["accelerators"].items() if re.search(each["names"], text)), None)
+    return next((name for name, entry in _read()["accelerators"].items() if re.search(entry["names"], text)), None)
 
 
 def accelerator_of(variable: str) -> str | None:
     """Return the accelerator other than NVIDIA's GPUs that a variable is for; else None."""
-    return next((name for name, each in _read()["accelerators"].items() if variable in each["variables"]), None)
+    return next((name for name, entry in _read()["accelerators"].items() if variable in entry["variables"]), None)
 
 
 @cache

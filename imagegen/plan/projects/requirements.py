@@ -68,7 +68,7 @@ class Line:
     """A requirement as it stands in a file: PEP 508 text, an address or a path, and its hashes ("sha256:...")."""
 
     text: str
-    place: Location
+    location: Location
     hashes: frozenset[str] = frozenset()
     editable: bool = False
     directory: Path | None = None  # of a path, on this machine
@@ -101,7 +101,7 @@ def read(path: Path, project: Path | None = None) -> RequirementsFile:
     reader = RequirementsReader(RequirementsFile(project or path.parent))
     reader.read(path, constraints=False)
     raise_all(reader.errors)
-    return reader.found
+    return reader.file
 
 
 def parse(text: str, path: Path, project: Path | None = None) -> RequirementsFile:
@@ -112,25 +112,25 @@ def parse(text: str, path: Path, project: Path | None = None) -> RequirementsFil
     reader = RequirementsReader(RequirementsFile(project or path.parent))
     reader.parse(text, path, constraints=False)
     raise_all(reader.errors)
-    return reader.found
+    return reader.file
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield the lines that are no comments, joined where they end in a backslash, each with its first line's number."""
-    parts: list[str] = []
+    continued: list[str] = []
     start = 1
     for number, line in enumerate(text.splitlines(), 1):
-        start = start if parts else number
+        start = start if continued else number
         is_comment = bool(_COMMENT.match(line))
         if line.endswith("\\") and not is_comment:
-            parts.append(line.strip("\\"))
+            continued.append(line.strip("\\"))
             continue
         # A comment among continued lines ends them; the blank before it makes it a comment of the joined line.
-        joined = "".join([*parts, f" {line}" if is_comment else line])
-        parts = []
+        joined = "".join([*continued, f" {line}" if is_comment else line])
+        continued = []
         if stripped := _COMMENT.sub("", joined).strip():
             yield start, stripped
-    if parts and (stripped := _COMMENT.sub("", "".join(parts)).strip()):
+    if continued and (stripped := _COMMENT.sub("", "".join(continued)).strip()):
         yield start, stripped
 
 
@@ -141,17 +141,17 @@ class RequirementsReader:
     Raises ProjectFileError at once for too many files or lines.
     """
 
-    found: RequirementsFile
+    file: RequirementsFile
     errors: ErrorList[ProjectFileError] = field(default_factory=ErrorList)
     _open: list[Path] = field(default_factory=list)
     _seen: set[tuple[str, bool]] = field(default_factory=set)  # named files, and whether as constraints
     _files: int = 0
     _lines: int = 0
 
-    def read(self, path: Path, *, constraints: bool, place: Location | None = None) -> None:
-        where = place or Location(path)
+    def read(self, path: Path, *, constraints: bool, location: Location | None = None) -> None:
+        where = location or Location(path)
         if path in self._open or len(self._open) >= _DEEPEST:
-            why = " -> ".join(str(each) for each in (*self._open, path))
+            why = " -> ".join(str(file) for file in (*self._open, path))
             self.errors.append(malformed("a file names itself, directly or through others", where, why))
             return
         if not self._open:
@@ -164,7 +164,7 @@ class RequirementsReader:
         if self._files > _MOST_FILES:
             raise malformed(f"more than {_MOST_FILES} files are named", where)
         try:
-            text = read_text(path, self.found.project, place)
+            text = read_text(path, self.file.project, location)
         except ProjectFileError as error:
             self.errors.append(error)
             return
@@ -179,11 +179,11 @@ class RequirementsReader:
             self.line(line, Location(path, number), constraints=constraints)
         self._open.pop()
 
-    def line(self, line: str, place: Location, *, constraints: bool = False, directory: Path | None = None) -> None:
+    def line(self, line: str, location: Location, *, constraints: bool = False, directory: Path | None = None) -> None:
         """Read one line that is no comment. A path is the given directory, or begins in that of the file being read."""
         if _VARIABLE.search(line):
             why = "it has a variable of the environment"
-            self._omit(place, line, why, "write its value", is_package=line[0] != "-")
+            self._omit(location, line, why, "write its value", is_package=line[0] != "-")
             return
         words = line.split(" ")
         end = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
@@ -191,37 +191,37 @@ class RequirementsReader:
         try:
             options = list(_options(" ".join(words[end:])))
         except ValueError as error:
-            what = f"{redact(line)!r} cannot be read"
-            self.errors.append(malformed(what, place, str(error), _option_fix(str(error))))
+            message = f"{redact(line)!r} cannot be read"
+            self.errors.append(malformed(message, location, str(error), _option_fix(str(error))))
             return
         if requirement:
-            self._requirement(requirement, options, place, constraints=constraints, directory=directory)
+            self._requirement(requirement, options, location, constraints=constraints, directory=directory)
         else:
             for name, value in options:
-                self._option(name, value, place, constraints=constraints, directory=directory)
+                self._option(name, value, location, constraints=constraints, directory=directory)
 
     def _requirement(
         self,
         text: str,
         options: list[tuple[str, str]],
-        place: Location,
+        location: Location,
         *,
         constraints: bool,
         directory: Path | None,
     ) -> None:
         hashes = frozenset(value for name, value in options if name == "--hash")
-        for each in sorted(hashes):
-            algorithm, _, digest = each.partition(":")
+        for file_hash in sorted(hashes):
+            algorithm, _, digest = file_hash.partition(":")
             if len(digest) != _HASH_LENGTHS.get(algorithm) or not re.fullmatch("[0-9a-f]+", digest):
                 why = f"known are {', '.join(_HASH_LENGTHS)}, as hex digits"
                 self.errors.append(
-                    malformed(f"{each!r} is no hash of a file", place, why, "`pip hash FILE` prints one")
+                    malformed(f"{file_hash!r} is no hash of a file", location, why, "`pip hash FILE` prints one")
                 )
         for name, _ in options:
             if name in _NOT_EXPRESSED:
-                self._omit(place, f"{name} of {text}", *_NOT_EXPRESSED[name])
-        (self.found.constraints if constraints else self.found.lines).append(
-            Line(text, place, hashes, directory=directory or self._directory(text))
+                self._omit(location, f"{name} of {text}", *_NOT_EXPRESSED[name])
+        (self.file.constraints if constraints else self.file.lines).append(
+            Line(text, location, hashes, directory=directory or self._directory(text))
         )
 
     def _directory(self, text: str) -> Path | None:
@@ -232,28 +232,28 @@ class RequirementsReader:
         if not self._open or not match or not (match[1] or is_path(text)):
             return None
         path = self._open[-1].parent / (unquote(match[2]) if match[1] else match[2]).rstrip()
-        return path if is_within(path, self.found.project) and path.is_dir() else None
+        return path if is_within(path, self.file.project) and path.is_dir() else None
 
-    def _option(self, name: str, value: str, place: Location, *, constraints: bool, directory: Path | None) -> None:
+    def _option(self, name: str, value: str, location: Location, *, constraints: bool, directory: Path | None) -> None:
         if name in _FILES.values():
-            self._named_file(value, place, constraints=constraints or name == "--constraint")
+            self._named_file(value, location, constraints=constraints or name == "--constraint")
         elif name == "--editable":
             local = directory or self._directory(value)
-            self.found.lines.append(Line(value, place, editable=True, directory=local))
+            self.file.lines.append(Line(value, location, editable=True, directory=local))
         elif name in _INDEXES:
-            self.found.indexes.setdefault(value, place)
+            self.file.indexes.setdefault(value, location)
         elif name in _NOT_EXPRESSED:
-            self._omit(place, f"{name} {value}".strip(), *_NOT_EXPRESSED[name])
+            self._omit(location, f"{name} {value}".strip(), *_NOT_EXPRESSED[name])
 
-    def _named_file(self, value: str, place: Location, *, constraints: bool) -> None:
+    def _named_file(self, value: str, location: Location, *, constraints: bool) -> None:
         if _SCHEME.match(value):
             why, fix = "the file is not on this machine", "download it, and name the copy"
-            self._omit(place, value, why, fix, is_package=True)
+            self._omit(location, value, why, fix, is_package=True)
             return
-        self.read(Path(place.file).parent / value, constraints=constraints, place=place)
+        self.read(Path(location.file).parent / value, constraints=constraints, location=location)
 
-    def _omit(self, place: Location, what: str, why: str, fix: str, *, is_package: bool = False) -> None:
-        self.found.omissions.append(Omission(place, redact(what), why, fix, is_package))
+    def _omit(self, location: Location, statement: str, why: str, fix: str, *, is_package: bool = False) -> None:
+        self.file.omissions.append(Omission(location, redact(statement), why, fix, is_package))
 
 
 def _options(text: str) -> Iterator[tuple[str, str]]:
@@ -295,23 +295,23 @@ class _Recovery:
         pins = [pin for line in self.file.lines if (pin := self._pin(line))]
         bounds = [pin for line in self.file.constraints if (pin := self._pin(line, required=False))]
         raise_all(self.errors)
-        found = {pin.package: pin for pin in merge(pins)}
+        pin_of = {pin.package: pin for pin in merge(pins)}
         bounds_of: dict[str, list[PackagePin]] = {}
         unused: dict[str, list[PackagePin]] = {}
         for bound in bounds:
-            if bound.package in found:
+            if bound.package in pin_of:
                 bounds_of.setdefault(bound.package, []).append(bound)
             else:
                 unused.setdefault(str(bound.places[0].file), []).append(bound)
         for name, bounding in bounds_of.items():
             try:
-                found[name] = join([found[name], *bounding], f"the constraint of {name} excludes what is required")
+                pin_of[name] = join([pin_of[name], *bounding], f"the constraint of {name} excludes what is required")
             except ProjectFileError as error:
                 self.errors.append(error)
         raise_all(self.errors)
         self.omissions += map(_unused, unused.values())
         return Recovered(
-            tuple(found[name] for name in sorted(found)),
+            tuple(pin_of[name] for name in sorted(pin_of)),
             tuple(self.omissions),
             indexes=self.file.indexes,
             other_platforms=self.other_platforms,
@@ -325,72 +325,74 @@ class _Recovery:
                 continue
             other = first.setdefault(line.text, line)
             if not (other.hashes & line.hashes):
-                what = f"the hashes of {line.text} do not match"
-                why = f"{other.place} names other files"
-                self.errors.append(malformed(what, line.place, why, "keep the line whose files are meant"))
+                message = f"the hashes of {line.text} do not match"
+                why = f"{other.location} names other files"
+                self.errors.append(malformed(message, line.location, why, "keep the line whose files are meant"))
 
     def _pin(self, line: Line, *, required: bool = True) -> PackagePin | None:
-        text, place = line.text, line.place
-        if line.directory and (name := project_name(line.directory, self.file.project, place)):
-            return self._own(line, name, required=required)
+        text, location = line.text, line.location
+        if line.directory and (name := project_name(line.directory, self.file.project, location)):
+            return self._project_pin(line, name, required=required)
         if line.editable or _VCS.match(text) or _SCHEME.match(text) or is_path(text):
-            return self._address(text, place, None, editable=line.editable)
+            return self._address(text, location, None, editable=line.editable)
         try:
             requirement = parse_requirement(text)
         except ValueError as error:
             why = str(error.__cause__) if error.__cause__ else None
-            self.errors.append(malformed(str(error), place, why))
+            self.errors.append(malformed(str(error), location, why))
             return None
         holds = self.target.holds(str(requirement.marker) if requirement.marker else None)
         if holds is None:
-            self.errors.append(malformed(f"the marker of {requirement.name} cannot be evaluated", place))
+            self.errors.append(malformed(f"the marker of {requirement.name} cannot be evaluated", location))
         if not holds:
             self.other_platforms += required
             return None
         if requirement.url:
-            return self._address(requirement.url, place, requirement, editable=False)
-        return self._named(requirement, place)
+            return self._address(requirement.url, location, requirement, editable=False)
+        return self._pin_of(requirement, location)
 
-    def _own(self, line: Line, name: str, *, required: bool) -> PackagePin | None:
+    def _project_pin(self, line: Line, name: str, *, required: bool) -> PackagePin | None:
         if not self.target.holds(line.text.partition(";")[2].strip() or None):
             self.other_platforms += required
             return None
         extras = re.search(r"\[([^\[\]]*)\]", line.text)
-        names = {canonicalize_name(each.strip()) for each in extras[1].split(",")} if extras else ()
-        return PackagePin(name, "", (line.place,), tuple(sorted(names)), directory=line.directory)
+        names = {canonicalize_name(extra.strip()) for extra in extras[1].split(",")} if extras else ()
+        return PackagePin(name, "", (line.location,), tuple(sorted(names)), directory=line.directory)
 
-    def _named(self, requirement: Requirement, place: Location) -> PackagePin | None:
-        specifier = ",".join(sorted(str(each) for each in requirement.specifier)).replace("===", "==")
+    def _pin_of(self, requirement: Requirement, location: Location) -> PackagePin | None:
+        specifier = ",".join(sorted(str(clause) for clause in requirement.specifier)).replace("===", "==")
         try:
             parse_specifier(specifier)
         except ValueError as error:
-            self.errors.append(malformed(f"{requirement.name} has no version that can be meant", place, str(error)))
+            self.errors.append(malformed(f"{requirement.name} has no version that can be meant", location, str(error)))
             return None
-        return PackagePin(canonicalize_name(requirement.name), specifier, (place,), _extras(requirement))
+        return PackagePin(canonicalize_name(requirement.name), specifier, (location,), _extras(requirement))
 
-    def _address(self, text: str, place: Location, named: Requirement | None, *, editable: bool) -> PackagePin | None:
+    def _address(
+        self, text: str, location: Location, requirement: Requirement | None, *, editable: bool
+    ) -> PackagePin | None:
         """Record an address or a path; a wheel's file name gives a pin all the same."""
-        parts = urlsplit(text)
-        what = redact(f"{named.name} @ {text}" if named else text)
+        address = urlsplit(text)
+        statement = redact(f"{requirement.name} @ {text}" if requirement else text)
         if _VCS.match(text):
-            egg = parse_qs(parts.fragment).get("egg", [""])[0]
+            egg = parse_qs(address.fragment).get("egg", [""])[0]
             why = "a commit is locked with its tree and static metadata, which the line does not give"
-            self._omit(place, redact(f"{egg} @ {text}") if egg and not named else what, why, COMMIT)
+            self._omit(location, redact(f"{egg} @ {text}") if egg and not requirement else statement, why, COMMIT)
             return None
-        filename = unquote(parts.path.rpartition("/")[2])
+        filename = unquote(address.path.rpartition("/")[2])
         try:
             name, version, _, _ = parse_wheel_filename(filename)
         except ValueError:
             kind = "a directory" if editable or not _SCHEME.match(text) else "an archive of sources"
-            self._omit(place, what, f"it is {kind}, and its metadata needs code of its own to run", OWN_PACKAGE)
+            self._omit(location, statement, f"it is {kind}, and its metadata needs code of its own to run", OWN_PACKAGE)
             return None
         why = "an entry names no file, so the lock takes the release's file of the index or of the wheel finder"
         fix = "check it with `imagegen lock`; docs/how-to/source-builds.md explains the wheel finder"
-        self.omissions.append(Omission(place, f"the address of {filename}", why, fix))
-        return PackagePin(canonicalize_name(name), f"=={version.public}", (place,), _extras(named))
+        self.omissions.append(Omission(location, f"the address of {filename}", why, fix))
+        return PackagePin(canonicalize_name(name), f"=={version.public}", (location,), _extras(requirement))
 
-    def _omit(self, place: Location, what: str, why: str, fix: str) -> None:
-        self.omissions.append(Omission(place, what, why, fix, is_package=True))
+    def _omit(self, location: Location, statement: str, why: str, fix: str) -> None:
+        self.omissions.append(Omission(location, statement, why, fix, is_package=True))
 
 
 def is_path(text: str) -> bool:

@@ -55,7 +55,7 @@ class StackPackage:
 
     name: str
     version: str | None
-    place: Location
+    location: Location
     via: tuple[str, ...] = ()
     wheels: tuple[Remote, ...] = ()
     sdist: Remote | None = None
@@ -78,20 +78,29 @@ class ProjectStack:
         line of each package: the file does not answer the cell, or lacks a file or a hash.
         """
         packages = self.packages(cell, target)
-        own = {requirement.component.package for requirement in cell.requirements if requirement.own}
+        project_packages = {requirement.component.package for requirement in cell.requirements if requirement.own}
         installed = [package for package in packages if package.local is None]
-        found = {each.name: self._pinned(each) for each in installed}
-        self._require_files(installed, found, cell, target)
+        pinned = {installed_package.name: self._pinned(installed_package) for installed_package in installed}
+        self._require_files(installed, pinned, cell, target)
         commits, archives = self._commits(installed, attempts, context)
         sdists = self._sdists(installed, cell, target, attempts, context)
-        for difference in self.differences(package for package in packages if package.name not in own):
+        for difference in self.differences(package for package in packages if package.name not in project_packages):
             context.progress.say(f"{self.declared.path}: {difference}")
-        lacking = {each.name for each in installed if each.commit} - commits.keys()
-        built = [package for package in packages if package.name in own]  # the version is that of the wheel
-        found |= {each.name: Pinned(each.name, each.version or "0", each.via, (), None) for each in built}
+        lacking = {
+            installed_package.name for installed_package in installed if installed_package.commit
+        } - commits.keys()
+        built = [
+            package for package in packages if package.name in project_packages
+        ]  # the version is that of the wheel
+        pinned |= {
+            installed_package.name: Pinned(
+                installed_package.name, installed_package.version or "0", installed_package.via, (), None
+            )
+            for installed_package in built
+        }
         return ProjectContents(
-            found=tuple(found[name] for name in sorted(found.keys() - lacking)),
-            routes={each.name: self._route(each, context) for each in installed},
+            found=tuple(pinned[name] for name in sorted(pinned.keys() - lacking)),
+            routes={installed_package.name: self._route(installed_package, context) for installed_package in installed},
             commits=commits,
             archives=archives,
             choice=f"as {self.declared.path} has it",
@@ -102,17 +111,19 @@ class ProjectStack:
         """Return the packages that the file selects, sorted by name. Raises LockError as `contents`."""
         required = {requirement.component.package: requirement for requirement in cell.requirements}
         if isinstance(self.file, UvLockFile):
-            known = {each.name for each in self.file.lock.package}
-            self._require_known(required.keys() - known)
-            roots = [Root(name, each.extras) for name, each in sorted(required.items())]
+            locked_names = {locked.name for locked in self.file.lock.package}
+            self._require_known(required.keys() - locked_names)
+            roots = [Root(name, use.extras) for name, use in sorted(required.items())]
             packages = tuple(_of_uv(self.file, roots, target))
         else:
             packages = tuple(_of_pylock(self.file, target))
             self._require_known(required.keys() - {package.name for package in packages})
-        for each in packages:
-            specifier = required[each.name].specifier if each.name in required else ""
-            if each.version and not SpecifierSet(specifier).contains(each.version, prereleases=True):
-                raise self._mismatch(f"it has {each.name} {each.version}, and the image asks for {specifier}", each)
+        for selected in packages:
+            specifier = required[selected.name].specifier if selected.name in required else ""
+            if selected.version and not SpecifierSet(specifier).contains(selected.version, prereleases=True):
+                raise self._mismatch(
+                    f"it has {selected.name} {selected.version}, and the image asks for {specifier}", selected
+                )
         return packages
 
     def differences(self, packages: Iterable[StackPackage]) -> Iterator[str]:
@@ -122,43 +133,47 @@ class ProjectStack:
                 yield f"`uv sync` also installs {package.name} of {package.local}, which the image does not hold"
         if isinstance(self.file, UvLockFile) and _DEFAULT_GROUP not in self.declared.groups:
             roots = {root.name for root in self.file.roots()}
-            packages_of_roots = [each for each in self.file.lock.package if each.name in roots]
+            packages_of_roots = [candidate for candidate in self.file.lock.package if candidate.name in roots]
             if any(package.dev_dependencies.get(_DEFAULT_GROUP) for package in packages_of_roots):
                 yield f"`uv sync` also installs the group {_DEFAULT_GROUP}; `groups: [{_DEFAULT_GROUP}]` adds it"
 
     def changed_packages(self, lock: Lock, cell: Cell) -> list[str]:
         """Return the packages of which the file no longer says what a lock of the cell has. Raises as `contents`."""
         target = WheelTarget.of(cell.platform, cell.base, lock.interpreter.version)
-        own = {requirement.component.package for requirement in cell.requirements if requirement.own}
+        project_packages = {requirement.component.package for requirement in cell.requirements if requirement.own}
         selected = [
-            package for package in self.packages(cell, target) if package.local is None and package.name not in own
+            package
+            for package in self.packages(cell, target)
+            if package.local is None and package.name not in project_packages
         ]
-        locked = {package.name: package for package in lock.packages if package.name not in own}
-        changed = [each.name for each in selected if not _is_locked(each, locked.get(each.name), target)]
-        return changed + sorted(locked.keys() - {each.name for each in selected})
+        locked = {package.name: package for package in lock.packages if package.name not in project_packages}
+        changed = [
+            candidate.name for candidate in selected if not _is_locked(candidate, locked.get(candidate.name), target)
+        ]
+        return changed + sorted(locked.keys() - {candidate.name for candidate in selected})
 
     def require_unchanged(self, lock: Lock, cell: Cell) -> None:
         """Raise LockError where the file no longer selects the packages and files of a lock of the cell."""
         if changed := self.changed_packages(lock, cell):
-            more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
+            suffix = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
             raise LockError(
                 f"the lock of {cell.id} is stale",
                 code="lock-stale",
                 where=self.declared.where,
-                why=f"{self.declared.path} now says otherwise about {', '.join(changed[:_NAMED])}{more}",
+                why=f"{self.declared.path} now says otherwise about {', '.join(changed[:_NAMED])}{suffix}",
                 fix=f"`imagegen lock {cell.id}`",
             )
 
     def _require_known(self, unknown: Iterable[str]) -> None:
         if missing := sorted(unknown):
-            what = f"it does not have {', '.join(missing)}, which the image names"
-            raise self._mismatch(what, fix=f"add it to the project and lock that again, or leave {missing[0]} out")
+            message = f"it does not have {', '.join(missing)}, which the image names"
+            raise self._mismatch(message, fix=f"add it to the project and lock that again, or leave {missing[0]} out")
 
     def _mismatch(self, why: str, package: StackPackage | None = None, fix: str | None = None) -> LockError:
         return LockError(
             f"{self.declared.path} does not answer this image",
             code="lock-stack-mismatch",
-            where=package.place if package else self.declared.where,
+            where=package.location if package else self.declared.where,
             why=why,
             fix=fix or "correct the image's components, or lock the project again",
         )
@@ -170,7 +185,7 @@ class ProjectStack:
 
     @staticmethod
     def _require_files(
-        packages: Iterable[StackPackage], found: Mapping[str, Pinned], cell: Cell, target: WheelTarget
+        packages: Iterable[StackPackage], pinned: Mapping[str, Pinned], cell: Cell, target: WheelTarget
     ) -> None:
         """Raise LockError for each package without a file that the cell can install."""
         errors: list[ImagegenError] = []
@@ -178,16 +193,16 @@ class ProjectStack:
             fits = target.best((file.filename, file) for file in package.wheels) is not None
             if package.commit or fits or package.name in cell.recipes or (package.sdist and not package.wheels):
                 continue
-            error = no_wheel(found[package.name], target, cell)
-            error.where = package.place
+            error = no_wheel(pinned[package.name], target, cell)
+            error.where = package.location
             errors.append(error)
         raise_all(errors)
 
     @staticmethod
     def _route(package: StackPackage, context: Context) -> str:
         """Return the index alias of the package's files; a mirror that is the user's default index is PyPI."""
-        own = indexes.url_of(indexes.DEFAULT, context.settings)
-        if package.registry and own and package.registry.rstrip("/") == own.rstrip("/"):
+        default_url = indexes.url_of(indexes.DEFAULT, context.settings)
+        if package.registry and default_url and package.registry.rstrip("/") == default_url.rstrip("/"):
             return indexes.DEFAULT
         return route(package.registry, package.commit)
 
@@ -198,13 +213,13 @@ class ProjectStack:
         commits, archives = {}, {}
         for package in packages:
             if package.commit and package.version:
-                made = attempts.attempt(
+                fetched = attempts.attempt(
                     lambda name=package.name, version=package.version, commit=package.commit: commit_source(  # type: ignore[misc]
                         name, version, commit, None, context
                     )
                 )
-                if made:
-                    commits[package.name], archives[package.name] = made
+                if fetched:
+                    commits[package.name], archives[package.name] = fetched
         return commits, archives
 
     def _sdists(
@@ -217,16 +232,16 @@ class ProjectStack:
     ) -> dict[str, Sdist]:
         """Return version and build requirements of the installed sdists that no component declares."""
         declared = {(sdist.package, sdist.sdist.version) for sdist in cell.sdists if sdist.sdist}
-        found = {}
-        for each in packages:
-            fits = target.best((file.filename, file) for file in each.wheels) is not None
-            if not each.sdist or not each.version or fits or each.commit or each.name in cell.recipes:
+        metadata = {}
+        for selected in packages:
+            fits = target.best((file.filename, file) for file in selected.wheels) is not None
+            if not selected.sdist or not selected.version or fits or selected.commit or selected.name in cell.recipes:
                 continue
-            if (each.name, each.version) not in declared:
-                made = attempts.attempt(lambda package=each: self._sdist(package, context))  # type: ignore[misc]
-                if made:
-                    found[each.name] = made
-        return found
+            if (selected.name, selected.version) not in declared:
+                fetched = attempts.attempt(lambda package=selected: self._sdist(package, context))  # type: ignore[misc]
+                if fetched:
+                    metadata[selected.name] = fetched
+        return metadata
 
     def _sdist(self, package: StackPackage, context: Context) -> Sdist:
         """Fetch an sdist and read what its build backend requires. Raises FetchError, LockError."""
@@ -240,7 +255,7 @@ class ProjectStack:
             try:
                 Finder(client, context.store, context.settings, meter).fetch(RequiredFile(package.name, file))
             except FetchError as error:
-                error.where = error.where or package.place
+                error.where = error.where or package.location
                 raise
         size = context.store.path(file.digest).stat().st_size
         archive = git.PackedTree(file.digest, size)
@@ -253,8 +268,8 @@ def facts_of_stack(cell: Cell, project: Path) -> Facts:
 
     Raises LockError, ProjectFileError.
     """
-    found = {each.name: Fact.exactly(each.version) for each in _installed(cell, project) if each.version}
-    return replace(facts_of_cell(cell), packages=found, closed=True)
+    facts = {package.name: Fact.exactly(package.version) for package in _installed(cell, project) if package.version}
+    return replace(facts_of_cell(cell), packages=facts, closed=True)
 
 
 def with_known_versions(cell: Cell, project: Path, library: MetadataCache) -> Cell:
@@ -264,17 +279,19 @@ def with_known_versions(cell: Cell, project: Path, library: MetadataCache) -> Ce
     or left out. Raises LockError, ProjectFileError.
     """
     assert cell.stack  # noqa: S101 - the caller passes such cells alone
-    found = {requirement.component.package: requirement for requirement in cell.requirements}
-    for each in _installed(cell, project):
-        known, specifier = library.of(each.name), f"=={each.version}"
-        if known is None or each.version is None or each.commit:
+    requirement_of = {requirement.component.package: requirement for requirement in cell.requirements}
+    for package in _installed(cell, project):
+        releases, specifier = library.of(package.name), f"=={package.version}"
+        if releases is None or package.version is None or package.commit:
             continue  # a commit is no release, whatever its version
-        if each.name in found:
-            found[each.name] = replace(found[each.name], specifier=specifier)
-        elif known.within(Fact.requested(specifier)):
-            component = Component(each.name, each.name, "", (), declared=False)
-            found[each.name] = Requirement(component, specifier, f"{cell.stack.path} has it.", indexes.DEFAULT)
-    return replace(cell, requirements=tuple(found[name] for name in sorted(found)))
+        if package.name in requirement_of:
+            requirement_of[package.name] = replace(requirement_of[package.name], specifier=specifier)
+        elif releases.within(Fact.requested(specifier)):
+            component = Component(package.name, package.name, "", (), declared=False)
+            requirement_of[package.name] = Requirement(
+                component, specifier, f"{cell.stack.path} has it.", indexes.DEFAULT
+            )
+    return replace(cell, requirements=tuple(requirement_of[name] for name in sorted(requirement_of)))
 
 
 def _installed(cell: Cell, project: Path) -> list[StackPackage]:
@@ -288,7 +305,7 @@ def locate_missing(error: MissingFiles, path: Path) -> None:
     """Set the place of an error to the line of the lock file `path` that has the first of the files, if any has one."""
     lines = read_text(path, path.parent, longest=data.MAX_LOCK).splitlines()
     hashes = [file.sha256 for file in error.files]
-    line = next((number for number, text in enumerate(lines, 1) if any(each in text for each in hashes)), None)
+    line = next((number for number, text in enumerate(lines, 1) if any(sha256 in text for sha256 in hashes)), None)
     if line:
         error.where = Location(path, line)
 
@@ -299,9 +316,9 @@ def with_needed_recipes(cell: Cell, contents: ProjectContents, target: WheelTarg
     Their requirements have the versions of the file.
     """
     lacking = {
-        each.name: each.version
-        for each in contents.found
-        if each.name in cell.recipes and not target.best((file.filename, file) for file in each.wheels)
+        package.name: package.version
+        for package in contents.found
+        if package.name in cell.recipes and not target.best((file.filename, file) for file in package.wheels)
     }
     return replace(
         cell,
@@ -336,30 +353,30 @@ def _of_uv(file: UvLockFile, components: Iterable[Root], target: WheelTarget) ->
     line_of = dict(zip(map(id, file.lock.package), file.lines, strict=True))
     where = str(file.path)
     selected = uv_lock.select(file.lock, file.roots(), target.python, target.machine, where)
-    there = {each.package.name for each in selected}
+    names = {choice.package.name for choice in selected}
     # A package of several versions is found by the requirements of the project alone.
-    if others := [component for component in components if component.name not in there or component.extras]:
-        selected = uv_lock.select(file.lock, (*file.roots(), *others), target.python, target.machine, where)
-    for each in selected:
-        package, source = each.package, each.package.source
-        place = Location(file.path, line_of[id(package)])
+    if missing := [component for component in components if component.name not in names or component.extras]:
+        selected = uv_lock.select(file.lock, (*file.roots(), *missing), target.python, target.machine, where)
+    for selection in selected:
+        package, source = selection.package, selection.package.source
+        location = Location(file.path, line_of[id(package)])
         yield StackPackage(
             package.name,
             package.version,
-            place,
-            each.via,
-            tuple(_remote(wheel, package, place) for wheel in package.wheels) if not source.path else (),
-            _remote(package.sdist, package, place) if package.sdist and not source.path else None,
+            location,
+            selection.via,
+            tuple(_remote(wheel, package, location) for wheel in package.wheels) if not source.path else (),
+            _remote(package.sdist, package, location) if package.sdist and not source.path else None,
             source.registry,
             source.commit,
             source.member or source.path,
         )
 
 
-def _remote(file: DistributionFile, package: UvPackage, place: Location) -> Remote:
+def _remote(file: DistributionFile, package: UvPackage, location: Location) -> Remote:
     if file.url is None:
-        raise _unusable(f"{file.name} of {package} has no address", place)
-    return Remote(file.name, file.url, uv_lock.sha256_of(file, package, place), file.size, file.uploaded)
+        raise _unusable(f"{file.name} of {package} has no address", location)
+    return Remote(file.name, file.url, uv_lock.sha256_of(file, package, location), file.size, file.uploaded)
 
 
 def _of_pylock(file: PylockFile, target: WheelTarget) -> Iterator[StackPackage]:
@@ -367,45 +384,45 @@ def _of_pylock(file: PylockFile, target: WheelTarget) -> Iterator[StackPackage]:
     ranked = sorted(target.ranks, key=target.ranks.__getitem__)
     chosen = file.select(MarkerTarget(target.python, target.machine), ranked)
     for package, _ in sorted(chosen, key=lambda pair: pair[0].name):
-        place = Location(file.path, line_of[id(package)])
+        location = Location(file.path, line_of[id(package)])
         if package.archive:
-            what = f"{package.name} is an archive of sources; a lock needs a wheel, an sdist of an index or a commit"
-            raise _unusable(what, place)
+            message = f"{package.name} is an archive of sources; a lock needs a wheel, an sdist of an index or a commit"
+            raise _unusable(message, location)
         yield StackPackage(
             canonicalize_name(package.name),
             str(package.version) if package.version else None,
-            place,
+            location,
             (),
-            tuple(_of_file(wheel, place) for wheel in package.wheels or ()),
-            _of_file(package.sdist, place) if package.sdist else None,
+            tuple(_of_file(wheel, location) for wheel in package.wheels or ()),
+            _of_file(package.sdist, location) if package.sdist else None,
             package.index,
-            _commit_of(package.vcs, place) if package.vcs else None,
+            _commit_of(package.vcs, location) if package.vcs else None,
             package.directory.path if package.directory else None,
         )
 
 
-def _of_file(file: Any, place: Location) -> Remote:
+def _of_file(file: Any, location: Location) -> Remote:
     """Return a wheel or sdist of a pylock.toml."""
     sha256 = str(file.hashes.get("sha256", ""))
     if not file.url:
-        raise _unusable(f"{file.filename} has no address", place)
+        raise _unusable(f"{file.filename} has no address", location)
     if not sha256:
         raise LockError(
-            f"{file.filename} has no sha256", code="lock-no-hash", where=place, fix="lock the project again"
+            f"{file.filename} has no sha256", code="lock-no-hash", where=location, fix="lock the project again"
         )
     day = file.upload_time and str(file.upload_time.date())
     return Remote(file.filename, file.url, sha256, file.size, day)
 
 
-def _commit_of(vcs: Any, place: Location) -> GitCommit:
+def _commit_of(vcs: Any, location: Location) -> GitCommit:
     if vcs.type != "git" or not vcs.url:
-        raise _unusable(f"{redact(str(vcs.url or vcs.path))} is no repository of git with an address", place)
+        raise _unusable(f"{redact(str(vcs.url or vcs.path))} is no repository of git with an address", location)
     return GitCommit(vcs.url, vcs.commit_id, vcs.subdirectory or "")
 
 
-def _unusable(what: str, place: Location) -> LockError:
+def _unusable(message: str, location: Location) -> LockError:
     fix = "lock the project for an index, a commit or an address"
-    return LockError(what, code="lock-stack-mismatch", where=place, fix=fix)
+    return LockError(message, code="lock-stack-mismatch", where=location, fix=fix)
 
 
 def _is_locked(package: StackPackage, locked: LockedWheel | LockedBuild | None, target: WheelTarget) -> bool:
