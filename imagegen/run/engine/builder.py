@@ -26,16 +26,16 @@ _OPTION = re.compile(r'(?<!\w)(\w+)=("(?:[^"\\]|\\.)*")')
 
 def nodes_of(inspected: str) -> list[tuple[str, dict[str, str]]]:
     """Return endpoint and driver options of each node in the output of `docker buildx inspect` (0.13 and later)."""
-    found: list[tuple[str, dict[str, str]]] = []
+    nodes: list[tuple[str, dict[str, str]]] = []
     for line in inspected.splitlines():
         name, _, value = (part.strip() for part in line.partition(":"))
         if name == "Endpoint":
-            found.append((value, {}))
-        elif name == "Driver Options" and found:
+            nodes.append((value, {}))
+        elif name == "Driver Options" and nodes:
             for option, quoted in _OPTION.findall(value):
                 with suppress(ValueError):  # Go's quotes have escapes that JSON has not
-                    found[-1][1][option] = parse_json(quoted)
-    return found
+                    nodes[-1][1][option] = parse_json(quoted)
+    return nodes
 
 
 def unreachable(builder: str, endpoint: str, options: Mapping[str, str]) -> EngineError | None:
@@ -44,11 +44,11 @@ def unreachable(builder: str, endpoint: str, options: Mapping[str, str]) -> Engi
     None where the connection works, or the endpoint is not tcp://HOST:PORT.
     """
     try:
-        place = urlsplit(endpoint)
-        host, port = place.hostname, place.port
+        address = urlsplit(endpoint)
+        host, port = address.hostname, address.port
     except ValueError:
         return None
-    if place.scheme != "tcp" or not host or not port:
+    if address.scheme != "tcp" or not host or not port:
         return None
     fault = _fault(host, port, options)
     if fault is None:

@@ -46,8 +46,8 @@ def exported(reference: str, settings: Settings) -> Iterator[Export | None]:
 
     None where no engine has it. Raises EngineError when one fails, or the one that is named does not answer.
     """
-    with closing(clients(settings)) as found:
-        for client in found:
+    with closing(clients(settings)) as engines:
+        for client in engines:
             with explained(f"reading {reference}"):
                 try:
                     image = client.api.inspect_image(reference)  # type: ignore[no-untyped-call]
@@ -99,11 +99,11 @@ class Engine:
     def _users(cls, settings: Settings) -> Self:
         where = _choice(settings)
         unset = f"unset {where.partition('=')[0]}" if where else None
-        own = "run `imagegen engine up` for a private engine"
+        advice = "run `imagegen engine up` for a private engine"
         try:
             client = open_client(_place(settings), _TIMEOUT)
         except EngineError as error:
-            fix = f"{error.fix}, or {unset or own}"
+            fix = f"{error.fix}, or {unset or advice}"
             raise EngineError(error.what, where=where or error.where, why=error.why, fix=fix) from error
         try:
             with explained("asking the engine what it is"):
@@ -120,7 +120,7 @@ class Engine:
                 why="; ".join(problems),
                 fix=f"Docker {ENGINE_FLOOR} or newer with "
                 '{"features": {"containerd-snapshotter": true}} in its daemon.json, '
-                f"or {f'{unset} and ' if unset else ''}{own}",
+                f"or {f'{unset} and ' if unset else ''}{advice}",
             )
         return cls(client, settings)
 
@@ -316,9 +316,9 @@ def clients(settings: Settings) -> Generator[docker.DockerClient]:
     Raises EngineError when the one that is named does not answer.
     """
     endpoint = None if _choice(settings) else embedded_engine.recorded_endpoint(settings)
-    for place in [_place(settings), *([{"base_url": endpoint.docker_host}] if endpoint else [])]:
+    for location in [_place(settings), *([{"base_url": endpoint.docker_host}] if endpoint else [])]:
         try:
-            client = open_client(place, _TIMEOUT)
+            client = open_client(location, _TIMEOUT)
         except EngineError:
             if _choice(settings):
                 raise
@@ -338,15 +338,15 @@ def _place(settings: Settings) -> dict[str, Any]:
     """The SDK's arguments for the engine that Docker's own client would use: DOCKER_HOST, else the current context."""
     env = dict(settings.env)
     try:
-        found = dict(kwargs_from_env(env))
-        if "base_url" in found:
-            return found
+        options = dict(kwargs_from_env(env))
+        if "base_url" in options:
+            return options
         if ContextAPI.get_context(env.get("DOCKER_CONTEXT")) is None:  # the SDK would take the default one
             why = "there is no context of that name"
             raise EngineError(
                 "no container engine", code="engine-missing", why=why, fix="choose one that `docker context ls` shows"
             )
-        return {**ContextAPI.kwargs_from_context(environment=env), **found}
+        return {**ContextAPI.kwargs_from_context(environment=env), **options}
     except (DockerException, OSError, ValueError) as error:
         fix = "see `docker context ls` and the variables whose names begin with DOCKER_"
         raise EngineError(

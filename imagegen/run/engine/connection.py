@@ -37,19 +37,21 @@ def shortcomings(info: Any) -> tuple[str, ...]:
     """Why an engine cannot be used, as sentences; empty when it can. `info` is what the API's /info gives."""
     if not isinstance(info, dict) or "ServerVersion" not in info:
         return ("it does not say what it is, as a Docker engine would",)
-    found = []
+    sentences = []
     text = str(info["ServerVersion"])
     if not _at_least(text, ENGINE_FLOOR):
-        found.append(f"it is version {text}; Docker {ENGINE_FLOOR} is the oldest whose BuildKit does what is needed")
+        sentences.append(
+            f"it is version {text}; Docker {ENGINE_FLOOR} is the oldest whose BuildKit does what is needed"
+        )
     if info.get("OSType") != "linux":
-        found.append(f"it runs {info.get('OSType')} containers; images are for linux")
+        sentences.append(f"it runs {info.get('OSType')} containers; images are for linux")
     status = info.get("DriverStatus")
     if not isinstance(status, list) or ["driver-type", "io.containerd.snapshotter.v1"] not in status:
-        found.append(
+        sentences.append(
             f"it keeps images in the classic store ({info.get('Driver')}), which can neither export OCI images nor "
             "keep a manifest's digest"
         )
-    return tuple(found)
+    return tuple(sentences)
 
 
 def buildx_version(output: str) -> Version | None:
@@ -72,12 +74,12 @@ _NONE = "no container engine"
 _PULSE = 10  # seconds of silence before an engine is pinged, and for its answer
 
 
-def open_client(place: Mapping[str, Any], patience: int) -> docker.DockerClient:
+def open_client(location: Mapping[str, Any], patience: int) -> docker.DockerClient:
     """A client that has spoken to the engine at `place` (the SDK's base_url and tls). EngineError otherwise.
 
     `patience` is in seconds.
     """
-    host = str(place.get("base_url") or _DEFAULT)
+    host = str(location.get("base_url") or _DEFAULT)
     if host.startswith("ssh://"):
         fix = f"`ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock {host}` and DOCKER_HOST=unix:///tmp/engine.sock"
         raise EngineError(_NONE, code="engine-missing", where=host, why="imagegen does not speak ssh", fix=fix)
@@ -85,7 +87,7 @@ def open_client(place: Mapping[str, Any], patience: int) -> docker.DockerClient:
         if host.startswith(scheme):
             _knock("/" + host.removeprefix(scheme).lstrip("/"))
     try:
-        return docker.DockerClient(**{**place, "base_url": host}, version="auto", timeout=patience)
+        return docker.DockerClient(**{**location, "base_url": host}, version="auto", timeout=patience)
     except Exception as error:  # the SDK does not validate addresses, and raises errors of any type
         why = str(error).removeprefix("Error while fetching server API version: ")
         cause = error.__cause__
@@ -213,17 +215,17 @@ def run_buildx(
 def _check(buildx: Buildx) -> None:
     name = " ".join(buildx.command)
     try:
-        done = programs.run([*buildx.command, "version"], env=dict(buildx.env), capture_output=True, text=True)
+        completed = programs.run([*buildx.command, "version"], env=dict(buildx.env), capture_output=True, text=True)
     except FileNotFoundError as error:
         raise EngineError(
             f"no {buildx.command[0]} on PATH", code="engine-buildx-missing", fix="install Docker's command line"
         ) from error
-    version = buildx_version(done.stdout) if done.returncode == 0 else None
+    version = buildx_version(completed.stdout) if completed.returncode == 0 else None
     if version is None:
         raise EngineError(
             f"`{name}` does not work",
             code="engine-buildx-missing",
-            why=(done.stderr or done.stdout).strip(),
+            why=(completed.stderr or completed.stdout).strip(),
             fix="install the buildx plugin (the package is docker-buildx, or docker-buildx-plugin from Docker's own)",
         )
     if version < BUILDX_FLOOR:

@@ -50,7 +50,7 @@ def inspect_container(client: docker.DockerClient, name: str) -> ContainerInfo:
     doing = f"inspecting the container {name}"
     with explained(doing):
         try:
-            found = client.api.inspect_container(name)
+            container = client.api.inspect_container(name)
         except NotFound:
             fix = "`docker ps --all` shows those there are"
             raise EngineError(f"there is no container called {name}", code="engine-no-container", fix=fix) from None
@@ -58,12 +58,12 @@ def inspect_container(client: docker.DockerClient, name: str) -> ContainerInfo:
         for piece in client.api.logs(name, tail=_LINES, stream=True, follow=False):
             log += piece
             del log[:-_LONGEST_LOG]
-    state = found["State"]
+    state = container["State"]
     return ContainerInfo(
         running=bool(state["Running"]),
         exit_code=int(state["ExitCode"]),
         out_of_memory=bool(state.get("OOMKilled")),
-        labels=found["Config"].get("Labels") or {},
+        labels=container["Config"].get("Labels") or {},
         log=log.decode("utf-8", "replace"),
     )
 
@@ -79,13 +79,13 @@ def exec_in(client: docker.DockerClient, name: str, argv: Sequence[str], *, pati
     with explained(doing), of_a_container(doing):
         created = api.exec_create(name, list(argv))["Id"]
         stream = api.exec_start(created, socket=True)
-    said, failed = bytearray(), list[Exception]()
+    output, failed = bytearray(), list[Exception]()
 
     def collect() -> None:
         try:
             for kind, piece in frames_iter(stream, tty=False):  # type: ignore[no-untyped-call]
-                said.extend(piece if kind == STDOUT else b"")
-                if len(said) > _LONGEST:
+                output.extend(piece if kind == STDOUT else b"")
+                if len(output) > _LONGEST:
                     return
         except (OSError, SocketError) as error:
             failed.append(error)
@@ -95,14 +95,14 @@ def exec_in(client: docker.DockerClient, name: str, argv: Sequence[str], *, pati
     reader.join(patience)
     goes_on = reader.is_alive()
     close_stream(stream, reader)
-    if goes_on or len(said) > _LONGEST:
+    if goes_on or len(output) > _LONGEST:
         what = f"goes on after {patience:.0f} s" if goes_on else f"prints more than {_LONGEST} bytes"
         raise EngineError(
             f"{argv[0]} in the container {name} {what}", code="engine-exec-failed", fix="look at it with `docker exec`"
         )
     if failed:
         raise LostEngineError(f"{doing}: no answer from the engine", why=str(failed[0]), fix="see that the engine runs")
-    return bytes(said)
+    return bytes(output)
 
 
 # Run one container and leave nothing behind, whatever happens in between.
@@ -225,7 +225,7 @@ def running(
     # The name is chosen here, so that an interrupt between the engine's "created" and ours still finds the container.
     name = f"imagegen-{secrets.token_hex(6)}"
     doing = f"starting a container of {ref}"
-    with ExitStack() as held:
+    with ExitStack() as cleanup:
         try:
             with explained(doing):
                 api.create_container(
@@ -243,7 +243,7 @@ def running(
                     ),
                     labels={LABEL: "container"},
                 )
-                held.callback(close_stream, api.attach_socket(name, {"stdin": 1, "stream": 1}))
+                cleanup.callback(close_stream, api.attach_socket(name, {"stdin": 1, "stream": 1}))
                 api.start(name)
                 emulated = _is_emulated(api, ref, name, doing)
                 archive = files if isinstance(files, bytes) else tar_of(files)
@@ -263,8 +263,8 @@ def _is_emulated(api: docker.APIClient, ref: str, name: str, doing: str) -> bool
     The engine reports such a container as started; only a program that is run in it shows that none can.
     """
     image = api.inspect_image(ref).get("Architecture")  # type: ignore[no-untyped-call]
-    here = api.version().get("Arch")
-    if not image or image == here:
+    architecture = api.version().get("Arch")
+    if not image or image == architecture:
         return False
     try:
         created = api.exec_create(name, ["cat", "/dev/null"])["Id"]
@@ -274,7 +274,7 @@ def _is_emulated(api: docker.APIClient, ref: str, name: str, doing: str) -> bool
     except APIError:  # it is gone
         pass
     raise EngineError(
-        f"{doing}: it is for {image}, and the engine's machine is {here}",
+        f"{doing}: it is for {image}, and the engine's machine is {architecture}",
         code="engine-foreign-platform",
         why="its programs end with `exec format error`, for want of emulation",
         fix=f"an engine on a machine for {image}; under emulation, slowly: `sudo apt-get install qemu-user-static "

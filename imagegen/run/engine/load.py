@@ -145,28 +145,28 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.path in ("/v2", "/v2/"):
             self._headers(HTTPStatus.OK, "application/json", 0)
             return
-        found = self.server.resources.get(self.path)
-        if found is None:
+        resource = self.server.resources.get(self.path)
+        if resource is None:
             self._headers(HTTPStatus.NOT_FOUND, "application/json", 0)
             return
         self.server.reached.set()
-        span = _span(self.headers.get("Range"), found.size)
+        span = _span(self.headers.get("Range"), resource.size)
         if span is None:
             self._headers(
                 HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
-                found.media_type,
+                resource.media_type,
                 0,
-                ("Content-Range", f"bytes */{found.size}"),
+                ("Content-Range", f"bytes */{resource.size}"),
             )
             return
         start, stop = span
-        status, extra = HTTPStatus.OK, [("Docker-Content-Digest", found.digest), ("Accept-Ranges", "bytes")]
-        if (start, stop) != (0, found.size):
+        status, extra = HTTPStatus.OK, [("Docker-Content-Digest", resource.digest), ("Accept-Ranges", "bytes")]
+        if (start, stop) != (0, resource.size):
             status = HTTPStatus.PARTIAL_CONTENT
-            extra.append(("Content-Range", f"bytes {start}-{stop - 1}/{found.size}"))
-        self._headers(status, found.media_type, stop - start, *extra)
+            extra.append(("Content-Range", f"bytes {start}-{stop - 1}/{resource.size}"))
+        self._headers(status, resource.media_type, stop - start, *extra)
         if body:
-            self._send(found, start, stop)
+            self._send(resource, start, stop)
 
     def _send(self, blob: Descriptor, start: int, stop: int) -> None:
         """Let the kernel copy the bytes. A blob shorter than its descriptor ends the connection early."""
@@ -363,14 +363,14 @@ def pulled(
     """
     manifest = image.manifest
     with serving(image, advance) as registry:
-        held = {blob.digest.removeprefix("sha256:")[:_SHORT]: blob.size for blob in image.blobs}
+        sizes = {blob.digest.removeprefix("sha256:")[:_SHORT]: blob.size for blob in image.blobs}
         name = f"{registry.repository}@{manifest.digest}"
 
         def seen(event: dict[str, Any]) -> None:
             if stop is not None and stop.is_set():
                 raise EngineError("loading was stopped", code="engine-load-stopped")
             if event.get("status") == "Already exists":
-                advance(held.pop(str(event.get("id")), 0))
+                advance(sizes.pop(str(event.get("id")), 0))
 
         def silent() -> None:
             if not registry.reached.is_set():
@@ -413,8 +413,8 @@ def _listens(port: int) -> bool:
 def _load_archive(client: docker.DockerClient, image: Loadable, tag: str, progress: Progress) -> None:
     """Send an OCI archive without the blobs that the engine holds as parts of other images of this store."""
     name = f"imagegen.invalid/{secrets.token_hex(16)}:load"
-    held = _held(client, image.store)
-    for lacking in ([blob for blob in image.blobs if blob.digest not in held], list(image.blobs)):
+    present = _held(client, image.store)
+    for lacking in ([blob for blob in image.blobs if blob.digest not in present], list(image.blobs)):
         with progress.meter(f"load {tag}", sum(blob.size for blob in lacking)) as meter:
             try:
                 with explained(f"loading {tag}"):
