@@ -47,7 +47,7 @@ def _elsewhere() -> dict[tuple[str, str], list[str]]:
         ],
         ("imagegen/plan/projects/names.py", "entry['image']"): [entry["image"] for entry in names._read()["images"]],
         ("imagegen/plan/projects/names.py", "pattern"): names._read()["systems"],
-        ("imagegen/plan/projects/names.py", "each['names']"): [
+        ("imagegen/plan/projects/names.py", "entry['names']"): [
             accelerator["names"] for accelerator in names._read()["accelerators"].values()
         ],
         ("imagegen/run/doctor_messages.py", "known.sign"): [message.sign for message in KNOWN],
