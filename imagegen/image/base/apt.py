@@ -105,7 +105,7 @@ class Apt:
         (root / "status").write_bytes(system.status)
         for folder, files in (("trusted.gpg.d", system.trusted), ("preferences.d", system.preferences)):
             _write(root / "etc/apt" / folder, files)
-        addresses = {each.archive: each.address for each in sources}
+        addresses = {source.archive: source.address for source in sources}
         signs = {archive: _credentials(address, settings) for archive, address in addresses.items()}
         self.roots = {archive: address for archive, (address, _) in signs.items()}
         (root / "etc/apt/auth.conf").write_text("".join(line for _, line in signs.values()))
@@ -140,7 +140,7 @@ class Apt:
         """Return what apt-get prints on stdout; `download` puts its files into `root`."""
         command = ["apt-get", "--quiet", "--quiet", *arguments]
         try:
-            done = programs.run(
+            process = programs.run(
                 command,
                 cwd=self._root,
                 capture_output=True,
@@ -164,35 +164,35 @@ class Apt:
                 why="Debian's packages are chosen and fetched by apt",
                 fix="on Debian and Ubuntu it is always there; elsewhere, run imagegen in a Debian container",
             ) from error
-        if done.returncode:
-            reported = [line for line in done.stderr.splitlines() if line.startswith(("E:", "W:", "Err:"))]
+        if process.returncode:
+            reported = [line for line in process.stderr.splitlines() if line.startswith(("E:", "W:", "Err:"))]
             reported += self._unmet(arguments)
             raise BaseError(
                 f"apt cannot {_DOING[arguments[0]]}",
                 code="base-apt-failed",
-                why="\n       ".join(redact(line) for line in reported or done.stderr.strip().splitlines()[-5:]),
-                fix=_advice(done.stderr),
+                why="\n       ".join(redact(line) for line in reported or process.stderr.strip().splitlines()[-5:]),
+                fix=_advice(process.stderr),
             )
-        return done.stdout
+        return process.stdout
 
     def _unmet(self, arguments: Sequence[str]) -> list[str]:
         """The dependencies that cannot be met: a quiet apt does not print them."""
         if arguments[0] != "install":
             return []
         command = ["apt-get", *arguments]
-        done = programs.run(command, capture_output=True, text=True, errors="replace", env=self._env)
-        return done.stdout.partition("unmet dependencies:")[2].strip().splitlines()[:10]
+        process = programs.run(command, capture_output=True, text=True, errors="replace", env=self._env)
+        return process.stdout.partition("unmet dependencies:")[2].strip().splitlines()[:10]
 
     def releases(self) -> dict[tuple[str, str], tuple[str, str]]:
         """Return (archive, suite) -> (code name, date) of every Release file that was read."""
-        found = {}
+        dates = {}
         for source in self._sources:
             root = self.roots[source.archive].rstrip("/") + "/"
             folder = f"{root}dists/{source.suite}/" if source.components else root + source.suite.removeprefix("/")
             files = [self._root / "var/lib/apt/lists" / list_name(folder + name) for name in ("InRelease", "Release")]
             text = next((file.read_text(errors="replace") for file in files if file.exists()), "")
-            found[source.archive, source.suite] = parse_release(text)
-        return found
+            dates[source.archive, source.suite] = parse_release(text)
+        return dates
 
 
 def list_name(uri: str) -> str:
@@ -235,7 +235,7 @@ def _of_host(settings: Settings) -> list[str]:
     The administrator of a frozen mirror sets them; the dates in the lock show what was read.
     """
     try:
-        done = programs.run(
+        process = programs.run(
             ["apt-config", "dump", "--format", '%F "%v";%n', *_OF_HOST],
             capture_output=True,
             text=True,
@@ -243,20 +243,20 @@ def _of_host(settings: Settings) -> list[str]:
         )
     except FileNotFoundError:
         return []
-    return done.stdout.splitlines()
+    return process.stdout.splitlines()
 
 
 def keyring(release: DebianRelease) -> str:
     """Return the path of the keyring, on this machine, that signs a release's archives. Raises BaseError."""
-    found = next((path for path in release.keyrings if Path(path).exists()), None)
-    if found is None:
+    installed = next((path for path in release.keyrings if Path(path).exists()), None)
+    if installed is None:
         raise BaseError(
             f"the keyring of {release.name}'s archives is not installed",
             code="base-keyring-missing",
             why=f"no {release.keyrings[0]}",
             fix=f"apt-get install {release.keyring_package}",
         )
-    return found
+    return installed
 
 
 def _advice(stderr: str) -> str:
@@ -297,13 +297,13 @@ def resolve(base: Base, platform: str, settings: Settings, progress: Progress) -
     if base.kind != "debian" or base.suite is None:
         raise BaseError(f"base {base.name}: unknown kind {base.kind!r}", code="base-unknown-kind", fix="kind: debian")
     check_names(base.packages, f"base {base.name}")
-    found = release(base.suite)
-    sources = official(found, settings)
+    debian = release(base.suite)
+    sources = official(debian, settings)
     with temporary.temporary_directory() as work, timed(progress, f"resolving base {base.name}"):
         apt = Apt(work, sources, settings, architecture=architecture_of(platform))
         apt.run("update", "--error-on=any")
         archives = {f"{archive}/{suite}": date for (archive, suite), (_, date) in apt.releases().items()}
-        required = (_ESSENTIAL, *found.packages, *sorted(base.packages))
+        required = (_ESSENTIAL, *debian.packages, *sorted(base.packages))
         debs = parse_uris(apt.run("install", "--yes", "--no-install-recommends", "--print-uris", *required), apt.roots)
     return LockedBase(base.name, base.kind, base.suite, archives, debs)
 
@@ -376,8 +376,8 @@ def resolve_packages(
     check_names(requested, where)
     status = read_status(tree, name)
     architecture = architecture_of(platform)
-    entries, others = read_sources(tree, architecture)
-    for other in others:
+    entries, unsupported = read_sources(tree, architecture)
+    for other in unsupported:
         progress.say(
             f"note: the archive {other[:200]} of base {name} is left out: only http and https are fetched from"
         )
@@ -431,7 +431,7 @@ def _archives(
 ) -> tuple[LockedArchive, ...]:
     """Return every suite of the archives that debs come from: any of them may have given the package."""
     used = {deb.archive for deb in debs}
-    found = {
+    used_archives = {
         LockedArchive(
             archive,
             entry.suite,
@@ -442,4 +442,4 @@ def _archives(
         for entry in entries
         if (archive := archive_at(entry.uri)) in used
     }
-    return tuple(sorted(found, key=lambda each: (each.archive, each.suite)))
+    return tuple(sorted(used_archives, key=lambda suite: (suite.archive, suite.suite)))

@@ -107,8 +107,8 @@ def missing(locked: LockedBase, store: Store) -> list[Missing]:
 
 
 def _built(base_key: str, store: Store) -> LayerDescriptor | None:
-    known = BASES.get(store, base_key)
-    return known if known and store.has(known.digest, known.size) else None
+    layer = BASES.get(store, base_key)
+    return layer if layer and store.has(layer.digest, layer.size) else None
 
 
 def needed(locked: LockedBase, store: Store) -> int:
@@ -125,11 +125,11 @@ def _build(locked: LockedBase, store: Store) -> LayerDescriptor:
         write_repository(locked, store, work / "repository")
         _mmdebstrap(locked, work / "repository", archive, store)
         with archive.open("rb") as source:
-            found = release(str(locked.suite))
-            status, example = read(source, STATUS, found.example)
+            debian = release(str(locked.suite))
+            status, example = read(source, STATUS, debian.example)
             verify(locked, status.decode())
             files = {
-                found.sources: sources_file(found, example.decode()),
+                debian.sources: sources_file(debian, example.decode()),
                 "etc/dpkg/dpkg.cfg.d/imagegen": dpkg_configuration(),
             }
             with store.writer() as writer:
@@ -146,10 +146,10 @@ def _work_directory(store: Store) -> Iterator[Path]:
         with store.temporary_directory("base") as work:
             yield work
     else:
-        place = Path(tempfile.gettempdir())
+        directory = Path(tempfile.gettempdir())
         with (
-            disk.explained(place, "the directory for temporary files", "set TMPDIR to another one"),
-            temporary.temporary_directory(place) as work,
+            disk.explained(directory, "the directory for temporary files", "set TMPDIR to another one"),
+            temporary.temporary_directory(directory) as work,
         ):
             yield work
 
@@ -282,8 +282,8 @@ def sources_file(release: DebianRelease, example: str) -> bytes:
     """
     deb822 = release.sources.endswith(".sources")
     parsed = (parse_deb822 if deb822 else parse_lines)(example, f"/{release.example}")
-    entries = {each.suite: each for each in parsed if isinstance(each, AptSuite)}
-    suites = [suite for each in release.suites.values() for suite in each]
+    entries = {entry.suite: entry for entry in parsed if isinstance(entry, AptSuite)}
+    suites = [suite for archive_suites in release.suites.values() for suite in archive_suites]
     if lacking := [suite for suite in suites if suite not in entries]:
         raise BaseError(
             f"apt's example of its sources is not for {release.name}",
@@ -379,8 +379,8 @@ def packages_built(added: LockedPackages, base_key: str, store: Store) -> bool:
 
 
 def _built_packages(key: str, store: Store) -> LayerDescriptor | None:
-    known = _ADDED.get(store, key)
-    return known if known and store.has(known.digest, known.size) else None
+    layer = _ADDED.get(store, key)
+    return layer if layer and store.has(layer.digest, layer.size) else None
 
 
 def _install_as_layer(
@@ -392,7 +392,12 @@ def _install_as_layer(
         with store.open(deb.digest) as blob, (packages / f"{deb.sha256}.deb").open("wb") as file:
             file.writelines(blob)
     job = AddedPackages(
-        str(store.root), [asdict(each) for each in layers], str(tree), str(packages), str(work), str(layer)
+        str(store.root),
+        [asdict(descriptor) for descriptor in layers],
+        str(tree),
+        str(packages),
+        str(work),
+        str(layer),
     )
     answer = _run(job, store, settings)
     verify_status(added, answer["before"], answer["after"])
@@ -416,7 +421,7 @@ def _run(job: AddedPackages, store: Store, settings: Settings) -> dict[str, str]
         cwd=job.work,
     )
     try:
-        out, err = (each.decode(errors="replace") for each in process.communicate(json.dumps(asdict(job)).encode()))
+        out, err = (stream.decode(errors="replace") for stream in process.communicate(json.dumps(asdict(job)).encode()))
     except BaseException:
         process.stop()
         process.wait()
@@ -462,10 +467,10 @@ def verify_status(added: LockedPackages, before: str, after: str) -> None:
 
 def _installed(status: str) -> dict[tuple[str, str], tuple[str, str]]:
     """(name, architecture) -> (version, state) of dpkg's status file."""
-    found = {}
+    packages = {}
     for stanza in status.strip().split("\n\n"):
         fields = dict(_STANZA.findall(stanza))
         if "Package" in fields and "Version" in fields:
             state = fields.get("Status", "").rpartition(" ")[2]
-            found[fields["Package"], fields.get("Architecture", "")] = (fields["Version"], state)
-    return found
+            packages[fields["Package"], fields.get("Architecture", "")] = (fields["Version"], state)
+    return packages

@@ -42,10 +42,10 @@ def mirrors(names: Sequence[str], settings: Settings) -> dict[str, str]:
     `names` are names of archives; Ubuntu's official address serves where no mirror is named, Debian's are taken from
     the host's apt. Raises BaseError, naming the variables to set, when an archive's address is not known here.
     """
-    found = {name: root for name in names if (root := _named(name, settings))}
-    if unknown := [name for name in names if name not in found]:
-        found |= {name: root for name, root in _of_host(settings).items() if name in unknown}
-        unknown = [name for name in names if name not in found]
+    addresses = {name: root for name in names if (root := _named(name, settings))}
+    if unknown := [name for name in names if name not in addresses]:
+        addresses |= {name: root for name, root in _of_host(settings).items() if name in unknown}
+        unknown = [name for name in names if name not in addresses]
     if unknown:
         variables = " and ".join(map(archive_variable, unknown))
         raise BaseError(
@@ -55,7 +55,7 @@ def mirrors(names: Sequence[str], settings: Settings) -> dict[str, str]:
             fix=f"set {variables} to the address of a mirror, the directory that holds dists/; "
             "on a Debian host, `apt-get update` is enough",
         )
-    return {name: found[name].rstrip("/") for name in names}
+    return {name: addresses[name].rstrip("/") for name in names}
 
 
 def _named(name: str, settings: Settings) -> str | None:
@@ -79,18 +79,18 @@ def served(uri: str, settings: Settings) -> str:
 
 def roots(uris: Mapping[str, str], settings: Settings) -> dict[str, str]:
     """Return where each archive of `uris` (name -> official address) is served here. Raises BaseError as `mirrors`."""
-    known = [name for name in uris if name in archives()]
-    others = {name: served(uri, settings).rstrip("/") for name, uri in uris.items() if name not in known}
-    return {**mirrors(known, settings), **others}
+    named_archives = [name for name in uris if name in archives()]
+    unnamed = {name: served(uri, settings).rstrip("/") for name, uri in uris.items() if name not in named_archives}
+    return {**mirrors(named_archives, settings), **unnamed}
 
 
 def _of_host(settings: Settings) -> dict[str, str]:
     try:
         command = ["apt-get", "indextargets", "--format", _FORMAT]
-        done = programs.run(command, capture_output=True, text=True, env=host_env(settings))
+        process = programs.run(command, capture_output=True, text=True, env=host_env(settings))
     except FileNotFoundError:  # a host without apt
         return {}
-    return parse_targets(done.stdout)
+    return parse_targets(process.stdout)
 
 
 def parse_targets(text: str) -> dict[str, str]:
@@ -98,20 +98,20 @@ def parse_targets(text: str) -> dict[str, str]:
 
     Only addresses that can be fetched from count: not cdrom: or mirror+... ones.
     """
-    found: dict[str, str] = {}
+    addresses: dict[str, str] = {}
     for line in text.splitlines():
         origin, label, address = [*line.split("\t"), "", ""][:3]
         if origin == "Debian" and label in _LABELS and address.startswith(("http://", "https://", "file:/")):
-            found.setdefault(_LABELS[label], address)
-    return found
+            addresses.setdefault(_LABELS[label], address)
+    return addresses
 
 
 def host_env(settings: Settings) -> Mapping[str, str]:
     """Return the few variables that programs of the host get: where programs are, and the way to the network."""
-    kept = {name: settings.env[name] for name in ("PATH", "TMPDIR") if name in settings.env}
+    variables = {name: settings.env[name] for name in ("PATH", "TMPDIR") if name in settings.env}
     # apt reads only the small ones; other readers take both.
     proxies = {name: settings.env.get(name) or settings.env.get(name.upper()) for name in _PROXIES}
-    return {"LC_ALL": "C.UTF-8", **kept, **{name: value for name, value in proxies.items() if value}}
+    return {"LC_ALL": "C.UTF-8", **variables, **{name: value for name, value in proxies.items() if value}}
 
 
 # Locked packages, into the store: from the mirror, else from the snapshots that the archive keeps of its past.
@@ -133,11 +133,11 @@ def fetch(locked: Locked, context: Context) -> None:
     if not required:
         return
     served = roots({deb.archive: address_of(locked, deb.archive) for deb in required}, context.settings)
-    what = title(locked)
+    owner = title(locked)
     total = sum(deb.size for deb in required)
     with (
         Client(context.settings) as client,
-        context.progress.meter(f"{len(required)} packages of {what}", total) as meter,
+        context.progress.meter(f"{len(required)} packages of {owner}", total) as meter,
     ):
         required = _not_mirrored(required, locked, client, context.store, context.settings, meter)
 
@@ -163,7 +163,7 @@ def fetch(locked: Locked, context: Context) -> None:
             if not gone:
                 return
             raise PackagesGoneError(
-                f"{len(gone)} packages of {what} are gone: " + ", ".join(f"{deb.name} {deb.version}" for deb in gone),
+                f"{len(gone)} packages of {owner} are gone: " + ", ".join(f"{deb.name} {deb.version}" for deb in gone),
                 why=f"newer ones have replaced them on the mirror; {why}",
                 fix="lock the base alone again, with the packages of today: imagegen lock CELL --upgrade-base",
             )
@@ -181,7 +181,10 @@ def title(locked: Locked) -> str:
 def address_of(locked: Locked, archive: str) -> str:
     """Return the official address of an archive that packages are from; "" of one that has a name."""
     listed = () if isinstance(locked, LockedBase) else locked.archives
-    return next((each.address for each in listed if each.archive == archive and each.address), "")
+    return next(
+        (entry.address for entry in listed if entry.archive == archive and entry.address),
+        "",
+    )
 
 
 def lacking(locked: Locked, store: Store) -> list[LockedDeb]:
@@ -206,21 +209,21 @@ def _not_mirrored(
     listed = mirror.listed(listing(locked.debs)) if mirror else None
     if not mirror or listed is None or listed.kind != PACKAGES:
         return required
-    known = {blob.digest for _, blob in listed.parts}
-    left = []
+    mirrored = {blob.digest for _, blob in listed.parts}
+    lacking_debs = []
     for deb in required:
-        if deb.digest in known and mirror.take(deb.digest, deb.size, store, meter):
+        if deb.digest in mirrored and mirror.take(deb.digest, deb.size, store, meter):
             _GIVEN.put(store, deb.digest, {"archive": deb.archive})
         else:
-            left.append(deb)
-    return left
+            lacking_debs.append(deb)
+    return lacking_debs
 
 
 def missing(deb: LockedDeb, *tried: str) -> Missing:
     """Return the package as a file that the store lacks."""
-    named = deb.archive in archives()
-    own = archive_variable(deb.archive) if named else variable(f"http://{deb.archive}")
-    fix = f"name a mirror of {deb.archive} that can be reached: {own}"
+    is_named = deb.archive in archives()
+    variable_name = archive_variable(deb.archive) if is_named else variable(f"http://{deb.archive}")
+    fix = f"name a mirror of {deb.archive} that can be reached: {variable_name}"
     return Missing(deb.path.rpartition("/")[2], deb.sha256, tried, fix)
 
 
@@ -237,10 +240,10 @@ def _from_snapshot(
     debs: Sequence[LockedDeb], locked: Locked, client: Client, store: Store, meter: Meter
 ) -> tuple[list[LockedDeb], str]:
     """The packages that the archives' snapshots lack too, and why."""
-    left = list(debs)
+    lacking_debs = list(debs)
     for name in sorted({deb.archive for deb in debs}):
         if name not in archives():
-            return left, f"{name} keeps no snapshots that are known"
+            return lacking_debs, f"{name} keeps no snapshots that are known"
         then = f"{snapshots(name)}/{snapshot_time(locked, name)}"
         try:
             with client.impatient() as asking:
@@ -249,10 +252,10 @@ def _from_snapshot(
                 if deb.archive == name:
                     with suppress(NotFoundError):
                         _download(client, f"{then}/{quote(deb.path)}", deb, store, meter)
-                        left.remove(deb)
+                        lacking_debs.remove(deb)
         except FetchError as error:
-            return left, f"the archive's snapshots cannot be reached ({error.why or error.what})"
-    return left, "the archive's snapshots do not have them either"
+            return lacking_debs, f"the archive's snapshots cannot be reached ({error.why or error.what})"
+    return lacking_debs, "the archive's snapshots do not have them either"
 
 
 def snapshots(archive: str) -> str:
@@ -269,7 +272,7 @@ def snapshot_time(locked: Locked, archive: str) -> str:
     if isinstance(locked, LockedBase):
         newest = max(date for suite, date in locked.archives.items() if suite.partition("/")[0] == archive)
     else:
-        newest = max(each.date for each in locked.archives if each.archive == archive)
+        newest = max(entry.date for entry in locked.archives if entry.archive == archive)
     moment = datetime.fromisoformat(newest) + timedelta(hours=12)
     return moment.strftime("%Y%m%dT%H%M%SZ")
 
@@ -357,22 +360,27 @@ def read_sources(tree: Path, architecture: str) -> tuple[list[AptSuite], list[st
     Raises BaseError for a source that apt would not take.
     """
     files = [_LIST, *(f"{_PARTS}/{path.name}" for path in _listed(tree, _PARTS, (".list", ".sources")))]
-    found: dict[tuple[str, str], AptSuite] = {}
-    others = []
+    suites: dict[tuple[str, str], AptSuite] = {}
+    unsupported = []
     for file in files:
         parse = parse_deb822 if file.endswith(".sources") else parse_lines
-        for each in parse(_read(tree, file).decode(errors="replace"), f"/{file}", architecture):
-            if isinstance(each, str):
-                others.append(each)
-            elif (before := found.get((each.uri, each.suite))) is not None:
-                components = tuple(dict.fromkeys((*before.components, *each.components)))
-                signed_by = before.signed_by or each.signed_by
-                found[each.uri, each.suite] = AptSuite(
-                    each.uri, each.suite, components, signed_by, before.valid_until and each.valid_until, before.where
+        for entry in parse(_read(tree, file).decode(errors="replace"), f"/{file}", architecture):
+            if isinstance(entry, str):
+                unsupported.append(entry)
+            elif (before := suites.get((entry.uri, entry.suite))) is not None:
+                components = tuple(dict.fromkeys((*before.components, *entry.components)))
+                signed_by = before.signed_by or entry.signed_by
+                suites[entry.uri, entry.suite] = AptSuite(
+                    entry.uri,
+                    entry.suite,
+                    components,
+                    signed_by,
+                    before.valid_until and entry.valid_until,
+                    before.where,
                 )
             else:
-                found[each.uri, each.suite] = each
-    return list(found.values()), others
+                suites[entry.uri, entry.suite] = entry
+    return list(suites.values()), unsupported
 
 
 def keys_of(entry: AptSuite, tree: Path) -> dict[str, bytes] | str:
@@ -385,7 +393,7 @@ def keys_of(entry: AptSuite, tree: Path) -> dict[str, bytes] | str:
         return {"inline.asc": signed_by.encode()}
     words = signed_by.replace(",", " ").split()
     if words and all(word.startswith("/") for word in words):
-        found = {}
+        keyrings = {}
         for number, word in enumerate(words):
             content = _read(tree, word)
             if not content:
@@ -396,8 +404,8 @@ def keys_of(entry: AptSuite, tree: Path) -> dict[str, bytes] | str:
                     why=f"Signed-By names {word}, which the image does not hold",
                     fix="use an image that holds the archive's key",
                 )
-            found[f"{number}.{'asc' if content.lstrip().startswith(b'-----BEGIN') else 'gpg'}"] = content
-        return found
+            keyrings[f"{number}.{'asc' if content.lstrip().startswith(b'-----BEGIN') else 'gpg'}"] = content
+        return keyrings
     if all(_FINGERPRINT.fullmatch(word) for word in words):
         return ",".join(words)
     raise BaseError(
@@ -413,18 +421,18 @@ def trusted_keys(tree: Path) -> dict[str, bytes]:
     """Return the keyrings that the image's apt trusts for every archive, by file name."""
     single, folder = _TRUSTED
     names = [f"{folder}/{path.name}" for path in _listed(tree, folder, (".gpg", ".asc"))]
-    found = {name.rpartition("/")[2]: _read(tree, name) for name in names}
-    own = _read(tree, single)
-    return found | ({"trusted.gpg": own} if own else {})
+    keyrings = {name.rpartition("/")[2]: _read(tree, name) for name in names}
+    keyring = _read(tree, single)
+    return keyrings | ({"trusted.gpg": keyring} if keyring else {})
 
 
 def read_preferences(tree: Path) -> dict[str, bytes]:
     """Return the image's files of apt_preferences(5), by file name: they decide which version is installed."""
     folder = f"{_PREFERENCES}.d"
     names = [f"{folder}/{path.name}" for path in _listed(tree, folder, ("", ".pref")) if path.suffix in ("", ".pref")]
-    found = {name.rpartition("/")[2]: _read(tree, name) for name in names}
-    own = _read(tree, _PREFERENCES)
-    return found | ({"00preferences": own} if own else {})
+    preferences = {name.rpartition("/")[2]: _read(tree, name) for name in names}
+    main_file = _read(tree, _PREFERENCES)
+    return preferences | ({"00preferences": main_file} if main_file else {})
 
 
 def _entries(
@@ -437,8 +445,8 @@ def _entries(
     where: Location,
 ) -> Iterator[AptSuite | str]:
     components = tuple(components)
-    names = [each.replace("$(ARCH)", architecture) for each in suites]
-    for uri in (each.replace("$(ARCH)", architecture) for each in uris):
+    names = [suite_name.replace("$(ARCH)", architecture) for suite_name in suites]
+    for uri in (template.replace("$(ARCH)", architecture) for template in uris):
         if not uri.lower().startswith(("http://", "https://")):
             yield uri
             continue
@@ -481,10 +489,10 @@ def _listed(tree: Path, folder: str, endings: tuple[str, ...]) -> list[Path]:
 
 def _read(tree: Path, path: str) -> bytes:
     """The contents of a regular file of the tree, or none. Raises BaseError for one that is too long."""
-    place = inside(tree, path)
-    if not place.is_file():
+    location = inside(tree, path)
+    if not location.is_file():
         return b""
-    with place.open("rb") as file:
+    with location.open("rb") as file:
         content = file.read(_LONGEST + 1)
     if len(content) > _LONGEST:
         raise BaseError(

@@ -122,8 +122,8 @@ def _unpacking(layer: LayerDescriptor, store: Store) -> Iterator[_Hashed]:
         raise BaseError(
             "a layer cannot be unpacked", code="base-layer-invalid", where=layer.digest, why=str(error)
         ) from error
-    if (found := f"sha256:{stream.hash.hexdigest()}") != layer.diff_id:
-        why = f"expected diff_id {layer.diff_id}, got {found}"
+    if (diff_id := f"sha256:{stream.hash.hexdigest()}") != layer.diff_id:
+        why = f"expected diff_id {layer.diff_id}, got {diff_id}"
         raise BaseError("a layer is not what its image says", code="base-layer-differs", where=layer.digest, why=why)
     _VERIFIED.put(store, layer.digest, {"diff_id": layer.diff_id})
 
@@ -182,21 +182,21 @@ class UnpackTarget:
 
     def place(self, name: str, *, follow_last: bool = False) -> Path:
         """The path that `name` means, below the root and with no link in it."""
-        parts = [part for part in reversed(name.split("/")) if part not in ("", ".")]
+        names = [part for part in reversed(name.split("/")) if part not in ("", ".")]
         path, followed = self._root, 0
-        while parts:
-            part = parts.pop()
+        while names:
+            part = names.pop()
             if part == "..":
                 path = path if path == self._root else path.parent
                 continue
             path /= part
-            if path.is_symlink() and (parts or follow_last):
+            if path.is_symlink() and (names or follow_last):
                 followed += 1
                 if followed > _MAX_LINKS:
                     raise BaseError("links run in circles", code="base-layer-invalid", where=name)
                 target = os.readlink(path)
                 path = self._root if target.startswith("/") else path.parent
-                parts += [each for each in reversed(target.split("/")) if each not in ("", ".")]
+                names += [part for part in reversed(target.split("/")) if part not in ("", ".")]
         if len(path.parts) - len(self._root.parts) > MAX_DEPTH:
             raise BaseError(
                 f"more than {MAX_DEPTH} folders lie in each other", code="base-layer-invalid", where=f"{name[:200]}…"
@@ -334,9 +334,13 @@ def require_published(locked: LockedBase, platform: str, context: Context) -> No
                 return
             raise
     if published != content:
-        parts = {**asdict(content), **asdict(content.config)}
-        theirs = {**asdict(published), **asdict(published.config)}
-        wrong = [name for name in parts if name not in ("config", "labels") and parts[name] != theirs[name]]
+        locked_fields = {**asdict(content), **asdict(content.config)}
+        published_fields = {**asdict(published), **asdict(published.config)}
+        wrong = [
+            name
+            for name in locked_fields
+            if name not in ("config", "labels") and locked_fields[name] != published_fields[name]
+        ]
         raise BaseError(
             f"base {locked.name} is not what the lock says of it",
             code="base-image-differs",
@@ -381,7 +385,7 @@ def _download(locked: LockedBase, context: Context) -> None:
 
         with ThreadPoolExecutor(_CONNECTIONS) as pool:
             try:
-                lacking = [each for each in pool.map(download, required) if each]
+                lacking = [file for file in pool.map(download, required) if file]
             except BaseException:
                 client.close()  # a full disk or Ctrl-C is enough: the other threads stop
                 raise

@@ -91,20 +91,20 @@ def run(job: AddedPackages) -> dict[str, str]:
 @contextmanager
 def _mount_point(tree: Path, first: int) -> Iterator[None]:
     """Have a file at the path of the policy, for a mount; one that was not there before is not there at the end."""
-    place = inside(tree, _POLICY)
-    if place.exists():
+    policy = inside(tree, _POLICY)
+    if policy.exists():
         yield
         return
-    for parent in reversed(place.relative_to(tree).parents):
+    for parent in reversed(policy.relative_to(tree).parents):
         if not (tree / parent).exists():
             (tree / parent).mkdir(mode=0o755)
             os.chown(tree / parent, first, first)
-    place.touch()
-    mount_point = place.stat()
+    policy.touch()
+    mount_point = policy.stat()
     yield
-    place = inside(tree, _POLICY)  # again: the packages' scripts may have put links on the way
-    if place.exists() and os.path.samestat(place.lstat(), mount_point):
-        place.unlink()
+    policy = inside(tree, _POLICY)  # again: the packages' scripts may have put links on the way
+    if policy.exists() and os.path.samestat(policy.lstat(), mount_point):
+        policy.unlink()
 
 
 def _install(tree: Path, packages: Path, policy: Path, limits: Limits) -> None:
@@ -144,8 +144,8 @@ def main() -> None:
     except OSError as error:
         if error.errno not in ODD:
             raise
-        what, why = "the file tree with the packages cannot be read", error.strerror
-        answer = {"error": {"what": what, "where": None, "why": why, "fix": None}}
+        error_text, why = "the file tree with the packages cannot be read", error.strerror
+        answer = {"error": {"what": error_text, "where": None, "why": why, "fix": None}}
     json.dump(answer, sys.stdout)
     sys.exit("error" in answer)
 

@@ -91,13 +91,13 @@ def read(source: BinaryIO, *paths: str) -> list[bytes]:
     """The contents of files in the tar in `source`. Raises BaseError for a file that is not there."""
     with _opened(source) as tar:
         members = _members(tar)
-        found = []
+        contents = []
         for path in paths:
             body = tar.extractfile(members[path]) if path in members else None
             if body is None:
                 raise BaseError(f"the base has no file /{path}", code="base-incomplete")
-            found.append(body.read())
-    return found
+            contents.append(body.read())
+    return contents
 
 
 def dpkg_configuration() -> bytes:
@@ -150,15 +150,15 @@ def _holder(members: Mapping[str, tarfile.TarInfo], path: str) -> str:
 
 def _kept(members: Mapping[str, tarfile.TarInfo], files: Mapping[str, bytes]) -> set[str]:
     """Paths that are not dropped, and the directories above them."""
-    kept = {path.rpartition("/")[0] for path in files} - {""}
+    paths = {path.rpartition("/")[0] for path in files} - {""}
     for path in sorted(members, reverse=True):  # what lies in a directory comes before it
-        if path in kept or not _is_dropped(path, members[path]):
-            kept.add(path)
-            kept.add(path.rpartition("/")[0])
-    kept.discard("")
-    if missing := kept - set(members):
+        if path in paths or not _is_dropped(path, members[path]):
+            paths.add(path)
+            paths.add(path.rpartition("/")[0])
+    paths.discard("")
+    if missing := paths - set(members):
         raise BaseError(f"the base has no directory /{min(missing)}", code="base-incomplete")
-    return kept
+    return paths
 
 
 def _is_dropped(path: str, member: tarfile.TarInfo) -> bool:
@@ -275,20 +275,20 @@ def _walk(root: Path, below: str, first_id: int, allowance: Allowance) -> Iterat
         raise _too_large(f"{MAX_DEPTH} directories in each other")
     entries = []
     with os.scandir(root / below) as listing:
-        for each in listing:
-            _take(allowance, below, each.name)
-            entries.append(each)
-    for each in sorted(entries, key=lambda each: each.name):
-        if not below and each.name in _MOUNTED:
+        for entry in listing:
+            _take(allowance, below, entry.name)
+            entries.append(entry)
+    for child in sorted(entries, key=lambda child: child.name):
+        if not below and child.name in _MOUNTED:
             continue
-        path = f"{below}/{each.name}" if below else each.name
-        status = each.stat(follow_symlinks=False)
-        target = os.readlink(each.path) if each.is_symlink() else ""
+        path = f"{below}/{child.name}" if below else child.name
+        status = child.stat(follow_symlinks=False)
+        target = os.readlink(child.path) if child.is_symlink() else ""
         _take(allowance, target, members=0)
         changed = (status.st_ino, status.st_ctime_ns)
         uid, gid = status.st_uid - first_id, status.st_gid - first_id
         yield path, PathState(status.st_mode, uid, gid, status.st_size, target, changed)
-        if each.is_dir(follow_symlinks=False):
+        if child.is_dir(follow_symlinks=False):
             yield from _walk(root, path, first_id, allowance)
 
 

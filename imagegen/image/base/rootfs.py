@@ -62,9 +62,9 @@ def rootfs(
     return _rootfs(locked, context, None, program)
 
 
-def _rootfs(locked: LockedBase, context: Context, theirs: PrebuiltBase | None, program: str | None) -> Path:
-    if theirs:
-        name = (key(locked) if locked.content else theirs.layers[0].diff_id).removeprefix("sha256:")
+def _rootfs(locked: LockedBase, context: Context, prebuilt: PrebuiltBase | None, program: str | None) -> Path:
+    if prebuilt:
+        name = (key(locked) if locked.content else prebuilt.layers[0].diff_id).removeprefix("sha256:")
     elif locked.content:
         image.fetch(locked, context)
         name = key(locked).removeprefix("sha256:")
@@ -75,7 +75,7 @@ def _rootfs(locked: LockedBase, context: Context, theirs: PrebuiltBase | None, p
         if context.store.use(tree) is None or not _has(tree, program):
             with timed(context.progress, f"unpacking base {locked.name}"):
                 shutil.rmtree(tree, ignore_errors=True)
-                _unpack(locked, context.store, context.progress, tree, theirs)
+                _unpack(locked, context.store, context.progress, tree, prebuilt)
         if not _has(tree, program):
             raise BaseError(
                 f"base {locked.name} has no {program}",
@@ -98,10 +98,10 @@ def merged_tree(
     with store.lock(f"rootfs-{name}"):
         if store.use(tree) is None or not _has(tree, program):
             shutil.rmtree(tree, ignore_errors=True)
-            found = layers()
-            with timed(progress, f"unpacking {len(found)} layers"), store.temporary_directory("rootfs") as work:
+            descriptors = layers()
+            with timed(progress, f"unpacking {len(descriptors)} layers"), store.temporary_directory("rootfs") as work:
                 work.chmod(0o755)
-                unpack(found, store, work)
+                unpack(descriptors, store, work)
                 keep(work, tree)
         if not _has(tree, program):
             fix = "name a standalone interpreter (`interpreter:` of the image), or a package that brings it"
