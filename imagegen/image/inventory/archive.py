@@ -57,7 +57,7 @@ def layer(blob: Stream, digest: str | None, where: str, scratch: Path, allowance
     """
     plain = Plain(blob)
     try:
-        found = read_layer(plain, scratch, allowance)
+        entries = read_layer(plain, scratch, allowance)
         plain.finish()  # what follows a tar's end
     except FetchError as error:
         error.where = f"{where}: {error.where}" if error.where else where
@@ -69,7 +69,7 @@ def layer(blob: Stream, digest: str | None, where: str, scratch: Path, allowance
             where=where,
             why=f"its digest is {plain.digest}",
         )
-    return found
+    return entries
 
 
 class Plain:
@@ -82,8 +82,8 @@ class Plain:
         self._packed = Hashed(blob)
         self._size = 0
         head = b""
-        while len(head) < len(_ZSTD) and (more := self._packed.read(len(_ZSTD) - len(head))):
-            head += more
+        while len(head) < len(_ZSTD) and (chunk := self._packed.read(len(_ZSTD) - len(head))):
+            head += chunk
         self._plain = _unpacked(PrefixedStream(head, self._packed))
 
     def read(self, size: int, /) -> bytes:
@@ -127,9 +127,9 @@ def _unpacked(blob: PrefixedStream) -> Any:
 class PrefixedStream(io.RawIOBase):
     """A stream of which the first bytes have been read."""
 
-    def __init__(self, head: bytes, rest: Stream) -> None:
+    def __init__(self, head: bytes, remainder: Stream) -> None:
         self.head = self._head = head
-        self._rest = rest
+        self._rest = remainder
 
     def readable(self) -> bool:
         return True
@@ -321,8 +321,10 @@ class _Archive:
     def contents(self, platform: Platform) -> ArchivedImage:
         if INDEX_FILE in self._documents:
             index = self._documents[INDEX_FILE]
-            config, found = chosen(index, lambda digest: self._documents.get(blob_name(digest)), platform, self._where)
-            names = [blob_name(each.digest) for each in found]
+            config, descriptors = chosen(
+                index, lambda digest: self._documents.get(blob_name(digest)), platform, self._where
+            )
+            names = [blob_name(descriptor.digest) for descriptor in descriptors]
         else:
             config, names = self._classic()
         layers = [self._layers.get(self._links.get(name, name)) for name in names]
@@ -332,7 +334,7 @@ class _Archive:
                 code="fetch-image-incomplete",
                 why=f"{names[layers.index(None)]} is not in it",
             )
-        return ArchivedImage(config, tuple(each for each in layers if each is not None))
+        return ArchivedImage(config, tuple(entries for entries in layers if entries is not None))
 
     def _classic(self) -> tuple[ImageConfig, list[str]]:
         """Return the config and layers of the one image in manifest.json."""
@@ -340,14 +342,14 @@ class _Archive:
             (entry,) = parse_json(self._documents[_MANIFEST])
             settings = parse_json(self._documents[posixpath.normpath(entry["Config"])]).get("config") or {}
             config = ImageConfig(
-                env=tuple(str(each) for each in settings.get("Env") or ()),
-                entrypoint=tuple(str(each) for each in settings.get("Entrypoint") or ()),
-                command=tuple(str(each) for each in settings.get("Cmd") or ()),
+                env=tuple(str(variable) for variable in settings.get("Env") or ()),
+                entrypoint=tuple(str(word) for word in settings.get("Entrypoint") or ()),
+                command=tuple(str(word) for word in settings.get("Cmd") or ()),
                 user=str(settings.get("User") or ""),
                 directory=str(settings.get("WorkingDir") or ""),
                 labels={str(name): str(value) for name, value in (settings.get("Labels") or {}).items()},
             )
-            return config, [posixpath.normpath(each) for each in entry["Layers"]]
+            return config, [posixpath.normpath(path) for path in entry["Layers"]]
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise FetchError(
                 f"{self._where} is no archive of one image", code="fetch-not-an-image", why=f"{_MANIFEST}: {error}"
@@ -362,16 +364,16 @@ def chosen(
     `document` gives a blob by digest. Raises FetchError.
     """
     try:
-        found = [entry[0] for entry in map(read_entry, read_index(index, where)) if entry]
+        manifests = [entry[0] for entry in map(read_entry, read_index(index, where)) if entry]
     except FetchError as error:
         why = f"{INDEX_FILE}: {error.why}"
         raise FetchError(f"{where} is no OCI layout", code="fetch-not-a-layout", why=why) from error
-    entries = {manifest.digest: manifest.media_type for manifest in found}
-    required = [each for each in entries if digest in (None, each)]
+    entries = {manifest.digest: manifest.media_type for manifest in manifests}
+    required = [entry_digest for entry_digest in entries if digest in (None, entry_digest)]
     if len(required) != 1:
-        what = f"{where} holds {len(required)} images" if digest is None else f"{where} has no image {digest}"
+        problem = f"{where} holds {len(required)} images" if digest is None else f"{where} has no image {digest}"
         raise FetchError(
-            what, code="fetch-not-an-image", why=", ".join(entries), fix="name one of them: oci:DIR@DIGEST"
+            problem, code="fetch-not-an-image", why=", ".join(entries), fix="name one of them: oci:DIR@DIGEST"
         )
     name, kind = required[0], entries[required[0]]
     for _ in range(_MAX_DEPTH):

@@ -38,18 +38,20 @@ class InstalledDistribution:
 
 def distributions(tree: FileTree, environment: Environment) -> tuple[InstalledDistribution, ...]:
     """Return the distributions of the environment but Debian's, by name; of a duplicate, the one that is imported."""
-    found: dict[str, InstalledDistribution] = {}
+    by_name: dict[str, InstalledDistribution] = {}
     for site in environment.sites:
         if site.endswith(_DEBIAN_SITE):
             continue
         for name, node in sorted(tree.entries(site)):
             if name.endswith((".dist-info", ".egg-info")):
                 path = join(site, name)
-                own = path if isinstance(node, Regular) else join(path, "METADATA" if name[-9] == "d" else "PKG-INFO")
-                if (text := read_text(tree, own, _MAX_TEXT)) is not None:
-                    each = _distribution(tree, path, text)
-                    found.setdefault(each.name, each)
-    return tuple(found[name] for name in sorted(found))
+                metadata_path = (
+                    path if isinstance(node, Regular) else join(path, "METADATA" if name[-9] == "d" else "PKG-INFO")
+                )
+                if (text := read_text(tree, metadata_path, _MAX_TEXT)) is not None:
+                    distribution = _distribution(tree, path, text)
+                    by_name.setdefault(distribution.name, distribution)
+    return tuple(by_name[name] for name in sorted(by_name))
 
 
 def _distribution(tree: FileTree, path: str, metadata: str) -> InstalledDistribution:
@@ -76,7 +78,7 @@ class RequestedDebs:
     nvidia: tuple[str, ...]
 
 
-def requested_debs(tree: FileTree, known: Iterable[str]) -> RequestedDebs:
+def requested_debs(tree: FileTree, base_packages: Iterable[str]) -> RequestedDebs:
     """Return the packages that no other one depends on, and apt did not install for another.
 
     Left out are those of every system, and `known`: what the base of the entry has.
@@ -93,16 +95,16 @@ def requested_debs(tree: FileTree, known: Iterable[str]) -> RequestedDebs:
     }
     needed = {
         name
-        for each in installed.values()
+        for paragraph in installed.values()
         for key in ("depends", "pre-depends", "recommends")
-        for name in re.findall(r"(?:^|[,|])\s*([a-z0-9][a-z0-9.+-]+)", each.get(key, ""))
+        for name in re.findall(r"(?:^|[,|])\s*([a-z0-9][a-z0-9.+-]+)", paragraph.get(key, ""))
     }
-    left = [
-        each
-        for name, each in sorted(installed.items())
-        if name not in {*automatic, *needed, *known} and not _is_minimal(each)
+    requested = [
+        fields
+        for name, fields in sorted(installed.items())
+        if name not in {*automatic, *needed, *base_packages} and not _is_minimal(fields)
     ]
-    is_nvidia = {each["package"]: "nvidia" in each.get("maintainer", "").lower() for each in left}
+    is_nvidia = {paragraph["package"]: "nvidia" in paragraph.get("maintainer", "").lower() for paragraph in requested}
     return RequestedDebs(
         tuple(name for name, nvidia in is_nvidia.items() if not nvidia),
         tuple(name for name, nvidia in is_nvidia.items() if nvidia),

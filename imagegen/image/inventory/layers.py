@@ -36,22 +36,22 @@ _HEAD = 2 * HEAD  # bytes read at once: in a third of flashinfer's cubins they h
 
 def examined(files: Sequence[ReadFile]) -> dict[str, File]:
     """Scan files, by path. A file that cannot be read has the reason; none raises."""
-    found: dict[str, File] = {}
+    scans: dict[str, File] = {}
     waiting: list[ReadFile] = []
     batches: list[Future[dict[str, File]]] = []
     with ThreadPoolExecutor(_READERS) as pool:
-        for each in sorted(files, key=lambda each: -each[1].size):  # none that takes long is waited for at the end
-            if file := _examine(*each, flags=os.RWF_NOWAIT):
-                found[each[0]] = file
+        for path, node in sorted(files, key=lambda file: -file[1].size):  # the largest first, not at the end
+            if file := _examine(path, node, flags=os.RWF_NOWAIT):
+                scans[path] = file
             else:
-                waiting.append(each)
+                waiting.append((path, node))
             if len(waiting) == _BATCH:
                 batches.append(pool.submit(_waited, waiting))
                 waiting = []
-        found |= _waited(waiting)
+        scans |= _waited(waiting)
         for batch in batches:
-            found |= batch.result()
-    return found
+            scans |= batch.result()
+    return scans
 
 
 def _waited(files: Iterable[ReadFile]) -> dict[str, File]:
@@ -140,9 +140,9 @@ def read_layer(stream: Stream, scratch: Path, allowance: Allowance) -> list[Laye
         with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_BUFFER, tarinfo=Bounded) as archive:
             for member in members(archive):
                 fits = allowance.take(member.size, member.name, member.linkname)
-                if fits and (what := _what(member, archive, scratch)):
-                    entries.append(LayerEntry(member.name, what))
-                    fits = not isinstance(what, Leaf) or allowance.take(0, what.text or b"", members=0)
+                if fits and (content := _what(member, archive, scratch)):
+                    entries.append(LayerEntry(member.name, content))
+                    fits = not isinstance(content, Leaf) or allowance.take(0, content.text or b"", members=0)
                 _require(fits, member.name)
     except DAMAGED as error:
         raise FetchError("a layer cannot be read", code="fetch-layer-invalid", why=str(error)) from error
@@ -205,29 +205,29 @@ class LayeredTree:
 
     def entries(self, path: str) -> Iterator[tuple[str, Node]]:
         folder = self._at(path)
-        for name, each in folder.items() if isinstance(folder, dict) else ():
-            if node := _node(each):
+        for name, leaf in folder.items() if isinstance(folder, dict) else ():
+            if node := _node(leaf):
                 yield name, node
 
     def read(self, path: str, limit: int) -> bytes | None:
-        found = self._at(path)
-        text = found.text if isinstance(found, Leaf) else None
+        leaf = self._at(path)
+        text = leaf.text if isinstance(leaf, Leaf) else None
         return text if text is not None and len(text) <= limit else None
 
     def examine(self, files: Mapping[str, Regular]) -> Mapping[str, File]:
-        return {path: found.file for path in files if isinstance(found := self._at(path), Leaf)}
+        return {path: leaf.file for path in files if isinstance(leaf := self._at(path), Leaf)}
 
     def _at(self, path: str) -> _Folder | SymbolicLink | Leaf | None:
-        found: _Folder | SymbolicLink | Leaf | None = self._root
+        node: _Folder | SymbolicLink | Leaf | None = self._root
         for name in reversed(steps(path)):
-            if not isinstance(found, dict):
+            if not isinstance(node, dict):
                 return None
-            found = found.get(name)
-        return found
+            node = node.get(name)
+        return node
 
     def _white_out(self, directory: str, name: str) -> None:
-        found = place(self, directory)
-        folder = self._at(found) if found else None
+        real = place(self, directory)
+        folder = self._at(real) if real else None
         if not isinstance(folder, dict):
             return
         if name == OPAQUE:
@@ -241,40 +241,42 @@ class LayeredTree:
             if not isinstance(folder.get(name), dict):
                 folder[name] = {}
         elif isinstance(entry.what, Hard):
-            found = place(self, entry.what.target, follow_last=False)
-            held = self._at(found) if found else None
+            real = place(self, entry.what.target, follow_last=False)
+            target_node = self._at(real) if real else None
             folder[name] = (
-                held if isinstance(held, Leaf | SymbolicLink) else Leaf(File(0, unreadable="a link to nothing"))
+                target_node
+                if isinstance(target_node, Leaf | SymbolicLink)
+                else Leaf(File(0, unreadable="a link to nothing"))
             )
         else:
             folder[name] = entry.what
 
     def _directory(self, path: str) -> _Folder:
         """The directory that `path` means, made where there is none."""
-        way, parts, followed = [self._root], steps(path), 0
-        while parts:
-            name = parts.pop()
+        way, names, followed = [self._root], steps(path), 0
+        while names:
+            name = names.pop()
             if name == "..":
                 way = way[:-1] or way
                 continue
-            found = way[-1].get(name)
-            if isinstance(found, SymbolicLink) and followed < MAX_LINKS:
+            node = way[-1].get(name)
+            if isinstance(node, SymbolicLink) and followed < MAX_LINKS:
                 followed += 1
-                way = [self._root] if found.target.startswith("/") else way
-                parts += steps(found.target)
-                _require(self._followed.take(0, members=len(parts)), found.target)
+                way = [self._root] if node.target.startswith("/") else way
+                names += steps(node.target)
+                _require(self._followed.take(0, members=len(names)), node.target)
                 continue
-            if not isinstance(found, dict):
-                _require(self._made.take(0), "/".join(parts))
-                found = way[-1][name] = {}
-            way.append(found)
+            if not isinstance(node, dict):
+                _require(self._made.take(0), "/".join(names))
+                node = way[-1][name] = {}
+            way.append(node)
         return way[-1]
 
 
-def _node(found: _Folder | SymbolicLink | Leaf | None) -> Node | None:
-    if isinstance(found, Leaf):
-        return Regular(found.file.size, found.file.executable)
-    return Directory() if isinstance(found, dict) else found
+def _node(node: _Folder | SymbolicLink | Leaf | None) -> Node | None:
+    if isinstance(node, Leaf):
+        return Regular(node.file.size, node.file.executable)
+    return Directory() if isinstance(node, dict) else node
 
 
 # A directory of this machine as a file tree.
@@ -303,8 +305,8 @@ class Disk:
 
     def entries(self, path: str) -> Iterator[tuple[str, Node]]:
         try:
-            with os.scandir(self._root + path) as found:
-                for entry in found:
+            with os.scandir(self._root + path) as listing:
+                for entry in listing:
                     if node := _entry(entry):
                         yield entry.name, node
         except OSError:

@@ -46,24 +46,24 @@ class RequiredScans:
         return sum(size for _, size in self.wheels)
 
 
-def required(known: PackageScans, client: Client, context: Context) -> RequiredScans:
+def required(earlier: PackageScans, client: Client, context: Context) -> RequiredScans:
     """Return what a scan of the package would read: releases without a scan, and those whose wheel is another one.
 
     Raises FetchError.
     """
-    url = indexes.url_of(known.index, context.settings)
+    url = indexes.url_of(earlier.index, context.settings)
     if url is None:
-        fix = f"{indexes.variable(known.index)} gives it one"
-        raise FetchError(f"no address is known for the index {known.index}", code="fetch-no-index", fix=fix)
-    found = scans.wheels(known.name, known.since, indexes.project(client, url, known.name))
-    if not found:
-        why = f"there is none since {known.since} for x86-64 Linux"
-        raise FetchError(f"{known.name} has no wheel to scan on the index", code="fetch-no-release", why=why)
-    read = {release.version: release.sha256 for release in known.releases.values()}
-    new = [each for each in found if read.get(each.version) != each.sha256]
+        fix = f"{indexes.variable(earlier.index)} gives it one"
+        raise FetchError(f"no address is known for the index {earlier.index}", code="fetch-no-index", fix=fix)
+    released = scans.wheels(earlier.name, earlier.since, indexes.project(client, url, earlier.name))
+    if not released:
+        why = f"there is none since {earlier.since} for x86-64 Linux"
+        raise FetchError(f"{earlier.name} has no wheel to scan on the index", code="fetch-no-release", why=why)
+    read = {release.version: release.sha256 for release in earlier.releases.values()}
+    new = [wheel for wheel in released if read.get(wheel.version) != wheel.sha256]
     with ThreadPoolExecutor(_HEADS) as pool:
-        sizes = pool.map(lambda each: client.size(each.link.url), new)
-        return RequiredScans(known, len(found), tuple(zip(new, sizes, strict=True)))
+        sizes = pool.map(lambda new_wheel: client.size(new_wheel.link.url), new)
+        return RequiredScans(earlier, len(released), tuple(zip(new, sizes, strict=True)))
 
 
 def scan(
@@ -77,7 +77,7 @@ def scan(
     All wheels are tried; failures are raised at the end, as ScanErrors.
     """
     errors: list[ImagegenError] = []
-    known = {each.known.name: each.known for each in requested}
+    scans_by_name = {package.known.name: package.known for package in requested}
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="scan")
     try:
         tasks = {
@@ -87,11 +87,11 @@ def scan(
         for future in as_completed(tasks):
             name = tasks[future]
             try:
-                known[name] = known[name].with_scans([future.result()])
+                scans_by_name[name] = scans_by_name[name].with_scans([future.result()])
             except (FetchError, WheelError) as error:
                 errors.append(error)
             else:
-                yield known[name]
+                yield scans_by_name[name]
     finally:
         client.close()
         pool.shutdown(cancel_futures=True)
@@ -100,9 +100,9 @@ def scan(
 
 
 def _wheels(requested: Sequence[RequiredScans]) -> Iterator[tuple[str, ReleasedWheel, int]]:
-    for each in requested:
-        for wheel, size in each.wheels:
-            yield each.known.name, wheel, size
+    for package in requested:
+        for wheel, size in package.wheels:
+            yield package.known.name, wheel, size
 
 
 def _scan(name: str, wheel: ReleasedWheel, size: int, client: Client, context: Context, today: str) -> WheelScan:
@@ -133,12 +133,12 @@ def read(name: str, wheel: ReleasedWheel, size: int, client: Client, context: Co
 
 def _package(name: str, wheel: Wheel, scratch: Path) -> Package:
     site = site_packages(PYTHON)
-    found = {relative(file.path, site): scan_file(file, scratch) for file in installation(wheel, PYTHON)}
-    unreadable = {path: file.unreadable for path, file in found.items() if file.unreadable}
+    files = {relative(file.path, site): scan_file(file, scratch) for file in installation(wheel, PYTHON)}
+    unreadable = {path: file.unreadable for path, file in files.items() if file.unreadable}
     if unreadable:  # what cannot be read might be what matters
         path, why = next(iter(unreadable.items()))
         raise WheelError("a library cannot be read", where=f"{wheel.filename}: {path}", why=why)
-    return Package(name, wheel.version, found, requires=wheel.requires, tags=wheel.tags)
+    return Package(name, wheel.version, files, requires=wheel.requires, tags=wheel.tags)
 
 
 class _Sink:

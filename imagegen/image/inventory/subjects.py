@@ -48,20 +48,20 @@ def known_scans(locked: Lock, store: Store) -> dict[str, bytes]:
     """Return the store's scans of the lock's wheels and base by key; the same scans give the same bytes on every
     machine.
     """
-    found = {key: cache.read(store, key) for cache, key in _keys(locked)}
-    return {key: data for key, data in sorted(found.items()) if data is not None}
+    scans = {key: cache.read(store, key) for cache, key in _keys(locked)}
+    return {key: data for key, data in sorted(scans.items()) if data is not None}
 
 
-def import_scans(locked: Lock, store: Store, named: Container[str], bring: Callable[[str], bytes | None]) -> None:
+def import_scans(locked: Lock, store: Store, keys: Container[str], bring: Callable[[str], bytes | None]) -> None:
     """Import the scans of the lock's wheels and base that are in `named` and that the store lacks.
 
     `bring` returns the scan for a key, or None; its result is trusted and stored. Its exceptions propagate, and the
     scans imported before stay.
     """
-    lacking = [(cache, key) for cache, key in _keys(locked) if key in named and cache.get(store, key) is None]
+    lacking = [(cache, key) for cache, key in _keys(locked) if key in keys and cache.get(store, key) is None]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="facts") as pool:
-        found = pool.map(bring, [key for _, key in lacking])
-        for (cache, key), data in zip(lacking, found, strict=True):
+        fetched = pool.map(bring, [key for _, key in lacking])
+        for (cache, key), data in zip(lacking, fetched, strict=True):
             if data is not None:
                 cache.write(store, key, data)
 
@@ -86,12 +86,12 @@ def cell_subject(locked: Lock, cell: Cell, context: Context, scans: Mapping[str,
 
     Raises FetchError, WheelError, BaseError, StoreError.
     """
-    known = _packages(locked, context, scans or {})
+    scans_by_name = _packages(locked, context, scans or {})
     declared = cell.declarations
     packages: list[Package] = []
     excused: frozenset[str] = frozenset()
     for wheel in locked.wheels:
-        package, left_out = _without_losers(known[wheel.name], locked)
+        package, left_out = _without_losers(scans_by_name[wheel.name], locked)
         modules, starts = declared.imports.get(wheel.name, ()), declared.entry_points.get(wheel.name, ())
         packages.append(replace(package, imports=modules, entry_points=starts))
         excused |= left_out
@@ -110,11 +110,11 @@ def cell_subject(locked: Lock, cell: Cell, context: Context, scans: Mapping[str,
 
 def blobs(locked: Lock, store: Store) -> dict[str, str]:
     """Return the digests of all blobs that the store keeps for the cell's audit, with a description of each."""
-    found = {
+    descriptions = {
         scan.recorded_blob(store, wheel, locked.python): f"the scan of {wheel.file.filename}" for wheel in locked.wheels
     }
-    found[SYSTEMS.get(store, system_key(locked))] = f"the scan of base {locked.base.name}"
-    return {blob.digest: what for blob, what in found.items() if blob}
+    descriptions[SYSTEMS.get(store, system_key(locked))] = f"the scan of base {locked.base.name}"
+    return {blob.digest: description for blob, description in descriptions.items() if blob}
 
 
 def known_system(locked: Lock, store: Store) -> SystemLibraries | None:
@@ -125,21 +125,21 @@ def known_system(locked: Lock, store: Store) -> SystemLibraries | None:
 
 def stored_scans(wheels: Iterable[LockedWheel], python: str, store: Store) -> dict[str, Package]:
     """Return the scans that the store has of these wheels, by distribution."""
-    known = {wheel.name: scan.recorded_scan(store, wheel, python) for wheel in wheels}
-    return {name: package for name, package in known.items() if package}
+    recorded = {wheel.name: scan.recorded_scan(store, wheel, python) for wheel in wheels}
+    return {name: package for name, package in recorded.items() if package}
 
 
 def _packages(locked: Lock, context: Context, scans: Mapping[str, Package]) -> dict[str, Package]:
     """Return the scans of all wheels, by distribution."""
     unread = [wheel for wheel in locked.wheels if wheel.name not in scans]
-    found = {**scans, **stored_scans(unread, locked.python, context.store)}
-    if missing := tuple(wheel for wheel in unread if wheel.name not in found):
+    packages = {**scans, **stored_scans(unread, locked.python, context.store)}
+    if missing := tuple(wheel for wheel in unread if wheel.name not in packages):
         required = replace(locked, wheels=missing)
         with closing(inputs.fetch_each(required, context)) as arrivals:
-            found |= _read(
+            packages |= _read(
                 arrivals, locked.python, context.store, f"reading {counted(len(missing), 'wheel')}", context.progress
             )
-    return found
+    return packages
 
 
 def _read(
@@ -165,38 +165,46 @@ def _without_losers(package: Package, locked: Lock) -> tuple[Package, frozenset[
 
 def scan_system(locked: Lock, context: Context) -> SystemLibraries:
     """Return the scan of the cell's base; the store remembers it. Raises as `inputs.tree`."""
-    if (known := known_system(locked, context.store)) is not None:
-        return known
+    if (stored_system := known_system(locked, context.store)) is not None:
+        return stored_system
     root = inputs.tree(locked.foundation, context)
-    found = system.from_directories(root, environment=layers.environment(locked), interpreter=locked.interpreter.path)
+    libraries = system.from_directories(
+        root, environment=layers.environment(locked), interpreter=locked.interpreter.path
+    )
     tree = Disk(root)
-    found = replace(found, debs=system.installed(tree), release=system.release(tree))
-    SYSTEMS.write(context.store, system_key(locked), facts.packed(found))
-    return found
+    libraries = replace(libraries, debs=system.installed(tree), release=system.release(tree))
+    SYSTEMS.write(context.store, system_key(locked), facts.packed(libraries))
+    return libraries
 
 
-def _with_declared_libraries(found: SystemLibraries, locked: Lock, cell: Cell, context: Context) -> SystemLibraries:
+def _with_declared_libraries(
+    system_libraries: SystemLibraries, locked: Lock, cell: Cell, context: Context
+) -> SystemLibraries:
     """Return the system with the libraries of the lock's `ldconfig`, which the loader takes before the base's own.
 
     Only those that LD_LIBRARY_PATH leads to come before them. Raises LockError as `loader.libraries`, with the line of
     the matrix.
     """
     if not locked.ldconfig:
-        return found
+        return system_libraries
     site = site_packages(locked.python)
-    preloaded = {name for name, path in found.paths.items() if path.rpartition("/")[0] in found.preloaded}
+    preloaded = {
+        name for name, path in system_libraries.paths.items() if path.rpartition("/")[0] in system_libraries.preloaded
+    }
     added: dict[str, LoaderLibrary] = {}
     try:
         declared = loader.libraries(locked, context.store, inputs.tree(locked.foundation, context))
     except LockError as error:
         error.where = cell.ldconfig_places.get(str(error.where), error.where)
         raise
-    for each in declared:
-        if each.name not in preloaded:
-            added.setdefault(each.name, each)
-    paths = {name: relative(each.real, site) if each.wheel else each.path for name, each in added.items()}
-    files = {name: each.file for name, each in added.items()}
-    return replace(found, libraries={**found.libraries, **files}, paths={**found.paths, **paths})
+    for library in declared:
+        if library.name not in preloaded:
+            added.setdefault(library.name, library)
+    paths = {name: relative(library.real, site) if library.wheel else library.path for name, library in added.items()}
+    files = {name: library.file for name, library in added.items()}
+    return replace(
+        system_libraries, libraries={**system_libraries.libraries, **files}, paths={**system_libraries.paths, **paths}
+    )
 
 
 def system_key(locked: Lock) -> str:
@@ -223,15 +231,15 @@ def site_subject(
     if not is_site(tree, site):
         raise _nothing(directory, path)
     environment = environment_of_site(tree, site)
-    found = installed(tree, environment)
-    describe(found.editable, progress)
-    own = variables if root == Path("/") else None
+    installed_set = installed(tree, environment)
+    describe(installed_set.editable, progress)
+    machine_variables = variables if root == Path("/") else None
     return Subject(
         name=str(directory),
-        packages=found.packages,
-        system=_site_system(tree, environment, own, progress),
+        packages=installed_set.packages,
+        system=_site_system(tree, environment, machine_variables, progress),
         gpus=gpus,
-        python=environment.python or python_of(found.packages),
+        python=environment.python or python_of(installed_set.packages),
     )
 
 
@@ -247,7 +255,7 @@ def _root(path: Path) -> Path:
 
 
 def _nothing(directory: Path, path: Path) -> UsageError:
-    found = sorted(each for name in ("site", "dist") for each in path.glob(f"lib/python3*/{name}-packages"))
+    sites = sorted(site for name in ("site", "dist") for site in path.glob(f"lib/python3*/{name}-packages"))
     if not directory.is_dir():
         return UsageError(f"{directory} is no directory", code="usage-no-directory")
     why = "it holds no .dist-info"
@@ -255,7 +263,7 @@ def _nothing(directory: Path, path: Path) -> UsageError:
         f"nothing is installed in {directory}",
         code="usage-no-packages",
         why=why,
-        fix=f"name {found[0]}" if found else None,
+        fix=f"name {sites[0]}" if sites else None,
     )
 
 
@@ -281,9 +289,9 @@ def wheels_subject(paths: Sequence[Path], gpus: tuple[Gpu, ...], torch: str | No
     """
     with temporary.temporary_directory() as scratch, ThreadPoolExecutor(_READERS) as pool:
         packages = list(pool.map(partial(_package, scratch=scratch), paths))
-    there: dict[str, Path] = {}
+    paths_by_name: dict[str, Path] = {}
     for package, path in zip(packages, paths, strict=True):
-        if (other := there.setdefault(package.name, path)) is not path:
+        if (other := paths_by_name.setdefault(package.name, path)) is not path:
             raise UsageError(
                 f"{other.name} and {path.name} are one package",
                 code="usage-duplicate-wheel",

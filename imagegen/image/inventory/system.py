@@ -32,21 +32,21 @@ def release(tree: FileTree) -> OsRelease | None:
     for line in (read_text(tree, _OS_RELEASE, _MAX_OS_RELEASE) or "").splitlines():
         name, _, value = line.partition("=")
         fields[name.strip()] = value.strip().strip("\"'")[:_MAX_NAME]
-    found = OsRelease(*(fields.get(name, "") for name in ("ID", "VERSION_ID", "VERSION_CODENAME")))
-    return found if found.id else None
+    os_release = OsRelease(*(fields.get(name, "") for name in ("ID", "VERSION_ID", "VERSION_CODENAME")))
+    return os_release if os_release.id else None
 
 
 def installed(tree: FileTree) -> dict[str, InstalledDeb]:
     """Name -> package, of all that are unpacked. Empty where there is no dpkg."""
-    found = {}
+    packages = {}
     for fields in paragraphs(read_text(tree, _STATUS, _MAX_STATUS) or ""):
         name, version, architecture = (fields.get(key, "") for key in ("package", "version", "architecture"))
         if not (name and version) or fields.get("status", "").split()[-1:] in ([], ["config-files"], ["not-installed"]):
             continue
         source = _SOURCE.fullmatch(fields.get("source", ""))
-        own = (source[1], source[2] or version) if source else (name, version)
-        found[name] = InstalledDeb(version, architecture, *own, _licences(tree, name))
-    return found
+        source_package = (source[1], source[2] or version) if source else (name, version)
+        packages[name] = InstalledDeb(version, architecture, *source_package, _licences(tree, name))
+    return packages
 
 
 def licences(copyright_file: str) -> tuple[str, ...]:
@@ -54,13 +54,13 @@ def licences(copyright_file: str) -> tuple[str, ...]:
 
     What stands of a licence alone, in a paragraph without files, is its text.
     """
-    found = set()
+    names = set()
     for number, fields in enumerate(paragraphs(copyright_file)):
         if number == 0 and not _FORMAT.fullmatch(fields.get("format", "")):
             return ()
         if number == 0 or "files" in fields:
-            found.add(" ".join(fields.get("license", "").split())[:_MAX_NAME])
-    return tuple(sorted(found - {""}))
+            names.add(" ".join(fields.get("license", "").split())[:_MAX_NAME])
+    return tuple(sorted(names - {""}))
 
 
 def _licences(tree: FileTree, package: str) -> tuple[str, ...] | None:
@@ -118,11 +118,15 @@ def of(
     tree: FileTree, *, environment: Mapping[str, str] | None = None, interpreter: str | None = None
 ) -> SystemLibraries:
     """The system in a tree. `environment` is what its processes have, `interpreter` the absolute path of its Python."""
-    preloaded = tuple(each for each in (environment or {}).get("LD_LIBRARY_PATH", "").split(":") if each[:1] == "/")
+    preloaded = tuple(
+        directory for directory in (environment or {}).get("LD_LIBRARY_PATH", "").split(":") if directory[:1] == "/"
+    )
     program, path = _program(tree, interpreter)
     # DT_RPATH of the program counts for whatever the process loads, before all else: so conda's Python finds its own.
-    own = _expanded(program.elf.rpath, path) if program and program.elf else []
-    libraries, paths = _libraries(tree, [*own, *preloaded, *configured(tree), *_BUILT_IN], _machine(program))
+    program_directories = _expanded(program.elf.rpath, path) if program and program.elf else []
+    libraries, paths = _libraries(
+        tree, [*program_directories, *preloaded, *configured(tree), *_BUILT_IN], _machine(program)
+    )
     if program:
         _add_private(tree, {path: program}, libraries, paths)
     _add_private(tree, {paths[name]: library for name, library in libraries.items()}, libraries, paths)
@@ -131,16 +135,16 @@ def of(
 
 def configured(tree: FileTree) -> list[str]:
     """The directories that /etc/ld.so.conf and the files that it includes name, in their order."""
-    found: dict[str, None] = {}
+    directories: dict[str, None] = {}
     waiting, read = [(_CONFIGURATION, True)], set[str]()  # paths, the next one last, and whether each is to be read
     while waiting:
         path, is_file = waiting.pop()
         if not is_file:
-            found[path] = None
+            directories[path] = None
         elif path not in read and len(read) < _MAX_FILES:
             read.add(path)
             waiting += reversed(list(_said(tree, path)))
-    return list(found)
+    return list(directories)
 
 
 def _said(tree: FileTree, path: str) -> Iterator[tuple[str, bool]]:
@@ -150,7 +154,7 @@ def _said(tree: FileTree, path: str) -> Iterator[tuple[str, bool]]:
     for line in (text or b"").decode(errors="replace").splitlines():
         words = line.partition("#")[0].replace(",", " ").replace(":", " ").split()
         if words[:1] == ["include"]:
-            yield from ((each, True) for pattern in words[1:] for each in _matching(tree, pattern))
+            yield from ((path_of_file, True) for pattern in words[1:] for path_of_file in _matching(tree, pattern))
         elif words[:1] != ["hwcap"]:
             yield from ((word, False) for word in words if word.startswith("/"))
 
@@ -158,18 +162,18 @@ def _said(tree: FileTree, path: str) -> Iterator[tuple[str, bool]]:
 def _matching(tree: FileTree, pattern: str) -> list[str]:
     """The files that an `include` names; wildcards in their directories' names are not known to occur."""
     directory, _, name = join("/etc", pattern).rpartition("/") if pattern[:1] != "/" else pattern.rpartition("/")
-    found = place(tree, directory)
-    names = [each for each, _ in tree.entries(found)] if found else []
-    return [join(directory, each) for each in sorted(names) if fnmatchcase(each, name)]
+    real = place(tree, directory)
+    names = [file_name for file_name, _ in tree.entries(real)] if real else []
+    return [join(directory, file_name) for file_name in sorted(names) if fnmatchcase(file_name, name)]
 
 
 def _program(tree: FileTree, interpreter: str | None) -> tuple[File | None, str]:
     """The program, and its path with no link in it."""
-    found = place(tree, interpreter) if interpreter else None
-    node = tree.look(found) if found else None
-    if found is None or not isinstance(node, Regular):
+    real = place(tree, interpreter) if interpreter else None
+    node = tree.look(real) if real else None
+    if real is None or not isinstance(node, Regular):
         return None, ""
-    return tree.examine({found: node})[found], found
+    return tree.examine({real: node})[real], real
 
 
 def _machine(program: File | None) -> int | None:
@@ -193,9 +197,9 @@ def _libraries(
                 continue
             path = join(real, name)
             behind = path if isinstance(node, Regular) else place(tree, path)
-            held = node if isinstance(node, Regular) else tree.look(behind) if behind else None
-            if behind and isinstance(held, Regular):
-                nodes[behind] = held
+            target_node = node if isinstance(node, Regular) else tree.look(behind) if behind else None
+            if behind and isinstance(target_node, Regular):
+                nodes[behind] = target_node
                 ways.append((name, join(directory, name), behind))
     files = tree.examine(nodes)
     libraries: dict[str, File] = {}
@@ -222,10 +226,10 @@ def _add_private(tree: FileTree, users: Mapping[str, File], libraries: dict[str,
         for user, file in users.items():
             lacking = {name for name in file.elf.needed if name not in libraries} if file.elf else set()
             ways = _expanded(file.elf.rpath + file.elf.runpath, user) if file.elf and lacking else []
-            found, where = _libraries_of(tree, ways, lacking, file.elf)
-            for name in sorted(found.keys() - libraries.keys()):
-                libraries[name], paths[name] = found[name], where[name]
-                fresh[where[name]] = found[name]
+            private, where = _libraries_of(tree, ways, lacking, file.elf)
+            for name in sorted(private.keys() - libraries.keys()):
+                libraries[name], paths[name] = private[name], where[name]
+                fresh[where[name]] = private[name]
         if not fresh:
             return
         users = fresh
@@ -235,25 +239,25 @@ def _libraries_of(
     tree: FileTree, directories: Sequence[str], names: set[str], user: Elf | None
 ) -> tuple[dict[str, File], dict[str, str]]:
     """Libraries of these names alone."""
-    found: dict[str, File] = {}
+    libraries: dict[str, File] = {}
     paths: dict[str, str] = {}
     for directory in directories:
-        for name in sorted(names - found.keys()):
+        for name in sorted(names - libraries.keys()):
             behind = place(tree, join(directory, name))
             node = tree.look(behind) if behind else None
             if behind and isinstance(node, Regular):
                 file = tree.examine({behind: node})[behind]
                 if _loads(file, user.machine if user else None):
-                    found[name], paths[name] = file, join(directory, name)
-    return found, paths
+                    libraries[name], paths[name] = file, join(directory, name)
+    return libraries, paths
 
 
 def _expanded(directories: Iterable[str], path: str) -> list[str]:
     """The absolute ones of a RPATH of the file at `path`, $ORIGIN put in."""
     origin = parent(path)
     some = islice(directories, _MAX_DIRECTORIES)
-    found = (each.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for each in some)
-    return [each for each in found if each.startswith("/")]
+    expanded = (directory.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for directory in some)
+    return [directory for directory in expanded if directory.startswith("/")]
 
 
 def _python(program: File | None, libraries: Mapping[str, File]) -> File | None:

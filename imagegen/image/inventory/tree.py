@@ -71,25 +71,25 @@ class FileTree(Protocol):
 
 def place(tree: FileTree, path: str, *, follow_last: bool = True) -> str | None:
     """The path that `path` means, with no link in it; None where nothing is there, or links run in circles."""
-    parts = steps(path)
-    found, followed = "/", 0
-    while parts:
-        part = parts.pop()
+    names = steps(path)
+    real, followed = "/", 0
+    while names:
+        part = names.pop()
         if part == "..":
-            found = parent(found)
+            real = parent(real)
             continue
-        node = tree.look(path := join(found, part))
-        if isinstance(node, SymbolicLink) and (parts or follow_last):
+        node = tree.look(path := join(real, part))
+        if isinstance(node, SymbolicLink) and (names or follow_last):
             followed += 1
             if followed > MAX_LINKS:
                 return None
-            found = "/" if node.target.startswith("/") else found
-            parts += steps(node.target)
-        elif node is None or (parts and not isinstance(node, Directory)) or len(path) > _MAX_PATH:
+            real = "/" if node.target.startswith("/") else real
+            names += steps(node.target)
+        elif node is None or (names and not isinstance(node, Directory)) or len(path) > _MAX_PATH:
             return None
         else:
-            found = path
-    return found
+            real = path
+    return real
 
 
 def walk(tree: FileTree, top: str) -> Iterator[tuple[str, Node]]:
@@ -148,11 +148,11 @@ class Environment:
 
 def environment_of_path(tree: FileTree, variables: Mapping[str, str]) -> Environment | None:
     """The environment of the `python`, or else `python3`, that a shell with these variables would start."""
-    directories = [each for each in (variables.get("PATH") or _PATH).split(":") if each.startswith("/")]
+    directories = [path for path in (variables.get("PATH") or _PATH).split(":") if path.startswith("/")]
     for name in _PROGRAMS:
         for directory in directories:
             program = join(directory, name)
-            if (found := place(tree, program)) and isinstance(tree.look(found), Regular):
+            if (real := place(tree, program)) and isinstance(tree.look(real), Regular):
                 return environment_of_program(tree, program, variables.get("PYTHONPATH", ""))
     return None
 
@@ -183,21 +183,23 @@ def environment_of_site(tree: FileTree, site: str) -> Environment:
     homes = [prefix] if prefix != "/usr/local" else [prefix, "/usr"]
     names = [f"python{python}", *_PROGRAMS] if settings is None else ["python", "python3"]
     programs = [join(home, f"bin/{name}") for name in names for home in homes]
-    program = next((each for each in programs if _is_file(tree, each)), None)
+    program = next((path for path in programs if _is_file(tree, path)), None)
     whole = environment_of_program(tree, program) if program else None
-    others = [each for each in whole.sites if each != site] if whole and site in whole.sites else []
-    return Environment(prefix, (site, *others), python, program)
+    other_sites = (
+        [other_site for other_site in whole.sites if other_site != site] if whole and site in whole.sites else []
+    )
+    return Environment(prefix, (site, *other_sites), python, program)
 
 
 def all_sites(tree: FileTree) -> list[str]:
     """Return every directory of modules with distributions in it, each once: links are not followed."""
-    found: dict[str, None] = {}
+    sites: dict[str, None] = {}
     for path, _ in walk(tree, "/"):
-        site, _, rest = path.rpartition("-packages/")
-        top = rest.partition("/")[0]
+        site, _, below_site = path.rpartition("-packages/")
+        top = below_site.partition("/")[0]
         if top.endswith(_METADATA) and site.endswith(("/site", "/dist")):
-            found[f"{site}-packages"] = None
-    return sorted(found)
+            sites[f"{site}-packages"] = None
+    return sorted(sites)
 
 
 def is_site(tree: FileTree, directory: str) -> bool:
@@ -230,11 +232,13 @@ def _virtual(
 def _environment(
     tree: FileTree, prefix: str, sites: Iterable[str], python: str | None, program: str, python_path: str
 ) -> Environment | None:
-    extra_sites = [each for each in python_path.split(":") if each.startswith("/")]
-    placed = [(found, site in extra_sites) for site in (*sites, *extra_sites) if (found := place(tree, site))]
+    extra_sites = [directory for directory in python_path.split(":") if directory.startswith("/")]
+    placed = [(directory, site in extra_sites) for site in (*sites, *extra_sites) if (directory := place(tree, site))]
     # A directory of PYTHONPATH is often a project's whole tree.
     real = [
-        each for each, extra in placed if isinstance(tree.look(each), Directory) and (not extra or is_site(tree, each))
+        directory
+        for directory, extra in placed
+        if isinstance(tree.look(directory), Directory) and (not extra or is_site(tree, directory))
     ]
     return Environment(prefix, tuple(dict.fromkeys(real)), python, program) if real else None
 
@@ -257,8 +261,8 @@ def _sites(prefix: str, python: str | None) -> list[str]:
 
 def _versions(tree: FileTree, prefix: str) -> Iterator[str]:
     """The Pythons for which something lies under `prefix`, the newest first."""
-    found = place(tree, join(prefix, "lib"))
-    names = [match[1] for name, _ in tree.entries(found) if (match := _VERSIONED.fullmatch(name))] if found else []
+    library = place(tree, join(prefix, "lib"))
+    names = [match[1] for name, _ in tree.entries(library) if (match := _VERSIONED.fullmatch(name))] if library else []
     yield from sorted(names, key=lambda version: int(version.partition(".")[2]), reverse=True)
 
 
@@ -268,8 +272,8 @@ def _configured_version(settings: Mapping[str, str]) -> str | None:
 
 
 def _is_file(tree: FileTree, path: str) -> bool:
-    found = place(tree, path)
-    return found is not None and isinstance(tree.look(found), Regular)
+    real = place(tree, path)
+    return real is not None and isinstance(tree.look(real), Regular)
 
 
 # The distributions of an environment and their recorded files, and the files that no record names.
@@ -315,21 +319,24 @@ def installed(tree: FileTree, environment: Environment) -> InstalledSet:
 
     Files in a directory of modules that belong to none are packages called "(unowned) NAME" by their first directory.
     """
-    found: dict[str, _Distribution] = {}
+    by_name: dict[str, _Distribution] = {}
     behind: dict[str, str] = {}
     nodes: dict[str, Regular] = {}
     for site in environment.sites:
         modules = _Modules(tree, site)
         for distribution in modules.distributions():
-            found.setdefault(distribution.name, distribution)
+            by_name.setdefault(distribution.name, distribution)
         behind |= modules.behind
         nodes |= modules.nodes
-    required = {behind[path] for each in found.values() for path in each.files}
+    required = {behind[path] for distribution in by_name.values() for path in distribution.files}
     files = tree.examine({path: node for path, node in nodes.items() if path in required})
-    for loser, paths in _given_way(found, {path: node.size for path in behind if (node := nodes.get(behind[path]))}):
+    for loser, paths in _given_way(by_name, {path: node.size for path in behind if (node := nodes.get(behind[path]))}):
         loser.files |= dict.fromkeys(paths)  # what is there is not what its record promises
-    packages = (_package(each, lambda path: files.get(behind[path]), environment.site) for each in found.values())
-    editables = {each.name: each.editable for each in found.values() if each.editable}
+    packages = (
+        _package(distribution, lambda path: files.get(behind[path]), environment.site)
+        for distribution in by_name.values()
+    )
+    editables = {distribution.name: distribution.editable for distribution in by_name.values() if distribution.editable}
     return InstalledSet(tuple(sorted(packages, key=lambda package: package.name)), editables)
 
 
@@ -339,15 +346,15 @@ def python_of(packages: Iterable[Package]) -> str | None:
     It is the one that most single-Python wheels are for, since pip installs only fitting ones. Without such wheels, it
     is the one for which most packages have extension modules: some have modules for several, or for another one alone.
     """
-    there = list(packages)
-    votes = Counter(found for package in there if (found := one_python(package.tags)))
-    votes = votes or Counter(module for package in there for module in _of_modules(package))
-    most = [found for found, count in votes.items() if count == max(votes.values())]
+    installed_packages = list(packages)
+    votes = Counter(version for package in installed_packages if (version := one_python(package.tags)))
+    votes = votes or Counter(module for package in installed_packages for module in _of_modules(package))
+    most = [python for python, count in votes.items() if count == max(votes.values())]
     return most[0] if len(most) == 1 else None
 
 
 def _of_modules(package: Package) -> set[str]:
-    return {found for path in package.files if (found := python_of_module(path))}
+    return {version for path in package.files if (version := python_of_module(path))}
 
 
 class _Modules:
@@ -369,26 +376,30 @@ class _Modules:
     def distributions(self) -> list[_Distribution]:
         """Return all distributions; those without a record own the unowned files under their module names."""
         names = sorted(name for name, _ in self._tree.entries(self._site))
-        found = [each for name in names if (each := _distribution(self._tree, join(self._site, name)))]
-        unrecorded = [each for each in found if not self._claim_recorded(each)]
-        owned = {path for each in found for path in each.files}
+        installed = [
+            distribution for name in names if (distribution := _distribution(self._tree, join(self._site, name)))
+        ]
+        unrecorded = [distribution for distribution in installed if not self._claim_recorded(distribution)]
+        owned = {path for distribution in installed for path in distribution.files}
         self._by_top = {
-            top: rest for top, paths in self._by_top.items() if (rest := [path for path in paths if path not in owned])
+            top: unowned_paths
+            for top, paths in self._by_top.items()
+            if (unowned_paths := [path for path in paths if path not in owned])
         }
-        for each in unrecorded:
-            for top in _tops(self._tree, each, self._by_top):
-                each.files |= dict.fromkeys(self._by_top.pop(top))
-        return found + self._unowned()
+        for distribution in unrecorded:
+            for top in _tops(self._tree, distribution, self._by_top):
+                distribution.files |= dict.fromkeys(self._by_top.pop(top))
+        return installed + self._unowned()
 
     def _unowned(self) -> list[_Distribution]:
-        found: dict[str, _Distribution] = {}
+        unowned: dict[str, _Distribution] = {}
         for top, paths in sorted(self._by_top.items()):
             if top.endswith((".dist-info", ".egg-info")):
                 continue
             alone = paths == [join(self._site, top)]
             name = UNOWNED if alone else f"{UNOWNED} {_plain(top)}"
-            found.setdefault(name, _Distribution(name, "", self._site)).files.update(dict.fromkeys(sorted(paths)))
-        return list(found.values())
+            unowned.setdefault(name, _Distribution(name, "", self._site)).files.update(dict.fromkeys(sorted(paths)))
+        return list(unowned.values())
 
     def _claim_recorded(self, distribution: _Distribution) -> bool:
         """Give it what its record names and is there; whether it has a record."""
@@ -412,10 +423,10 @@ class _Modules:
         looked up yet.
         """
         real = path if isinstance(node, Regular) else place(self._tree, path)
-        held = node if isinstance(node, Regular) else self._tree.look(real) if real else None
-        if real is None or not isinstance(held, Regular):
+        file = node if isinstance(node, Regular) else self._tree.look(real) if real else None
+        if real is None or not isinstance(file, Regular):
             return False
-        self.behind[path], self.nodes[real] = real, held
+        self.behind[path], self.nodes[real] = real, file
         return True
 
     def _top(self, path: str) -> str:
@@ -427,17 +438,17 @@ def _distribution(tree: FileTree, path: str) -> _Distribution | None:
     stem, dot, kind = path.rpartition("/")[2].rpartition(".")
     if not dot or kind not in ("dist-info", "egg-info"):
         return None
-    name, _, rest = stem.partition("-")
-    own = path if isinstance(tree.look(path), Regular) else join(path, _METADATA_FILES[kind])
-    if not any(place(tree, each) for each in (own, join(path, "RECORD"))):
+    name, _, version_part = stem.partition("-")
+    metadata_path = path if isinstance(tree.look(path), Regular) else join(path, _METADATA_FILES[kind])
+    if not any(place(tree, candidate) for candidate in (metadata_path, join(path, "RECORD"))):
         return None  # what uninstalling leaves
-    headers, wheel = _headers(tree, own), _headers(tree, join(path, "WHEEL"))
+    headers, wheel = _headers(tree, metadata_path), _headers(tree, join(path, "WHEEL"))
     return _Distribution(
         name=_plain(canonicalize_name(_value(headers, "Name") or name))[:_LONGEST],
-        version=_plain(_value(headers, "Version") or rest.partition("-")[0])[:_LONGEST],
+        version=_plain(_value(headers, "Version") or version_part.partition("-")[0])[:_LONGEST],
         metadata=path,
-        requires=tuple(_plain(str(each)) for each in headers.get_all("Requires-Dist") or ()),
-        tags=tuple(_plain(str(each)) for each in wheel.get_all("Tag") or ()),
+        requires=tuple(_plain(str(requirement)) for requirement in headers.get_all("Requires-Dist") or ()),
+        tags=tuple(_plain(str(tag)) for tag in wheel.get_all("Tag") or ()),
         editable=_editable(tree, path),
     )
 
@@ -472,16 +483,18 @@ def _record(tree: FileTree, metadata: str) -> list[tuple[str, str | None, int | 
     return None
 
 
-def _tops(tree: FileTree, distribution: _Distribution, there: Iterable[str]) -> list[str]:
+def _tops(tree: FileTree, distribution: _Distribution, candidates: Iterable[str]) -> list[str]:
     """Return those of the top-level names in `there` that are this distribution's modules or packages."""
     text = (_text(tree, join(distribution.metadata, "top_level.txt"), _MAX_TEXT) or b"").decode(errors="replace")
     names = set(text.split()) or {distribution.name.replace("-", "_")}
-    return [top for top in there if top in names or (top.endswith((".py", ".so")) and top.partition(".")[0] in names)]
+    return [
+        top for top in candidates if top in names or (top.endswith((".py", ".so")) and top.partition(".")[0] in names)
+    ]
 
 
 def _text(tree: FileTree, path: str, limit: int) -> bytes | None:
-    found = place(tree, path)
-    return tree.read(found, limit) if found else None
+    real = place(tree, path)
+    return tree.read(real, limit) if real else None
 
 
 def _sha256(column: str) -> str | None:
@@ -499,7 +512,9 @@ def _size(column: str) -> int | None:
     return int(column) if re.fullmatch("[0-9]{1,15}", column) else None
 
 
-def _given_way(found: Mapping[str, _Distribution], sizes: Mapping[str, int]) -> list[tuple[_Distribution, list[str]]]:
+def _given_way(
+    distributions: Mapping[str, _Distribution], sizes: Mapping[str, int]
+) -> list[tuple[_Distribution, list[str]]]:
     """Return the distributions that a dependent one overwrote, with the paths at which their contents differ.
 
     Decided by the sizes of the installed files. If they match the overwritten distribution at any of these paths, the
@@ -507,31 +522,31 @@ def _given_way(found: Mapping[str, _Distribution], sizes: Mapping[str, int]) -> 
     """
     owners: dict[str, str] = {}
     pairs: dict[tuple[str, str], list[str]] = {}
-    for each in found.values():
-        for path, sha256 in each.files.items():
-            first = owners.setdefault(path, each.name)
-            if first != each.name and sha256 and found[first].files[path] not in (None, sha256):
-                pairs.setdefault((first, each.name), []).append(path)
-    given = []
+    for distribution in distributions.values():
+        for path, sha256 in distribution.files.items():
+            first = owners.setdefault(path, distribution.name)
+            if first != distribution.name and sha256 and distributions[first].files[path] not in (None, sha256):
+                pairs.setdefault((first, distribution.name), []).append(path)
+    overwritten = []
     for pair, paths in pairs.items():
         for owner, other in (pair, pair[::-1]):
-            own, others = found[owner].sizes, found[other].sizes
-            distinct = [path for path in paths if own.get(path) != others.get(path)]
-            over = distinct and all(own.get(path) == sizes.get(path) for path in distinct)
-            if over and other in map(required_name, found[owner].requires):
-                given.append((found[other], paths))
-    return given
+            owner_sizes, other_sizes = distributions[owner].sizes, distributions[other].sizes
+            distinct = [path for path in paths if owner_sizes.get(path) != other_sizes.get(path)]
+            over = distinct and all(owner_sizes.get(path) == sizes.get(path) for path in distinct)
+            if over and other in map(required_name, distributions[owner].requires):
+                overwritten.append((distributions[other], paths))
+    return overwritten
 
 
 def _package(distribution: _Distribution, file_at: Callable[[str], File | None], site: str) -> Package:
-    found: dict[str, File] = {}
+    files: dict[str, File] = {}
     for path, sha256 in distribution.files.items():
         if file := file_at(path):
-            found[_plain(_relative(path, site))] = _hashed(file, sha256) if sha256 else file
+            files[_plain(_relative(path, site))] = _hashed(file, sha256) if sha256 else file
     if distribution.unreadable:
         name = _plain(_relative(join(distribution.metadata, "RECORD"), site))
-        found[name] = found.get(name, File(0))._replace(unreadable=distribution.unreadable)
-    return Package(distribution.name, distribution.version, found, distribution.requires, distribution.tags)
+        files[name] = files.get(name, File(0))._replace(unreadable=distribution.unreadable)
+    return Package(distribution.name, distribution.version, files, distribution.requires, distribution.tags)
 
 
 def _hashed(file: File, sha256: str) -> File:
