@@ -106,8 +106,8 @@ def write_image(lock: Lock, stack: LayerStack, store: Store) -> Image:
     The store remembers it for `built_digest` where every layer is one that this store built itself.
     """
     built = keep(store, image(lock, stack.layers()))
-    own = previously_built_layers(lock, store) if stack.remote else {}
-    if all(own.get(layer.key) == layer for layer in built.layers if layer.key in stack.remote):
+    own_layers = previously_built_layers(lock, store) if stack.remote else {}
+    if all(own_layers.get(layer.key) == layer for layer in built.layers if layer.key in stack.remote):
         _IMAGES.put(store, _memory_key(lock), record_of(built))
     return built
 
@@ -134,10 +134,10 @@ def compare_with_record(lock: Lock, built: Image) -> str | None:
     record = lock.record
     if record is None:
         return "the lock has no record yet: `imagegen lock --record` makes the digest a promise"
-    made = record_of(built)
-    if _essence(made) == _essence(record):
+    new_record = record_of(built)
+    if _essence(new_record) == _essence(record):
         return None
-    if made.digest == record.digest:
+    if new_record.digest == record.digest:
         raise ReproducibilityError(
             f"the record of {lock.cell} contradicts itself",
             code="not-reproducible-record",
@@ -145,10 +145,12 @@ def compare_with_record(lock: Lock, built: Image) -> str | None:
             fix="restore the lock from version control, or record it again: `imagegen lock --record`",
         )
     promised = {layer.name: layer.diff_id for layer in record.layers}
-    got = {layer.name: layer.diff_id for layer in made.layers}
+    got = {layer.name: layer.diff_id for layer in new_record.layers}
     differing = [name for name in promised | got if promised.get(name) != got.get(name)]
-    if not differing and record.codec != made.codec:
-        return f"same contents as recorded, other blobs: this build compresses with {made.codec}, not {record.codec}"
+    if not differing and record.codec != new_record.codec:
+        return (
+            f"same contents as recorded, other blobs: this build compresses with {new_record.codec}, not {record.codec}"
+        )
     why = (
         f"layers differ in content: {', '.join(differing)}"
         if differing
@@ -157,7 +159,7 @@ def compare_with_record(lock: Lock, built: Image) -> str | None:
     if record.layer_format != LAYER_FORMAT:
         why = f"it was recorded with layer format {record.layer_format}, and this imagegen writes {LAYER_FORMAT}"
     raise ReproducibilityError(
-        f"this build of {lock.cell} is not the recorded one: {made.digest} instead of {record.digest}",
+        f"this build of {lock.cell} is not the recorded one: {new_record.digest} instead of {record.digest}",
         code="not-reproducible-image",
         why=why,
         fix="if the change is meant, `imagegen lock --record` records it; else `imagegen store check` looks for damage",
@@ -307,26 +309,26 @@ def recorded_image(lock: Lock) -> Image:
     return image(
         lock,
         [
-            Layer(types.get(each.digest, ZSTD_TYPE), each.digest, each.size, each.diff_id, each.name, each.key)
-            for each in recorded
+            Layer(types.get(layer.digest, ZSTD_TYPE), layer.digest, layer.size, layer.diff_id, layer.name, layer.key)
+            for layer in recorded
         ],
     )
 
 
-def keep_record(made: Lock, previous: Lock) -> Lock:
+def keep_record(new: Lock, previous: Lock) -> Lock:
     """Return `made` with the layers that `previous` records, where the keys of all layers are the same.
 
     Then only the image's configuration changes (its labels name the lock), and the digest follows from that. `made`
     itself is returned where a layer or a compiled wheel would be another. Of several environments with wheels that are
     not compiled yet, keys are not known: there the record is kept only where the locks of their cells are the same.
     """
-    if isinstance(previous, CombinedLock) and previous.moved and _is_uncompiled(made):
-        return made
-    if previous.record is None or previous.record.layer_format != LAYER_FORMAT or made.builds != previous.builds:
-        return made
-    digest = recorded_image(replace(made, record=previous.record)).digest
-    kept = replace(made, record=replace(previous.record, digest=digest))
-    return made if record_contradictions(kept) else kept
+    if isinstance(previous, CombinedLock) and previous.moved and _is_uncompiled(new):
+        return new
+    if previous.record is None or previous.record.layer_format != LAYER_FORMAT or new.builds != previous.builds:
+        return new
+    digest = recorded_image(replace(new, record=previous.record)).digest
+    with_record = replace(new, record=replace(previous.record, digest=digest))
+    return new if record_contradictions(with_record) else with_record
 
 
 def _is_uncompiled(lock: Lock) -> bool:
@@ -375,13 +377,19 @@ def layer_sizes(lock: Lock, store: Store, *, whole: bool = True) -> tuple[Size, 
     if lock.record and not whole:
         return tuple(Size(layer.name, layer.size, None) for layer in lock.record.layers)
     recorded = {layer.key: layer.size for layer in lock.record.layers} if lock.record else {}
-    own = sources.from_image(lock)
-    sizes = [Size(layer.name, layer.size, layer.unpacked) for layer in own]
+    base_layers = sources.from_image(lock)
+    sizes = [Size(layer.name, layer.size, layer.unpacked) for layer in base_layers]
     for part in plan_layers(lock):
-        if any(layer.key == part.key for layer in own):
+        if any(layer.key == part.key for layer in base_layers):
             continue
-        made = stored(store, part.name, part.key)
-        sizes.append(Size(part.name, made.size if made else recorded.get(part.key), made.unpacked if made else None))
+        built_layer = stored(store, part.name, part.key)
+        sizes.append(
+            Size(
+                part.name,
+                built_layer.size if built_layer else recorded.get(part.key),
+                built_layer.unpacked if built_layer else None,
+            )
+        )
     return tuple(sizes)
 
 
@@ -405,14 +413,14 @@ def package_sizes(lock: Lock, store: Store) -> tuple[Size, ...]:
     return tuple(sorted(sizes, key=lambda size: (-(size.unpacked or size.packed or 0), size.name)))
 
 
-def shared(lock: Lock, others: Iterable[Lock]) -> dict[str, tuple[int, int]]:
+def shared(lock: Lock, other_locks: Iterable[Lock]) -> dict[str, tuple[int, int]]:
     """Cell -> how many of this image's recorded layers it has too, and what they weigh (compressed bytes)."""
-    own = {layer.digest: layer.size for layer in lock.record.layers} if lock.record else {}
-    found = {}
-    for other in others:
-        both = own.keys() & {layer.digest for layer in other.record.layers} if other.record else set()
-        found[other.cell] = (len(both), sum(own[digest] for digest in both))
-    return found
+    own_sizes = {layer.digest: layer.size for layer in lock.record.layers} if lock.record else {}
+    counts = {}
+    for other in other_locks:
+        both = own_sizes.keys() & {layer.digest for layer in other.record.layers} if other.record else set()
+        counts[other.cell] = (len(both), sum(own_sizes[digest] for digest in both))
+    return counts
 
 
 def _unpacked(wheel: LockedWheel, store: Store) -> int | None:

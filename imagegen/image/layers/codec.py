@@ -59,12 +59,12 @@ class LayerSink:
 
     def write(self, data: bytes) -> None:
         self.unpacked += len(data)
-        rest = memoryview(data)
-        while rest:
-            piece = rest[: FRAME - self._filled]
+        remainder = memoryview(data)
+        while remainder:
+            piece = remainder[: FRAME - self._filled]
             self._frame[self._filled : self._filled + len(piece)] = piece
             self._filled += len(piece)
-            rest = rest[len(piece) :]
+            remainder = remainder[len(piece) :]
             if self._filled == FRAME:
                 self._flush()
 

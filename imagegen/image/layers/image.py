@@ -102,9 +102,9 @@ def description(lock: Lock, built: Image, facts: Mapping[str, str], other: Image
     )
 
 
-def dump(said: LayersDocument) -> bytes:
+def dump(document: LayersDocument) -> bytes:
     """Serialise the document; equal documents give equal bytes."""
-    table = asdict(said)
+    table = asdict(document)
     for name in ("gzip", "chunked"):
         if table[name] is None:
             del table[name]
@@ -118,23 +118,23 @@ def read_description(data: bytes) -> LayersDocument:
     from pydantic import ValidationError  # late, here and below: few commands read such a document
 
     try:
-        said = _adapter().validate_json(data)
+        document = _adapter().validate_json(data)
     except ValidationError as invalid:
         first = invalid.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise _malformed(f"{place}: {first['msg']}" if place else first["msg"]) from invalid
-    if not 0 < len(said.layers) <= MAX_LAYERS:
-        raise _malformed(f"layers: it has {len(said.layers)}, and an image has 1 to {MAX_LAYERS}")
-    if len(said.facts) > _MAX_FACTS:
-        raise _malformed(f"facts: it has {len(said.facts)}, and at most {_MAX_FACTS} are read")
-    keys = {layer.key for layer in said.layers}
-    if len(keys) != len(said.layers):
+        location = ".".join(str(part) for part in first["loc"])
+        raise _malformed(f"{location}: {first['msg']}" if location else first["msg"]) from invalid
+    if not 0 < len(document.layers) <= MAX_LAYERS:
+        raise _malformed(f"layers: it has {len(document.layers)}, and an image has 1 to {MAX_LAYERS}")
+    if len(document.facts) > _MAX_FACTS:
+        raise _malformed(f"facts: it has {len(document.facts)}, and at most {_MAX_FACTS} are read")
+    keys = {layer.key for layer in document.layers}
+    if len(keys) != len(document.layers):
         raise _malformed("two of its layers have one key")
-    if docker := [layer.media_type for layer in said.layers if layer.media_type != layer.oci_type]:
+    if docker := [layer.media_type for layer in document.layers if layer.media_type != layer.oci_type]:
         raise _malformed(f"a layer has the media type {docker[0]}")
-    if said.gzip and (unknown := said.gzip.layers.keys() - keys):
+    if document.gzip and (unknown := document.gzip.layers.keys() - keys):
         raise _malformed(f"gzip.layers: {min(unknown)} is the key of none of its layers")
-    return said
+    return document
 
 
 @cache
@@ -184,15 +184,15 @@ def environment(lock: Lock) -> dict[str, str]:
     """
     before = base_environment(lock)
     before["PATH"] = before.get("PATH") or _PATH
-    own = {"VIRTUAL_ENV": PREFIX, "LANG": "C.UTF-8", **{variable.name: variable.value for variable in ENV}}
-    joined = before | own | locked_variables(lock, before)
+    settings = {"VIRTUAL_ENV": PREFIX, "LANG": "C.UTF-8", **{variable.name: variable.value for variable in ENV}}
+    joined = before | settings | locked_variables(lock, before)
     return joined | {"PATH": f"{PREFIX}/bin:{joined['PATH']}"}
 
 
 def entrypoint(lock: Lock) -> list[str]:
     """Return the startup checks; they become the lock's or the base's own entry point, and that the command."""
-    own = lock.base.content.config.entrypoint if lock.base.content else ()
-    return [ENTRYPOINT, *(config_value(lock, "entrypoint") or own)]
+    base_entrypoint = lock.base.content.config.entrypoint if lock.base.content else ()
+    return [ENTRYPOINT, *(config_value(lock, "entrypoint") or base_entrypoint)]
 
 
 def command(lock: Lock) -> list[str]:
@@ -211,31 +211,35 @@ def working_directory(lock: Lock) -> str:
 
 def config_value(lock: Lock, name: str) -> tuple[str, ...]:
     """Return the lock's value of a field of the config; empty where it has none."""
-    return next((each.value for each in lock.config if each.name == name), ())
+    return next((setting.value for setting in lock.config if setting.name == name), ())
 
 
 def labels(lock: Lock) -> dict[str, str]:
     """Return the image's labels, independent of the clock, the host and the record; the inputs hash identifies the
     lock.
     """
-    found = {
+    values = {
         "org.opencontainers.image.title": lock.image,
         "org.opencontainers.image.created": lock.as_of,
         "org.opencontainers.image.version": title(lock),
         f"{LABEL}cell": lock.cell,
         f"{LABEL}inputs": inputs_hash(lock),
         **{f"{LABEL}version.{name}": version for name, version in main_versions(lock).items()},
-        **{f"{LABEL}environment.{each.name}": each.prefix for each in environments(lock) if each.name},
+        **{
+            f"{LABEL}environment.{named_environment.name}": named_environment.prefix
+            for named_environment in environments(lock)
+            if named_environment.name
+        },
         **{label.name: label.value for label in lock.labels},
     }
     if lock.base.content:
-        found["org.opencontainers.image.base.name"] = str(lock.base.image)
-        found["org.opencontainers.image.base.digest"] = lock.base.content.digest
+        values["org.opencontainers.image.base.name"] = str(lock.base.image)
+        values["org.opencontainers.image.base.digest"] = lock.base.content.digest
     if lock.gpu:
-        found[f"{LABEL}gpu.capabilities"] = ",".join(lock.gpu.capabilities)
+        values[f"{LABEL}gpu.capabilities"] = ",".join(lock.gpu.capabilities)
         if lock.gpu.driver:
-            found[f"{LABEL}gpu.driver"] = lock.gpu.driver
-    return found
+            values[f"{LABEL}gpu.driver"] = lock.gpu.driver
+    return values
 
 
 def image(lock: Lock, layers: Sequence[Layer]) -> Image:
@@ -247,8 +251,8 @@ def image(lock: Lock, layers: Sequence[Layer]) -> Image:
         "WorkingDir": working_directory(lock),
         "Labels": labels(lock),
     }
-    if named := user(lock):
-        settings["User"] = named
+    if user_name := user(lock):
+        settings["User"] = user_name
     if lock.ports:
         settings["ExposedPorts"] = {port.port: {} for port in lock.ports}
     return _image(lock, settings, layers)
@@ -263,8 +267,8 @@ def base_image(lock: Lock, base: Sequence[Layer]) -> Image:
 def _of_base(lock: Lock) -> dict[str, Any]:
     """Return the settings that containers keep of a registry's image: user and entry point."""
     config = lock.base.content.config if lock.base.content else None
-    kept = {"User": config.user, "Entrypoint": list(config.entrypoint)} if config else {}
-    return {name: value for name, value in kept.items() if value}
+    base_settings = {"User": config.user, "Entrypoint": list(config.entrypoint)} if config else {}
+    return {name: value for name, value in base_settings.items() if value}
 
 
 def _image(lock: Lock, settings: dict[str, Any], layers: Sequence[Layer]) -> Image:

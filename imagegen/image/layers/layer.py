@@ -151,21 +151,21 @@ class Compiler:
     def _answer(self, sources: Sequence[Source]) -> list[bytes]:
         process = self._worker()
         assert process.stdin and process.stdout  # noqa: S101 - Popen with pipes always has them
-        parts = [struct.pack(">I", len(sources))]
+        message = [struct.pack(">I", len(sources))]
         for path, source in sources:
             name = path.encode()
-            parts += [struct.pack(">I", len(name)), name, struct.pack(">I", len(source)), source]
+            message += [struct.pack(">I", len(name)), name, struct.pack(">I", len(source)), source]
         pycs: list[bytes] = []
         timer = threading.Timer(_ANSWER_SECONDS, process.kill)
         timer.daemon = True
         timer.start()
         try:
-            process.stdin.writelines(parts)
+            process.stdin.writelines(message)
             process.stdin.flush()
-            left = _ANSWER_BYTES
+            remaining_bytes = _ANSWER_BYTES
             for _ in sources:
-                pycs.append(self._block(process, left))
-                left -= len(pycs[-1])
+                pycs.append(self._block(process, remaining_bytes))
+                remaining_bytes -= len(pycs[-1])
         except (BrokenPipeError, EOFError) as error:
             self._local.process = None  # the thread's next request gets a new worker
             process.kill()
@@ -221,8 +221,8 @@ _LAYERS = Cache("layer", Layer)
 
 def previously_built(store: Store, name: str, key: str) -> Layer | None:
     """Return the layer that this store once built for `key` with the codec in use, also where its blob is gone."""
-    found = _LAYERS.get(store, _with_codec(key))
-    return replace(found, name=name) if found else None
+    layer = _LAYERS.get(store, _with_codec(key))
+    return replace(layer, name=name) if layer else None
 
 
 def stored(store: Store, name: str, key: str) -> Layer | None:
@@ -233,35 +233,35 @@ def stored(store: Store, name: str, key: str) -> Layer | None:
 
 def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) -> Layer:
     """Convert the wheels of one plan, all in the store, into a layer. `lock` is that of its first environment."""
-    prefix, *others = plan.prefixes
+    prefix, *other_prefixes = plan.prefixes
 
     def fill(tar: SegmentedTar) -> None:
         written: dict[str, str] = {}
         for locked in plan.wheels:
-            known = scan.scanned_contents(store, locked, lock.python)
-            if known is not None:
-                own = _own(lock, locked, known, written)
-                if tar.copy(_segment_key(lock, locked, plan.prefixes, known.keys() - own)):
-                    written |= own
+            known_contents = scan.scanned_contents(store, locked, lock.python)
+            if known_contents is not None:
+                own_files = _own(lock, locked, known_contents, written)
+                if tar.copy(_segment_key(lock, locked, plan.prefixes, known_contents.keys() - own_files)):
+                    written |= own_files
                     continue
             with open_locked(store, locked) as wheel:
                 files = installation(wheel, lock.python)
                 # Before the layer is known: a layer in the store means that its files can be checked against others.
                 contents = scan.remember(store, locked, files, lock.python)
-                own = _own(lock, locked, contents, written)
+                own_files = _own(lock, locked, contents, written)
                 scanned = recorded_blob(store, locked, lock.python)
                 watch = None if scanned else WheelScanner(store, locked, wheel, files, lock.python)
-                files = [file for file in (watch.watched() if watch else files) if file.path in own]
+                files = [file for file in (watch.watched() if watch else files) if file.path in own_files]
                 first = relocated(files, wheel, lock.python, prefix)
-                with tar.segment(_segment_key(lock, locked, plan.prefixes, contents.keys() - own)):
+                with tar.segment(_segment_key(lock, locked, plan.prefixes, contents.keys() - own_files)):
                     compiled = _write_wheel(tar, first, lock.python, ByteCode(compiler), prefix)
-                    for other in others:
+                    for other in other_prefixes:
                         _link_wheel(tar, first, relocated(files, wheel, lock.python, other))
                         for path in compiled:
                             tar.hard_link(other + path.removeprefix(prefix), path)
                 if watch:
                     watch.finish()
-            written |= own
+            written |= own_files
 
     return _make(store, plan.name, plan.key, fill)
 
@@ -418,11 +418,11 @@ def _write_wheel(
 
 def _link_wheel(tar: TarWriter, first: Sequence[InstalledFile], other: Sequence[InstalledFile]) -> None:
     """Write the files of another environment as hard links to the `first` one's, but for those that name a prefix."""
-    for file, there in zip(first, other, strict=True):
-        if is_same(file, there):
-            tar.hard_link(there.path, file.path, executable=file.executable)
+    for file, linked_file in zip(first, other, strict=True):
+        if is_same(file, linked_file):
+            tar.hard_link(linked_file.path, file.path, executable=file.executable)
         else:
-            tar.file(there.path, there.size, there.chunks(), executable=there.executable)
+            tar.file(linked_file.path, linked_file.size, linked_file.chunks(), executable=linked_file.executable)
 
 
 def _write_byte_code(tar: TarWriter, pycs: Iterable[tuple[str, bytes]], python: str) -> list[str]:
@@ -439,8 +439,8 @@ def _own(lock: Lock, locked: LockedWheel, contents: scan.Contents, written: Mapp
     The whole image is checked by `scan.check`. Raises WheelError for a path that an earlier wheel of this layer wrote
     with other contents.
     """
-    left = scan.left_out(lock, locked.name, contents)
-    wanted = {path: identity for path, identity in contents.items() if path not in left}
+    left_out = scan.left_out(lock, locked.name, contents)
+    wanted = {path: identity for path, identity in contents.items() if path not in left_out}
     if clash := next((path for path in wanted if written.get(path, wanted[path]) != wanted[path]), None):
         where = f"{locked.file.filename}: {clash}"
         raise WheelError("two packages own one file", code="wheel-file-conflict", where=where)

@@ -58,21 +58,21 @@ def libraries(lock: Lock, store: Store, root: Path) -> tuple[LoaderLibrary, ...]
 def layer_files(lock: Lock, store: Store, root: Path) -> tuple[dict[str, bytes], dict[str, str]]:
     """Return the layer's files, path -> content, and its links, path -> target. Raises as `libraries`, BaseError."""
     tree = _ImageTree(lock, store, root)
-    found = tree.all_libraries()
-    directories = {tree.real(each.path) for each in lock.ldconfig}
+    found_libraries = tree.all_libraries()
+    directories = {tree.real(directory.path) for directory in lock.ldconfig}
     before = _cache_of(root)
-    kept = [entry for entry in before.entries if tree.real(posixpath.dirname(entry.path)) not in directories]
+    lower_entries = [entry for entry in before.entries if tree.real(posixpath.dirname(entry.path)) not in directories]
     flags = loader_cache.FLAGS[_MACHINES[lock.platform]]
-    added = [CacheEntry(each.name, each.path, flags) for each in found]
-    cache = loader_cache.add(LoaderCache(tuple(kept), before.hwcaps), added)
+    added = [CacheEntry(library.name, library.path, flags) for library in found_libraries]
+    cache = loader_cache.add(LoaderCache(tuple(lower_entries), before.hwcaps), added)
     files = {
         LOADER_CACHE: loader_cache.write(cache),
         LOADER_CONFIGURATION: loader_configuration(lock).encode(),
     }
     links = {
-        posixpath.join(posixpath.dirname(each.real), each.name): posixpath.basename(each.real)
-        for each in found
-        if each.linked
+        posixpath.join(posixpath.dirname(library.real), library.name): posixpath.basename(library.real)
+        for library in found_libraries
+        if library.linked
     }
     return files, links
 
@@ -109,7 +109,7 @@ class _ImageTree:
         self._real: dict[str, str | None] = {}
 
     def all_libraries(self) -> tuple[LoaderLibrary, ...]:
-        return tuple(library for each in self._lock.ldconfig for library in self._libraries(each.path))
+        return tuple(library for directory in self._lock.ldconfig for library in self._libraries(directory.path))
 
     def real(self, path: str) -> str | None:
         """Return the path without links that `path` means; None where links run in circles."""
@@ -118,22 +118,22 @@ class _ImageTree:
         return self._real[path]
 
     def _resolve(self, path: str) -> str | None:
-        parts, found, followed = path.split("/")[::-1], "/", 0
-        while parts:
-            part = parts.pop()
+        names, directory, followed = path.split("/")[::-1], "/", 0
+        while names:
+            part = names.pop()
             if part == "..":
-                found = posixpath.dirname(found)
+                directory = posixpath.dirname(directory)
             elif part not in ("", "."):
-                here = posixpath.join(found, part)
-                if target := self._links.get(here) or self._link_of_base(here):
+                child = posixpath.join(directory, part)
+                if target := self._links.get(child) or self._link_of_base(child):
                     followed += 1
                     if followed > _MAX_LINKS:
                         return None
-                    found = "/" if target.startswith("/") else found
-                    parts += target.split("/")[::-1]
+                    directory = "/" if target.startswith("/") else directory
+                    names += target.split("/")[::-1]
                 else:
-                    found = here
-        return found
+                    directory = child
+        return directory
 
     def _link_of_base(self, path: str) -> str | None:
         try:
@@ -152,8 +152,8 @@ class _ImageTree:
             raise _refused(path, "the image has no such directory", "correct the path")
         files: dict[str, dict[str, LoaderLibrary]] = {}  # SONAME -> name of a file -> library
         for name in sorted(filter(_LIBRARY.fullmatch, names), key=loader_cache.sort_key):
-            if found := self._library(path, posixpath.join(real, name)):
-                files.setdefault(found.name, {})[name] = found
+            if library := self._library(path, posixpath.join(real, name)):
+                files.setdefault(library.name, {})[name] = library
         for soname, found_by_name in sorted(files.items()):
             if soname in found_by_name:
                 yield found_by_name[soname]
@@ -165,7 +165,9 @@ class _ImageTree:
     def _names(self, directory: str) -> set[str] | None:
         """Return the names in a directory; None where it is not there."""
         above = f"{directory.rstrip('/')}/"
-        paths = [path for each in (self._wheels, self._links, self._copies) for path in each if path.startswith(above)]
+        paths = [
+            path for table in (self._wheels, self._links, self._copies) for path in table if path.startswith(above)
+        ]
         try:
             below = os.listdir(self._on_disk(directory))
         except OSError:
@@ -198,10 +200,10 @@ def _scan_file(path: Path) -> File | None:
     """Return what an audit knows of a file; None for what is no regular file."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 return None
-            return examine(OnDisk(file.fileno(), found.st_size), size=found.st_size)
+            return examine(OnDisk(file.fileno(), status.st_size), size=status.st_size)
     except OSError:
         return None
 

@@ -64,17 +64,17 @@ def write(cache: LoaderCache) -> bytes:
     offsets: dict[str, int] = {}
     first = _HEADER.size + _ENTRY.size * len(cache.entries)
 
-    def place(text: str) -> int:
+    def offset_of(text: str) -> int:
         if text not in offsets:
             offsets[text] = first + len(strings)
             strings.extend(text.encode(errors="surrogateescape") + b"\0")
         return offsets[text]
 
     entries = b"".join(
-        _ENTRY.pack(entry.flags, place(entry.name), place(entry.path), entry.os_version, entry.hwcap)
+        _ENTRY.pack(entry.flags, offset_of(entry.name), offset_of(entry.path), entry.os_version, entry.hwcap)
         for entry in cache.entries
     )
-    names = b"".join(_OFFSET.pack(place(name)) for name in cache.hwcaps)
+    names = b"".join(_OFFSET.pack(offset_of(name)) for name in cache.hwcaps)
     size = len(strings)
     strings.extend(bytes(-(first + size) % _OFFSET.size))
     at = first + len(strings)
@@ -90,8 +90,8 @@ def add(cache: LoaderCache, added: Iterable[CacheEntry]) -> LoaderCache:
 
     The order is ldconfig's: of one name, those come first of which the processor decides.
     """
-    entries = sorted((*added, *cache.entries), key=lambda each: (each.flags, each.hwcap != 0), reverse=True)
-    return replace(cache, entries=tuple(sorted(entries, key=lambda each: sort_key(each.name), reverse=True)))
+    entries = sorted((*added, *cache.entries), key=lambda entry: (entry.flags, entry.hwcap != 0), reverse=True)
+    return replace(cache, entries=tuple(sorted(entries, key=lambda entry: sort_key(entry.name), reverse=True)))
 
 
 def sort_key(name: str) -> list[tuple[int, int]]:
@@ -131,8 +131,8 @@ def _hwcaps(data: bytes, at: int) -> Iterator[str]:
     for number in range(count):
         tag, _, offset, size = _SECTION.unpack_from(data, at + _EXTENSIONS.size + _SECTION.size * number)
         if tag == _HWCAPS:
-            found = data[offset : offset + size]
-            yield from (_text(data, place) for (place,) in _OFFSET.iter_unpack(found))
+            offsets = data[offset : offset + size]
+            yield from (_text(data, start) for (start,) in _OFFSET.iter_unpack(offsets))
 
 
 def _text(data: bytes, at: int) -> str:

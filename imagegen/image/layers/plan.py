@@ -72,24 +72,24 @@ class SupportFile:
 
 def support_files(lock: Lock) -> tuple[SupportFile, ...]:
     """Return all files of the layer but byte-code, sorted by path."""
-    found = [SupportFile(f"{ROOT}/{path}", source) for path, source in incontainer.modules().items()]
-    found += [
+    files = [SupportFile(f"{ROOT}/{path}", source) for path, source in incontainer.modules().items()]
+    files += [
         SupportFile(f"{ROOT}/{name}", program, executable=True)
         for name, program in incontainer.scripts(lock.interpreter.path).items()
     ]
     facts = json.dumps(image_to_json(image_facts(lock)), indent=2, sort_keys=True) + "\n"
-    found += [
+    files += [
         SupportFile(CONSTRAINTS, constraints(lock).encode()),
         SupportFile(f"{ROOT}/image.json", facts.encode()),
     ]
     if isinstance(lock, CombinedLock):
-        found += [file for environment in lock.environments for file in _files_of_environment(environment)]
-    return tuple(sorted(found, key=lambda file: file.path))
+        files += [file for environment in lock.environments for file in _files_of_environment(environment)]
+    return tuple(sorted(files, key=lambda file: file.path))
 
 
 def base_environment(lock: Lock) -> dict[str, str]:
     """Return the environment that the registry image sets."""
-    pairs = (each.partition("=") for each in lock.base.content.config.env) if lock.base.content else ()
+    pairs = (variable.partition("=") for variable in lock.base.content.config.env) if lock.base.content else ()
     return {name: value for name, _, value in pairs}
 
 
@@ -103,28 +103,28 @@ def locked_variables(lock: Lock, before: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _constraints_of(each: LockedEnvironment) -> str:
-    return CONSTRAINTS if each.prefix == PREFIX else f"{ROOT}/environments/{each.name}/constraints.txt"
+def _constraints_of(environment: LockedEnvironment) -> str:
+    return CONSTRAINTS if environment.prefix == PREFIX else f"{ROOT}/environments/{environment.name}/constraints.txt"
 
 
-def _files_of_environment(each: LockedEnvironment) -> Iterator[SupportFile]:
+def _files_of_environment(environment: LockedEnvironment) -> Iterator[SupportFile]:
     """Yield the files of an environment of several: its constraints, and what a shell reads to use it."""
     variables = {
-        "VIRTUAL_ENV": each.prefix,
-        **dict.fromkeys(("PIP_CONSTRAINT", "UV_CONSTRAINT"), _constraints_of(each)),
-        **locked_variables(each.lock, {}),
+        "VIRTUAL_ENV": environment.prefix,
+        **dict.fromkeys(("PIP_CONSTRAINT", "UV_CONSTRAINT"), _constraints_of(environment)),
+        **locked_variables(environment.lock, {}),
     }
     paths = {name: variables.pop(name) for name in sorted(SEARCH_PATHS & variables.keys())}
     lines = [
-        f"# The environment {each.name}, for a shell to read: . {each.prefix}/bin/activate",
-        f'export PATH="{join_paths(f"{each.prefix}/bin", paths.pop("PATH", ""))}:$PATH"',
+        f"# The environment {environment.name}, for a shell to read: . {environment.prefix}/bin/activate",
+        f'export PATH="{join_paths(f"{environment.prefix}/bin", paths.pop("PATH", ""))}:$PATH"',
         *(f"export {name}={shlex.quote(value)}" for name, value in variables.items()),
         *(f'export {name}="{value}${{{name}:+:${name}}}"' for name, value in paths.items()),
         "hash -r",
     ]
-    yield SupportFile(f"{each.prefix}/bin/activate", ("\n".join(lines) + "\n").encode())
-    if each.prefix != PREFIX:
-        yield SupportFile(_constraints_of(each), constraints(each.lock).encode())
+    yield SupportFile(f"{environment.prefix}/bin/activate", ("\n".join(lines) + "\n").encode())
+    if environment.prefix != PREFIX:
+        yield SupportFile(_constraints_of(environment), constraints(environment.lock).encode())
 
 
 def support_links(lock: Lock) -> dict[str, str]:
@@ -168,7 +168,7 @@ def support_identity(lock: Lock) -> list[list[str]]:
 
 def loader_configuration(lock: Lock) -> str:
     """Return the file of /etc/ld.so.conf.d/ that names the lock's directories, each with its reason as a comment."""
-    return "".join(f"# {each.because}\n{each.path}\n" for each in lock.ldconfig)
+    return "".join(f"# {directory.because}\n{directory.path}\n" for directory in lock.ldconfig)
 
 
 def image_facts(lock: Lock) -> ImageFacts:
@@ -238,21 +238,21 @@ class _Placed(NamedTuple):
 
 def _placed(lock: Lock) -> list[_Placed]:
     """Return the wheels of all environments of the lock, each once where its files are the same."""
-    every = environments(lock)
-    if len(every) == 1:
-        return [_Placed(wheel, every) for wheel in every[0].lock.wheels]
-    found: dict[str, _Placed] = {}
-    for each in every:
-        for wheel in each.lock.wheels:
-            key = layer_key(each.lock, (wheel,))
-            found[key] = _Placed(wheel, (*(found[key].environments if key in found else ()), each))
-    return list(found.values())
+    all_environments = environments(lock)
+    if len(all_environments) == 1:
+        return [_Placed(wheel, all_environments) for wheel in all_environments[0].lock.wheels]
+    by_key: dict[str, _Placed] = {}
+    for environment in all_environments:
+        for wheel in environment.lock.wheels:
+            key = layer_key(environment.lock, (wheel,))
+            by_key[key] = _Placed(wheel, (*(by_key[key].environments if key in by_key else ()), environment))
+    return list(by_key.values())
 
 
-def _suffix(placed: _Placed, every: int) -> str:
+def _suffix(placed: _Placed, total: int) -> str:
     """Return what a layer's name has more where not all of the `every` environments share the layer."""
     names = [environment.name for environment in placed.environments]
-    return "" if len(names) == every else f".{'.'.join(names)}"
+    return "" if len(names) == total else f".{'.'.join(names)}"
 
 
 def plan(lock: Lock) -> tuple[LayerPlan, ...]:
@@ -261,45 +261,54 @@ def plan(lock: Lock) -> tuple[LayerPlan, ...]:
     They are skeleton, heavy wheels, groups of light ones, support, and what changes most: the project's own
     packages, and copied files; last the loader's cache, which depends on all of them.
     """
-    every = environments(lock)
-    prefixes = tuple(each.prefix for each in every)
+    all_environments = environments(lock)
+    prefixes = tuple(environment.prefix for environment in all_environments)
     placed = _placed(lock)
-    shared = [each for each in placed if each.wheel.file.index != LOCAL]
-    heavy = sorted((each for each in shared if is_heavy(each.wheel)), key=lambda each: each.order)
+    shared = [wheel for wheel in placed if wheel.wheel.file.index != LOCAL]
+    heavy = sorted((wheel for wheel in shared if is_heavy(wheel.wheel)), key=lambda wheel: wheel.order)
     groups: dict[str, list[_Placed]] = {}
-    for each in sorted(shared, key=lambda each: each.wheel.name):
-        if not is_heavy(each.wheel):
-            groups.setdefault(_group(each, len(every)), []).append(each)
+    for placed_wheel in sorted(shared, key=lambda placed_wheel: placed_wheel.wheel.name):
+        if not is_heavy(placed_wheel.wheel):
+            groups.setdefault(_group(placed_wheel, len(all_environments)), []).append(placed_wheel)
     plans = [LayerPlan(SKELETON, (), layer_key(lock, (), prefixes), prefixes)]
-    plans += [_wheels_plan(f"{each.wheel.name}{_suffix(each, len(every))}", [each]) for each in heavy]
+    plans += [
+        _wheels_plan(f"{placed_wheel.wheel.name}{_suffix(placed_wheel, len(all_environments))}", [placed_wheel])
+        for placed_wheel in heavy
+    ]
     plans += [_wheels_plan(group, groups[group]) for group in sorted(groups)]
     files = [LayerPlan(FILES, (), files_key(lock))] if lock.copies else []
     loader = [LayerPlan(LOADER, (), loader_key(lock))] if lock.ldconfig else []
-    own = _own_plans([each for each in placed if each.wheel.file.index == LOCAL], len(every))
-    return (*plans, LayerPlan(SUPPORT, (), support_key(lock)), *own, *files, *loader)
+    project_plans = _own_plans(
+        [placed_wheel for placed_wheel in placed if placed_wheel.wheel.file.index == LOCAL], len(all_environments)
+    )
+    return (*plans, LayerPlan(SUPPORT, (), support_key(lock)), *project_plans, *files, *loader)
 
 
-def _own_plans(placed: Sequence[_Placed], every: int) -> list[LayerPlan]:
+def _own_plans(placed: Sequence[_Placed], total: int) -> list[LayerPlan]:
     """Return the layers of the project's own packages: one for each heavy one, then one for all others."""
-    own = sorted(placed, key=lambda each: (each.wheel.name, each.order))
-    plans = [_wheels_plan(f"{each.wheel.name}{_suffix(each, every)}", [each]) for each in own if is_heavy(each.wheel)]
+    ordered = sorted(placed, key=lambda placed_wheel: (placed_wheel.wheel.name, placed_wheel.order))
+    plans = [
+        _wheels_plan(f"{placed_wheel.wheel.name}{_suffix(placed_wheel, total)}", [placed_wheel])
+        for placed_wheel in ordered
+        if is_heavy(placed_wheel.wheel)
+    ]
     light: dict[str, list[_Placed]] = {}
-    for each in own:
-        if not is_heavy(each.wheel):
-            light.setdefault(f"{PROJECT}{_suffix(each, every)}", []).append(each)
+    for placed_wheel in ordered:
+        if not is_heavy(placed_wheel.wheel):
+            light.setdefault(f"{PROJECT}{_suffix(placed_wheel, total)}", []).append(placed_wheel)
     return [*plans, *(_wheels_plan(name, light[name]) for name in sorted(light))]
 
 
 def _wheels_plan(name: str, placed: Sequence[_Placed]) -> LayerPlan:
     """Return the plan of the layer of wheels that the same environments have."""
-    wheels, found = tuple(each.wheel for each in placed), placed[0].environments
-    prefixes = tuple(each.prefix for each in found)
-    return LayerPlan(name, wheels, layer_key(found[0].lock, wheels, prefixes), prefixes)
+    wheels, placed_environments = tuple(placed_wheel.wheel for placed_wheel in placed), placed[0].environments
+    prefixes = tuple(environment.prefix for environment in placed_environments)
+    return LayerPlan(name, wheels, layer_key(placed_environments[0].lock, wheels, prefixes), prefixes)
 
 
-def _group(placed: _Placed, every: int) -> str:
+def _group(placed: _Placed, total: int) -> str:
     """Return the name of the layer that a light wheel shares: one of GROUPS where all environments have the wheel."""
-    return group_of(placed.wheel.name) if len(placed.environments) == every else f"group{_suffix(placed, every)}"
+    return group_of(placed.wheel.name) if len(placed.environments) == total else f"group{_suffix(placed, total)}"
 
 
 def is_heavy(wheel: LockedWheel) -> bool:

@@ -72,7 +72,9 @@ class WheelScanner:
             requires=self._wheel.requires,
             tags=self._wheel.tags,
             licence=self._wheel.licence,
-            optional_imports=tuple(each for path in sorted(self._imports) for each in self._imports[path]),
+            optional_imports=tuple(
+                optional_import for path in sorted(self._imports) for optional_import in self._imports[path]
+            ),
             exports=self._api.exports(),
             required_names=self._api.required_names(),
         )
@@ -88,12 +90,12 @@ class WheelScanner:
                 if source is not None:
                     source.append(chunk)
                 yield chunk
-            found = collector.finish(file.sha256, executable=file.executable)
+            scan_result = collector.finish(file.sha256, executable=file.executable)
         if source is not None:
             self._scan(file, b"".join(source))
-        if found.unreadable and collector.partial:
-            found = scan_file(file, self._store.scratch, whole=True)
-        self._found[relative(file.path, self._site)] = facts.file_text(found)
+        if scan_result.unreadable and collector.partial:
+            scan_result = scan_file(file, self._store.scratch, whole=True)
+        self._found[relative(file.path, self._site)] = facts.file_text(scan_result)
 
     def _is_read(self, file: InstalledFile) -> bool:
         """Return whether the file is a Python source in which imports or names are looked for."""
@@ -113,8 +115,8 @@ def scan_wheel(store: Store, locked: LockedWheel, python: str) -> Package:
 
     Raises WheelError, StoreError.
     """
-    if (found := recorded_scan(store, locked, python)) is not None:
-        return found
+    if (recorded := recorded_scan(store, locked, python)) is not None:
+        return recorded
     with store.explained(), open_locked(store, locked) as wheel:
         watch = WheelScanner(store, locked, wheel, installation(wheel, python), python)
         return facts.package(watch.finish())
@@ -141,8 +143,8 @@ def scan_file(file: InstalledFile, scratch: Path, *, whole: bool = False) -> Fil
             collector.write(chunk)
             if collector.idle:
                 break
-        found = collector.finish(file.sha256, executable=file.executable)
-    return scan_file(file, scratch, whole=True) if found.unreadable and collector.partial else found
+        scan_result = collector.finish(file.sha256, executable=file.executable)
+    return scan_file(file, scratch, whole=True) if scan_result.unreadable and collector.partial else scan_result
 
 
 def scan_key(locked: LockedWheel, python: str) -> str:
@@ -183,12 +185,12 @@ def losers(lock: Lock, contents: Mapping[str, Contents]) -> dict[str, frozenset[
     `contents` are of all wheels of the lock, by distribution. Raises OwnershipErrors unless, without these paths, each
     path of the stack has one content, and each that was left out is in the package that owns it.
     """
-    out = {name: found for name in contents if (found := left_out(lock, name, contents[name]))}
-    kept = {
+    out = {name: paths_left_out for name in contents if (paths_left_out := left_out(lock, name, contents[name]))}
+    contents_of_owners = {
         name: {path: identity for path, identity in table.items() if path not in out[name]} if name in out else table
         for name, table in contents.items()
     }
-    errors = [*_ownerless(lock.file_conflicts, out, kept), *_clashes(kept)]
+    errors = [*_ownerless(lock.file_conflicts, out, contents_of_owners), *_clashes(contents_of_owners)]
     if errors:
         raise OwnershipErrors(list(errors))
     return out
@@ -209,20 +211,20 @@ def remember(store: Store, locked: LockedWheel, files: Iterable[InstalledFile], 
 
 def table(store: Store, locked: LockedWheel, python: str) -> Contents:
     """Return the files that the wheel installs, from the cache or from the wheel, which must then be in the store."""
-    if (found := known(store, locked, python)) is not None:
-        return found
+    if (contents := known(store, locked, python)) is not None:
+        return contents
     with open_locked(store, locked) as wheel:
         return remember(store, locked, installation(wheel, python), python)
 
 
 def known(store: Store, locked: LockedWheel, python: str) -> Contents | None:
     """Return the files that the wheel installs, from the cache or from its scan; None where the store has neither."""
-    found = _FILES.get(store, _key(locked, python))
-    if found is None and (package := recorded_scan(store, locked, python)) is not None:
+    contents = _FILES.get(store, _key(locked, python))
+    if contents is None and (package := recorded_scan(store, locked, python)) is not None:
         site = site_packages(python)
-        found = {absolute(path, site): _identity(file) for path, file in package.files.items()}
-        _FILES.put(store, _key(locked, python), found)
-    return found
+        contents = {absolute(path, site): _identity(file) for path, file in package.files.items()}
+        _FILES.put(store, _key(locked, python), contents)
+    return contents
 
 
 def scanned_contents(store: Store, locked: LockedWheel, python: str) -> Contents | None:
@@ -246,30 +248,30 @@ def _byte_code(path: str) -> str:
     """Return the byte-code's path for a source in .../lib/python3.11/...; for others a path that no
     package installs.
     """
-    _, _, rest = path.partition("/lib/python")
-    return pyc_path(path, rest.partition("/")[0])
+    _, _, below_library = path.partition("/lib/python")
+    return pyc_path(path, below_library.partition("/")[0])
 
 
-def _clash(one: str, two: str, why: str, paths: list[str]) -> WheelError:
-    more = f" (and {len(paths) - 1} more paths)" if len(paths) > 1 else ""
+def _clash(first: str, two: str, why: str, paths: list[str]) -> WheelError:
+    more_paths = f" (and {len(paths) - 1} more paths)" if len(paths) > 1 else ""
     return WheelError(
         "two packages own one file",
         code="wheel-file-conflict",
         where=paths[0],
-        why=f"{one} and {two}: {why}{more}",
+        why=f"{first} and {two}: {why}{more_paths}",
         fix=_FIX,
     )
 
 
 def _ownerless(
-    file_conflicts: Iterable[FileConflict], out: Mapping[str, frozenset[str]], kept: Mapping[str, Contents]
+    file_conflicts: Iterable[FileConflict], out: Mapping[str, frozenset[str]], owned: Mapping[str, Contents]
 ) -> list[WheelError]:
     """Errors for files that are left out in favour of one that does not bring them: they would be nowhere."""
     errors = []
     for conflict in file_conflicts:
         for other in conflict.over:
-            given = {path for path in out.get(other, ()) if fnmatchcase(path, conflict.paths)}
-            if lost := sorted(given - kept.get(conflict.distribution, {}).keys()):
+            paths_left_out = {path for path in out.get(other, ()) if fnmatchcase(path, conflict.paths)}
+            if lost := sorted(paths_left_out - owned.get(conflict.distribution, {}).keys()):
                 why = f"{conflict.rule} gives it to {conflict.distribution}, which does not bring it; {other} does"
                 fix = "narrow the `paths` of that rule to what both bring"
                 errors.append(

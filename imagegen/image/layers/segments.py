@@ -65,25 +65,25 @@ class SegmentedTar(TarWriter):
 
     def copy(self, key: str) -> bool:
         """Write the segment of this key from a stored layer, and return whether one has it."""
-        found = _SEGMENTS.get(self._store, key)
-        if found is None or not self._fits(found) or not self._is_whole(found):
+        segment = _SEGMENTS.get(self._store, key)
+        if segment is None or not self._fits(segment) or not self._is_whole(segment):
             return False
         start = self._sink.unpacked
-        with self._store.path(found.digest).open("rb") as blob:
-            blob.seek(found.offset)
+        with self._store.path(segment.digest).open("rb") as blob:
+            blob.seek(segment.offset)
             reader = zstandard.ZstdDecompressor().stream_reader(blob, read_size=_READ, read_across_frames=True)
-            reader.read(found.skip)
-            rest = found.length
-            while rest:
-                data = reader.read(min(rest, _READ))
+            reader.read(segment.skip)
+            remaining = segment.length
+            while remaining:
+                data = reader.read(min(remaining, _READ))
                 if not data:
                     raise DamagedError(
-                        f"blob {found.digest} ends before the segment {key}", where=str(self._store.root)
+                        f"blob {segment.digest} ends before the segment {key}", where=str(self._store.root)
                     )
                 self._write(data)
-                rest -= len(data)
-        self._directories |= dict.fromkeys(found.added)
-        self._spans[key] = _Span(start, self._sink.unpacked, found.added, found.above)
+                remaining -= len(data)
+        self._directories |= dict.fromkeys(segment.added)
+        self._spans[key] = _Span(start, self._sink.unpacked, segment.added, segment.above)
         return True
 
     @contextmanager
@@ -93,7 +93,11 @@ class SegmentedTar(TarWriter):
         self._complete.clear()  # at the end it has the directories of this segment's entries
         yield
         added = tuple(islice(self._directories, before, None))
-        needed = {str(path) for each in self._complete for path in (PurePosixPath(each), *PurePosixPath(each).parents)}
+        needed = {
+            str(path)
+            for complete in self._complete
+            for path in (PurePosixPath(complete), *PurePosixPath(complete).parents)
+        }
         above = tuple(sorted(needed - {".", *added}))
         self._spans[key] = _Span(start, self._sink.unpacked, added, above)
 

@@ -82,14 +82,16 @@ def _trusted(lock: Lock, layers: Mapping[str, Layer]) -> dict[str, Layer]:
 
     The key of such a layer names what it unpacks to, not the blob.
     """
-    own = {layer.key: layer for layer in from_image(lock)}
-    found = {
+    base_layers = {layer.key: layer for layer in from_image(lock)}
+    layers_by_key = {
         part.key: replace(layers[part.key], name=part.name, key=part.key)
         for part in plan_layers(lock)
         if part.key in layers
     }
     return {
-        key: own.get(key, layer) for key, layer in found.items() if key not in own or own[key].digest == layer.digest
+        key: base_layers.get(key, layer)
+        for key, layer in layers_by_key.items()
+        if key not in base_layers or base_layers[key].digest == layer.digest
     }
 
 
@@ -98,10 +100,10 @@ def prebuilt_base(lock: Lock, remote: RemoteLayers | None) -> base.PrebuiltBase 
     if remote is None or remote.repository is None:
         return None
     trusted = _trusted(lock, remote.layers)
-    parts = [part for part in plan_base(lock) if part.name != INTERPRETER]
-    if not all(part.key in trusted for part in parts):
+    plans = [part for part in plan_base(lock) if part.name != INTERPRETER]
+    if not all(part.key in trusted for part in plans):
         return None
-    layers = tuple(remote.recompressed.get(part.key, trusted[part.key]) for part in parts)
+    layers = tuple(remote.recompressed.get(part.key, trusted[part.key]) for part in plans)
     return base.PrebuiltBase(layers, remote.repository)
 
 
@@ -111,14 +113,14 @@ def previously_built_layers(lock: Lock, store: Store) -> dict[str, Layer]:
 
     For a registry's image: the layers that were verified to unpack to their diff_ids.
     """
-    own, content = from_image(lock), lock.base.content
-    keys = {layer.key for layer in own}
+    base_layers, content = from_image(lock), lock.base.content
+    keys = {layer.key for layer in base_layers}
     built = (previously_built(store, part.name, part.key) for part in plan_layers(lock) if part.key not in keys)
-    found = {layer.key: layer for layer in built if layer}
-    for layer, locked in zip(own, content.layers if content else (), strict=True):
+    layers_by_key = {layer.key: layer for layer in built if layer}
+    for layer, locked in zip(base_layers, content.layers if content else (), strict=True):
         if base.verified(locked, store):
-            found[layer.key] = layer
-    return found
+            layers_by_key[layer.key] = layer
+    return layers_by_key
 
 
 class LayerStack:
@@ -199,8 +201,8 @@ def plan_above_base(lock: Lock) -> tuple[LayerPlan, ...]:
 
 def cached_base(lock: Lock, store: Store) -> list[Layer]:
     """Return the base's layers from the store, all or none, since `build_base` fetches them together."""
-    if own := from_image(lock):
-        return [] if base.missing(lock.base, store) else own
+    if base_layers := from_image(lock):
+        return [] if base.missing(lock.base, store) else base_layers
     layer = stored(store, "base", base.key(lock.base))
     return [layer] if layer else []
 
@@ -248,9 +250,9 @@ def _interpreter(
 
 
 def _base_layers(lock: Lock, context: Context) -> Sequence[Layer]:
-    if own := from_image(lock):
+    if base_layers := from_image(lock):
         base.fetch_layers(lock.base, context)
-        return own
+        return base_layers
     if layers := cached_base(lock, context.store):
         return layers
     built = base.build(lock.base, context)
@@ -262,7 +264,7 @@ def from_image(lock: Lock) -> list[Layer]:
 
     The number is part of the key: a layer that occurs twice in the image has two keys.
     """
-    found = enumerate(lock.base.content.layers if lock.base.content else (), 1)
+    numbered_layers = enumerate(lock.base.content.layers if lock.base.content else (), 1)
     return [
         Layer(
             layer.oci_type,
@@ -272,5 +274,5 @@ def from_image(lock: Lock) -> list[Layer]:
             f"base-{number}",
             digest_of_json(["registry", number, layer.diff_id]),
         )
-        for number, layer in found
+        for number, layer in numbered_layers
     ]

@@ -37,12 +37,12 @@ class TarWriter:
         if whole in self._complete:
             return
         self._complete.add(whole)
-        parts = whole.split("/")
-        for depth in range(1, len(parts) + 1):
-            name = "/".join(parts[:depth])
+        names = whole.split("/")
+        for depth in range(1, len(names) + 1):
+            name = "/".join(names[:depth])
             if name not in self._directories:
                 self._directories[name] = None
-                self._header(name, tarfile.DIRTYPE, mode=mode if depth == len(parts) else 0o755)
+                self._header(name, tarfile.DIRTYPE, mode=mode if depth == len(names) else 0o755)
 
     def file(self, path: str, size: int, chunks: Iterable[bytes], *, executable: bool = False) -> None:
         """A regular file of exactly `size` bytes."""

@@ -131,21 +131,21 @@ class Wheel:
         if self._archive.files[name].size > limit:
             raise self._error("the member is too long to be read whole", name, f"more than {limit} bytes")
 
-    def _error(self, what: str, member: str | None, why: str | None = None) -> WheelError:
+    def _error(self, problem: str, member: str | None, why: str | None = None) -> WheelError:
         where = self.filename if member is None else f"{self.filename}: {member}"
         fix = "do not install this wheel; report it to its project or lock another version"
-        return WheelError(what, where=where, why=why, fix=fix)
+        return WheelError(problem, where=where, why=why, fix=fix)
 
-    def _lie(self, name: str, promised: str, found: str) -> WheelError:
-        error = self._error("the member is not what RECORD says", name, f"RECORD promises {promised}, it has {found}")
+    def _lie(self, name: str, promised: str, actual: str) -> WheelError:
+        error = self._error("the member is not what RECORD says", name, f"RECORD promises {promised}, it has {actual}")
         error.fix = "lock another version, or accept this wheel under `record_exceptions:` in the matrix"
         return error
 
     def _dist_info(self) -> str:
-        found = {top for name in self._archive.files if (top := name.partition("/")[0]).endswith(".dist-info")}
-        if len(found) != 1:
-            raise self._error("a wheel has one .dist-info directory", None, f"found {sorted(found) or 'none'}")
-        name = found.pop()
+        dist_infos = {top for name in self._archive.files if (top := name.partition("/")[0]).endswith(".dist-info")}
+        if len(dist_infos) != 1:
+            raise self._error("a wheel has one .dist-info directory", None, f"found {sorted(dist_infos) or 'none'}")
+        name = dist_infos.pop()
         distribution, _, version = name.removesuffix(".dist-info").partition("-")
         self._check_release(name, distribution, version)
         return name
@@ -203,9 +203,9 @@ class Wheel:
     def _hashed(self, name: str, *algorithms: str) -> list[str]:
         hashes = [hashlib.new(algorithm) for algorithm in algorithms]
         for chunk in self._raw(name):
-            for each in hashes:
-                each.update(chunk)
-        return [each.hexdigest() for each in hashes]
+            for digest in hashes:
+                digest.update(chunk)
+        return [digest.hexdigest() for digest in hashes]
 
     def _record(self) -> dict[str, tuple[str, str]]:
         """Member name -> algorithm and hex digest, both empty where RECORD gives no (usable) hash."""
@@ -330,7 +330,7 @@ def _check_paths(wheel: Wheel, files: Sequence[InstalledFile], python: str, pref
     """
     links = set(skeleton(python, prefix))
     site = site_packages(python, prefix)
-    taken = {directory for path in (*links, f"{site}/x") for directory in parents(path)}
+    skeleton_directories = {directory for path in (*links, f"{site}/x") for directory in parents(path)}
     paths: set[str] = set()
     directories: set[str] = set()
     byte_code = [pyc_path(file.path, python) for file in files if compiles(file, python, prefix)]
@@ -342,7 +342,7 @@ def _check_paths(wheel: Wheel, files: Sequence[InstalledFile], python: str, pref
                 break
             above.add(directory)
         directories |= above
-        if path in links or path in taken or above & links:
+        if path in links or path in skeleton_directories or above & links:
             raise WheelError(
                 "a wheel replaces a part of the environment itself", code="wheel-replaces-environment", where=where
             )
@@ -398,11 +398,11 @@ def _members(wheel: Wheel, site: str, python: str, prefix: str) -> Iterator[Inst
                 )
             target = f"{site}/{member.name}"
         else:
-            scheme, _, rest = member.name.removeprefix(data).partition("/")
-            if scheme not in schemes or not rest:
+            scheme, _, data_path = member.name.removeprefix(data).partition("/")
+            if scheme not in schemes or not data_path:
                 where = f"{wheel.filename}: {member.name}"
                 raise WheelError("a wheel's data belongs to an unknown scheme", code="wheel-data-invalid", where=where)
-            target = f"{schemes[scheme]}/{rest}"
+            target = f"{schemes[scheme]}/{data_path}"
             if target.startswith(f"{prefix}/lib64/"):  # a link to lib, which installers write through
                 target = f"{prefix}/lib/{target.removeprefix(f'{prefix}/lib64/')}"
             if scheme == "scripts":
@@ -531,14 +531,14 @@ def relocated(files: Iterable[InstalledFile], wheel: Wheel, python: str, prefix:
     """
     if prefix == PREFIX:
         return list(files)
-    there = {file.path: file for file in installation(wheel, python, prefix)}
-    found = []
+    at_prefix = {file.path: file for file in installation(wheel, python, prefix)}
+    moved = []
     for file in files:
         path = prefix + file.path.removeprefix(PREFIX)
-        found.append(replace(file, path=path) if is_same(file, there[path]) else there[path])
-    return found
+        moved.append(replace(file, path=path) if is_same(file, at_prefix[path]) else at_prefix[path])
+    return moved
 
 
-def is_same(one: InstalledFile, other: InstalledFile) -> bool:
+def is_same(first: InstalledFile, other: InstalledFile) -> bool:
     """Return whether two files are known to have the same content and mode."""
-    return one.sha256 is not None and (one.sha256, one.executable) == (other.sha256, other.executable)
+    return first.sha256 is not None and (first.sha256, first.executable) == (other.sha256, other.executable)
