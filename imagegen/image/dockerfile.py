@@ -129,14 +129,14 @@ class Rendered:
 def render(lock: Lock, tag: str) -> Rendered:
     """The Dockerfile of a cell that is known as `tag`. LockError where a value cannot stand in one."""
     wheels = [wheel for wheel in lock.wheels if wheel.build is None]
-    others = (wheel for wheel in wheels if wheel.sdist or wheel.file.index != "pypi")
+    wheels_elsewhere = (wheel for wheel in wheels if wheel.sdist or wheel.file.index != "pypi")
     contexts = {"base": "oci-layout://./base", "wheels": "./wheels"} | ({"builds": "./builds"} if lock.builds else {})
     added = lock.foundation.added
     if added:
         contexts["packages"] = "./packages"
-    named = " ".join(f"--build-context {name}={place}" for name, place in contexts.items())
+    options = " ".join(f"--build-context {name}={location}" for name, location in contexts.items())
     plain = f"{tag}-plain"
-    arguments = _ARGUMENTS.replace("CONTEXTS", named).replace("TAG", plain)
+    arguments = _ARGUMENTS.replace("CONTEXTS", options).replace("TAG", plain)
     below = toolchain(lock)
     template = _environment().get_template("cell.Dockerfile.j2")
     text = template.render(
@@ -169,7 +169,7 @@ def render(lock: Lock, tag: str) -> Rendered:
         reason=reason,
     )
     _check_lines(text)
-    return Rendered(text, arguments, contexts, plain, (lock.uv, *others))
+    return Rendered(text, arguments, contexts, plain, (lock.uv, *wheels_elsewhere))
 
 
 def _check_lines(text: str) -> None:
@@ -188,7 +188,9 @@ def _reasons(lock: Lock) -> list[tuple[str, list[EnvVar]]]:
     why = dict.fromkeys(base_environment(lock).keys() - {"PATH", "LANG"}, _OF_BASE)
     why |= {variable.name: variable.because for variable in (*ENV, *lock.env)}
     variables = [EnvVar(name, value, why.get(name, _OWN)) for name, value in environment(lock).items()]
-    return [(because, list(group)) for because, group in itertools.groupby(variables, key=lambda each: each.because)]
+    return [
+        (because, list(group)) for because, group in itertools.groupby(variables, key=lambda setting: setting.because)
+    ]
 
 
 @functools.cache
@@ -360,16 +362,16 @@ def write_bake(directory: Path, targets: Mapping[str, Rendered]) -> None:
     Raises StoreError when it cannot be written, or what is there is no bake file.
     """
     path = directory / FILE
-    made = bake(targets)
-    kept = {
+    document = bake(targets)
+    earlier_targets = {
         name: target
         for name, target in _before(path).items()
-        if name not in made["target"] and (directory / target["context"]).is_dir()
+        if name not in document["target"] and (directory / target["context"]).is_dir()
     }
-    made["target"] = dict(sorted((kept | made["target"]).items()))
-    made["group"]["default"]["targets"] = list(made["target"])
+    document["target"] = dict(sorted((earlier_targets | document["target"]).items()))
+    document["group"]["default"]["targets"] = list(document["target"])
     with disk.explained(directory, "the output directory", "name another one", 0):
-        data.write(path, json.dumps(made, indent=2).encode() + b"\n")
+        data.write(path, json.dumps(document, indent=2).encode() + b"\n")
 
 
 def _name(folder: str) -> str:
@@ -378,10 +380,10 @@ def _name(folder: str) -> str:
 
 
 def _target(folder: str, rendered: Rendered) -> dict[str, Any]:
-    here = f"./{folder}"
+    context = f"./{folder}"
     return {
-        "context": here,
-        "contexts": {name: place.replace("./", f"{here}/") for name, place in rendered.contexts.items()},
+        "context": context,
+        "contexts": {name: path.replace("./", f"{context}/") for name, path in rendered.contexts.items()},
         "secret": [f"id=ca,src=${{{_CA}}}"],
         "tags": [rendered.tag],
         "attest": ["type=provenance,disabled=true"],  # it would move the digest on every build

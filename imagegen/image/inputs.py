@@ -49,27 +49,27 @@ def contents(lock: Lock) -> dict[str, str]:
     wheels += [needed for build in lock.builds for needed in build.build_requires]
     files = [*(wheel.file for wheel in wheels), *(wheel.fetched for wheel in wheels), *(sdist.file for sdist in sdists)]
     files += [build.source for build in lock.builds]
-    found = {file.digest: file.filename for file in files}
-    found |= {f"sha256:{patch.sha256}": patch.filename for build in lock.builds for patch in build.patches}
-    found |= {file.digest: file.path for file in project_files(lock)}
-    found |= {
+    descriptions = {file.digest: file.filename for file in files}
+    descriptions |= {f"sha256:{patch.sha256}": patch.filename for build in lock.builds for patch in build.patches}
+    descriptions |= {file.digest: file.path for file in project_files(lock)}
+    descriptions |= {
         deb.digest: f"Debian package {deb.name} {deb.version}"
-        for each in (lock.base, lock.added, lock.bytecode_base)
-        for deb in (each.debs if each else ())
+        for owner in (lock.base, lock.added, lock.bytecode_base)
+        for deb in (owner.debs if owner else ())
     }
     if lock.interpreter.file:
-        found[lock.interpreter.file.digest] = lock.interpreter.file.filename
+        descriptions[lock.interpreter.file.digest] = lock.interpreter.file.filename
     if lock.interpreter.file or lock.added:
-        found[tree_key(lock.foundation)] = f"what lies under the stack of {lock.cell}, unpacked"
+        descriptions[tree_key(lock.foundation)] = f"what lies under the stack of {lock.cell}, unpacked"
     if lock.added:
-        found[bottom_key(lock.foundation)] = f"base {lock.base.name} with packages, unpacked"
+        descriptions[bottom_key(lock.foundation)] = f"base {lock.base.name} with packages, unpacked"
     if lock.base.content:
-        found[base.key(lock.base)] = f"base {lock.base.name}, unpacked"
-        own = enumerate(lock.base.content.layers, 1)
-        found |= {layer.digest: f"layer {number} of {lock.base.image}" for number, layer in own}
+        descriptions[base.key(lock.base)] = f"base {lock.base.name}, unpacked"
+        image_layers = enumerate(lock.base.content.layers, 1)
+        descriptions |= {layer.digest: f"layer {number} of {lock.base.image}" for number, layer in image_layers}
     for layer in lock.record.layers if lock.record else ():
-        found |= {layer.digest: f"layer {layer.name}", layer.diff_id: f"layer {layer.name}, unpacked"}
-    return found
+        descriptions |= {layer.digest: f"layer {layer.name}", layer.diff_id: f"layer {layer.name}, unpacked"}
+    return descriptions
 
 
 def project_files(lock: Lock) -> list[CopiedFile | WheelPatch]:
@@ -112,9 +112,9 @@ def _missing_here(files: Iterable[CopiedFile | WheelPatch], context: Context) ->
     mirror, from which they come.
     """
     gone = [file for file in files if not context.store.has(file.digest, file.size)]
-    gone = [each for each in gone if not mirrored(LockedFile(each.path, each.size, each.sha256, LOCAL), context)]
+    gone = [file for file in gone if not mirrored(LockedFile(file.path, file.size, file.sha256, LOCAL), context)]
     fix = "run this in the project, or name a mirror that has its files"
-    return [Missing(each.path, each.sha256, ("the store: it lacks it",), fix) for each in gone]
+    return [Missing(file.path, file.sha256, ("the store: it lacks it",), fix) for file in gone]
 
 
 def fetch_each(lock: Lock, context: Context, rootfs: Callable[[], Path] | None = None) -> Generator[LockedWheel]:
@@ -152,8 +152,8 @@ def _parts(wheel: LockedWheel) -> list[RequiredFile]:
     """The files that an index has to give for this wheel."""
     if wheel.sdist is None:
         return [RequiredFile(wheel.name, wheel.fetched)]
-    own = [] if wheel.sdist.git else [RequiredFile(wheel.name, wheel.sdist.file)]
-    return [*own, *(RequiredFile(require.name, require.file) for require in wheel.sdist.build_requires)]
+    sdist_file = [] if wheel.sdist.git else [RequiredFile(wheel.name, wheel.sdist.file)]
+    return [*sdist_file, *(RequiredFile(require.name, require.file) for require in wheel.sdist.build_requires)]
 
 
 def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
@@ -162,8 +162,8 @@ def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
 
     A build ends at its first missing file; with this, a machine without network reports the whole list at once.
     """
-    parts = (part for wheel in lock.wheels if not store.has(wheel.file.digest) for part in _parts(wheel))
-    lacking = [missing(part) for part in parts if not store.has(part.file.digest)]
+    required_files = (part for wheel in lock.wheels if not store.has(wheel.file.digest) for part in _parts(wheel))
+    lacking = [missing(part) for part in required_files if not store.has(part.file.digest)]
     sources = [wheel.sdist for wheel in lock.wheels if wheel.sdist and not store.has(wheel.file.digest)]
     lacking += [_missing_commit(source) for source in sources if source.git and not store.has(source.file.digest)]
     archive = foundation.missing(lock.interpreter, store)
@@ -197,12 +197,12 @@ def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, set
 def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, settings: Settings) -> LockedWheel:
     _bring(wheel, finder, workshop, settings)
     if wheel.original:
-        made = patched.build(wheel.original, wheel.patches, workshop.store, settings)
-        if made != wheel.file:
+        wheel_file = patched.build(wheel.original, wheel.patches, workshop.store, settings)
+        if wheel_file != wheel.file:
             raise ReproducibilityError(
                 f"{wheel.file.filename} with its patches is not the wheel that the lock names",
                 code="not-reproducible-patch",
-                why=f"expected sha256 {wheel.file.sha256}, got {made.sha256}",
+                why=f"expected sha256 {wheel.file.sha256}, got {wheel_file.sha256}",
                 fix="use the imagegen that wrote the lock, or lock again",
             )
     if wheel.sdist:
@@ -227,12 +227,14 @@ def _pack(
     ):
         return
     commit = git.TreeSource(locked.url, locked.commit, locked.tree, exclude=locked.exclude)
-    made = git.archive(commit, f"{wheel.name}-{wheel.version}", Context(workshop.store, settings, workshop.progress))
-    if made.digest != source.file.digest:
+    archive_blob = git.archive(
+        commit, f"{wheel.name}-{wheel.version}", Context(workshop.store, settings, workshop.progress)
+    )
+    if archive_blob.digest != source.file.digest:
         raise ReproducibilityError(
             f"{locked.url} at {locked.commit} gives another archive than the lock names",
             code="not-reproducible-archive",
-            why=f"expected {source.file.digest}, got {made.digest}, of the same tree {locked.tree}",
+            why=f"expected {source.file.digest}, got {archive_blob.digest}, of the same tree {locked.tree}",
             fix="use the imagegen that wrote the lock, or lock again",
         )
 
@@ -298,10 +300,10 @@ def tree(below: Foundation, context: Context, prebuilt: base.PrebuiltBase | None
     if locked.file is None:
         return _bottom_tree(below, context, prebuilt, locked.path)
     name = tree_key(below).removeprefix("sha256:")
-    found = context.store.root / "rootfs" / name
+    root = context.store.root / "rootfs" / name
     with context.store.lock(f"rootfs-{name}"):
-        if context.store.use(found) is None or not (found / locked.path.lstrip("/")).is_file():
-            shutil.rmtree(found, ignore_errors=True)
+        if context.store.use(root) is None or not (root / locked.path.lstrip("/")).is_file():
+            shutil.rmtree(root, ignore_errors=True)
             bottom = _bottom_tree(below, context, prebuilt)
             foundation.fetch(locked, context)
             with (
@@ -309,8 +311,8 @@ def tree(below: Foundation, context: Context, prebuilt: base.PrebuiltBase | None
                 context.store.temporary_directory("rootfs") as work,
             ):
                 _merge(bottom, locked, context.store, work)
-                base.keep(work, found)
-    return found
+                base.keep(work, root)
+    return root
 
 
 def _bottom_tree(
@@ -377,7 +379,7 @@ def libpython_link(root: Path, locked: LockedInterpreter) -> tuple[str, str] | N
     """
     name = f"libpython{locked.path.rpartition('/python')[2]}.so.1.0"
     target = f"{directory(locked)}/lib/{name}"
-    folder = next((each for each in _MULTIARCH if (root / each).is_dir()), None)
+    folder = next((multiarch for multiarch in _MULTIARCH if (root / multiarch).is_dir()), None)
     return (f"{folder}/{name}", target) if folder and (root / target.lstrip("/")).is_file() else None
 
 
@@ -387,11 +389,11 @@ def sdist_builder(below: Foundation, context: Context) -> SdistBuilder:
     The base's own Python builds them where the base brings one, since a wheel of pure Python is the same whichever
     Python builds it; so a lock for another Python needs no interpreter's archive.
     """
-    own = own_python(below.base) if below.interpreter.file else None
+    base_python = own_python(below.base) if below.interpreter.file else None
     return SdistBuilder(
-        key=base.key(below.base) if own else tree_key(below),
-        interpreter=own or below.interpreter.path,
-        rootfs=lambda: base.rootfs(below.base, context, None, own) if own else tree(below, context),
+        key=base.key(below.base) if base_python else tree_key(below),
+        interpreter=base_python or below.interpreter.path,
+        rootfs=lambda: base.rootfs(below.base, context, None, base_python) if base_python else tree(below, context),
         store=context.store,
         progress=context.progress,
     )

@@ -98,10 +98,10 @@ def _variables(path: str, content: bytes) -> dict[str, str | int | float | None]
     """Return the dictionary that the module assigns; nothing of it is run."""
     try:
         (statement,) = ast.parse(content.decode()).body
-        found = ast.literal_eval(statement.value) if isinstance(statement, ast.Assign) else None
-        if not isinstance(found, Mapping) or not all(
+        variables = ast.literal_eval(statement.value) if isinstance(statement, ast.Assign) else None
+        if not isinstance(variables, Mapping) or not all(
             isinstance(name, str) and (value is None or isinstance(value, str | int | float))
-            for name, value in found.items()
+            for name, value in variables.items()
         ):
             raise ValueError("it assigns no table of texts and numbers")  # noqa: TRY301 - as what the parser raises
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
@@ -111,7 +111,7 @@ def _variables(path: str, content: bytes) -> dict[str, str | int | float | None]
             where=path,
             why=str(error),
         ) from error
-    return dict(found)
+    return dict(variables)
 
 
 # The archive of a standalone interpreter, unpacked and patched. It is hostile: nothing is ever written outside.
@@ -150,12 +150,12 @@ def unpack(archive: InterpreterArchive, store: Store, root: Path, prefix: str) -
 
 def _inside(path: str) -> str:
     """Return a path of the archive from its directory on; "" for that directory. Raises BaseError for others."""
-    parts = path.split("/")
-    if parts[0] != _TOP or _is_odd(path):
+    names = path.split("/")
+    if names[0] != _TOP or _is_odd(path):
         raise BaseError(f"a path does not lie below {_TOP}/", code="base-interpreter-invalid", where=repr(path[:200]))
-    if any(part.startswith(".wh.") for part in parts):
+    if any(part.startswith(".wh.") for part in names):
         raise BaseError("a name has another meaning in layers", code="base-interpreter-invalid", where=path[:200])
-    return "/".join(parts[1:])
+    return "/".join(names[1:])
 
 
 def _checked(member: tarfile.TarInfo) -> tarfile.TarInfo:
