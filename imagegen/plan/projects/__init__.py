@@ -1,1 +1,1 @@
-"""Files in which Python projects declare their packages: what an image's entry can take over, and what it cannot."""
+"""Read the files in which Python projects declare their packages, for the entry of an image."""

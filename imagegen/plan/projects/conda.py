@@ -167,7 +167,7 @@ def _add_spec(environment: CondaFile, text: str, location: Location) -> None:
 def specifier(text: str) -> str:
     """Return the PEP 440 specifier of a version as conda writes it behind a name, without its build.
 
-    Raises ValueError for one that has no equal: alternatives (`|`), or what is no version.
+    Raises ValueError for alternatives (`|`), which have no equal, and for text that is not a version.
     """
     text = text.strip().strip("'\"")
     if text.startswith("["):

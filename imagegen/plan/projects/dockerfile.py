@@ -1,4 +1,4 @@
-"""The packages and variables that a Dockerfile installs and sets, and those of its base image; nothing runs."""
+"""The packages and variables that a Dockerfile and its base image install and set; nothing runs."""
 
 from __future__ import annotations
 
@@ -145,14 +145,14 @@ def read(path: Path, images: Mapping[str, KnownImage], stage: str = "", project:
     """Read a Dockerfile of a project (default: its directory).
 
     `images` are published ones whose names do not say what they hold, by name and tag. `stage` is as in Dockerfile.
-    Raises ProjectFileError, with the line of what cannot be read.
+    Raises ProjectFileError, with the line that cannot be read.
     """
     project = project or path.parent
     return Dockerfile(path, tuple(parse(read_text(path, project), path)), images, project, stage)
 
 
 def _label(stages: list[BuildStage], position: int) -> str:
-    """Return what `--target` of Docker calls a stage: its name, else its number from 0."""
+    """Return the label of a stage for Docker's `--target`: its name, else its number from 0."""
     return stages[position].name or str(position)
 
 
@@ -198,7 +198,7 @@ def _chain(stages: list[BuildStage], position: int) -> list[BuildStage]:
 
 @dataclass
 class _Words(Iterator[str]):
-    """The last words of a command, one by one; `line` is that of the one before."""
+    """The last words of a command, one by one; `line` is the line of the previous word."""
 
     words: list[str]
     lines: tuple[int, ...]
@@ -279,9 +279,11 @@ class _DockerfileRecovery:
             why = (
                 f"the value of {', '.join(stage.unknown)} is not in the file"
                 if stage.unknown
-                else "what it holds is unknown"
+                else "its contents are unknown"
             )
-            self._omit(location, f"the image {stage.image}", why, "name as components what the image gets of it")
+            self._omit(
+                location, f"the image {stage.image}", why, "name the packages that the image gets from it as components"
+            )
             if cuda := cuda_in_name(stage.image):
                 self.cuda = cuda, location
             elif not is_system(stage.image):
@@ -382,17 +384,23 @@ class _DockerfileRecovery:
             return
         elif command.is_conditional:
             why = "whether it runs is known only when it runs"
-            self._omit(location, text, why, "add what it installs by hand", package=True)
+            self._omit(location, text, why, "add the packages that it installs by hand", package=True)
         elif unknown := sorted({*command.unknown, *(word for word in packages if re.search(r"[$`]", word))}):
             why = f"the value of {', '.join(unknown)} is not in the file"
-            self._omit(location, text, why, "give it a default by ARG, or add what it installs by hand", package=True)
+            self._omit(
+                location,
+                text,
+                why,
+                "give it a default by ARG, or add the packages that it installs by hand",
+                package=True,
+            )
         elif kind == "apt":
             self._apt(packages, command.lines)
         elif kind == "pip":
             self._pip(packages, command.lines)
         elif kind == "project":
-            fix = "`imagegen import uv.lock` beside it, or `imagegen import pyproject.toml`"
-            self._omit(location, text, "the packages are those of the project's own files", fix, package=True)
+            fix = "`imagegen import uv.lock`, or `imagegen import pyproject.toml`"
+            self._omit(location, text, "the packages come from the project's own files", fix, package=True)
 
     def _apt(self, words: list[str], lines: tuple[int, ...]) -> None:
         remaining = _Words(words, lines)
@@ -406,7 +414,7 @@ class _DockerfileRecovery:
                 try:
                     TypeAdapter(t.DebianPackage).validate_python(name)
                 except ValidationError:
-                    why = "it is no name of a Debian package"
+                    why = "it is not the name of a Debian package"
                     self._omit(location, f"the package {word}", why, REPLACE, package=True)
                     continue
                 self.debian.setdefault(name, location)
@@ -429,8 +437,8 @@ class _DockerfileRecovery:
                 address = address.partition("=")[2] if re.match(r"[\w-]+=http", address) else address  # uv's NAME=URL
                 self.reader.line(f"{option} {shlex.quote(address)}", location)
             elif name == "--no-deps":
-                why = "packages of an entry bring what they require"
-                self._omit(location, "--no-deps", why, "name under `overrides` what must not come: `omit: true`")
+                why = "packages of an entry bring their requirements"
+                self._omit(location, "--no-deps", why, "name unwanted packages under `overrides` with `omit: true`")
             elif name in command_words("pip_values"):
                 _ = has_value or next(remaining, None)
             elif not word.startswith("-"):
@@ -442,7 +450,7 @@ class _DockerfileRecovery:
         self.reader.line(f"{option}{word}", location, directory=directory)
 
     def _file(self, option: str, name: str, location: Location) -> None:
-        """Read a file that a command names: one that COPY brought, or one beside the Dockerfile or above it."""
+        """Read a file that a command names, copied by COPY, next to the Dockerfile or in the directory above."""
         if copied := self.config.source(name):
             self.reader.read(copied, constraints=option == "-c", location=location)
             return
@@ -450,7 +458,7 @@ class _DockerfileRecovery:
             if (folder / name).is_file() and not name.startswith("/"):
                 self.reader.read(folder / name, constraints=option == "-c", location=location)
                 return
-        why = "the file is not beside the Dockerfile"
+        why = "the file is not next to the Dockerfile"
         self._omit(location, f"{option} {name}", why, "`imagegen import` of that file", package=option == "-r")
 
     def _omit(self, location: Location, statement: str, why: str, fix: str, *, package: bool = False) -> None:

@@ -1,7 +1,7 @@
 """The config of an image, the copied files and the directories of the dynamic loader that a Dockerfile states.
 
-Only what is certain is taken, and nothing runs. Sources: Dockerfile reference (CMD, ENTRYPOINT, COPY, ADD, EXPOSE,
-LABEL, USER, WORKDIR), and dispatchers.go of BuildKit for what an instruction does to the fields of an earlier one;
+Only certain statements are taken, and nothing runs. Sources: Dockerfile reference (CMD, ENTRYPOINT, COPY, ADD, EXPOSE,
+LABEL, USER, WORKDIR), and dispatchers.go of BuildKit for the effect of an instruction on fields of earlier ones;
 ldconfig(8) and ld.so(8) for the loader's files and for the directories that it searches without a cache, and
 /etc/ld.so.conf.d of Debian 12 for those that its own cache has.
 """
@@ -31,7 +31,7 @@ _FILE = re.compile(r"/etc/ld\.so\.conf|/etc/ld\.so\.conf\.d/[^/]+\.conf")
 _LDCONFIG = frozenset({"ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"})
 _MULTIARCH = ("", "/x86_64-linux-gnu", "/aarch64-linux-gnu")
 _SEARCHED = {f"{path}{below}" for path in ("/lib", "/usr/lib") for below in _MULTIARCH} | {"/lib64", "/usr/lib64"}
-_CACHED = tuple(f"/usr/local/lib{below}" for below in _MULTIARCH)  # where a cache has what ldconfig finds there
+_CACHED = tuple(f"/usr/local/lib{below}" for below in _MULTIARCH)  # where a cache has the libraries that ldconfig finds
 _LONGEST_CONFIGURATION = 1 << 16  # bytes of a file of directories
 _LIBRARY = re.compile(r".+\.so(?:\.[\w.]{1,50})?")
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
@@ -71,7 +71,7 @@ class LoaderReader:
         elif command.unknown:
             self._omit(location, shown_command, f"the value of {', '.join(command.unknown)} is not in the file", _FIX)
         elif texts is None:
-            self._omit(location, shown_command, "what it writes is known only when it runs", _FIX)
+            self._omit(location, shown_command, "its output is known only when it runs", _FIX)
         else:
             self._add(texts, location, shown_command)
         return True
@@ -183,7 +183,7 @@ _MOST_PORTS = 20  # of a range
 
 @dataclass
 class ConfigReader:
-    """A reader of a stage's instructions and of those of the stages that it begins with, in their order."""
+    """A reader of the instructions of a stage and of the stages that it begins with, in their order."""
 
     path: Path
     project: Path
@@ -214,7 +214,7 @@ class ConfigReader:
             self.base, self._workdir = base, base.workdir
 
     def read(self, instruction: Instruction, variables: Variables) -> None:
-        """Read an instruction; what an entry cannot say becomes an omission. Raises ProjectFileError."""
+        """Read an instruction; a statement without a field in an entry is an omission. Raises ProjectFileError."""
         unknown: list[str] = []
         location, value = Location(self.path, instruction.line), instruction.value
         if instruction.name not in ("CMD", "ENTRYPOINT", "SHELL", "LABEL"):  # a shell of the container reads these
@@ -284,7 +284,7 @@ class ConfigReader:
             source = self.files[target][0]
             adds_bit = words[0] == "chmod" and re.fullmatch(r"[au]*\+x|0?[57][57][57]", words[1])
             if not (adds_bit and source.is_file() and os.access(source, os.X_OK)):
-                return f"{target} is copied as it is in the project"
+                return f"{target} is copied unchanged from the project"
         return None
 
     def _copy(self, instruction: Instruction, value: str, location: Location) -> None:
@@ -349,11 +349,11 @@ class ConfigReader:
             return
         self.files[path] = source, Location(self.path, instruction.line)
         if mode and source.is_file() and os.access(source, os.X_OK) != bool(re.search(r"\+x|^0?[1357]", mode)):
-            why = "the executable bit is that of the file in the project"
+            why = "the executable bit comes from the file in the project"
             self._note(Location(self.path, instruction.line), f"--chmod={mode}", why, f"chmod {mode} {source.name}")
 
     def _sources(self, name: str) -> list[tuple[Path, Path]]:
-        """Return what a name or pattern of COPY is, in the first of the directories that may be the build context."""
+        """Return the matches of a name or pattern of COPY, in the first possible build context that has one."""
         segments = [part for part in name.split("/") if part not in ("", ".")]
         if ".." in segments:
             return []
@@ -385,7 +385,7 @@ class ConfigReader:
             ports = _PORTS.fullmatch(word.lower())
             first, last = (int(ports[1]), int(ports[2] or ports[1])) if ports else (0, 0)
             if not ports or last - first >= _MOST_PORTS or self._refusal(t.Port, str(last)):
-                self._omit(instruction, f"{word} is no port", "add it to `ports`")
+                self._omit(instruction, f"{word} is not a port", "add it to `ports`")
                 continue
             protocol = "" if ports[3] in (None, "/tcp") else ports[3]
             self.ports |= {f"{port}{protocol}": location for port in range(first, last + 1)}

@@ -108,7 +108,7 @@ def parse(text: str, path: Path) -> list[Instruction]:
         name, _, arguments = pieces[0].text.strip().partition(" ")
         name = name.upper()
         if name not in INSTRUCTIONS:
-            raise malformed(f"{name[:40]!r} is no instruction of a Dockerfile", Location(path, start + 1))
+            raise malformed(f"{name[:40]!r} is not an instruction of a Dockerfile", Location(path, start + 1))
         pieces[0] = Piece(pieces[0].line, arguments)
         document: list[Piece] = []
         if name in ("RUN", "COPY", "ADD"):
@@ -155,7 +155,7 @@ def _document(
         if line == word:
             return body, position
         body.append(Piece(position, f"{line}\n"))
-    raise malformed(f"the here-document {word!r} does not end", where, fix=f"add a line with {word} alone")
+    raise malformed(f"the here-document {word!r} does not end", where, fix=f"add a line that consists of {word}")
 
 
 class Variables(dict[str, str]):
@@ -265,7 +265,7 @@ def _tokens(pieces: tuple[Piece, ...], path: Path) -> Iterator[tuple[str, int]]:
 
 
 def _blank(match: re.Match[str]) -> str:
-    """Return blanks in place of a comment or an escaped newline, and other text as it is: all stays at its place."""
+    """Return blanks instead of a comment or an escaped newline, and other text unchanged, so that positions stay."""
     return " " * len(match[0]) if match["comment"] or match[0] == "\\\n" else match[0]
 
 

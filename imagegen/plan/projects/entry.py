@@ -1,4 +1,4 @@
-"""The entry of an imported image: the choice of base, CUDA, GPUs and Python, and its YAML.
+"""Choose base, CUDA, GPUs and Python of an imported image, and write its entry as YAML.
 
 Each choice has the statement of the file that decides it. A comment of the YAML explains each line that the file does
 not say itself.
@@ -26,7 +26,7 @@ _CUDA_SUFFIX = re.compile(r"-cu(1[1-9])$")
 
 @dataclass(frozen=True)
 class Choice:
-    """A value of the entry, and the reason as a sentence. `omission` is what the file says otherwise."""
+    """A value of the entry, and the reason as a sentence. `omission` is a statement of the file that differs."""
 
     value: str
     because: str
@@ -68,7 +68,7 @@ def exact_version(specifier: str) -> Version | None:
 def platform(
     recovered: Recovered, python: Choice, facts: CudaFacts, *, is_locked: bool = False, cuda_value: str = ""
 ) -> ImagePlatform:
-    """Return base, stacks, GPUs and CUDA for what was recovered; with `is_locked`, its builds stay as they are.
+    """Return base, stacks, GPUs and CUDA for the recovered packages; with `is_locked`, their builds stay unchanged.
 
     `cuda_value` is the user's choice of the axis cuda, "" for none. Raises ProjectFileError as `choose_cuda`.
     """
@@ -105,7 +105,7 @@ def choose_cuda(recovered: Recovered, facts: CudaFacts, *, is_locked: bool = Fal
         _torch(recovered) if is_locked else None
     )
     if gpu is None:
-        reason = "No CUDA: nothing in the file names one, and no package of it is of use with a GPU alone."
+        reason = "No CUDA: nothing in the file names one, and no package of it is only of use with a GPU."
         return Choice(NO_CUDA, reason)
     newest = max(value for value in facts.cuda if value != NO_CUDA)
     reason = f"{gpu.package} is for GPUs ({gpu.places[0]}), and nothing names a CUDA: the newest one here."
@@ -132,7 +132,7 @@ def _stated(recovered: Recovered, facts: CudaFacts) -> Iterator[Choice]:
 
 
 def _implied(recovered: Recovered, facts: CudaFacts) -> Iterator[Choice]:
-    """Yield the choices that follow from packages: the build of an exact torch, and names such as nvidia-nccl-cu12."""
+    """Yield the choices that follow from the build of an exact torch, and from names such as nvidia-nccl-cu12."""
     torch = _torch(recovered)
     for pin in (torch, *recovered.pins) if torch else recovered.pins:
         if cuda := facts.torch_cuda(pin):
@@ -231,8 +231,8 @@ def render(
 ) -> str:
     """Return the file of the image `name`, recovered from the file `source`.
 
-    `components` are those of the matrix by package, `family` the packages whose builds are for one CUDA release each.
-    With `stack`, the image takes that lock file of the project as it stands. With `override`, the entry replaces
+    `components` is the matrix's components by package, `family` the packages whose builds are for one CUDA release
+    each. With `stack`, the image takes that lock file of the project unchanged. With `override`, the entry replaces
     another one of its name.
     """
     lines = [
@@ -363,7 +363,7 @@ def _component(
 
 
 def _without_label(specifier: str) -> str:
-    """Return the specifier without its local version label: the axis cuda decides on that."""
+    """Return the specifier without its local version label, which the axis cuda decides."""
     version = exact_version(specifier)
     return f"=={version.public}" if version and version.local else specifier
 
@@ -375,7 +375,7 @@ def _index(
     components: Mapping[str, Component],
     family: Collection[str],
 ) -> str | None:
-    """Return the alias that a package with one build for each CUDA needs, where no exact torch decides it."""
+    """Return the alias that a package with one build for each CUDA needs, unless an exact torch decides it."""
     cuda = platform.cuda.value
     if cuda == NO_CUDA or pin.package not in family:
         return None
@@ -385,7 +385,7 @@ def _index(
 
 
 def reason(locations: Collection[Location]) -> str:
-    """Return the reason of a pin: the file and line that has it."""
+    """Return the file and line of a pin as its reason."""
     texts = [
         f"{shown(str(location.file))}, line {location.line}" if location.line else shown(str(location.file))
         for location in locations

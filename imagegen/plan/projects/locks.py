@@ -1,4 +1,4 @@
-"""uv.lock, pylock.toml (PEP 751) and pyproject.toml (PEP 621): the packages of a project, as an image can pin them."""
+"""Read the packages of a project from uv.lock, pylock.toml (PEP 751) and pyproject.toml (PEP 621)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class UvLockFile:
         return self.lock.requires_python
 
     def recover(self, target: MarkerTarget) -> Recovered:
-        """Return what `uv sync --frozen` installs. Raises LockError where the file does not answer the target."""
+        """Return the packages that `uv sync --frozen` installs. Raises LockError if none fit the target."""
         roots = self.roots()
         selected = uv_lock.select(self.lock, roots, target.python, target.machine, str(self.path))
         line_of = dict(zip(map(id, self.lock.package), self.lines, strict=True))
@@ -86,7 +86,7 @@ class UvLockFile:
         return Recovered(merge(pins), tuple(omissions), overrides, other_extras=unchosen, direct=direct)
 
     def _extras_of(self, package: UvPackage, roots: Sequence[Root]) -> tuple[str, ...]:
-        """Return the chosen extras that the package has, where it is the project itself."""
+        """Return the chosen extras that the package has, if it is the project itself."""
         is_root = any(root.name == package.name for root in roots)
         return tuple(sorted(set(self.extras) & package.optional_dependencies.keys())) if is_root else ()
 
@@ -135,7 +135,7 @@ def _unchosen(declared: Iterable[str], chosen: Sequence[str]) -> tuple[str, ...]
 def _of_uv(
     package: UvPackage, location: Location, extras: tuple[str, ...]
 ) -> tuple[PackagePin | None, Omission | None]:
-    """Return the pin of a package, and what it does not express. `extras` are those of the project itself."""
+    """Return the pin of a package, and the omission of the facts without a field. `extras` are the project's."""
     source = package.source
     label = str(package)
     if source.git:
@@ -173,7 +173,7 @@ class PylockFile:
         return str(self.lock.requires_python or "")
 
     def recover(self, target: MarkerTarget) -> Recovered:
-        """Return what an installer selects. Raises ProjectFileError where the file does not answer the target."""
+        """Return the packages that an installer selects. Raises ProjectFileError if none fit the target."""
         chosen = self.select(target, _tags(target))
         line_of = dict(zip(map(id, self.lock.packages), self.lines, strict=True))
         pins: list[PackagePin] = []
@@ -187,7 +187,7 @@ class PylockFile:
         return Recovered(merge(pins), tuple(omissions), other_platforms=other, other_extras=unchosen)
 
     def select(self, target: MarkerTarget, tags: Sequence[Tag]) -> list[tuple[Package, object]]:
-        """Return what an installer selects for the wheel tags, the most specific first. Raises ProjectFileError."""
+        """Return the selected packages for the wheel tags, the most specific first. Raises ProjectFileError."""
         environment: Any = {
             "implementation_name": "cpython",
             "implementation_version": target.python,
@@ -273,7 +273,7 @@ class PyprojectFile:
     tables: Mapping[_TableName, Sequence[Any]]  # requirements of the project, its extras and its groups
     chosen: tuple[_TableName, ...]
     sources: Mapping[str, Any]  # package -> its entry of `tool.uv.sources`
-    is_dynamic: bool  # its build backend alone knows the dependencies
+    is_dynamic: bool  # only its build backend knows the dependencies
     is_package: bool
     python: str
 
@@ -302,9 +302,7 @@ class _PyprojectRecovery:
     def run(self) -> Recovered:
         file = self.file
         if file.is_dynamic and not file.is_package:  # a wheel of the package states them
-            why = (
-                "pyproject.toml does not list them: they are known after the build backend ran, which it does not here"
-            )
+            why = "pyproject.toml does not list them; only the build backend knows them, and it does not run here"
             fix = "list them in a requirements.txt, or lock the project: `uv lock`"
             self.omissions.append(Omission(Location(file.path), "the dependencies", why, fix, is_package=True))
         for table in self.selected:

@@ -38,7 +38,7 @@ class MarkerTarget:
 
 @dataclass(frozen=True)
 class PackagePin:
-    """A package that a file requires. Several places are those of a requirement and of its constraints."""
+    """A package that a file requires. Several places belong to a requirement and its constraints."""
 
     package: str  # normalised name
     specifier: str  # PEP 440, with the local version label; "" for any version
@@ -75,7 +75,7 @@ class Recovered:
     indexes: Mapping[str, Location] = field(default_factory=dict)  # address -> its place
     cuda: tuple[str, Location] | None = None  # a CUDA release that the file names: "12.4"; its major version; "cpu"
     unknown_base: tuple[str, Location] | None = None  # a base image of which not even the CUDA is known
-    direct: tuple[str, ...] = ()  # of a lock file: the packages that the project itself requires, sorted
+    direct: tuple[str, ...] = ()  # of a lock file, the packages that the project itself requires, sorted
     env: Mapping[str, tuple[str, Location]] = field(default_factory=dict)  # variable -> its value and place
     config: Mapping[ConfigName, tuple[tuple[str, ...], Location]] = field(default_factory=dict)
     labels: Mapping[str, tuple[str, Location]] = field(default_factory=dict)
@@ -181,7 +181,7 @@ def unsupported(accelerator: str, statement: str, where: Location) -> ProjectFil
 
 
 def raise_all(errors: ErrorList[ProjectFileError]) -> None:
-    """Raise the errors, where there are any."""
+    """Raise the errors, if there are any."""
     if len(errors) == 1 and not errors.omitted:
         raise errors[0]
     if errors:

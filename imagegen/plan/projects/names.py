@@ -27,7 +27,7 @@ class CondaNames:
 
     pypi: Mapping[str, str]  # -> normalised name
     debian: Mapping[str, tuple[str, ...]]
-    cuda: frozenset[str]  # whose version is that of CUDA
+    cuda: frozenset[str]  # whose version is CUDA's
     base: frozenset[str]  # that every base has
 
 
@@ -44,7 +44,7 @@ def conda_names() -> CondaNames:
 
 
 def needs_gpu(package: str) -> bool:
-    """Return whether a package is of use with a GPU alone."""
+    """Return whether a package is of use only with a GPU."""
     return any(fnmatch.fnmatchcase(package, pattern) for pattern in _read()["gpu"])
 
 
@@ -57,7 +57,7 @@ def gpus_for(cuda: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class BaseConfig:
-    """The config of a base image, as far as it is known. `workdir` is "" where it is not."""
+    """The known part of a base image's config. `workdir` is "" if it is unknown."""
 
     workdir: str = ""
     runs_command: bool = False  # its entry point, if any, runs the command that it is given
@@ -77,7 +77,7 @@ class KnownImage:
 
 
 def known_image(name: str, published: Mapping[str, KnownImage]) -> KnownImage | None:
-    """Return the contents of a published image, of `others` by name and tag, else by what its name states.
+    """Return the contents of a published image, of `others` by name and tag, else by the versions in its name.
 
     None stands for an image that neither knows.
     """
@@ -100,7 +100,7 @@ def _plain(name: str) -> str:
 
 
 def cuda_in_name(image: str) -> str | None:
-    """Return what the name or tag of an image states: a CUDA release ("12.8"), its major version, or "cpu"."""
+    """Return the CUDA release ("12.8"), its major version or "cpu", as the name or tag of an image states it."""
     name = image.partition("@")[0].lower()
     if match := _CUDA_IN_NAME.search(name):
         return ".".join(filter(None, match.groups()))
@@ -132,7 +132,7 @@ def command_words(kind: str) -> frozenset[str]:
 
 
 def describes_base(variable: str) -> bool:
-    """Return whether base images describe themselves by a variable: it sets nothing for programs."""
+    """Return whether base images describe themselves by a variable, which sets nothing for programs."""
     return any(fnmatch.fnmatchcase(variable, pattern) for pattern in _read()["base_variables"])
 
 

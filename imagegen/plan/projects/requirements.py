@@ -65,7 +65,7 @@ _VALUES = {*_VALUED.values(), *_INDEXES, *_SILENT_VALUES, *(_NOT_EXPRESSED.keys(
 
 @dataclass(frozen=True)
 class Line:
-    """A requirement as it stands in a file: PEP 508 text, an address or a path, and its hashes ("sha256:...")."""
+    """A requirement of a file: PEP 508 text, an address or a path, and its hashes ("sha256:...")."""
 
     text: str
     location: Location
@@ -116,7 +116,7 @@ def parse(text: str, path: Path, project: Path | None = None) -> RequirementsFil
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are no comments, joined where they end in a backslash, each with its first line's number."""
+    """Yield the lines without comments, joined after a backslash at the end, each with its first line's number."""
     continued: list[str] = []
     start = 1
     for number, line in enumerate(text.splitlines(), 1):
@@ -136,7 +136,7 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 @dataclass
 class RequirementsReader:
-    """A reader of a file and those that it names. `errors` are those of all of them.
+    """A reader of a file and those that it names. `errors` has the errors of all files.
 
     Raises ProjectFileError at once for too many files or lines.
     """
@@ -180,7 +180,7 @@ class RequirementsReader:
         self._open.pop()
 
     def line(self, line: str, location: Location, *, constraints: bool = False, directory: Path | None = None) -> None:
-        """Read one line that is no comment. A path is the given directory, or begins in that of the file being read."""
+        """Read one line that is not a comment. A path is the given directory, or begins in the file's."""
         if _VARIABLE.search(line):
             why = "it has a variable of the environment"
             self._omit(location, line, why, "write its value", is_package=line[0] != "-")
@@ -215,7 +215,7 @@ class RequirementsReader:
             if len(digest) != _HASH_LENGTHS.get(algorithm) or not re.fullmatch("[0-9a-f]+", digest):
                 why = f"known are {', '.join(_HASH_LENGTHS)}, as hex digits"
                 self.errors.append(
-                    malformed(f"{file_hash!r} is no hash of a file", location, why, "`pip hash FILE` prints one")
+                    malformed(f"{file_hash!r} is not a hash of a file", location, why, "`pip hash FILE` prints one")
                 )
         for name, _ in options:
             if name in _NOT_EXPRESSED:
@@ -305,7 +305,9 @@ class _Recovery:
                 unused.setdefault(str(bound.places[0].file), []).append(bound)
         for name, bounding in bounds_of.items():
             try:
-                pin_of[name] = join([pin_of[name], *bounding], f"the constraint of {name} excludes what is required")
+                pin_of[name] = join(
+                    [pin_of[name], *bounding], f"the constraint of {name} excludes the required version"
+                )
             except ProjectFileError as error:
                 self.errors.append(error)
         raise_all(self.errors)
@@ -419,5 +421,5 @@ def _extras(requirement: Requirement | None) -> tuple[str, ...]:
 def _unused(bounds: list[PackagePin]) -> Omission:
     names = ", ".join(sorted({bound.package for bound in bounds}))
     why = "they bound packages that only others require, and an entry bounds its own components"
-    fix = "name as a component what must have that version"
+    fix = "name the package that must have that version as a component"
     return Omission(bounds[0].places[0], f"constraints of {names}", why, fix)

@@ -1,6 +1,6 @@
 """A project's lock file as the content of a cell: its files by address and sha256, without asking an index.
 
-Only what the file does not say is made: sdists and commits are fetched, since their build requirements are in them.
+Only sdists and commits are fetched, because the file does not have their build requirements.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _NAMED = 5  # packages in a message
 class StackPackage:
     """A package that the file selects, in the terms of both formats.
 
-    Its files are those of the index `registry`, or have addresses of their own; or it is a commit; or it lies at the
-    path `local` of the project.
+    Its files are on the index `registry`, or have addresses of their own; or it is a commit; or it lies at the path
+    `local` of the project.
     """
 
     name: str
@@ -72,10 +72,10 @@ class ProjectStack:
     file: UvLockFile | PylockFile
 
     def contents(self, cell: Cell, target: WheelTarget, attempts: Attempts, context: Context) -> ProjectContents:
-        """Return what the file holds for the cell, and report what `uv sync` would install otherwise.
+        """Return the contents of the file for the cell, and report packages that `uv sync` would install otherwise.
 
         Commits and sdists that cannot be fetched are recorded in `attempts`. Raises LockError, or LockErrors with the
-        line of each package: the file does not answer the cell, or lacks a file or a hash.
+        line of each package, if the file does not answer the cell, or lacks a file or a hash.
         """
         packages = self.packages(cell, target)
         project_packages = {requirement.component.package for requirement in cell.requirements if requirement.own}
@@ -89,9 +89,7 @@ class ProjectStack:
         lacking = {
             installed_package.name for installed_package in installed if installed_package.commit
         } - commits.keys()
-        built = [
-            package for package in packages if package.name in project_packages
-        ]  # the version is that of the wheel
+        built = [package for package in packages if package.name in project_packages]  # the wheel has the version
         pinned |= {
             installed_package.name: Pinned(
                 installed_package.name, installed_package.version or "0", installed_package.via, (), None
@@ -127,7 +125,7 @@ class ProjectStack:
         return packages
 
     def differences(self, packages: Iterable[StackPackage]) -> Iterator[str]:
-        """Yield what `uv sync --frozen --no-editable` installs and the image does not, in words."""
+        """Yield a sentence for each package that `uv sync --frozen --no-editable` installs and the image does not."""
         for package in packages:
             if package.local is not None:
                 yield f"`uv sync` also installs {package.name} of {package.local}, which the image does not hold"
@@ -244,9 +242,9 @@ class ProjectStack:
         return metadata
 
     def _sdist(self, package: StackPackage, context: Context) -> Sdist:
-        """Fetch an sdist and read what its build backend requires. Raises FetchError, LockError."""
+        """Fetch an sdist and read the requirements of its build backend. Raises FetchError, LockError."""
         remote, version = package.sdist, package.version
-        assert remote and version  # noqa: S101 - the caller passes such packages alone
+        assert remote and version  # noqa: S101 - the caller passes only such packages
         alias = self._route(package, context)
         url = remote.url if alias == URL else None
         hint = None if url else indexes.hint(remote.url, remote.filename)
@@ -264,7 +262,7 @@ class ProjectStack:
 
 
 def facts_of_stack(cell: Cell, project: Path) -> Facts:
-    """Return the facts of a cell with a stack as those of its lock will be: each package in the version of the file.
+    """Return the facts that the lock of a cell with a stack will have: each package in the version of the file.
 
     Raises LockError, ProjectFileError.
     """
@@ -278,12 +276,12 @@ def with_known_versions(cell: Cell, project: Path, library: MetadataCache) -> Ce
     A question about a release of which nothing is known has no answer, so other packages are as the cell requires them,
     or left out. Raises LockError, ProjectFileError.
     """
-    assert cell.stack  # noqa: S101 - the caller passes such cells alone
+    assert cell.stack  # noqa: S101 - the caller passes only such cells
     requirement_of = {requirement.component.package: requirement for requirement in cell.requirements}
     for package in _installed(cell, project):
         releases, specifier = library.of(package.name), f"=={package.version}"
         if releases is None or package.version is None or package.commit:
-            continue  # a commit is no release, whatever its version
+            continue  # a commit is not a release, whatever its version
         if package.name in requirement_of:
             requirement_of[package.name] = replace(requirement_of[package.name], specifier=specifier)
         elif releases.within(Fact.requested(specifier)):
@@ -296,7 +294,7 @@ def with_known_versions(cell: Cell, project: Path, library: MetadataCache) -> Ce
 
 def _installed(cell: Cell, project: Path) -> list[StackPackage]:
     """Return the packages of the cell's lock file that are none of the project's own."""
-    assert cell.stack  # noqa: S101 - the caller passes such cells alone
+    assert cell.stack  # noqa: S101 - the caller passes only such cells
     target = WheelTarget.of(cell.platform, cell.base, cell.interpreter.version or cell.python)
     return [package for package in read_stack(cell.stack, project).packages(cell, target) if package.local is None]
 
@@ -311,7 +309,7 @@ def locate_missing(error: MissingFiles, path: Path) -> None:
 
 
 def with_needed_recipes(cell: Cell, contents: ProjectContents, target: WheelTarget) -> Cell:
-    """Return the cell with recipes of those packages alone of which the project's lock file has no wheel that fits.
+    """Return the cell with recipes only for packages of which the project's lock file has no wheel that fits.
 
     Their requirements have the versions of the file.
     """
@@ -354,7 +352,7 @@ def _of_uv(file: UvLockFile, components: Iterable[Root], target: WheelTarget) ->
     where = str(file.path)
     selected = uv_lock.select(file.lock, file.roots(), target.python, target.machine, where)
     names = {choice.package.name for choice in selected}
-    # A package of several versions is found by the requirements of the project alone.
+    # Only the requirements of the project lead to the version of a package that has several.
     if missing := [component for component in components if component.name not in names or component.extras]:
         selected = uv_lock.select(file.lock, (*file.roots(), *missing), target.python, target.machine, where)
     for selection in selected:
@@ -416,7 +414,7 @@ def _of_file(file: Any, location: Location) -> Remote:
 
 def _commit_of(vcs: Any, location: Location) -> GitCommit:
     if vcs.type != "git" or not vcs.url:
-        raise _unusable(f"{redact(str(vcs.url or vcs.path))} is no repository of git with an address", location)
+        raise _unusable(f"{redact(str(vcs.url or vcs.path))} is not a Git repository with an address", location)
     return GitCommit(vcs.url, vcs.commit_id, vcs.subdirectory or "")
 
 
