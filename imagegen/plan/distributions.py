@@ -1,4 +1,4 @@
-"""Debian and its kin: the archives and releases of data/distributions.yaml, and the order of versions."""
+"""Archives and releases of Debian and its derivatives (data/distributions.yaml), and the order of Debian's versions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DebianArchive:
 
 @dataclass(frozen=True)
 class DebianRelease:
-    """A release of a distribution: what apt reads to make a base of it."""
+    """A release of a distribution, with the fields that apt needs to make a base of it."""
 
     name: str  # code name: "bookworm"
     suites: Mapping[str, tuple[str, ...]]  # archive -> its suites
@@ -57,7 +57,7 @@ def release(suite: str) -> DebianRelease:
 
 
 def archive_at(uri: str) -> str:
-    """Return the name of the archive at an address: a known one's, else the address without its scheme."""
+    """Return the name of the known archive at an address, or the address without its scheme."""
     address = uri.partition("://")[2].rstrip("/")
     return next((archive.name for archive in archives().values() if re.fullmatch(archive.addresses, address)), address)
 
@@ -89,7 +89,7 @@ def _read() -> tuple[dict[str, DebianArchive], dict[str, DebianRelease]]:
 
 # The order of Debian's versions. Source: deb-version(7), dpkg 1.21, "Sorting algorithm".
 
-_VersionPart: TypeAlias = tuple[tuple[int, ...], tuple[int, str]]  # what is no number, and the number after it
+_VersionPart: TypeAlias = tuple[tuple[int, ...], tuple[int, str]]  # text without digits, and the number after it
 VersionKey: TypeAlias = tuple[tuple[int, str], tuple[_VersionPart, ...], tuple[_VersionPart, ...]]
 
 _NOTHING: _VersionPart = ((0,), (0, ""))

@@ -51,7 +51,7 @@ def test_an_image_or_a_variant_names_another(tmp_path: Path) -> None:
         ("standalone-3.12:", "another-3.12:", "no interpreter is Python 3.12 on sys"),
         ("systems: [sys]", "systems: [sis]", 'there is no system "sis"'),
         ("linux/amd64:\n", "linux/riscv64:\n", 'the interpreter "standalone-3.12" has no archive for linux/amd64'),
-        ("version: 3.12.14", "version: 3.13.1", "interpreters.standalone-3.12: 3.13.1 is no release of Python 3.12"),
+        ("version: 3.12.14", "version: 3.13.1", "interpreters.standalone-3.12: 3.13.1 is not a release of Python 3.12"),
         (
             'release: "20260814"',
             'release: "20260101"',

@@ -72,19 +72,19 @@ class Builds:
         return {name: tuple(builds) for name, builds in by_package.items()}
 
     def family(self) -> frozenset[str]:
-        """Return the packages whose builds are for exactly one CUDA release each: the leader and its followers."""
+        """Return the leader and its followers, the packages whose builds are for exactly one CUDA release each."""
         return frozenset({LEADER, *self.followers}) & self._by_package.keys()
 
     def of(self, package: str, version: str | None = None) -> tuple[PublishedBuild, ...]:
-        """Return the builds of a package, or those of one release of it."""
+        """Return the builds of a package, or of one release of it."""
         builds = self._by_package.get(package, ())
         return builds if version is None else tuple(build for build in builds if build.has(version))
 
     def labels(self, package: str, version: str | None = None, platform: str | None = None) -> tuple[str, ...]:
         """Return the labels of a package's builds, those for the newest CUDA first, and builds without CUDA last.
 
-        Of those for one CUDA, builds at the location that is listed first come first. With `platform`, builds that are
-        for others alone are left out.
+        Builds for the same CUDA are sorted by location, in the order of the list. With `platform`, builds that are only
+        for other platforms are left out.
         """
         fitting = (candidate for candidate in self.of(package, version) if candidate.is_for(platform))
         by_label = {label: candidate for candidate in fitting for label in candidate.labels}
@@ -103,10 +103,10 @@ class Builds:
         )
 
     def is_missing(self, package: str, version: str, label: str) -> bool:
-        """Return whether a release has no build with that label, or none that is known of a package with open ends.
+        """Return whether no build of a release has that label.
 
-        Of other packages, that is known of labels in the form of their own ("cu124" beside "cu128"): anyone may make a
-        build with another label.
+        If all builds of a package are listed (not `open_ended`), the answer is certain only for labels in the form of a
+        known one ("cu124" next to "cu128"), because anyone may publish a build with another label.
         """
         labelled = [build for build in self.of(package, version) if build.labels]
         if not labelled or any(label in build.labels for build in labelled):
@@ -123,9 +123,7 @@ class Builds:
         exact = package == LEADER
         for build in self.of(package):
             for label in build.labels:
-                if (
-                    build.cuda == NO_CUDA or "." in build.cuda
-                ):  # of a major version alone, labels have rules of their own
+                if build.cuda == NO_CUDA or "." in build.cuda:  # labels of a major version have rules of their own
                     yield _label_rule(build, label, exact=exact)
                 if package not in self.family() and _is_before_blackwell(build):  # the family's is the stack's CUDA
                     yield _gpu_rule(build, label)

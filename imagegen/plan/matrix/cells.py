@@ -92,7 +92,7 @@ class Matrix:
         return cell
 
     def on_platforms(self, cell: Cell, requested: str) -> tuple[Cell, ...]:
-        """Return the cells that differ from `cell` in the platform alone; "linux/amd64,linux/arm64", or "all" of them.
+        """Return the cells that differ from `cell` only in the platform; "linux/amd64,linux/arm64", or "all" of them.
 
         The cell with the platform of the image's default cell comes first, the others in the order of the axis. Raises
         UsageError for a platform without such a cell.
@@ -107,7 +107,7 @@ class Matrix:
         chosen = platforms if requested == "all" else requested.split(",")
         if unknown := [name for name in chosen if name not in by_platform]:
             raise UsageError(
-                f'{cell.id} has no cell beside it for the platform "{unknown[0]}"',
+                f'{cell.id} has no counterpart for the platform "{unknown[0]}"',
                 code="usage-unknown-platform",
                 why=f"the image's cells with these values of the other axes are for {', '.join(platforms)}",
                 fix=did_you_mean(unknown[0], platforms) or "`all` takes each of them",
@@ -127,7 +127,7 @@ def _require_one_environment(cell: Cell) -> None:
 
 
 def _platformless(cell: Cell) -> tuple[str, dict[str, str]]:
-    """Return what cells have in common that differ in the platform alone."""
+    """Return the identity of a cell without its platform: cells that differ only in the platform share it."""
     return cell.image, {axis: value for axis, value in cell.axes.items() if axis != "platform"}
 
 
@@ -148,10 +148,11 @@ def cell_id(image: str, axes: Mapping[str, str], defaults: Mapping[str, str]) ->
 
 
 def inputs(cell: Cell, sdists: Mapping[str, str]) -> Cell:
-    """The cell with its `inputs` filled in; `sdists` are the `sdist_inputs` of its CUDA version.
+    """Return the cell with its `inputs` filled in; `sdists` are the `sdist_inputs` of its CUDA version.
 
-    Descriptions and purposes stay out: they reach no lock, so a corrected typo makes none stale. Reasons of pins and
-    variables are in, because the lock repeats them. Rules are out: they judge a lock each time that it is used.
+    Descriptions and purposes are not inputs, because no lock has them: a corrected typo makes no lock stale. Reasons of
+    pins and variables are inputs, because the lock repeats them. Rules are not inputs, because they judge a lock each
+    time that it is used.
     """
     requirements = [_requested_fields(requirement) for requirement in cell.requirements]
     base = dataclasses.asdict(cell.base)
@@ -231,8 +232,9 @@ def _requested_fields(requirement: Requirement) -> list[Any]:
 
 
 def _resolution_inputs(requirement: Requirement, cell: Cell) -> list[Any]:
-    """Return what this cell's resolution depends on of a required component; releases on PyPI have no alias and no
-    label.
+    """Return the fields of a required component on which this cell's resolution depends.
+
+    Releases on PyPI have no alias and no label.
     """
     package, _, _, sdist = _essence(requirement.component, cell.cuda)
     return [package, None if requirement.index == "pypi" else requirement.index, requirement.label, sdist]
@@ -250,7 +252,7 @@ def _interpreter(cell: Cell) -> list[Any]:
 
 
 def _essence(component: Component, cuda: str) -> list[Any]:
-    """Return what a cell's resolution depends on of the component: not its entries for other CUDA versions."""
+    """Return the fields of the component on which a cell's resolution depends, only for its CUDA version."""
     sdist = component.sdist and dataclasses.asdict(component.sdist)
     return [component.package, component.index.get(cuda), component.local.get(cuda), sdist]
 

@@ -62,7 +62,7 @@ from imagegen.plan.matrix.recipe_file import join_env, recipe
 from imagegen.plan.matrix.references import Entries, PlacedEntry, check_references
 from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, GitEntry, ImageEntry, SdistEntry, StackFileEntry
 
-CELL_AXES = ("cuda", "python", "platform")  # what every cell must have
+CELL_AXES = ("cuda", "python", "platform")  # of every cell
 _UNEXPLAINED = "The image names it, and gives no reason."
 _OWN = "It is the project's own package."
 _MAX_CELLS = 10_000  # of one image; the largest of the shipped ones has 24
@@ -71,9 +71,9 @@ SHAPES = {"python": ("3.", "3.11"), "platform": ("linux/", "linux/amd64")}  # ax
 
 
 def complete(entries: Entries, directories: Sequence[Path], errors: ErrorList[MatrixError]) -> Matrix:
-    """Resolve every reference; what is wrong is appended to `errors`, and the result is then partial.
+    """Resolve every reference; errors are appended to `errors`, and the result is then partial.
 
-    `directories` are those of the entries' layers, each below its project's own.
+    `directories` has one directory for each layer of the entries, each below its project's directory.
     """
     return _Completion(entries, directories, errors, check_references(entries, errors)).matrix()
 
@@ -94,8 +94,8 @@ class _Completion:
         self._sdist_inputs: dict[str, dict[str, str]] = {}  # by value of the cuda axis
         self._requirements: dict[str, list[Requirement]] = {}  # different ones, by component
         self._variables: dict[EnvVar, EnvVar] = {}
-        self._ambiguous: set[tuple[tuple[str, str], str]] = set()  # what is refused already, by image
-        self.unresolved = unresolved  # entries that name what does not exist
+        self._ambiguous: set[tuple[tuple[str, str], str]] = set()  # messages that are already reported, by image
+        self.unresolved = unresolved  # entries that name a missing entry
         self.axes: dict[str, AxisEntry] = {axis.name: axis.entry for axis in self._sound("axes")}
         self.systems = {system.name: system.entry.system(system.name) for system in self._sound("systems")}
         self.gpus = {gpu.name: gpu.entry.gpu(gpu.name) for gpu in self._sound("gpus")}
@@ -184,12 +184,12 @@ class _Completion:
                 )
         for position, value in enumerate(self._values("cuda")):
             if value != NO_CUDA and cuda_version(value) is None:
-                message = f'"{value}" is no value of the cuda axis; one looks like "cu130" or is "{NO_CUDA}"'
+                message = f'"{value}" is not a value of the cuda axis; one looks like "cu130" or is "{NO_CUDA}"'
                 self._fail(self.entries["axes"]["cuda"], message, "values", position, key=False)
         for axis, (prefix, example) in SHAPES.items():
             for position, value in enumerate(self._values(axis)):
                 if not value.startswith(prefix):
-                    message = f'"{value}" is no value of the {axis} axis; one looks like "{example}"'
+                    message = f'"{value}" is not a value of the {axis} axis; one looks like "{example}"'
                     self._fail(self.entries["axes"][axis], message, "values", position, key=False)
 
     def _indexes(self) -> dict[str, Index]:
@@ -320,7 +320,7 @@ class _Completion:
         if not self._is_resolved(image) or (
             self.errors and not {e.cell for e in image.entry.environments.values()} <= cells.keys()
         ):
-            return []  # what it names may have an error of its own
+            return []  # a cell that it names may have an error of its own
         cell, errors = combined_cell(image, cells, {name: axis.default for name, axis in self.axes.items()})
         self.errors += errors
         return [cell] if cell else []
@@ -380,7 +380,7 @@ class _Completion:
     ) -> Cell | None:
         sound = composition.base in self.bases and all(self._component(image, name) for name in composition.components)
         if not (sound and set(composition.gpus) <= set(self.gpus)):
-            return None  # what it names has an error of its own
+            return None  # an entry that it names has an error of its own
         base, base_env = self.bases[composition.base], self.entries["bases"][composition.base].entry.env
         gpus = [] if axes["cuda"] == NO_CUDA else [self.gpus[name] for name in composition.gpus]
         locked = [name for name, use in composition.components.items() if use.uv_lock]
@@ -514,7 +514,7 @@ def _own_source(use: ComponentUse, where: Location) -> OwnSource | None:
 
 
 def _stack_file(entry: StackFileEntry, chain: Sequence[PlacedEntry]) -> StackFile:
-    """Return the lock file that the last image of `chain` to name one names."""
+    """Return the lock file named by the last image of `chain` that names one."""
     kind: Literal["uv", "pylock"] = "uv" if entry.uv else "pylock"
     path = (entry.uv or entry.pylock or "").removeprefix("./")
     owner = next(image for image in reversed(chain) if image.entry.stack)

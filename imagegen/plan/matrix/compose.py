@@ -44,7 +44,7 @@ class Composition:
 
     base: str = ""
     gpus: list[str] = field(default_factory=list)
-    interpreter: str | None = None  # None: the one that base and Python give
+    interpreter: str | None = None  # None: chosen by base and Python
     components: dict[str, ComponentUse] = field(default_factory=dict)
     env: dict[str, EnvEntry] = field(default_factory=dict)
     packages: dict[str, str] = field(default_factory=dict)  # Debian package -> reason
@@ -54,7 +54,7 @@ class Composition:
     labels: dict[str, EnvEntry] = field(default_factory=dict)
     files: dict[str, CopyEntry] = field(default_factory=dict)  # by path in the image
     patches: dict[str, PackagePatchEntry] = field(default_factory=dict)  # by path from the project's directory
-    ports: dict[str, str] = field(default_factory=dict)  # port -> what listens there
+    ports: dict[str, str] = field(default_factory=dict)  # port -> the program that listens there
     ldconfig: dict[str, str] = field(default_factory=dict)  # directory of the image -> reason
     accepts: dict[str, str] = field(default_factory=dict)  # rule -> why it only warns
 
@@ -63,7 +63,7 @@ def compose(chain: Sequence[Generation], axes: Mapping[str, str]) -> Composition
     """Return the content of the last image of `chain` in the cell with these `axes`.
 
     Each image comes after all of the one that it extends: its removals, its stacks in their order, its entry, then the
-    variants that apply, in the same order. What comes later wins.
+    variants that apply, in the same order. A later value replaces an earlier one.
     """
     composition = Composition()
     for generation in chain:
@@ -211,7 +211,7 @@ def inherit(chain: Sequence[PlacedEntry]) -> ImageEntry:
 
 
 def _derived(entry: ImageEntry, parent: str) -> str:
-    """Return the description of an image that gives none: what it changes of the one that it extends."""
+    """Return a description for an image without one: its changes to the image that it extends."""
     added = [f"{name} {use.version}".strip() for name, use in entry.components.items()]
     added += [*entry.packages, *entry.env]
     phrases = [f"with {_listed(added)}"] if added else []

@@ -211,7 +211,7 @@ def _describe(value: Any) -> str:
 def _known_keys(schema: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
     """Return the keys that the schema allows at `path`."""
     model: Any = schema
-    keys = iter([part for part in path[:-1] if isinstance(part, str)])  # what is in a list has its place there
+    keys = iter([part for part in path[:-1] if isinstance(part, str)])  # without positions in lists
     for part in keys:
         annotation = _fields(model)[part]
         model = _inner(annotation)

@@ -66,7 +66,7 @@ def _common_gpus(environments: Sequence[CellEnvironment]) -> tuple[Gpu, ...]:
 
 
 def _differences(environments: Sequence[CellEnvironment]) -> Iterator[MatrixError]:
-    """Yield an error for each thing below the environments in which one differs from the default one."""
+    """Yield an error for each shared field in which an environment differs from the default one."""
     default, *other_environments = environments
     for environment in other_environments:
         default_cell, other = default.cell, environment.cell
@@ -88,12 +88,12 @@ def _differences(environments: Sequence[CellEnvironment]) -> Iterator[MatrixErro
                 code="matrix-environments-differ",
                 where=environment.where,
                 why=f"{text or 'none'}, and {default_text or 'none'} in the default environment {default.name}",
-                fix="environments of one image share what lies below them: name cells that agree in it",
+                fix="environments of one image share base, interpreter and Debian packages: name cells that agree",
             )
 
 
 def _overlaps(environments: Sequence[CellEnvironment]) -> Iterator[MatrixError]:
-    """Yield an error for each path of the image that an environment claims and that is another's."""
+    """Yield an error for each path of the image that an environment claims and that belongs to another one."""
     yield from _overlapping_copies(environments)
     default, *other_environments = environments
     searched = {directory.path for directory in default.cell.ldconfig}

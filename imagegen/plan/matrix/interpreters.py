@@ -1,4 +1,4 @@
-"""The choice of a cell's interpreter: the one that its image names, its base's own, or a standalone build."""
+"""Choose a cell's interpreter: named by its image, the Python of its base, or a standalone build."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def prefix(python: str) -> str:
 
 
 class Interpreters:
-    """The interpreters of a matrix; what is wrong with a choice is appended to `errors`, once for each image.
+    """The interpreters of a matrix; errors of a choice are appended to `errors`, once for each image.
 
-    `entries` are the sound ones; where others have errors of their own (not `whole`), none is missed.
+    `entries` are valid. If other entries have errors (not `whole`), a missing interpreter is not reported.
     """
 
     def __init__(self, entries: Sequence[PlacedEntry], errors: ErrorList[MatrixError], *, whole: bool) -> None:
@@ -63,7 +63,7 @@ class Interpreters:
 
 
 def _mismatch(chosen: Interpreter, system: str, axes: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return what is wrong with the choice and how to fix it; None where it fits."""
+    """Return the error of a choice and its fix; None if the choice fits."""
     python, platform, name = axes["python"], axes["platform"], f'the interpreter "{chosen.name}"'
     if chosen.python != python:
         fix = "name it in a variant `when: {python: [...]}`, or leave the other values of that axis out"

@@ -26,12 +26,14 @@ class ReleaseMetadata:
     """
 
     version: str  # canonical: "0.8.5.post1"
-    uploaded: str | None  # the day of its first file, "2026-07-03", where the index tells it
+    uploaded: str | None  # the day of its first file, "2026-07-03"; None if the index does not have it
     python: str  # PEP 440 specifier, "" for any
     requires: tuple[str, ...] | None
     wheels: tuple[str, ...]
-    extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of those asked for: what each adds
-    cuda: str | None = None  # "12.8": the CUDA runtime that it pins; None where it pins none
+    extras: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # requested extra -> the requirements that it adds
+    cuda: str | None = None  # the CUDA runtime that it pins, "12.8"; None if it pins none
     yanked: bool = False
 
 
@@ -124,7 +126,7 @@ def is_pypi_build(specifier: str, cuda: str, harvested: PackageReleases | None) 
 
     That is so if it is so for every release that the PEP 440 `specifier` admits, by the CUDA runtime that its own
     metadata pins. Patch releases of a harvested minor version count as harvested. Without metadata of any admitted
-    release for `cuda` the answer is False: the publisher's own index has builds for every CUDA.
+    release for `cuda` the answer is False, because the publisher's own index has builds for every CUDA.
 
     Raises AmbiguousBuildError when the answer is not the same for all admitted releases.
     """

@@ -25,11 +25,11 @@ from imagegen.core.strict import Strict
 from imagegen.plan.matrix import harvested
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata
 
-_LONGEST_TAG = 255  # characters, as of a file's name: the tags of a name are the product of its parts
+_LONGEST_TAG = 255  # characters, the limit of a file's name; the tags of a name are the product of its parts
 
 
 def dumps(package: PackageReleases) -> bytes:
-    """The file of a package: the same bytes for the same facts, whatever order they came in."""
+    """Return the file of a package. Equal facts give equal bytes, in any order."""
     newest_first = sorted(package.releases.values(), key=lambda release: Version(release.version), reverse=True)
     lines = [f"    {json.dumps(entry.version)}: {json.dumps(_table(entry))}" for entry in newest_first]
     head: dict[str, Any] = {"package": package.name, "index": package.index, "read": package.read}
@@ -58,14 +58,14 @@ def _table(release: ReleaseMetadata) -> dict[str, Any]:
 
 
 def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) -> PackageReleases:
-    """The package in a file's bytes; `path` is named in errors, `name` is what the file must be about.
+    """Return the package in a file's bytes; errors name `path`, and the file must be about package `name`.
 
-    Raises MatrixError for anything but what `dumps` writes, up to order and white space.
+    Raises MatrixError for anything that `dumps` does not write, up to order and white space.
     """
     try:
         table = _FileTable.model_validate(parse_json(raw.decode(), object_pairs_hook=data.unique_keys))
         if name and table.package != name:
-            raise ValueError(f"it is about {table.package}")  # noqa: TRY301 - as what the parsers raise
+            raise ValueError(f"it is about {table.package}")  # noqa: TRY301 - the parsers raise the same error
     except json.JSONDecodeError as error:
         where = Location(path, error.lineno, error.colno)
         raise MatrixError(
@@ -129,7 +129,7 @@ def _requirement(text: str) -> str:
     return sys.intern(text)  # releases have most in common, and a result that is kept has each object once
 
 
-_Requirement = Annotated[str, AfterValidator(_requirement)]  # of any package: it may have a URL
+_Requirement = Annotated[str, AfterValidator(_requirement)]  # of any package; it may have a URL
 
 
 class _ReleaseTable(Strict):

@@ -23,7 +23,7 @@ from imagegen.core.types import Gpu, Part, parse_specifier
 if TYPE_CHECKING:
     from imagegen.plan.matrix.recipe import Recipe
 
-# What a rule may name besides components and env.NAME: the first by name, the others by a version or a range.
+# Names that a rule may use besides components and env.NAME: NAMED by a name, VERSIONED by a version or a range.
 NAMED = ("base", "platform")
 VERSIONED = ("cuda", "driver", "glibc", "gpu", "python")
 SURROUNDINGS = (*NAMED, *VERSIONED)
@@ -56,7 +56,7 @@ def condition_error(name: str, text: str) -> str | None:
 def condition_parts(text: str) -> tuple[str, ...]:
     """Return the parts of a condition, all of which must hold: a specifier, "+" and a glob over the label, or both.
 
-    "+cpu" is that label, "+*torch2.8*" one like it, "+?*" any, and "+" alone is none: the version has no label.
+    "+cpu" is that label, "+*torch2.8*" one like it, "+?*" any; "+" means that the version has no label.
     """
     specifier, both, label = text.partition(" +")
     return (specifier, f"+{label}") if both else (text,)
@@ -64,14 +64,14 @@ def condition_parts(text: str) -> tuple[str, ...]:
 
 # Rules as data, complete and frozen: names are resolved, the sense is left to imagegen.plan.rules and the layers.
 
-Kind = Literal["pip-refuses", "breaks", "degrades"]  # what happens to a combination that breaks a rule
+Kind = Literal["pip-refuses", "breaks", "degrades"]  # the effect on a combination that breaks a rule
 
 
 @dataclass(frozen=True)
 class Rule:
     """A rule: when all of `when` holds, so does all of `then`, or not all of `conflict` does, or all of `same` agree.
 
-    Where a package of `unless` is installed, the rule does not count.
+    If a package of `unless` is installed, the rule does not count.
 
     Keys are package names, surroundings (NAMED and VERSIONED) or env.NAME for a variable. Values are PEP 440
     specifiers for packages and VERSIONED surroundings ("" is any version; gpu's is the compute capability, cuda's may
@@ -92,9 +92,9 @@ class Rule:
     fix: str
     same: tuple[str, ...] = ()  # packages that share their public version, labels aside, with the one in `when`
     kind: Kind = "breaks"
-    message: str = ""  # the error that users see, where it is known
-    direct: bool = False  # only warns where its packages come as requirements of others
-    unless: Mapping[str, str] = field(default_factory=dict)  # package -> releases that repair what it is about
+    message: str = ""  # the error that users see; "" if it is unknown
+    direct: bool = False  # only warns if its packages come as requirements of others
+    unless: Mapping[str, str] = field(default_factory=dict)  # package -> releases that repair the fault
     checked: str | None = None  # ISO 8601, when it was last confirmed; None: at `date`
 
     @property
@@ -125,7 +125,7 @@ class Rule:
 
     @property
     def leaders(self) -> tuple[str, ...]:
-        """The packages in `when`; where there is `same`, it is the one."""
+        """The packages in `when`; exactly one if the rule has `same`."""
         return tuple(name for name in self.when if not is_surrounding(name))
 
 
@@ -154,7 +154,7 @@ class FileConflictRule:
     because: str
     source: str
     date: str  # as in Rule
-    versions: str = ""  # PEP 440 specifier: the owner's releases to which it applies; empty: all
+    versions: str = ""  # PEP 440 specifier of the owner's releases to which it applies; "" is all
 
 
 # The matrix as the rest of imagegen uses it: cells, complete and frozen. Nothing here reads a file.
@@ -168,7 +168,7 @@ def cuda_version(label: str) -> str | None:
 
 @dataclass(frozen=True)
 class Index:
-    """A package index, known by its alias alone so that locks stay free of hosts.
+    """A package index, known only by its alias so that locks stay free of hosts.
 
     `url` is None for the default index: its address comes from the user's environment, as for pip and uv.
     """
@@ -182,7 +182,7 @@ class Index:
 class Sdist:
     """Static metadata of a release that has no wheel, so that resolving it runs none of its code.
 
-    `requires` are PEP 508 strings; `build_requires` are exact pins of what its build backend needs.
+    `requires` are PEP 508 strings; `build_requires` are exact pins of its build backend's requirements.
     """
 
     version: str
@@ -213,7 +213,7 @@ class OwnSource:
 
     kind: Literal["path", "wheel"]
     path: str  # from the project's directory; "." is that directory
-    where: Location = field(compare=False)  # what names it
+    where: Location = field(compare=False)  # the line that names it
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class StackFile:
     path: str  # from the project's directory
     extras: tuple[str, ...]  # sorted
     groups: tuple[str, ...]  # sorted
-    where: Location = field(compare=False)  # what names it
+    where: Location = field(compare=False)  # the line that names it
 
 
 @dataclass(frozen=True)
@@ -293,13 +293,13 @@ class Requirement:
     specifier: str  # PEP 440, may be empty: any version
     because: str
     index: str  # index alias in this cell
-    git: GitSource | None = None  # in place of a release of the index
+    git: GitSource | None = None  # instead of a release of the index
     extras: tuple[str, ...] = ()  # sorted
     from_source: bool = False  # compiled by its recipe, even where a wheel would fit
     uv_lock: str | None = None  # path in the tree of `git` of the uv.lock that says all that the cell holds
     groups: tuple[str, ...] = ()  # sorted; dependency groups of `uv_lock`
-    own: OwnSource | None = None  # in place of a release of the index
-    address: WheelAddress | None = None  # in place of a release of the index
+    own: OwnSource | None = None  # instead of a release of the index
+    address: WheelAddress | None = None  # instead of a release of the index
 
     @property
     def label(self) -> str | None:
@@ -342,7 +342,7 @@ class Interpreter:
     name: str  # "debian12-3.11", "standalone-3.12"
     python: str  # minor version: "3.12"
     path: str  # absolute path of the program in the image
-    systems: tuple[str, ...] = ()  # of a distribution: the systems whose own Python it is
+    systems: tuple[str, ...] = ()  # of a distribution, the systems whose own Python it is
     version: str | None = None  # of a standalone build: "3.12.14"
     release: str | None = None  # of a standalone build: "20260814"
     files: Mapping[str, InterpreterFile] = field(default_factory=dict)  # by platform
@@ -382,7 +382,7 @@ CONFIG_NAMES: tuple[ConfigName, ...] = get_args(ConfigName)
 
 @dataclass(frozen=True)
 class ConfigField(Part):
-    """A field of the image's config in place of imagegen's own value."""
+    """A field of the image's config instead of imagegen's own value."""
 
     name: ConfigName
     value: tuple[t.Argument, ...]  # of user and workdir one
@@ -391,7 +391,7 @@ class ConfigField(Part):
 
 @dataclass(frozen=True)
 class Label(Part):
-    """A label of the image beside those that imagegen sets."""
+    """A label of the image in addition to imagegen's labels."""
 
     name: t.LabelName
     value: t.Line
@@ -422,7 +422,7 @@ class CopySource:
     source: str  # as the matrix has it, from the project's directory
     because: str
     file: Path
-    top: Path  # the directory out of which no link leads: the project's, or the one that leading ../ name
+    top: Path  # no link leads out of it; the project's, or the one that leading ../ name
     where: Location
 
 
@@ -441,7 +441,7 @@ class PatchSource:
 
 @dataclass(frozen=True)
 class Declarations:
-    """The declarations of a cell's packages beside their versions. No lock depends on them.
+    """The declarations of a cell's packages, without their versions. No lock depends on them.
 
     All keys are distributions by their normalised names.
     """
@@ -449,14 +449,14 @@ class Declarations:
     imports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # -> modules that must import
     entry_points: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # -> modules that users start
     omits: Mapping[str, str] = field(default_factory=dict)  # that an extra names and the image lacks -> why
-    overrides: Mapping[str, str | None] = field(default_factory=dict)  # -> specifier; None: the image lacks it
+    overrides: Mapping[str, str | None] = field(default_factory=dict)  # -> specifier; None if the image lacks it
     undeclared: tuple[str, ...] = ()  # of no component; their modules are read off the installed files
     environments: Mapping[str, Declarations] = field(default_factory=dict)  # by name, of an image with several
 
 
 @dataclass(frozen=True)
 class CellEnvironment:
-    """One of an image's Python environments: what another cell's image would hold."""
+    """One of an image's Python environments, with the content of another cell's image."""
 
     name: str
     because: str
@@ -471,7 +471,7 @@ class Cell:
     id: str  # "cpu-grpo-cpu-py311"
     image: str  # "cpu-grpo"
     description: str
-    purpose: str  # what the image is for, one or two sentences
+    purpose: str  # the use of the image, one or two sentences
     axes: Mapping[str, str]  # every axis -> value: {"cuda": "cpu", "python": "3.11", "platform": "linux/amd64"}
     base: Base
     interpreter: Interpreter
@@ -485,11 +485,9 @@ class Cell:
     record_exceptions: Mapping[str, str] = field(
         default_factory=dict
     )  # sha256 of a wheel whose RECORD is wrong -> because
-    file_conflicts: tuple[
-        FileConflictRule, ...
-    ] = ()  # all of the matrix, sorted by id: a lock holds those that it needs
-    gpus: tuple[Gpu, ...] = ()  # what it is for, by capability; none without CUDA
-    recipes: Mapping[str, Recipe] = field(default_factory=dict)  # by package, of those of its components that have one
+    file_conflicts: tuple[FileConflictRule, ...] = ()  # all of the matrix, sorted by id; a lock has those that it needs
+    gpus: tuple[Gpu, ...] = ()  # on which it runs, by capability; none without CUDA
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)  # by package, if a component has one
     omits: Mapping[str, str] = field(default_factory=dict)  # as in Declarations
     packages: Mapping[str, str] = field(default_factory=dict)  # Debian packages above the base -> reason, by name
     overrides: tuple[Override, ...] = ()  # sorted by package
@@ -504,9 +502,10 @@ class Cell:
     override_places: Mapping[str, Location] = field(default_factory=dict)  # package -> its override in the matrix
     accepts: Mapping[str, str] = field(default_factory=dict)  # id of a rule that only warns here -> why
     flagship: bool = False  # whether its image is proposed among images that fit equally well
-    extends: str | None = None  # the image whose content this one takes over, where the matrix names one
-    stack: StackFile | None = None  # None: the requirements are resolved, or a uv.lock of a commit has the content
-    # Of an image with several, the default one first, the others by name: requirements and settings are then its own.
+    extends: str | None = None  # the image whose content this one takes over, if any
+    stack: StackFile | None = None  # None if the requirements are resolved, or a uv.lock of a commit has the content
+    # If an image has several, the default one first, the others by name. Requirements and settings are then the
+    # default environment's.
     environments: tuple[CellEnvironment, ...] = ()
 
     @property

@@ -33,7 +33,7 @@ class Models:
 
 
 def load(directories: Sequence[Path]) -> Models:
-    """Return the types of the last of the directories of matrices that has the file; none where none has.
+    """Return the types of the last of the directories of matrices that has the file; no types if none has it.
 
     Raises MatrixError for a file that cannot be read.
     """
@@ -59,7 +59,7 @@ def parse(raw: bytes) -> Models:
 
 
 def dumps(models: Models) -> bytes:
-    """Return the file: the same bytes for the same types, a line for each."""
+    """Return the file, with a line for each type. Equal types give equal bytes."""
     lines = [
         f"    {json.dumps(name)}: {json.dumps(models.first[name], sort_keys=True)}" for name in sorted(models.first)
     ]

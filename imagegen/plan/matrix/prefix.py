@@ -1,4 +1,4 @@
-"""Sources that are no Python package: the patch by which their own commands make a wheel.
+"""The patch that makes a wheel of sources that are not a Python package, by their own commands.
 
 The worker compiles whatever has a build backend. A recipe with `prefix` adds one to the sources, as a patch of the
 recipe would: so sources, commands and backend are in the lock, in the key of the build and in the SBOM.

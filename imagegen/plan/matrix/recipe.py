@@ -43,12 +43,12 @@ class LocalSource:
     """An sdist, or a directory with sources, on the disk of the building machine; the lock pins its hash."""
 
     path: Path
-    where: Location | None = field(default=None, compare=False)  # what says so
+    where: Location | None = field(default=None, compare=False)  # the line that names it
 
 
 @dataclass(frozen=True)
 class Patch:
-    """A unified diff beside the recipe, applied with `patch -p1` in the order given."""
+    """A unified diff in the recipe's directory, applied with `patch -p1` in the order given."""
 
     path: Path
     sha256: str
@@ -82,7 +82,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class ReleaseOverride:
-    """The overrides of one release; None: the recipe's own value."""
+    """The overrides of one release; None means the recipe's own value."""
 
     requires: tuple[str, ...] | None
     patches: tuple[Patch, ...] | None
@@ -94,26 +94,26 @@ class Recipe:
 
     component: str
     releases: Mapping[str, SdistFile | Commit | LocalSource]  # version -> its source
-    requires: tuple[str, ...]  # PEP 508: what the wheel will require; the resolution reads it here
+    requires: tuple[str, ...]  # PEP 508 requirements of the wheel; the resolution reads them here
     build_requires: tuple[str, ...]  # exact pins, kept apart from the cell's own packages
     against: tuple[str, ...]  # packages of the cell whose headers, libraries or modules the build reads: ("torch",)
     patches: tuple[Patch, ...]
     env: tuple[EnvVar, ...]
     architectures: Architectures | None  # None: nothing in it is for a GPU
     modules: tuple[str, ...]  # extension modules that the wheel must hold: ("flash_attn_2_cuda",)
-    jobs: str | None  # the variable with which it takes the number of jobs; None: it compiles one file at a time
-    threads: str | None  # the variable for nvcc's threads per job; None: it has none
+    jobs: str | None  # the variable for the number of jobs; None if it compiles one file at a time
+    threads: str | None  # the variable for nvcc's threads per job, if it has one
     toolkit: str  # PEP 440 specifier of the CUDA toolkits that it takes, may be empty
     cost: Cost | None  # None: not measured
     source: str  # where the facts come from
     own: Mapping[str, ReleaseOverride] = field(default_factory=dict)  # version -> where that release differs
-    prefix: Prefix | None = None  # None: the sources have a build backend
+    prefix: Prefix | None = None  # None if the sources have a build backend
     where: Location | None = field(default=None, compare=False)  # its entry
 
     def of(self, version: str) -> Recipe:
-        """The recipe of this release alone; of one that it does not know, it has no sources.
+        """Return the recipe of one release; an unknown release has no sources.
 
-        Its patches are then also the one that makes a wheel of what is installed below a prefix.
+        If the sources are installed below a prefix, the patches include the one that makes a wheel of them.
         """
         overrides = self.own.get(version, ReleaseOverride(None, None))
         requires = self.requires if overrides.requires is None else overrides.requires

@@ -98,8 +98,8 @@ class ReleaseEntry(Strict):
     sdist: SdistFileEntry | None = None
     git: CommitEntry | None = None
     path: t.RelativePath | None = Field(default=None, description="A file or directory, from the project's.")
-    requires: list[t.RequirementText] | None = Field(default=None, description="In place of the recipe's.")
-    patches: list[PatchEntry] | None = Field(default=None, description="In place of the recipe's.")
+    requires: list[t.RequirementText] | None = Field(default=None, description="Instead of the recipe's.")
+    patches: list[PatchEntry] | None = Field(default=None, description="Instead of the recipe's.")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -112,14 +112,14 @@ class CostEntry(Strict):
     """The cost of compiling, measured with one nvcc thread for one architecture."""
 
     units: t.Count = Field(description="Files that ninja compiles.")
-    seconds: t.Seconds = Field(description="Of a processor, for a unit.")
-    memory: t.Gigabytes = Field(description="Of a thread on average, at the build's peak.")
-    largest: t.Gigabytes = Field(description="Of the largest process.")
+    seconds: t.Seconds = Field(description="Processor time of a unit.")
+    memory: t.Gigabytes = Field(description="Average of a thread at the build's peak.")
+    largest: t.Gigabytes = Field(description="Memory of the largest process.")
     source: t.Text
 
 
 class PrefixEntry(Strict):
-    """The installation of sources that are no Python package, below the prefix /opt/venv."""
+    """The installation of sources that are not a Python package, below the prefix /opt/venv."""
 
     commands: Annotated[list[Annotated[list[t.Argument], Field(min_length=1)]], Field(min_length=1)] = Field(
         description="Programs with their arguments, run in the sources' directory; no shell reads them. {jobs}, "
@@ -132,7 +132,7 @@ class RecipeEntry(NamedEntry):
     """The recipe of a component's source build, the same for all cells; its name is the component's."""
 
     releases: Annotated[dict[t.CanonicalVersion, ReleaseEntry], Field(min_length=1)]
-    requires: list[t.RequirementText] = Field(default=[], description="What the wheel will require.")
+    requires: list[t.RequirementText] = Field(default=[], description="Requirements of the wheel.")
     build_requires: list[t.ExactPin] = Field(default=[], description="Kept apart from the cell's own packages.")
     against: list[t.Distribution] = Field(default=[], description="Packages of the cell that the build reads.")
     patches: list[PatchEntry] = []
@@ -141,7 +141,9 @@ class RecipeEntry(NamedEntry):
     modules: Annotated[list[t.Module], Field(min_length=1)] | None = Field(
         default=None, description="Extensions that the wheel must hold."
     )
-    prefix: PrefixEntry | None = Field(default=None, description="In place of `modules`, of what is no Python package.")
+    prefix: PrefixEntry | None = Field(
+        default=None, description="Instead of `modules`, for sources that are not a Python package."
+    )
     jobs: t.EnvName | None = Field(default=None, description="The variable that takes the number of jobs.")
     threads: t.EnvName | None = Field(default=None, description="The variable for nvcc's threads in each job.")
     toolkit: t.Specifier = Field(default="", description="CUDA toolkits that it takes; none: any.")
@@ -233,7 +235,7 @@ def _contradictions(placed: PlacedEntry, entry: RecipeEntry, component: Componen
             yield placed.error(message, "build_requires", position, key=False)
     for version, release in entry.releases.items():
         if release.sdist and not _is_of(release.sdist.file, component.package, version):
-            message = f"{release.sdist.file} is no sdist of {component.package} {version}"
+            message = f"{release.sdist.file} is not an sdist of {component.package} {version}"
             yield placed.error(message, "releases", version, "sdist", "file", key=False)
 
 

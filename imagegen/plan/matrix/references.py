@@ -68,7 +68,7 @@ def _interpreter(entry: PlacedEntry, index: _NameIndex) -> Iterator[MatrixError]
 def _recipe(entry: PlacedEntry, index: _NameIndex) -> Iterator[MatrixError]:
     if entry.name not in index.names["components"]:
         near = None if index.errors.is_full else did_you_mean(entry.name, index.names["components"])
-        yield entry.error(f'there is no component "{entry.name}"', fix=near or "say under components what it is")
+        yield entry.error(f'there is no component "{entry.name}"', fix=near or "describe it under components")
 
 
 def _rule(entry: PlacedEntry, index: _NameIndex) -> Iterator[MatrixError]:
@@ -233,7 +233,7 @@ def _undeclared(entry: PlacedEntry, index: _NameIndex, use: dict[str, Any], *pat
     name = str(path[-1])
     if "." in name:
         fix = f"write {name.replace('.', '-')}, the normalised name (PEP 503)"
-        yield entry.error(f'"{name}" is no component, and no package name', *path, fix=fix)
+        yield entry.error(f'"{name}" is neither a component nor a package name', *path, fix=fix)
     for key in _DECLARED_ALONE & use.keys():
         fix = did_you_mean(name, index.names["components"]) or f"declare {name} under `components`"
         yield entry.error(f'there is no component "{name}", so it has no `{key}`', *path, key, fix=fix)
@@ -251,7 +251,7 @@ def _axes(entry: PlacedEntry, axes: dict[str, Any], index: _NameIndex, *inside: 
 def _name(
     entry: PlacedEntry, kind: str, index: _NameIndex, written: Any = None, *inside: str | int
 ) -> Iterator[MatrixError]:
-    """The one entry that the key `kind` names, where it is given."""
+    """Yield an error if the key `kind` is given and names a missing entry."""
     written = entry.written if written is None else written
     if isinstance(written, dict) and kind in written:
         defined = index.names[_SECTION.get(kind, f"{kind}s")]

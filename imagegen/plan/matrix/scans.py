@@ -13,8 +13,8 @@ from imagegen.core.deferred import dataclass
 from imagegen.plan.matrix import harvested
 
 FOLDER = "scans"  # below a directory of matrices
-# Compute capabilities of NVIDIA's GPUs since Maxwell on which a wheel is judged. Those of Jetson and Thor are not among
-# them: they take wheels for arm64, which are other files. Source: https://developer.nvidia.com/cuda/gpus, 2026-11.
+# Compute capabilities of NVIDIA's GPUs since Maxwell on which a wheel is judged. Jetson and Thor are left out, because
+# they take wheels for arm64, which are other files. Source: https://developer.nvidia.com/cuda/gpus, 2026-11.
 CAPABILITIES = ("5.0", "5.2", "6.0", "6.1", "7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0", "12.1")
 
 
@@ -24,7 +24,7 @@ class ScannedLibrary:
 
     path: str  # relative to site-packages
     loaded: bool = False  # Python imports it, it is for torch to load, or another library of the wheel needs it
-    needed: tuple[str, ...] = ()  # libraries that the wheel lacks, without those of every Linux
+    needed: tuple[str, ...] = ()  # libraries that the wheel lacks, without the libraries of every Linux
     symbols: tuple[str, ...] = ()  # of torch's own, that the wheel does not define
     code: tuple[tuple[tuple[str, ...], int], ...] = ()  # targets, and how many containers have GPU code for just these
     glibc: str = ""  # the newest version of glibc that it names: "2.28"
@@ -67,7 +67,7 @@ class PackageScans:
     releases: Mapping[str, WheelScan] = field(default_factory=dict)
 
     def with_scans(self, scans: Iterable[WheelScan]) -> PackageScans:
-        """Return the same with these scans, which replace those of their releases."""
+        """Return the same with these scans, which replace the scans of their releases."""
         merged = {**self.releases, **{scan.version: scan for scan in scans}}
         return replace(self, releases={version: merged[version] for version in sorted(merged, key=Version)})
 

@@ -1,6 +1,6 @@
-"""matrices/scans/<package>.json: what the wheels of a package on an index hold, release by release.
+"""matrices/scans/<package>.json: contents of the wheels of a package on an index, release by release.
 
-`imagegen harvest --scan` writes these files; only `since` is edited. What repeats between releases is written once: a
+`imagegen harvest --scan` writes these files; only `since` is edited. Repeated values are written once: a
 name (of a library, of a symbol, or of a target of GPU code, "sm_80" and "compute_90@8.7" with the PTX ISA), a container
 of GPU code, and a library. They are numbered from 0 in the order of their first appearance, from the oldest release on,
 and sets of them are texts: "0-3,7"; "2:31" are 31 containers of number 2. So a new release adds lines at the end of
@@ -40,7 +40,7 @@ def write(scans: PackageScans, path: Path) -> None:
 
 
 def dumps(scans: PackageScans) -> bytes:
-    """The file of a package: the same bytes for the same scans, whatever order they came in."""
+    """Return the file of a package. Equal scans give equal bytes, in any order."""
     ordered = sorted(scans.releases.values(), key=lambda release: Version(release.version))
     names, containers, libraries = _Numbers[str](), _Numbers[str](), _Numbers[str]()
     releases = {}
@@ -122,14 +122,14 @@ def _runs(numbers: Iterable[int]) -> str:
 
 
 def parse(raw: bytes, path: Path | str = "<scans>", name: str | None = None) -> PackageScans:
-    """The scans in a file's bytes; `path` is named in errors, `name` is what the file must be about.
+    """Return the scans in a file's bytes; errors name `path`, and the file must be about package `name`.
 
-    Raises MatrixError for anything but what `dumps` writes, up to order and white space.
+    Raises MatrixError for anything that `dumps` does not write, up to order and white space.
     """
     try:
         table = _FileTable.model_validate(parse_json(raw.decode(), object_pairs_hook=data.unique_keys))
         if name and table.package != name:
-            raise ValueError(f"it is about {table.package}")  # noqa: TRY301 - as what the parsers raise
+            raise ValueError(f"it is about {table.package}")  # noqa: TRY301 - the parsers raise the same error
         return _scans(table)
     except ValidationError as error:
         raise _malformed(path, harvested.first_fault(error)[1]) from error
@@ -140,7 +140,7 @@ def parse(raw: bytes, path: Path | str = "<scans>", name: str | None = None) -> 
 def _malformed(path: Path | str, why: str) -> MatrixError:
     fix = f"restore it from version control, or delete it and run `imagegen harvest --scan {Path(path).stem}`"
     return MatrixError(
-        "this is no file of wheel scans", code="matrix-scans-malformed", where=Location(path), why=why, fix=fix
+        "this is not a file of wheel scans", code="matrix-scans-malformed", where=Location(path), why=why, fix=fix
     )
 
 

@@ -21,7 +21,7 @@ class GpuEntry(NamedEntry):
 
     capability: t.Capability = Field(description="Compute capability.")
     family: t.Name
-    products: list[t.Alias] = Field(default=[], description="What users call the cards.")
+    products: list[t.Alias] = Field(default=[], description="Names by which users call the cards.")
     aliases: list[t.Alias] = Field(default=[], description="Other names that users type.")
     amd64: list[t.Alias] = Field(default=[], description="The products and aliases that only x86-64 hosts have.")
     arm64: list[t.Alias] = Field(default=[], description="The products and aliases that only arm64 hosts have.")
@@ -33,7 +33,7 @@ class GpuEntry(NamedEntry):
 
 
 class AcceleratorEntry(NamedEntry):
-    """Accelerators that are no NVIDIA GPUs, so that a question about one gets an answer that says so."""
+    """Accelerators other than NVIDIA's GPUs, so that a question about one gets an answer that says so."""
 
     maker: t.Text
     names: list[t.Text] = Field(description="Globs over names in lower case without blanks, as in mi[0-9]*.")
@@ -44,7 +44,7 @@ class SystemEntry(NamedEntry):
     """A distribution's release, as far as wheels depend on it."""
 
     glibc: t.Minor = Field(description="0.0 for a system with musl, on which no manylinux wheel runs.")
-    python: t.Minor = Field(default="0.0", description="Of its own packages.")
+    python: t.Minor = Field(default="0.0", description="Version of its own packages' Python.")
     aliases: list[t.Alias] = Field(default=[], description="Other names that users type: codenames, systems like it.")
     source: t.Text
 
@@ -65,14 +65,14 @@ class NgcImageEntry(NamedEntry):
 
 
 class InterpreterEntry(NamedEntry):
-    """A Python that cells rest on: the one of a distribution's packages, or one of python-build-standalone."""
+    """A Python that cells rest on, from a distribution's packages or from python-build-standalone."""
 
     provider: Literal["distribution", "standalone"]
     python: t.Minor
-    systems: list[t.Name] = Field(default=[], description="Of a distribution: the systems whose own Python it is.")
-    path: t.AbsolutePath | None = Field(default=None, description="Of a distribution: the program.")
-    version: t.PythonRelease | None = Field(default=None, description="Of a standalone build.")
-    release: t.GitName | None = Field(default=None, description="Of a standalone build: the release of its archives.")
+    systems: list[t.Name] = Field(default=[], description="For a distribution, the systems whose own Python it is.")
+    path: t.AbsolutePath | None = Field(default=None, description="For a distribution, the path of the program.")
+    version: t.PythonRelease | None = Field(default=None, description="For a standalone build, the version.")
+    release: t.GitName | None = Field(default=None, description="For a standalone build, the release of its archives.")
     files: dict[t.AxisValue, InterpreterFile] = Field(default={}, description="Platform -> archive.")
     source: t.Text
     date: t.Date
@@ -86,7 +86,7 @@ class InterpreterEntry(NamedEntry):
             keys = {"distribution": "`systems` and `path`", "standalone": "`version`, `release` and `files`"}
             raise ValueError(f"an interpreter of a {self.provider} provider has {keys[self.provider]}, and no others")
         if self.version and not self.version.startswith(f"{self.python}."):
-            raise ValueError(f"{self.version} is no release of Python {self.python}")
+            raise ValueError(f"{self.version} is not a release of Python {self.python}")
         if wrong := [file.path for file in self.files.values() if not file.path.startswith(f"{self.release}/")]:
             raise ValueError(f"{wrong[0]} is not a file of release {self.release}")
         return self
@@ -97,8 +97,8 @@ class BaseEntry(NamedEntry):
 
     description: t.Text
     kind: Literal["debian", "registry"]
-    suite: t.DebianSuite | None = Field(default=None, description="Of kind debian.")
-    image: t.ImageReference | None = Field(default=None, description="Of kind registry; the lock pins its digest.")
+    suite: t.DebianSuite | None = Field(default=None, description="For kind debian.")
+    image: t.ImageReference | None = Field(default=None, description="For kind registry; the lock pins its digest.")
     system: t.Name = Field(description="Its glibc decides which manylinux wheels fit.")
     packages: dict[t.DebianPackage, t.Text] = Field(
         default={}, description="Package -> why it is in the base; of kind registry, in a layer above the image."
@@ -145,12 +145,14 @@ class SdistEntry(Strict):
 
 
 class GitEntry(SdistEntry):
-    """A commit of a repository, with the same static metadata: the tree proves that it is the one that was read."""
+    """A commit of a repository, with the same static metadata; the tree's hash verifies the content that was read."""
 
     url: t.GitUrl
     commit: t.GitObject
     tree: t.GitObject
-    subdirectory: t.PathBelow | None = Field(default=None, description="Of the tree: the project, if not its root.")
+    subdirectory: t.PathBelow | None = Field(
+        default=None, description="The project's folder in the tree, if not its root."
+    )
     exclude: list[t.TreeName] = Field(
         default=[], description="Top-level files and folders of the tree that are neither fetched nor packed."
     )
@@ -161,7 +163,7 @@ class ComponentEntry(NamedEntry):
 
     description: t.Text
     package: t.Distribution | None = Field(default=None, description="Name on the index, if not the entry's.")
-    aliases: list[t.Alias] = Field(default=[], description="What else users call it.")
+    aliases: list[t.Alias] = Field(default=[], description="Other names that users type.")
     imports: list[t.Module] = Field(default=[], description="Modules that must import where this is installed.")
     entry_points: list[t.Module] = Field(
         default=[], description="Modules that users start: everything that they import must be installed."
@@ -182,21 +184,21 @@ class ComponentEntry(NamedEntry):
 class ComponentUse(Strict):
     version: t.Specifier = Field(default="", description="PEP 440; none: any version that resolves.")
     extras: list[t.Distribution] = Field(default=[], description="Optional parts that its metadata names.")
-    index: t.Name | None = Field(default=None, description="Index alias, in place of the component's own.")
-    git: t.GitName | None = Field(default=None, description="One of the component's commits, in place of a release.")
+    index: t.Name | None = Field(default=None, description="Index alias, instead of the component's own.")
+    git: t.GitName | None = Field(default=None, description="One of the component's commits, instead of a release.")
     entry_points: list[t.Module] = Field(
-        default=[], description="Modules that users start in this version, in place of the component's own."
+        default=[], description="Modules that users start in this version, instead of the component's own."
     )
     path: t.ProjectPath | None = Field(
-        default=None, description="A directory of the project with a pyproject.toml, in place of a release."
+        default=None, description="A directory of the project with a pyproject.toml, instead of a release."
     )
-    wheel: t.ProjectWheel | None = Field(default=None, description="A wheel of the project, in place of a release.")
+    wheel: t.ProjectWheel | None = Field(default=None, description="A wheel of the project, instead of a release.")
     url: t.WheelUrl | None = Field(
-        default=None, description="The address of a wheel, in place of a release of an index."
+        default=None, description="The address of a wheel, instead of a release of an index."
     )
-    sha256: t.Sha256 | None = Field(default=None, description="Of the wheel at `url`.")
+    sha256: t.Sha256 | None = Field(default=None, description="Hash of the wheel at `url`.")
     uv_lock: t.PathBelow | None = Field(
-        default=None, description="A uv.lock in the commit's tree: it says what the image holds; nothing is resolved."
+        default=None, description="A uv.lock in the commit's tree that has the image's packages; nothing is resolved."
     )
     groups: list[t.Distribution] = Field(default=[], description="Dependency groups of the component's `uv_lock`.")
     from_source: bool = Field(default=False, description="Compiled here by its recipe, even where a wheel would fit.")
@@ -209,7 +211,7 @@ class ComponentUse(Strict):
         if self.uv_lock and not self.git:
             raise ValueError("`uv_lock` is a file of a commit: `git` is missing")
         if self.groups and not self.uv_lock:
-            raise ValueError("`groups` are those of a `uv_lock`")
+            raise ValueError("`groups` belong to a `uv_lock`, and there is none")
         return self
 
     @model_validator(mode="after")
@@ -218,12 +220,14 @@ class ComponentUse(Strict):
         if len(keys) > 1 and {"path", "wheel", "url"} & set(keys):
             raise ValueError(f"{' and '.join(f'`{key}`' for key in keys)} name different places: keep one")
         if bool(self.url) != bool(self.sha256):
-            raise ValueError("`url` and `sha256` belong together: the hash decides which bytes are installed")
+            raise ValueError(
+                "`url` needs `sha256`, and `sha256` needs `url`: the hash decides which bytes are installed"
+            )
         return self
 
 
 class OverrideEntry(Strict):
-    """A requirement that replaces what the packages of the image require of a distribution."""
+    """A requirement that replaces all requirements of a distribution by packages of the image."""
 
     version: t.Specifier = Field(default="", description="PEP 440; none: any version.")
     omit: bool = Field(default=False, description="It is not installed, whatever requires it.")
@@ -233,7 +237,7 @@ class OverrideEntry(Strict):
     @model_validator(mode="after")
     def _one_meaning(self) -> Self:
         if self.omit and self.version:
-            raise ValueError("what is omitted has no version")
+            raise ValueError("an omitted distribution has no version")
         return self
 
 
@@ -259,7 +263,7 @@ class ConfigEntry(Strict):
 
     entrypoint: CommandEntry | None = Field(
         default=None,
-        description="Runs after the startup checks, in place of the base's own, with the command behind it.",
+        description="Runs after the startup checks, instead of the base's own, with the command behind it.",
     )
     cmd: CommandEntry | None = Field(
         default=None, description="The default command; without it and an entrypoint, /bin/bash."
@@ -287,7 +291,7 @@ class PartEntry(Strict):
     components: dict[t.Name, ComponentUse] = {}
     env: ImageEnv = Field(
         default={},
-        description="Environment variable -> its value. LD_LIBRARY_PATH, LIBRARY_PATH and PATH are lists: the "
+        description="Environment variable -> its value. In the lists LD_LIBRARY_PATH, LIBRARY_PATH and PATH, the "
         "directories of an image come before its stacks' and its base's.",
     )
     packages: dict[t.DebianPackage, t.Text] = Field(
@@ -299,11 +303,11 @@ class PartEntry(Strict):
         "not work without it.",
     )
     overrides: dict[t.Distribution, OverrideEntry] = Field(
-        default={}, description="Distribution -> what takes the place of every requirement of it."
+        default={}, description="Distribution -> the requirement that replaces all others of it."
     )
     config: ConfigEntry = ConfigEntry()
     labels: dict[t.LabelName, EnvEntry] = {}
-    ports: dict[t.Port, t.Text] = Field(default={}, description="Port -> what listens there.")
+    ports: dict[t.Port, t.Text] = Field(default={}, description="Port -> the program that listens there.")
     ldconfig: dict[t.AbsolutePath, t.Text] = Field(
         default={}, description="Directory of the image -> why the dynamic loader finds libraries in it."
     )
@@ -326,13 +330,15 @@ class VariantEntry(PartEntry):
 
     when: AxisChoice
     base: t.Name | None = None
-    gpus: list[t.GpuName] = Field(default=[], description="In place of the image's.")
-    interpreter: t.Name | None = Field(default=None, description="In place of the one that the base and Python give.")
+    gpus: list[t.GpuName] = Field(default=[], description="Instead of the image's.")
+    interpreter: t.Name | None = Field(
+        default=None, description="Instead of the interpreter that base and Python give."
+    )
     without: list[t.Name] = Field(default=[], description="Components that are left out.")
 
 
 class StackEntry(NamedEntry, PartEntry):
-    """Components and variables that images share; an image's own replace those of its stacks."""
+    """Components and variables that images share; an image's own replace its stacks'."""
 
     description: t.Text
     variants: list[VariantEntry] = []
@@ -356,7 +362,7 @@ class StackFileEntry(Strict):
 
 
 class EnvironmentEntry(Strict):
-    """A Python environment of an image with several: what the image of a cell holds."""
+    """A Python environment of an image with several; it has the content of a cell's image."""
 
     cell: t.Word = Field(description="A cell with one environment, as cpu-grpo-cpu-py311.")
     because: t.Text
@@ -384,24 +390,26 @@ class ImageEntry(NamedEntry, PartEntry):
     )
     description: t.Text | None = Field(default=None, description="Required unless the image extends another.")
     purpose: t.Text | None = Field(default=None, description="Required unless the image extends another.")
-    flagship: bool = Field(default=False, description="Of images that fit equally well, this one is proposed.")
+    flagship: bool = Field(default=False, description="It is proposed among images that fit equally well.")
     base: t.Name | None = Field(default=None, description="Required unless the image extends another.")
-    interpreter: t.Name | None = Field(default=None, description="In place of the one that the base and Python give.")
-    gpus: list[t.GpuName] = Field(default=[], description="What its CUDA cells are for.")
+    interpreter: t.Name | None = Field(
+        default=None, description="Instead of the interpreter that base and Python give."
+    )
+    gpus: list[t.GpuName] = Field(default=[], description="GPUs on which its CUDA cells run.")
     axes: dict[t.Name, Annotated[list[t.AxisValue], Field(min_length=1)]] = Field(
-        default={}, description="Axis -> the values that this image is made for; the axis's default alone if absent."
+        default={}, description="Axis -> the values that this image is made for; only the axis's default if absent."
     )
     exclude: list[AxisChoice] = Field(
         default=[], description="Cells that there are not: each item names values on some axes, as `when` does."
     )
     stack: StackFileEntry | None = Field(
         default=None,
-        description="A lock file of the project in place of a resolution; `components` are packages of it.",
+        description="A lock file of the project instead of a resolution; `components` are packages of it.",
     )
     stacks: list[t.Name] = []
     variants: list[VariantEntry] = []
     environments: dict[t.EnvironmentName, EnvironmentEntry] = Field(
-        default={}, description="Several Python environments: they are the content, and take the place of other keys."
+        default={}, description="Several Python environments; an image with them has no other keys of content."
     )
     default: t.EnvironmentName | None = Field(
         default=None, description="The one of `environments` that is first on PATH, and at /opt/venv."
@@ -414,7 +422,7 @@ class ImageEntry(NamedEntry, PartEntry):
                 raise ValueError("`default` names one of `environments`, and there are none")
             return self
         if len(self.environments) == 1:
-            raise ValueError("one environment is what its cell is already: name two or more")
+            raise ValueError("an image of one environment equals its cell: name two or more")
         if self.default not in self.environments:
             raise ValueError(f"`default` names one of {', '.join(sorted(self.environments))}")
         if other := sorted(
@@ -434,19 +442,19 @@ class RuleEntry(NamedEntry):
     because: t.Text
     source: t.Text
     date: t.Date
-    checked: t.Date | None = Field(None, description="When it was last confirmed, where that is later than `date`.")
+    checked: t.Date | None = Field(None, description="The day of the last confirmation, if later than `date`.")
     severity: Literal["error", "warning"]
     evidence: Literal["measured", "documented", "remembered"]
     kind: Kind = Field(
         description="`pip-refuses`: a declared requirement, which an override ignores. `breaks`: it fails. `degrades`: "
         "it works with less speed or exactness."
     )
-    message: t.Text = Field("", description="The error that users see, where it is known.")
+    message: t.Text = Field("", description="The error that users see, if it is known.")
     direct: bool = Field(
-        default=False, description="Only warns where its packages come as requirements of others, not by name."
+        default=False, description="Only warns if its packages come as requirements of others, not by name."
     )
     unless: dict[t.Name, t.Specifier] = Field(
-        default={}, description="Components whose releases repair it where they are installed: then it does not count."
+        default={}, description="Components -> releases that repair it: if one is installed, the rule does not count."
     )
     fix: t.Text
 
@@ -462,7 +470,7 @@ class RuleEntry(NamedEntry):
         if self.checked and self.checked < self.date:
             raise ValueError("`checked` is before `date`: a rule is confirmed after its source was read")
         if self.kind == "degrades" and self.severity != "warning":
-            raise ValueError("what degrades still works: `severity` is warning")
+            raise ValueError("a rule of kind `degrades` has the severity `warning`")
         return self
 
 
@@ -500,7 +508,7 @@ class PinOverrideEntry(NamedEntry):
 
 
 class FileConflictEntry(NamedEntry):
-    """A file-conflict override: at `paths`, the files of `owner` are installed, and those of `over` left out."""
+    """A file-conflict override: at `paths`, the files of `owner` are installed, and the files of `over` left out."""
 
     owner: t.Distribution
     over: Annotated[list[t.Distribution], Field(min_length=1)]
@@ -518,7 +526,7 @@ class FileConflictEntry(NamedEntry):
 
 
 class RecordExceptionEntry(NamedEntry):
-    """A wheel whose RECORD contradicts it, taken as it is: its sha256 is known, its files' hashes are its own."""
+    """A wheel whose RECORD contradicts it, and that is accepted by its sha256; its files' hashes are computed."""
 
     file: t.WheelName
     sha256: t.Sha256
