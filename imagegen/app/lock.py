@@ -30,7 +30,7 @@ _RECORD_REMOVED = "the lock changed, so its record was removed; `imagegen lock -
 def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bool) -> LockedImage:
     """Lock the cell and write locks/<cell>.toml; with `record`, build the layers and write their digests too.
 
-    Raises as `resolve_cell`, and with `record` what building raises.
+    Raises as `resolve_cell`; with `record` also as `layers.assemble`.
     """
     if cell.environments:
         return _lock_environments(session, cell, options, record=record)
@@ -56,9 +56,9 @@ def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bo
 
 
 def _lock_environments(session: Session, cell: Cell, options: LockOptions, *, record: bool) -> LockedImage:
-    """Lock an image with several environments: the cells of those that have no sound lock or that options are for.
+    """Lock an image with several environments. Cells are locked that have no sound lock, or that options are for.
 
-    Raises also LockError where the locks differ in what lies below all environments.
+    Raises also LockError if the locks differ in base, interpreter or added Debian packages.
     """
     locks = []
     for environment in cell.environments:
@@ -92,14 +92,15 @@ def _lock_environments(session: Session, cell: Cell, options: LockOptions, *, re
 def join_locks(session: Session, cell: Cell, locks: Sequence[Lock]) -> Lock:
     """Return the lock of an image with several environments, without a record, from the locks of their cells.
 
-    `locks` are in the order of `cell.environments`. Raises LockError where they differ in what lies below all of them.
+    `locks` are in the order of `cell.environments`. Raises LockError if they differ in base,
+    interpreter or added Debian packages.
     """
     _require_equal_foundations(session, cell, locks)
     return combine(cell.id, cell.image, locked_environments(cell.environments, locks), None)
 
 
 def _require_equal_foundations(session: Session, cell: Cell, locks: Sequence[Lock]) -> None:
-    """Raise LockError where the lock of an environment gives another base or interpreter, or other Debian packages.
+    """Raise LockError if the lock of an environment has another base or interpreter, or other Debian packages.
 
     The dates of archives, which reach no layer, may differ: a nightly update leaves a base that has the same packages.
     """
@@ -118,7 +119,7 @@ def _require_equal_foundations(session: Session, cell: Cell, locks: Sequence[Loc
 
 
 def _foundation_keys(foundation: Foundation) -> dict[str, object]:
-    """Return what decides the bytes below the packages, each by the words for another one."""
+    """Return the values that decide the bytes below the packages, each by the words for a difference."""
     key = base.key(foundation.base)
     return {
         "another base": key,
@@ -172,7 +173,7 @@ def _unknown_project(session: Session, cell: Cell, error: LockError) -> LockErro
 
 def wheel_selector(session: Session, cell: Cell) -> LocalWheelSelector:
     """Return the selector of wheels for components that need a compiler; it reads the files of candidates."""
-    from imagegen.image.inventory import subjects  # late: it imports the readers of wheels
+    from imagegen.image.inventory import subjects  # late, since it imports the readers of wheels
 
     return LocalWheelSelector(
         session.wheel_catalogue,
@@ -182,8 +183,8 @@ def wheel_selector(session: Session, cell: Cell) -> LocalWheelSelector:
 
 
 def _recorded(session: Session, cell: Cell, locked: Lock) -> Lock:
-    """Build the layers and return the lock with their digests. An audit error is printed: the lock is where a finding
-    is fixed, so it is written all the same.
+    """Build the layers and return the lock with their digests. An audit error is only printed, since a finding is fixed
+    by a change of the lock.
     """
     locked = replace(locked, record=None)
     whole = ensure_wheels(session, cell, locked)

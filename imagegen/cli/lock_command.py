@@ -68,7 +68,7 @@ def command(
     if check:
         results = check_locks(app, cells)
     elif name is not None:
-        # late, here and below: a check needs nothing of what resolves and builds
+        # late, here and below, since a check resolves and builds nothing
         from imagegen.app.entries import Changes, lock_changed
 
         changes = Changes(pins, additions, debs, removals)

@@ -1,1 +1,1 @@
-"""Wheels that no index serves: finding one that fits a cell, keeping what was built, planning a build's memory."""
+"""Wheels that no index serves: finding one that fits a cell, storing built wheels, planning a build's memory."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CatalogueRelease:
-    """Wheels of one version under addresses that follow one pattern; what is empty is not known."""
+    """Wheels of one version under addresses that follow one pattern; an empty field is not known."""
 
     package: str  # normalised (PEP 503)
     version: str
@@ -72,7 +72,7 @@ class Catalogue:
         )
 
     def offers(self, need: WheelRequirement) -> Sequence[Offer | Candidate]:
-        """Return what may serve a cell; releases that have nothing for it as candidates with the reason."""
+        """Return the offers for a cell, and unfit releases as candidates with the reason."""
         required = (need.package, Version(need.version))
         computed = [
             _computed(release, need)
@@ -108,14 +108,14 @@ def _computed(release: CatalogueRelease, need: WheelRequirement) -> Offer | Cand
 
 
 def _own_name(need: WheelRequirement) -> str:
-    """Return what torch.__version__ is: CUDA builds have a label, also where the index leaves it out, as PyPI does."""
+    """Return torch.__version__. CUDA builds have a label, also if the index leaves it out, as PyPI does."""
     if need.torch is None or need.cuda is None or "+" in need.torch:
         return need.torch or ""
     return f"{need.torch}+cu{need.cuda.replace('.', '')}"
 
 
 def _outside(release: CatalogueRelease, need: WheelRequirement, torch: str, cuda: str) -> str | None:
-    """Return what part of the cell the release has no wheel for, in one clause."""
+    """Return in one clause the part of the cell that the release has no wheel for."""
     text = "the wheels of this release are for {} {}, the cell has {}"
     if not torch or not cuda:
         return "its wheels are for torch and CUDA, the cell has none"

@@ -48,14 +48,14 @@ def read(directories: Sequence[Path]) -> Catalogue:
                     where = document.where(("catalogue", name, "files", position, "url"))
                     errors.append(
                         MatrixError(
-                            f"this is no address of a wheel of {entry.package}",
+                            f"this is not the address of a wheel of {entry.package}",
                             code="matrix-invalid-value",
                             where=where,
                         )
                     )
     if errors:
         raise MatrixErrors(errors)
-    return Catalogue(tuple(dict.fromkeys(releases)), tuple(dict.fromkeys(files)))  # a clone repeats what is shipped
+    return Catalogue(tuple(dict.fromkeys(releases)), tuple(dict.fromkeys(files)))  # a clone repeats the shipped files
 
 
 def _placeholders(text: str) -> str:

@@ -52,7 +52,7 @@ def _nothing(_: WheelRequirement) -> Sequence[Offer | Candidate]:
 class WheelSources:
     """The sources of candidates, as callables, so that the caller decides what is read."""
 
-    store: Store  # what is fetched goes there
+    store: Store  # fetched files are written there
     client: Client
     progress: Progress
     wheelhouse: Callable[[str], BuiltWheel | None]  # by key
@@ -75,7 +75,7 @@ def find(need: WheelRequirement, sources: WheelSources, examine: Examine | None)
 
 
 class _Search:
-    """One question on its way through the places."""
+    """A search for the wheel of one component through the places."""
 
     def __init__(self, need: WheelRequirement, sources: WheelSources, examine: Examine | None) -> None:
         self.need, self.places, self.examine = need, sources, examine

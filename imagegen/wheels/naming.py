@@ -1,8 +1,8 @@
-"""Parse a wheel's file name for what it was built for, and match that with a cell.
+"""Parse in a wheel's file name the torch, CUDA and ABI that it was built for, and compare them with a cell.
 
 Projects that publish wheels for several torches name theirs in the local version label, each in its own way:
 "+cu12torch2.8cxx11abiTRUE" (flash-attn, causal-conv1d, mamba-ssm), "+cu130torch2.11" (flash-attention-prebuild-wheels),
-"+cu13torch2.11.0+cu130cxx11abiTRUE" (TransformerEngine, whose second plus is no version of PEP 440), "+pt28cu128"
+"+cu13torch2.11.0+cu130cxx11abiTRUE" (TransformerEngine, whose second plus is invalid in PEP 440), "+pt28cu128"
 (xformers). A name without these is decided by its file.
 """
 
@@ -36,11 +36,11 @@ class WheelRequirement:
     version: str  # as the resolution chose it: "2.8.3"
     python: str  # "3.11"
     platform: str  # as uv calls it: "x86_64-manylinux_2_36"
-    ranks: Mapping[Tag, int]  # every tag that fits -> its rank, 0 for the most specific: `lock.target.Target.ranks`
-    torch: str | None  # the cell's release: "2.11.0", "2.8.0+cu128"; None: it has none
-    cuda: str | None  # the CUDA of torch's build: "13.0"; None: it has none
-    key: str | None = None  # of the source build, "sha256:..."; None: not known, so that no wheelhouse is asked
-    source: str | None = None  # what a source build is made of: "flash_attn-2.8.3.tar.gz"; None: there is no recipe
+    ranks: Mapping[Tag, int]  # every tag that fits -> its rank, 0 for the most specific: `WheelTarget.ranks`
+    torch: str | None  # the cell's release: "2.11.0", "2.8.0+cu128"; None without torch
+    cuda: str | None  # the CUDA of torch's build: "13.0"; None without CUDA
+    key: str | None = None  # of the source build, "sha256:..."; None if it is not known, so that no wheelhouse is asked
+    source: str | None = None  # file of a source build: "flash_attn-2.8.3.tar.gz"; None without a recipe
     obstacle: str | None = None  # why it cannot be compiled, though there may be a recipe
     from_source: bool = False  # the matrix asks for one that is compiled here, even where another fits
 
@@ -69,7 +69,7 @@ class ParsedWheelName:
     torch: str | None = None  # "2.8"
     cuda: str | None = None  # "12", "12.8"
     new_abi: bool | None = None
-    other: str | None = None  # what it is for in place of CUDA: "ROCm"
+    other: str | None = None  # its target instead of CUDA: "ROCm"
 
     def rank(self, need: WheelRequirement) -> int | None:
         """Return the rank of its best tag for the cell; None when none fits."""
@@ -77,7 +77,7 @@ class ParsedWheelName:
 
 
 def read(filename: str) -> ParsedWheelName | None:
-    """Parse a file name; None for one that is no wheel's."""
+    """Parse a file name; None if it is not a wheel's."""
     if not _NAME.fullmatch(filename):
         return None
     name, _, remainder = filename.partition("-")

@@ -23,7 +23,7 @@ class Candidate:
     """One wheel that may serve, or the source build. `fits` with the reason, either way, in one clause."""
 
     place: WheelSource
-    filename: str  # of a source build: the source's
+    filename: str  # the source's, for a source build
     where: str  # address, file, registry reference, or recipe
     fits: bool
     reason: str

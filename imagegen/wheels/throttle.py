@@ -1,8 +1,8 @@
 """The memory planner: how many jobs a build may run at once. Pure: numbers in, a plan out.
 
-What counts is jobs times nvcc threads (here: slots). A plan fits twice: with all slots at the mean, and a few at their
-largest, it stays below what is left after the hold-back; with all slots at their largest at once it still stays below
-what there is. Sources: flash-attention#2079 (jobs times threads), #2493 and #2548 (a host that died, 1 % held back),
+A slot is one nvcc thread of one job. A plan fits twice. With all slots at the mean, and a few at their largest, it
+stays below the memory that is left after the hold-back. With all slots at their largest it stays below all memory.
+Sources: flash-attention#2079 (jobs times threads), #2493 and #2548 (a host that died, 1 % held back),
 NVIDIA/apex#1882 (per GB, jobs are faster than threads), and the measurement that recipes name.
 """
 
@@ -92,8 +92,8 @@ def machine(probe: Mapping[str, Any]) -> Machine:
 def budget(machine: Machine, reserved: int = 0) -> int:
     """Bytes that builds may plan with; `reserved` are planned for others already.
 
-    Of a whole machine is held back: a quarter up to 64 GB, then 16 GB, on the largest 15 %. In a control group the
-    build is alone: a tenth. Of what is available now a twentieth stays, for what the others there need next.
+    On a whole machine, a quarter is held back up to 64 GB, then 16 GB, on the largest 15 %. In a control group, which
+    has only the build, a tenth is held back. A twentieth of the available memory stays for other processes.
     """
     memory = machine.memory
     reserve = memory // 10 if machine.limited else max(min(memory // 4, 16 * GB), memory * 15 // 100)
@@ -228,7 +228,9 @@ def _plan(work: BuildJob, jobs: int, threads: int, capacity: _Capacity) -> JobPl
         seconds = max(work.seconds / (jobs * threads), cost.seconds * work.architectures / threads)
     warning = None
     if memory > capacity.budget:
-        warning = f"even one job needs {_gb(memory)} and {_gb(capacity.budget)} may be used: it may run out of memory"
+        warning = (
+            f"even one job needs {_gb(memory)} and {_gb(capacity.budget)} may be used, so that it may run out of memory"
+        )
     return JobPlan(jobs, threads, memory, cost.memory, cost.largest, seconds, cost.units or None, warning)
 
 

@@ -37,16 +37,16 @@ from imagegen.plan.lock.environments import environments, with_locks
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.wheels import naming
 
-# The wheelhouse: wheels that a compiler made, in the store, each under the key of everything that decides it.
+# The wheelhouse has compiled wheels in the store, each under the key of its inputs.
 #
-# The file is a blob, what it is a record of the store, and so is the log that the record names; `store gc` leaves them
-# alone, `wheels gc` does not.
+# The file and its log are blobs, and an entry of the store describes them. `store gc` keeps them, `wheels gc` removes
+# them.
 
 WHEELS = Cache("wheel", BuiltWheel)
 
 
 def known(store: Store, key: str) -> BuiltWheel | None:
-    """The wheel with this key; None where it was never kept, or its file is gone or damaged."""
+    """Return the wheel with this key; None if there is none, or its file is gone or damaged."""
     wheel = WHEELS.get(store, key)
     return wheel if wheel and store.intact(wheel.digest, wheel.size) else None
 
@@ -66,7 +66,7 @@ def missing_builds(lock: Lock, store: Store) -> list[LockedBuild]:
 def with_local_wheels(lock: Lock, store: Store) -> tuple[Lock, list[LockedBuild]]:
     """Return (lock with built wheels, []) if the wheelhouse has them all, else (lock unchanged, missing builds).
 
-    Of several environments, each lock of one is changed by itself.
+    If the lock has several environments, each of their locks is changed by itself.
     """
     locks, missing = [], []
     for environment in environments(lock):
@@ -81,7 +81,7 @@ def with_local_wheels(lock: Lock, store: Store) -> tuple[Lock, list[LockedBuild]
 
 
 def keep(store: Store, wheel: BuiltWheel) -> None:
-    """Remember a wheel whose file is in the store already. The first of a key stays: it may be locked somewhere."""
+    """Record a wheel whose file is in the store. The first of a key stays, since it may be locked somewhere."""
     with store.lock(f"wheel-{wheel.key}"):
         if known(store, wheel.key) is None:
             WHEELS.put(store, wheel.key, wheel)
@@ -97,7 +97,7 @@ def every(store: Store) -> Iterator[BuiltWheel]:
 
 
 def contents(store: Store) -> dict[str, str]:
-    """Digest -> what it is, of all blobs that the kept wheels are made of; asking does not count as using them."""
+    """Return digest -> description of all blobs of the wheelhouse. This does not count as a use of a wheel."""
     blobs: dict[str, str] = {}
     for wheel in filter(None, (WHEELS.get(store, key) for key in WHEELS.keys(store))):
         blobs[wheel.digest] = f"the wheel {wheel.filename}"
@@ -107,7 +107,7 @@ def contents(store: Store) -> dict[str, str]:
 
 
 def log_of(wheel: BuiltWheel) -> str | None:
-    """The digest of the build's log, where the record names one."""
+    """Return the digest of the build's log, if the record names one."""
     log = wheel.record.get("log")
     return log if isinstance(log, str) and is_digest(log) else None
 
@@ -180,9 +180,9 @@ _OWN = "dev.imagegen.wheel."
 
 
 def place(settings: Settings, name: str | None = None, option: str = "") -> Reference | None:
-    """Return the remote wheelhouse that the command's `option` named, else that of the environment; None without one.
+    """Return the remote wheelhouse that the command's `option` or else the environment names; None without one.
 
-    Raises UsageError for what is no repository's name.
+    Raises UsageError for an invalid name of a repository.
     """
     text, origin = (name, option) if name is not None else (settings.wheelhouse, WHEELHOUSE_VARIABLE)
     if text is None:
@@ -207,7 +207,7 @@ def tag(key: str) -> str:
     """The tag of the wheel with this key ("sha256:...")."""
     if not is_digest(key):
         raise UsageError(
-            f'"{key}" is no key of a wheel',
+            f'"{key}" is not a key of a wheel',
             code="usage-invalid-value",
             fix="a key is sha256: and 64 lower-case hex digits",
         )
@@ -227,13 +227,13 @@ class RemoteWheelhouse:
     """The wheelhouse at `place`. Thread-safe."""
 
     def __init__(self, repository: Reference, client: Client, settings: Settings) -> None:
-        self._place = repository
+        self._reference = repository
         self._repository = Repository(repository, client, settings, what="wheelhouse")
         self._target = PushTarget(repository, client, settings)
         self._lock, self._reached = threading.Lock(), False
 
     def __str__(self) -> str:
-        return self._place.name
+        return self._reference.name
 
     def reach(self) -> None:
         """Raise PublishError within seconds if the registry does not respond."""
@@ -299,7 +299,7 @@ class RemoteWheelhouse:
             _, data, kind = self._repository.manifest(tag(key))
         except NotFoundError:
             return None
-        return self._read(read_artifact(data, kind, f"{self._place.name}:{tag(key)}"), key)
+        return self._read(read_artifact(data, kind, f"{self._reference.name}:{tag(key)}"), key)
 
     def _read(self, artifact: Artifact, key: str) -> _Entry:
         if artifact.kind != ARTIFACT:
@@ -327,13 +327,13 @@ class RemoteWheelhouse:
         except (ValueError, TypeError, KeyError):
             raise self._wrong(entry.wheel.key, "its record cannot be read") from None
         if not same:
-            raise self._wrong(entry.wheel.key, "its record is that of another wheel")
+            raise self._wrong(entry.wheel.key, "its record describes another wheel")
         attributes = {field.name: getattr(entry.wheel, field.name) for field in fields(entry.wheel)}
         return BuiltWheel(**{**attributes, "record": record})
 
     def _wrong(self, key: str, why: str) -> FetchError:
         return FetchError(
-            f"what {self._place.name} has under {tag(key)} is not the wheel that was requested",
+            f"{self._reference.name} has another wheel under {tag(key)} than the requested one",
             code="fetch-digest-mismatch",
             why=why,
             fix="do not trust it; an account with write access can push the wheel again",

@@ -198,7 +198,7 @@ def test_a_build_survives_its_killing(host: BuildHost, tmp_path: Path, monkeypat
         assert not list(host.store.scratch.iterdir()), done[-1]
 
 
-def test_a_refused_wheel_is_quarantine(host: BuildHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_wheel_is_moved_aside(host: BuildHost, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> list[str]:
         raise BuildError("the audit refuses it", fix="look at it")
 
@@ -206,7 +206,7 @@ def test_a_refused_wheel_is_quarantine(host: BuildHost, monkeypatch: pytest.Monk
     with pytest.raises(BuildError, match="refuses it") as caught:
         host.compile()
     place = host.bench.context.settings.store.parent / "refused" / "demo_ext-1.0-cp311-cp311-linux_x86_64.whl"
-    assert caught.value.fix == f"look at it; what was compiled is {place}"
+    assert caught.value.fix == f"look at it; the wheel is {place}"
     assert place.is_file()
     assert wheelhouse.known(host.store, host.lock.builds[0].key) is None
 

@@ -98,7 +98,7 @@ def test_a_version_that_git_would_derive_is_the_matrixs(bare: Bare, server: GitS
 
 
 def test_what_git_lfs_keeps_is_missed(bare: Bare, server: GitServer, debian: Debian) -> None:
-    with pytest.raises(WheelError, match=r"demo-1\.0\.tar lacks what Git LFS keeps elsewhere") as caught:
+    with pytest.raises(WheelError, match=r"demo-1\.0\.tar lacks files that Git LFS stores") as caught:
         build(bare, server, debian, {"demo/__init__.py": b"", "demo/weights": LFS})
     assert "demo/weights" in str(caught.value)
     assert build(bare, server, debian, {"demo/__init__.py": b"", "picture": LFS}) == {"demo/__init__.py": b""}

@@ -283,7 +283,7 @@ def test_realised_wheels_take_their_place_and_leave_the_inputs_alone() -> None:
     [
         ({}, "has not been built"),
         ({"fast": replace(BUILT, key=f"sha256:{A}")}, "has not been built"),
-        ({"fast": replace(BUILT, filename="fast-1.1-cp311-cp311-linux_x86_64.whl")}, "is no wheel of fast 1.0"),
+        ({"fast": replace(BUILT, filename="fast-1.1-cp311-cp311-linux_x86_64.whl")}, "is not a wheel of fast 1.0"),
     ],
 )
 def test_a_build_is_realised_by_its_own_wheel_alone(built: dict[str, BuiltWheel], why: str) -> None:

@@ -128,8 +128,8 @@ def test_what_a_project_repeats_is_not_known_twice() -> None:
     ("body", "what"),
     [
         ("    files: [{url: 'https://example.org/demo-1-py3-none-any.whl', size: '1'}]", '"sha256" is missing'),
-        (FILE.format("https://example.org/other-1-py3-none-any.whl", "a" * 64), "no address of a wheel of demo"),
-        (FILE.format("https://example.org/demo.tar.gz", "a" * 64), "no address of a wheel of demo"),
+        (FILE.format("https://example.org/other-1-py3-none-any.whl", "a" * 64), "not the address of a wheel of demo"),
+        (FILE.format("https://example.org/demo.tar.gz", "a" * 64), "not the address of a wheel of demo"),
         (FILE.format("https://example.org/demo-1-py3-none-any.whl", "A" * 64), "sha256: must be"),
         (FILE.format("file:///demo-1-py3-none-any.whl", "a" * 64), "url: must be an https address"),
         # A lock takes none of these, and would say so after the wheel was fetched and audited.

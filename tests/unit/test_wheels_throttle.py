@@ -147,7 +147,7 @@ def test_a_group_too_small_for_one_job_is_reported() -> None:
     found = plan(BuildJob(FLASH), Machine(8, 6 * GB, 6 * GB, limited=True))
     assert found.jobs == 1
     assert found.sentence("flash-attn").endswith(
-        "; even one job needs 7.3 GB and 5.4 GB may be used: it may run out of memory"
+        "; even one job needs 7.3 GB and 5.4 GB may be used, so that it may run out of memory"
     )
 
 

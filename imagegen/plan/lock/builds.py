@@ -1,4 +1,4 @@
-"""Source builds in a lock: the key of all inputs, the wheel that was built, the sources that a build begins with."""
+"""Source builds in a lock. Defines the key of their inputs, the built wheel, and the sources of a build."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ class BuiltWheel:
 
 # The key of a source build, from all that decides its wheel; and the lock with the wheels that were built.
 #
-# The key names a wheel in every wheelhouse, so that one input is compiled once. It covers what can change the wheel's
-# bytes and nothing else: not the reason for the build, the dependent packages, or the number of parallel jobs.
+# The key names a wheel in every wheelhouse, so that one input is compiled once. It covers all that can change the
+# wheel's bytes. It does not cover the reason for the build, the dependent packages, or the number of parallel jobs.
 
-BUILDER = "builder"  # name of the input: what runs a build, for locks that have some
+BUILDER = "builder"  # name of an input of locks with builds: the digest of the programs that run a build
 _FORMAT = 1  # of the key; a new number compiles everything anew
 _COMPILING = re.compile(
     r"(gcc|g\+\+|cpp)(-\d+)?|binutils|libc6-dev|lib(stdc\+\+|gcc)-\d+-dev|python3(\.\d+)?(-minimal|-dev)?|libpython3.*"
@@ -91,7 +91,7 @@ def builder() -> str:
 
 
 def key_of(build: LockedBuild, lock: Lock) -> str:
-    """The digest of all that decides the build's wheel, read off the lock; the build's own `key` is not."""
+    """Return the digest of all inputs of the build's wheel, from the lock; the build's own `key` is not read."""
     shas = {wheel.name: wheel.file.sha256 for wheel in lock.wheels}
     archive = [interpreter_key(lock.interpreter)] if lock.interpreter.file else []
     inputs = {
@@ -113,12 +113,12 @@ def key_of(build: LockedBuild, lock: Lock) -> str:
 
 
 def keyed(build: LockedBuild, lock: Lock) -> LockedBuild:
-    """The build, with its key in this lock."""
+    """Return the build with its key in this lock."""
     return replace(build, key=key_of(build, lock))
 
 
 def compiler(base: LockedBase, debs: Iterable[LockedDeb]) -> list[str]:
-    """Return what compiles, and Python: the base's image by digest, and packages of the lock by name and version."""
+    """Return the compilers and Python, as digest of the base's image and as name and version of Debian packages."""
     image = [base.content.digest] if base.content else []
     return [*image, *(f"{deb.name}={deb.version}" for deb in debs if _COMPILING.fullmatch(deb.name))]
 
@@ -146,7 +146,7 @@ def _locked_wheel(build: LockedBuild, wheel: BuiltWheel | None) -> LockedWheel:
     name, version, _, _ = parse_wheel_filename(wheel.filename)
     if (name, version) != (build.name, Version(build.version)):
         raise BuildError(
-            f"{wheel.filename} is no wheel of {build.name} {build.version}",
+            f"{wheel.filename} is not a wheel of {build.name} {build.version}",
             code="source-build-wrong-release",
             why=f"the wheelhouse has it under the key {build.key}",
             fix="`imagegen wheels gc` forgets it, then build again",
@@ -166,7 +166,7 @@ def misbuilt(lock: Lock) -> tuple[str, ...]:
 
 
 def source_of(component: Compiled, context: Context) -> LockedFile:
-    """The file that the build unpacks. What is on no index is packed into the store now. Raises FetchError."""
+    """Return the file that the build unpacks. Commits and directories are packed into the store. Raises FetchError."""
     release = component.recipe.releases[component.version]
     if isinstance(release, SdistFile):
         return LockedFile(release.filename, release.size, release.sha256, indexes.DEFAULT)
@@ -185,7 +185,7 @@ def source_of(component: Compiled, context: Context) -> LockedFile:
 
 
 def commit_of(component: Compiled) -> tuple[LockedGit | None, tuple[Submodule, ...]]:
-    """The commit that the release is, with the submodules that come along; of another source none."""
+    """Return the commit of the release with its submodules; (None, ()) for another kind of source."""
     release = component.recipe.releases[component.version]
     if not isinstance(release, Commit):
         return None, ()
@@ -197,10 +197,10 @@ def patches_of(recipe: Recipe) -> tuple[LockedPatch, ...]:
 
 
 def fetch_sources(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], context: Context) -> None:
-    """Bring all that the builds begin with into the store: sources, patches, build requirements, each by its hash.
+    """Fetch the sources, patches and build requirements of the builds into the store, each by its hash.
 
-    `recipes` are the cell's, by package. Raises MissingFiles with all that could not be had, FetchError, LockError for
-    what on this disk is no longer as it was locked, ReproducibilityError for an archive that came out differently.
+    `recipes` are the cell's, by package. Raises MissingFiles with all missing files, FetchError, LockError for
+    local sources that changed, ReproducibilityError for an archive that came out differently.
     """
     builds = tuple(builds)
     for build in builds:
@@ -213,7 +213,7 @@ def fetch_sources(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], 
     ]
     required = [item for item in required if not context.store.intact(item.file.digest, item.file.size)]
     total = sum(item.file.estimate for item in required)
-    label = f"fetching what {counted(len(builds), 'source build')} begins with"
+    label = f"fetching the sources of {counted(len(builds), 'source build')}"
     lacking: MissingFiles | None = None
     for build in builds:
         try:
@@ -232,7 +232,7 @@ def fetch_sources(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], 
 
 
 def require_unchanged(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], store: Store) -> None:
-    """Raise LockError where sources on this disk are not as they were locked, FetchError where they are gone."""
+    """Raise LockError if sources on this disk differ from the locked ones, FetchError if they are absent."""
     for build in builds:
         _require_unchanged(build, recipes[build.name], store)
 
@@ -266,7 +266,7 @@ def patched_sources(build: LockedBuild, store: Store, settings: Settings) -> Ite
 
 
 def _require_bounded(archive: Path) -> None:
-    """Raise Refused for an archive with headers or members without end: the worker keeps all of them."""
+    """Raise Refused for an archive with too many or too large members, since the worker unpacks all of them."""
     allowance = Allowance(members=1_000_000, contents=16 << 30)
     try:
         with tarfile.open(archive, tarinfo=Bounded) as tar:
@@ -294,7 +294,7 @@ def _apply(patch: LockedPatch, sources: Path, store: Store, settings: Settings) 
 
 
 def _pack(build: LockedBuild, recipe: Recipe, context: Context) -> None:
-    """Bring the archive of a commit or of a directory into the store; other sources have an address."""
+    """Write the archive of a commit or a directory to the store; other sources have an address."""
     folder = f"{build.name}-{build.version}"
     if build.source.index == LOCAL:
         _require_unchanged(build, recipe, context.store)

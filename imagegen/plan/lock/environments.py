@@ -1,4 +1,4 @@
-"""Several Python environments in one image: the locks of its cells, joined into one that a build can read."""
+"""Several Python environments in one image. The locks of their cells are joined into one that a build can read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMED = 3  # wheels in a sentence
 
 @dataclass(frozen=True)
 class LockedEnvironment:
-    """An environment of an image: the packages of a cell's lock, installed below `prefix`."""
+    """An environment of an image. The packages of a cell's lock are installed below `prefix`."""
 
     name: str  # "" where the image has only one
     because: str
@@ -33,12 +33,12 @@ class LockedEnvironment:
 class CombinedLock(Lock):
     """The lock of an image with several environments.
 
-    Base, interpreter, settings and packages are those of the default environment, copied files those of all, and GPUs
-    and driver what all of them work with.
+    Base, interpreter, settings and packages come from the default environment, copied files from all environments.
+    GPUs and driver are the ones that all environments support.
     """
 
     environments: tuple[LockedEnvironment, ...]  # the default one first, the others by name
-    moved: tuple[str, ...] = ()  # names of those whose row in the file is not theirs
+    moved: tuple[str, ...] = ()  # names of environments whose row in the file differs from their lock
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class CombinedFile(LockTable):
 
 @dataclass(frozen=True, kw_only=True)
 class AttachedFile(CombinedFile):
-    """A lock of an image with several environments as it is attached to the image: with the locks of their cells."""
+    """A lock of an image with several environments, with the locks of their cells; it is attached to the image."""
 
     locks: Annotated[tuple[Lock, ...], t.field_info("locked")]  # without records, in the order of `environments`
 
@@ -90,7 +90,7 @@ def environment_at(lock: Lock, prefix: str) -> LockedEnvironment:
 def locked_environments(
     rows: Sequence[CellEnvironment | EnvironmentRow], locks: Sequence[Lock]
 ) -> tuple[LockedEnvironment, ...]:
-    """Return the environments of a cell or file with several; `locks` are those of their cells, in their order."""
+    """Return the environments that `rows` name, with the locks of their cells in the same order."""
     prefixes = [PREFIX, *(f"{VENVS}/{row.name}" for row in rows[1:])]
     return tuple(
         LockedEnvironment(row.name, row.because, prefix, lock)
@@ -111,15 +111,15 @@ def parts(cell: Cell, lock: Lock) -> list[tuple[Cell, Lock]]:
 def join(cell: Cell, file: CombinedFile, locks: Sequence[Lock]) -> CombinedLock:
     """Return the lock of a cell with several environments, from its file and the locks of their cells, in their order.
 
-    Environments whose row in the file is not what cell and lock give are among `moved`; so are those of the file alone.
+    `moved` names the environments whose row in the file differs from cell and lock, or that only the file has.
     """
-    from imagegen.plan.lock.file import row_of  # late: it writes what is defined here
+    from imagegen.plan.lock.file import row_of  # late, since file.py imports this module
 
     locked = locked_environments(cell.environments, locks)
     rows = {row.name: row for row in file.environments}
     moved = [environment.name for environment in locked if rows.pop(environment.name, None) != row_of(environment)]
     if not moved and [environment.name for environment in locked] != [row.name for row in file.environments]:
-        moved = [locked[0].name]  # the default is another
+        moved = [locked[0].name]  # another environment is the default
     return combine(cell.id, cell.image, locked, file.record, tuple(sorted({*moved, *rows})))
 
 
@@ -169,12 +169,12 @@ def _gpus(locks: Sequence[Lock]) -> LockedGpus | None:
 
 @dataclass(frozen=True)
 class SharedWheels:
-    """The bytes of wheels of an image with several environments, and of the largest environment alone."""
+    """The bytes of wheels of an image with several environments, and of its largest environment."""
 
     total: int  # each wheel once
     largest: int
     cell: str  # the largest
-    differing: tuple[LockedWheel, ...]  # those that not all environments have, the largest first
+    differing: tuple[LockedWheel, ...]  # wheels that not all environments have, the largest first
 
     @property
     def ratio(self) -> float:
@@ -186,11 +186,11 @@ class SharedWheels:
         some = [f"{wheel.name} {wheel.version} ({human(wheel.file.estimate)})" for wheel in self.differing[:_NAMED]]
         omitted = f" and {len(self.differing) - _NAMED} more" if len(self.differing) > _NAMED else ""
         differing = f"; not all environments have {', '.join(some)}{omitted}" if some else ""
-        return f"wheels of {human(self.total)}, {self.ratio:.2f} times those of {self.cell} alone{differing}"
+        return f"wheels of {human(self.total)}, {self.ratio:.2f} times the wheels of {self.cell}{differing}"
 
 
 def shared_wheels(lock: CombinedLock) -> SharedWheels:
-    """Compare the wheels of all environments with those of the largest one."""
+    """Compare the wheels of all environments with the wheels of the largest one."""
     wheels_by_environment = {
         environment.name: {wheel.file.digest: wheel for wheel in environment.lock.wheels}
         for environment in lock.environments

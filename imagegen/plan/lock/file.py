@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 T = TypeVar("T")
-_HASH = "_inputs_hash"  # attribute of a lock that is no field
+_HASH = "_inputs_hash"  # attribute of a lock that is not a field
 _RELOCK = "restore the file from version control, or delete it and run `imagegen lock`"
 
 
@@ -57,7 +57,7 @@ def read(path: Path, project: Path | None = None) -> Lock:
 
 
 def read_text(path: Path, project: Path | None = None) -> str:
-    """Return the text of a lock file of a project. Raises LockError where it cannot be read."""
+    """Return the text of a lock file of a project. Raises LockError if it cannot be read."""
     try:
         return data.read(path, project).decode()
     except FileNotFoundError:
@@ -75,7 +75,7 @@ def read_text(path: Path, project: Path | None = None) -> str:
 
 
 def loads_combined(text: str, path: Path | str = "<lock>") -> CombinedFile:
-    """The lock file of an image with several environments in `text`; `path` is named in errors."""
+    """Return the lock file of an image with several environments in `text`; `path` is named in errors."""
     return _validated(CombinedFile, _parsed(text, path), text, path)
 
 
@@ -114,12 +114,12 @@ def _validated(form: type[T], table: dict[str, Any], text: str, path: Path | str
 
 
 def loads(text: str, path: Path | str = "<lock>") -> Lock:
-    """The lock in `text`; `path` is named in errors."""
+    """Return the lock in `text`; `path` is named in errors."""
     return _require_keys(_validated(Lock, _parsed(text, path), text, path), text, path)
 
 
 def loads_attached(text: str, path: Path | str = "<lock>") -> Lock:
-    """The lock in a LOCK document, as `dumps_attached` writes it; `path` is named in errors. Raises LockError."""
+    """Return the lock in a LOCK document of `dumps_attached`; `path` is named in errors. Raises LockError."""
     table = _parsed(text, path)
     if "environment" not in table:
         return loads(text, path)
@@ -133,12 +133,12 @@ def named_cells(text: str) -> tuple[str, ...]:
 
 
 def loads_with(text: str, locks: Sequence[Lock], path: Path | str = "<lock>") -> Lock:
-    """The lock in `text`; `locks` are those of `named_cells`. Raises LockError where one is not the named one."""
+    """Return the lock in `text` with the `locks` of `named_cells`. Raises LockError if one is not the named lock."""
     return _joined(loads_combined(text, path), locks, path) if locks else loads(text, path)
 
 
 def _joined(file: CombinedFile, locks: Sequence[Lock], path: Path | str) -> CombinedLock:
-    """Join locks as the file names them. Raises LockError where one is another."""
+    """Join locks as the file names them. Raises LockError if one is not the named lock."""
     names = [row.name for row in file.environments]
     if not locks or len(locks) != len(names) or len(set(names)) != len(names):
         raise LockError(
@@ -163,13 +163,13 @@ def _joined(file: CombinedFile, locks: Sequence[Lock], path: Path | str) -> Comb
 
 
 def _require_keys(lock: Lock, text: str, path: Path | str) -> Lock:
-    """Return the lock. Raises LockError where the key of a source build is not that of its inputs."""
+    """Return the lock. Raises LockError if the key of a source build does not match its inputs."""
     from imagegen.plan.lock import builds  # late: a lock that an earlier run has parsed is not parsed again
 
     if wrong := builds.misbuilt(lock):
         position = [build.name for build in lock.builds].index(wrong[0])
         raise LockError(
-            f"the key of {', '.join(wrong)} is not that of what the lock says of the build",
+            f"the key of {', '.join(wrong)} does not match the inputs of the build",
             code="lock-edited",
             where=Location(path, _line(text, ("build", position, "key"))),
             why="the lock was edited by hand; a key stands for all that decides a compiled wheel",
@@ -189,7 +189,10 @@ def write(lock: Lock, path: Path) -> None:
 
 
 def dumps(lock: Lock) -> str:
-    """The lock file's text; equal locks give equal text. Raises LockErrors for a lock that could not be read back."""
+    """Return the lock file's text; equal locks give equal text.
+
+    Raises LockErrors for a lock that could not be read back.
+    """
     head = f"# What image {lock.image} is made of, cell {lock.cell}: written by `imagegen lock`, not by hand.\n"
     if isinstance(lock, CombinedLock):
         head += "# `lock` is the digest of what the lock of that cell pins; the first environment is the default.\n"
@@ -201,7 +204,7 @@ def dumps(lock: Lock) -> str:
 
 
 def dumps_attached(lock: Lock) -> str:
-    """The text of a LOCK document: the lock file's; of several environments, with the locks of their cells.
+    """Return the text of a LOCK document: the lock file, with several environments also the locks of their cells.
 
     Raises LockErrors for a lock that could not be read back.
     """
@@ -216,7 +219,7 @@ def dumps_attached(lock: Lock) -> str:
 
 
 def lock_table(lock: Lock | CombinedFile) -> dict[str, Any]:
-    """Return the file's tables, without wheels that a source build made: the build stands for each."""
+    """Return the file's tables, without wheels that a source build made, since the file has the build."""
     if isinstance(lock, CombinedFile):
         return {"version": LOCK_VERSION, **to_table(lock)}
     if isinstance(lock, CombinedLock):
@@ -240,7 +243,7 @@ def _adapter(form: type[Any]) -> TypeAdapter[Any]:
 
 
 def inputs_hash(lock: Lock | CombinedFile) -> str:
-    """The digest of the lock without its record: what labels and tags carry. The lock keeps it."""
+    """Return the digest of the lock without its record, for labels and tags. It is cached on the lock."""
     attributes: dict[str, str] = vars(lock)
     if _HASH not in attributes:
         attributes[_HASH] = digest_of(canonical_json(lock_table(replace(lock, record=None))))
@@ -248,7 +251,7 @@ def inputs_hash(lock: Lock | CombinedFile) -> str:
 
 
 def local_tags(lock: Lock) -> tuple[str, str]:
-    """Return the tags in an engine: the mutable one that users type, and the immutable one with the inputs' hash."""
+    """Return the tags in an engine: a mutable one that users type, and an immutable one with the inputs' hash."""
     repository = f"imagegen/{lock.image}"
     axes = lock.cell.removeprefix(f"{lock.image}-")
     return f"{repository}:{axes}", f"{repository}:{axes}-{inputs_hash(lock).removeprefix('sha256:')[:12]}"

@@ -1,4 +1,4 @@
-"""Base and interpreter as they stand in a lock, and fetching the archive of a standalone interpreter."""
+"""The tables of base and interpreter in a lock. Fetches the archive of a standalone interpreter."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LockedDeb(LockTable):
 class LockedBase(LockTable):
     """The base, resolved. `archives` maps an archive's suite to the Date of its signed Release file.
 
-    Of kind registry, `content` is the platform's image as the registry had it under the name `image`.
+    In a base of kind registry, `content` is the platform's image that the registry had under the name `image`.
     """
 
     name: t.Word
@@ -106,15 +106,15 @@ class LockedPackages(LockTable):
             raise ValueError(f"archives and debs name different archives: {', '.join(sorted(unknown))}")
 
 
-# The platform of most machines that build images. Byte-code is the same for all processors, so that of another
-# platform's image is compiled there by an interpreter of this one, without emulation.
+# The platform of most machines that build images. Byte-code is the same for all processors. So an interpreter of this
+# platform compiles it for images of other platforms too, without emulation.
 BUILD_PLATFORM = "linux/amd64"
 
-# An interpreter as it stands in a lock. Nothing here reads a file.
+# The table of an interpreter in a lock. Nothing here reads a file.
 
-# Of python-build-standalone; uv's UV_PYTHON_INSTALL_MIRROR replaces it.
+# The releases of python-build-standalone; uv's UV_PYTHON_INSTALL_MIRROR replaces this address.
 DOWNLOADS = "https://github.com/astral-sh/python-build-standalone/releases/download"
-FORMAT = 1  # raise it with every change to what is unpacked of an archive, or how it is patched
+FORMAT = 1  # raise it with every change of the unpacked files or their patches
 _OWN_PYTHON = re.compile(r"python3\.[0-9]+")
 
 
@@ -137,7 +137,7 @@ class LockedInterpreter(LockTable):
     """The Python that the stack rests on: of the base's packages, or a standalone build, which has a `file`."""
 
     name: t.Word  # as in the matrix: "debian12-3.11", "standalone-3.12"
-    version: t.PythonVersion  # "3.12.14"; the minor version alone where no package of the base tells more
+    version: t.PythonVersion  # "3.12.14"; only the minor version if no package of the base states more
     path: t.AbsolutePath  # of the program in the image: "/opt/python/3.12/bin/python3.12"
     release: t.GitName | None = None  # of a standalone build: "20260814"
     file: Annotated[InterpreterArchive | None, t.field_info(".file")] = None
@@ -163,7 +163,7 @@ class LockedInterpreter(LockTable):
 
 
 def lock_interpreter(requested: Interpreter, platform: str, debs: Iterable[LockedDeb]) -> LockedInterpreter:
-    """Return the interpreter of a cell as its lock repeats it; its `debs` know the version of a distribution's."""
+    """Return the interpreter of a cell for its lock; the version of a distribution's Python is taken from `debs`."""
     if file := requested.files.get(platform):
         name = unquote(file.path.rpartition("/")[2])
         archive = InterpreterArchive(name, file.sha256, f"{DOWNLOADS}/{file.path}")
@@ -174,7 +174,7 @@ def lock_interpreter(requested: Interpreter, platform: str, debs: Iterable[Locke
 
 
 def interpreter_key(locked: LockedInterpreter) -> str:
-    """Return the digest of all that decides the files of a standalone interpreter: archive, place, and the patches."""
+    """Return the digest of all inputs of a standalone interpreter's files: archive, path, and the patches."""
     inputs = {"format": FORMAT, "path": locked.path, "sha256": locked.file.sha256 if locked.file else None}
     return digest_of(json.dumps(inputs, sort_keys=True).encode())
 
@@ -185,7 +185,7 @@ def directory(locked: LockedInterpreter) -> str:
 
 
 def own_python(base: LockedBase) -> str | None:
-    """Return the path of the Python that the base's Debian packages bring; None where they bring none."""
+    """Return the path of the Python that the base's Debian packages install; None if they install none."""
     names = sorted(deb.name for deb in base.debs if _OWN_PYTHON.fullmatch(deb.name))
     return f"/usr/bin/{names[0]}" if names else None
 
@@ -197,7 +197,7 @@ _MAX_SIZE = 1 << 30  # bytes; the largest of python-build-standalone's stripped 
 
 
 def missing(locked: LockedInterpreter, store: Store) -> net.Missing | None:
-    """Return the archive as one that the store lacks; None where the store has it, or the base brings the interpreter.
+    """Return the archive if the store lacks it; None if the store has it, or the base has the interpreter.
 
     No network is used.
     """
@@ -205,7 +205,7 @@ def missing(locked: LockedInterpreter, store: Store) -> net.Missing | None:
 
 
 def fetch(locked: LockedInterpreter, context: Context) -> None:
-    """Bring a standalone interpreter's archive into the store. Raises MissingFiles with all that was tried.
+    """Fetch a standalone interpreter's archive into the store. Raises MissingFiles with all sources that were tried.
 
     The sources, in this order: IMAGEGEN_MIRROR, find-links places, UV_PYTHON_INSTALL_MIRROR, the archive's own address.
     None of them need be trusted, since the lock has the archive's hash; its size is not in the lock.
@@ -234,7 +234,7 @@ def fetch(locked: LockedInterpreter, context: Context) -> None:
 def _take(
     archive: InterpreterArchive, client: net.Client, store: Store, settings: Settings, meter: Meter, tried: list[str]
 ) -> bool:
-    """Bring the archive from the user's own mirror; False, with the reason in `tried`, where that has none of it."""
+    """Fetch the archive from the user's own mirror. If the mirror lacks it, add the reason to `tried`, return False."""
     from imagegen.core.registry.layout import Mirror  # late: a lock that is only read needs no registry
 
     mirror = Mirror.of(settings, client)
@@ -264,7 +264,7 @@ def _addresses(archive: InterpreterArchive, client: net.Client, settings: Settin
             tried.append(f"{redact(location)}: does not have it")
         yield from urls
     if mirror := settings.env.get(MIRROR):
-        # As uv does: what follows .../releases/download in the address lies below the mirror's, still percent-encoded.
+        # As uv does: the address below .../releases/download is appended to the mirror's, still percent-encoded.
         release, name = archive.url.split("/")[-2:]
         yield f"{mirror.rstrip('/')}/{release}/{name}"
     yield archive.url

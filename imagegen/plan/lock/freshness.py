@@ -31,7 +31,7 @@ from imagegen.plan.matrix.recipe import SdistFile
 from imagegen.plan.rules import Facts, minimum_version
 
 _RULES = "rules"  # an input of earlier locks
-BASE = ("name", "kind", "suite", "image")  # what a locked base repeats from the matrix
+BASE = ("name", "kind", "suite", "image")  # fields of a locked base that repeat the matrix
 
 
 def stale(lock: Lock, cell: Cell) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ def stale(lock: Lock, cell: Cell) -> tuple[str, ...]:
 
 
 def gpus_of(cell: Cell, rules: Iterable[Rule], facts: Facts) -> LockedGpus | None:
-    """Return what the cell's image needs of a host's GPUs; None for the CPU."""
+    """Return the requirements of the cell's image on a host's GPUs; None for the CPU."""
     if cell.cuda_version is None:
         return None
     return LockedGpus(tuple(gpu.capability for gpu in cell.gpus), minimum_version(rules, facts, "driver", cell.gpus))
@@ -60,8 +60,8 @@ def gpus_of(cell: Cell, rules: Iterable[Rule], facts: Facts) -> LockedGpus | Non
 def contradictions(lock: Lock, cell: Cell) -> tuple[str, ...]:
     """Return the fields in which a lock that is not stale contradicts its cell: only an edit can have done that.
 
-    Which packages there are, their versions and hashes are the lock's alone: only its review, or another resolution,
-    finds such an edit. Raises LockError for a platform that wheels do not know.
+    Packages, versions and hashes stand only in the lock, so only a review or another resolution finds an edit of
+    these. Raises LockError for a platform that wheels have no name for.
     """
     return tuple(_contradictions(lock, cell))
 
@@ -116,7 +116,7 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
             yield f"wheel {package}"
     yield from (f"build {name}" for name in builds)
     required = {requirement.component.package for requirement in cell.requirements}
-    if not cell.is_prelocked:  # else a file names all others: what it says is compared when it is read again
+    if not cell.is_prelocked:  # else another lock file names the others, and is compared when it is read again
         yield from (
             f"wheel {name}" for name, wheel in wheels.items() if name not in required and not _is_ordinary(wheel)
         )
@@ -169,7 +169,7 @@ def _is_plain(wheel: LockedWheel) -> bool:
 
 def _is_declared(wheel: LockedWheel, cell: Cell) -> bool:
     """Return whether the matrix has this release built from source, with the build requirements that it pins."""
-    assert wheel.sdist  # noqa: S101 - the caller asks for such wheels alone
+    assert wheel.sdist  # noqa: S101 - the caller passes only such wheels
     source = wheel.sdist
     if source.git:
         asked = next(
@@ -195,7 +195,7 @@ def _pin(requirement: str) -> tuple[str, Version]:
 
 
 def _has_allowed_source(wheel: LockedWheel, requirement: Requirement, cell: Cell) -> bool:
-    """Return whether the file is of a place that may give it; where one was chosen, it may have come from anywhere."""
+    """Return whether the file comes from an allowed source; a chosen wheel may come from any."""
     if cell.is_prelocked:
         return True
     if requirement.address:

@@ -98,9 +98,7 @@ class LockedGpus(LockTable):
 
 @dataclass(frozen=True)
 class FileConflict(LockTable):
-    """A file-conflict override: at `paths`, the files of `distribution` are installed; those in `over` leave theirs
-    out.
-    """
+    """A file-conflict override. At `paths`, only the files of `distribution` are installed, not the files of `over`."""
 
     rule: t.Word  # id in the matrix
     distribution: t.Distribution
@@ -122,7 +120,7 @@ class RecordedLayer(LockTable):
 
 @dataclass(frozen=True)
 class Record(LockTable):
-    """The layers that `lock --record` built: the promise that `build` holds itself to."""
+    """The layers that `lock --record` built, and that `build` must build again."""
 
     layer_format: t.Number
     codec: t.Line  # library, version and level: "zstd 1.5.7 level 1 (zstandard 0.25.0)"
@@ -132,11 +130,11 @@ class Record(LockTable):
 
 @dataclass(frozen=True)
 class Foundation:
-    """The layers under a venv, from the bottom up: the base, packages above it, and a standalone interpreter."""
+    """The base, the packages above it, and a standalone interpreter, which lie below a venv."""
 
     base: LockedBase
     interpreter: LockedInterpreter
-    added: LockedPackages | None = None  # None also where the base has all that is requested
+    added: LockedPackages | None = None  # None also if the base has all requested packages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,11 +148,11 @@ class Lock(LockTable):
     inputs: Mapping[t.Line, t.Sha256]  # copied from the cell: input name -> sha256
     base: LockedBase
     interpreter: LockedInterpreter
-    # Debian packages above the base; None: the cell requests none
+    # Debian packages above the base; None if the cell requests none
     added: Annotated[LockedPackages | None, t.field_info("packages")] = None
     # The distribution's interpreter for BUILD_PLATFORM, of the same version: in a lock of another platform
     bytecode_base: LockedBase | None = None
-    uv: LockedWheel  # what resolved, and what a plain build of the rendered Dockerfile installs with
+    uv: LockedWheel  # the uv that resolved, and that a plain build of the rendered Dockerfile installs with
     env: tuple[EnvVar, ...]  # sorted by name
     config: tuple[ConfigField, ...] = ()  # sorted by name
     labels: Annotated[tuple[Label, ...], t.field_info("label")] = ()  # sorted by name
@@ -188,7 +186,7 @@ class Lock(LockTable):
 
     @property
     def packages(self) -> tuple[LockedWheel | LockedBuild, ...]:
-        """All that the stack holds, sorted by name, each once: what is compiled as a build, realised or not."""
+        """All packages of the stack, sorted by name, each once; a compiled one as its build."""
         compiled = {build.name for build in self.builds}
         index_wheels = [wheel for wheel in self.wheels if wheel.name not in compiled]
         return tuple(sorted((*index_wheels, *self.builds), key=lambda package: package.name))
@@ -255,7 +253,7 @@ def all_debs(base: LockedBase, added: LockedPackages | None) -> tuple[LockedDeb,
 def file_conflicts_among(
     rules: Iterable[FileConflictRule], packages: Iterable[LockedWheel | LockedBuild]
 ) -> tuple[FileConflict, ...]:
-    """Return the file-conflict overrides for these packages: whose owner and at least one other are present."""
+    """Return the file-conflict overrides whose owner and at least one other distribution are among the packages."""
     from packaging.specifiers import SpecifierSet  # late: an existing lock has them
 
     versions = {package.name: package.version for package in packages}
@@ -267,9 +265,9 @@ def file_conflicts_among(
     return tuple(sorted(conflicts, key=lambda conflict: conflict.rule))
 
 
-# The main software of a lock: the versions by which an image is chosen, searched and tagged.
+# The main software of a lock, by whose versions an image is chosen, searched and tagged.
 
-# By these users choose an image, most telling first; versions of the rest stand in the lock and in the SBOM.
+# Users choose an image by these, the most important first; lock and SBOM have the versions of all packages.
 MAIN = (
     *("torch", "vllm", "sglang", "verl", "trl", "stable-baselines3", "sb3-contrib", "prime-rl"),
     *("transformers", "megatron-core", "mbridge", "flash-attn", "transformer-engine", "apex"),
@@ -286,7 +284,7 @@ def main_versions(lock: Lock) -> dict[str, str]:
 def title(lock: Lock) -> str:
     """Return a title such as torch2.13.0-cu130-vllm0.31.0-py311: fit for a tag, hence without local versions.
 
-    CUDA's part is the cell's value of the axis; of the components, torch and the one that serves, where there is one.
+    The part of CUDA is the cell's value of the axis. The components are torch, and the one that serves, if any.
     """
     versions = {name: version.partition("+")[0] for name, version in main_versions(lock).items()}
     torch = [f"torch{versions['torch']}"] if "torch" in versions else []

@@ -1,8 +1,8 @@
 """The project's own packages: its directories and wheel files, as blobs of the store, and compared with a lock.
 
-Of a directory those files count that git shows to a colleague (core/git/local.py), not those that the build backend
-selects: the backend's choice is known only once its code has run. The project's own locks/ and matrices/ never count,
-since a lock would then contain its own hash.
+A directory's sources are the files that git shows to a colleague (core/git/local.py). The build backend may select
+others, but its choice is known only after its code has run. The project's own locks/ and matrices/ never count, since a
+lock would then contain its own hash.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def pack_own_packages(cell: Cell, project: Path, store: Store) -> dict[str, Pack
 
 
 def require_own_packages(lock: Lock, cell: Cell, project: Path, store: Store) -> None:
-    """Bring the lock's own packages into the store, where they are as they were locked.
+    """Write the lock's own packages to the store if they are unchanged.
 
     One that is absent here is accepted if the store has its wheel. Raises LockError, naming the files that changed, and
     as `pack_own_packages`.
@@ -61,7 +61,7 @@ def _require_unchanged(
             git.unchanged(path, requirement.component.package, wheel.sdist.file.digest, store, _without(source))
         elif (digest := _copy(path, store).digest) != wheel.file.digest:
             why = f"its digest is {digest}, the lock names {wheel.file.digest}"
-            raise LockError(f"{path} is no longer what the lock was made of", code="lock-source-changed", why=why)
+            raise LockError(f"{path} changed since the lock was made", code="lock-source-changed", why=why)
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def _located(source: OwnSource, cell: Cell) -> Iterator[None]:
         try:
             yield
         except LockError as error:
-            error.where, error.fix = source.where, f"`imagegen lock {cell.id}` locks the sources as they are now"
+            error.where, error.fix = source.where, f"`imagegen lock {cell.id}` locks the current sources"
             raise
 
 

@@ -1,7 +1,7 @@
-"""A wheel with patches of the project: the files that they change are rewritten, and the RECORD with them.
+"""A wheel with patches of the project. Changed files are rewritten, and the RECORD with them.
 
-Members are stored without compression and with fixed times, those that change last: the bytes depend on the wheel and
-on the patches alone, and on no zlib. Source: binary distribution format (PyPA), "The .dist-info directory", for RECORD.
+Members are stored without compression and with fixed times, changed members last. So the bytes depend only on the wheel
+and the patches, not on zlib. Source: binary distribution format (PyPA), "The .dist-info directory", for RECORD.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def build(original: LockedFile, patches: Iterable[WheelPatch], store: Store, set
     except _UNREADABLE as error:
         why = f"{type(error).__name__}: {error}"
         raise WheelError(
-            "it is no wheel that can be patched", code="wheel-invalid", where=original.filename, why=why
+            "the wheel cannot be patched", code="wheel-invalid", where=original.filename, why=why
         ) from error
     return LockedFile(original.filename, size, digest.removeprefix("sha256:"), PATCHED)
 
@@ -107,7 +107,7 @@ def _require_patchable(path: str) -> None:
     if names[0].endswith((".dist-info", ".data")):
         raise Refused(f"{path} is metadata, which decides what is installed")
     if not {"", ".", ".."}.isdisjoint(names):
-        raise Refused(f"{path} is no path below site-packages")
+        raise Refused(f"{path} is not a path below site-packages")
 
 
 def _require_files(tree: Path, paths: Iterable[str]) -> None:
@@ -161,7 +161,7 @@ def _entry(name: str, *, executable: bool) -> zipfile.ZipInfo:
 
 
 def _record(content: bytes, edits: Mapping[str, bytes | None]) -> bytes:
-    """Return the RECORD with the lines of the changed files; all others stay as they are."""
+    """Return the RECORD with new lines for the changed files; the other lines are unchanged."""
     rows = {row[0]: row for row in csv.reader(io.StringIO(content.decode(), newline="")) if row}
     for name, changed in edits.items():
         rows.pop(name, None) if changed is None else rows.update({name: [name, _hash(changed), str(len(changed))]})

@@ -39,7 +39,7 @@ def member(store: Store, archive: git.PackedTree, name: str) -> bytes:
         info = next((info for info in members(tar) if info.name == name), None)
         file = tar.extractfile(info) if info and info.isreg() and info.size <= _LARGEST else None
         if file is None:
-            raise KeyError(f"{name} is no file, or too large")
+            raise KeyError(f"{name} is not a file, or too large")
         return file.read()
 
 
@@ -58,13 +58,13 @@ def pyproject(store: Store, archive: git.PackedTree, folder: str, subdirectory: 
 
 
 def require_metadata(requirement: Requirement, archive: git.PackedTree, store: Store) -> None:
-    """Raise LockError unless a commit's static metadata in the matrix equals that of its pyproject.toml (PEP 621).
+    """Raise LockError unless a commit's static metadata in the matrix equals its pyproject.toml (PEP 621).
 
     Fields that pyproject.toml leaves to the build backend are not compared; nor are requirements by address, which no
     matrix can hold.
     """
     source = requirement.git
-    assert source  # noqa: S101 - asked for such alone
+    assert source  # noqa: S101 - the caller passes only requirements of commits
     package = requirement.component.package
     project = pyproject(store, archive, f"{package}-{source.metadata.version}", source.subdirectory).get("project", {})
     dynamic = project.get("dynamic", [])
@@ -79,7 +79,7 @@ def require_metadata(requirement: Requirement, archive: git.PackedTree, store: S
             wrong.append(f"it does not require {', '.join(odd)}, which the matrix has")
     if wrong:
         raise LockError(
-            f"the metadata of {requirement.component.name} is not that of {source.url} at {source.commit}",
+            f"the metadata of {requirement.component.name} differs from {source.url} at {source.commit}",
             code="lock-metadata-stale",
             why="\n".join(wrong),
             fix=f"correct `version` and `requires` of git entry {source.name!r}",
@@ -102,7 +102,7 @@ def _plain(requirements: Iterable[str]) -> set[str]:
 #
 # Faults that show without a compiler are reported here, because a compiler takes hours to report them.
 
-# NVIDIA's wheels that make a toolkit. Those of CUDA 12 hold no nvcc: there the base is the toolkit.
+# NVIDIA's wheels that make a toolkit. The wheels of CUDA 12 have no nvcc, so that a base must have the toolkit.
 TOOLKIT = ("nvidia-cuda-cccl", "nvidia-cuda-crt", "nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-nvvm")
 _IMAGE = re.compile(r":([0-9]+\.[0-9]++)[^:/]*$")  # of a toolkit's own image: "nvidia/cuda:13.0.2-devel-ubuntu24.04"
 
@@ -112,7 +112,7 @@ class Compiled:
     """A component of the cell that has a recipe, and the release that was chosen of it."""
 
     requirement: Requirement
-    recipe: Recipe  # of that release alone
+    recipe: Recipe  # of that release
     version: str
 
     @property
@@ -166,7 +166,7 @@ def no_recipe(release: str, why: str, fix: str | None = None) -> LockError:
 
 
 def _no_release(release: str, recipe: Recipe) -> LockError:
-    """The error where there is a recipe, for other releases: a second one of its name replaces it as a whole."""
+    """Return the error for a release that the recipe lacks. A second recipe of its name replaces the whole recipe."""
     why = f"there are recipes for {', '.join(sorted(recipe.releases, key=Version))}"
     location = f" at {recipe.where}" if recipe.where else ""
     fix = f"add that release to the recipe{location}, or ask for another"
@@ -179,7 +179,7 @@ def _no_release(release: str, recipe: Recipe) -> LockError:
 
 
 def environment(component: Compiled, cell: Cell) -> dict[str, str]:
-    """The build's own variables. Raises BuildError for a GPU that the recipe does not know."""
+    """Return the build's own variables. Raises BuildError for a GPU that the recipe does not know."""
     env = {variable.name: variable.value for variable in component.recipe.env}
     if names := component.recipe.architectures:
         unknown = [gpu.capability for gpu in cell.gpus if gpu.capability not in names.names]
@@ -196,7 +196,7 @@ def environment(component: Compiled, cell: Cell) -> dict[str, str]:
 
 
 def architectures(component: Compiled, cell: Cell) -> tuple[str, ...]:
-    """The compute capabilities that it is compiled for; none where nothing in it is for a GPU."""
+    """Return the compute capabilities that it is compiled for; none if it has no code for GPUs."""
     return tuple(gpu.capability for gpu in cell.gpus) if component.recipe.architectures else ()
 
 
@@ -207,7 +207,7 @@ def _names(component: Compiled, cell: Cell) -> list[str]:
 
 
 def against(component: Compiled, cell: Cell, wheels: Iterable[LockedWheel]) -> tuple[str, ...]:
-    """The wheels that are in place while it is compiled. Raises BuildError for one that is not there."""
+    """Return the wheels that are installed while it is compiled. Raises BuildError for a missing one."""
     wheels = tuple(wheels)
     names = {wheel.name for wheel in wheels}
     for name in component.recipe.against:
@@ -248,11 +248,11 @@ def require_tools(
     toolkit = _toolkit(base, versions)
     message = f"{component.package} {component.version} cannot be compiled in {cell.id}"
     if toolkit is None and base.content:
-        return  # an image that does not tell
+        return  # an image that does not state its toolkit
     if toolkit is None:
         fix = "add nvidia-cuda-nvcc, nvidia-cuda-crt, nvidia-cuda-cccl and nvidia-nvvm to the cell"
         if cell.axes.get("cuda", "").startswith("cu12"):
-            fix = "choose a cell with CUDA 13, or with a base that has nvcc; PyPI has nvcc for CUDA 13 alone"
+            fix = "choose a cell with CUDA 13, or with a base that has nvcc; PyPI has nvcc only for CUDA 13"
         raise BuildError(message, why="neither its wheels nor its base hold a CUDA toolkit", fix=fix)
     if not SpecifierSet(component.recipe.toolkit).contains(toolkit):
         fix = "choose a cell with another CUDA"
@@ -268,10 +268,14 @@ def require_tools(
 
 def _require_compiler(component: Compiled, cell: Cell, base: LockedBase, debs: Iterable[LockedDeb]) -> None:
     if base.content:
-        return  # its packages are the image's own to tell
+        return  # the lock has no list of the image's packages
     names = {deb.name for deb in debs}
-    headers = [] if cell.interpreter.files else [f"python{cell.python}-dev"]  # a standalone interpreter brings its own
-    needed = ("g++", *headers) if component.recipe.modules else ("gcc",)  # what is no Python package may be C alone
+    headers = (
+        [] if cell.interpreter.files else [f"python{cell.python}-dev"]
+    )  # a standalone interpreter has its own headers
+    needed = (
+        ("g++", *headers) if component.recipe.modules else ("gcc",)
+    )  # a library that is not a Python package may be plain C
     if lacking := [name for name in needed if name not in names]:
         raise BuildError(
             f"{component.package} {component.version} cannot be compiled on {base.name}",
@@ -304,7 +308,7 @@ def _torch_cuda(cell: Cell, version: str) -> str | None:
 
 
 def _require_new_enough(message: str, toolkit: str, names: Iterable[str], rules: Iterable[Rule]) -> None:
-    """The matrix's rules know which CUDA release is the first for a GPU; what only warns of a stack fails a build."""
+    """Raise BuildError if rules of the matrix require a newer CUDA for a GPU. Warnings count too for a compiler."""
     about = [rule for rule in rules if {*rule.when, *rule.then, *rule.conflict} <= {"cuda", "gpu"}]
     facts = Facts({}, {"cuda": Fact.exactly(toolkit)}, {}, closed=False)
     gpus = [Gpu(f"sm_{name}", _capability(name), "", ()) for name in names]

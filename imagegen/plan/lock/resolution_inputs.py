@@ -172,7 +172,7 @@ def _version(filename: str) -> str:
 
 
 def _archive(requirement: Requirement, context: Context) -> git.PackedTree:
-    assert requirement.git  # noqa: S101 - asked for such alone
+    assert requirement.git  # noqa: S101 - the caller passes only requirements of commits
     source, package = requirement.git, requirement.component.package
     commit = git.TreeSource(source.url, source.commit, source.tree, exclude=source.exclude)
     packed = git.archive(commit, f"{package}-{source.metadata.version}", context)
@@ -192,9 +192,10 @@ class _SiteBuilder:
     progress: Progress
 
     def site(self, alias: str, requirements: Sequence[Requirement]) -> Site:
-        """The alias's index; where it cannot be reached, the exact files that find-links directories hold.
+        """Return the alias's index; if it cannot be reached, the exact files that find-links directories have.
 
-        An index that answers is never replaced: what it refuses or lacks is an error. Raises FetchError, LockError.
+        An index that answers is never replaced; a file that it refuses or lacks is an error. Raises FetchError,
+        LockError.
         """
         url = indexes.url_of(alias, self.settings)
         if url is None:
@@ -273,7 +274,7 @@ class _SiteBuilder:
         self.progress.say(f"warning: index {alias} cannot be reached ({why})")
         for requirement, file in stand_ins:
             self.progress.say(
-                f"warning: {pep508(requirement)} is locked from the find-links directory {file.parent} in place of "
+                f"warning: {pep508(requirement)} is locked from the find-links directory {file.parent} instead of "
                 f"index {alias}: {file.name}"
             )
         # With hashes on a page uv need not unpack the files into its cache to learn them.

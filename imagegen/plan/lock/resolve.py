@@ -26,7 +26,7 @@ from imagegen.plan.lock import uv_interpreter
 from imagegen.plan.lock.indexes import DEFAULT, WheelTarget, upload_day
 from imagegen.plan.matrix.model import Component
 
-# Of uv 0.13: "The requested version, v1.0, was published at T." or "The latest version satisfying the requirement is
+# uv 0.13 says "The requested version, v1.0, was published at T." or "The latest version satisfying the requirement is
 # v1.0, published at T."; without "published at" where the index gives no upload time.
 _EXCLUDED = re.compile(
     r"`([^`]+)` was filtered by `exclude-newer` to only include packages uploaded before \S+\."
@@ -55,14 +55,14 @@ def _excluded(explanation: str) -> list[tuple[str, str]]:
 #
 # uv resolves for a machine other than this one (`uv pip compile --python-version --python-platform`), with an
 # interpreter that refuses to build (uv_interpreter.py), a cache of its own (metadata that an earlier build left in the
-# user's cache must not decide), and no configuration but what is written here. It runs twice: for the versions with
+# user's cache must not decide), and only the configuration that is written here. It runs twice: for the versions with
 # their dependent packages, and, restricted to these, for the files (PEP 751).
 
 _PROJECT = "cell"
 OMITTED = "0+omitted"  # the version of a placeholder
 _TIMEOUT = 1800  # seconds; the largest cells resolve within a minute where nothing is cached
 _OTHER_INDEX = "check network and proxy, or name another index: UV_DEFAULT_INDEX, or IMAGEGEN_INDEX_... for an alias"
-# Of uv 0.13: what it says of an index that fails, rather than of what the index holds.
+# Messages of uv 0.13 about an index that fails, rather than about its contents.
 _INDEX_FAILED = re.compile(r"Failed to fetch|Request failed after|`?Content-Type`? |unexpected (JSON|HTML)")
 # The headline, which the error has already, and advice about an option that imagegen sets itself.
 _OMITTED = re.compile(
@@ -79,7 +79,7 @@ _KEPT_ENV = re.compile(
 
 @dataclass(frozen=True)
 class Site:
-    """The source of an index alias: the address of a PEP 503 index, or of a page of files that replaces it.
+    """The source of an index alias, as address of a PEP 503 index or of a page of files that replaces it.
 
     `undated` are packages of which the index lists files without an upload time: uv would ignore these files.
     """
@@ -91,7 +91,7 @@ class Site:
 
 @dataclass(frozen=True)
 class ResolveRequest:
-    """The input of a resolution. `routes` maps a package to the alias that alone may give it."""
+    """The input of a resolution. `routes` maps a package to the only alias that may give it."""
 
     requirements: tuple[str, ...]  # PEP 508
     target: WheelTarget
@@ -99,8 +99,8 @@ class ResolveRequest:
     routes: Mapping[str, str]
     sites: Mapping[str, Site]  # alias -> where; without "pypi", uv's default
     constraints: tuple[str, ...] = ()
-    overrides: tuple[str, ...] = ()  # PEP 508, in place of what packages require
-    omitted: tuple[str, ...] = ()  # packages that a placeholder of version OMITTED takes the place of
+    overrides: tuple[str, ...] = ()  # PEP 508, instead of the requirements of packages
+    omitted: tuple[str, ...] = ()  # packages that a placeholder of version OMITTED replaces
     sdists: tuple[Component, ...] = ()
     preferences: Mapping[str, str] | None = None  # package -> version that stays if it can
 
@@ -147,7 +147,7 @@ def resolve(
     parent = _home(settings)
     parent.mkdir(parents=True, exist_ok=True)
     with temporary.temporary_directory(parent) as work_dir:
-        _furnish(work_dir, question)
+        _write_inputs(work_dir, question)
         pins = work_dir / "pins.txt"
         pins.write_text("".join(f"{package}=={version}\n" for package, version in (question.preferences or {}).items()))
         shared = ["--constraints", "constraints.txt"] if question.constraints else []
@@ -176,12 +176,12 @@ def resolve(
 
 
 def _home(settings: Settings) -> Path:
-    """Return uv's directory: beside the store, since /tmp may forbid programs and the interpreter is one."""
+    """Return uv's directory next to the store. /tmp may forbid programs, and the interpreter is one."""
     return settings.store.parent / "uv"
 
 
-def _furnish(work_dir: Path, question: ResolveRequest) -> None:
-    """Write what uv reads: the requirements with their routes, its configuration, and the interpreter it may ask."""
+def _write_inputs(work_dir: Path, question: ResolveRequest) -> None:
+    """Write the input of uv: requirements with their routes, configuration, and the interpreter that it may query."""
     overrides = [*question.overrides, *(f"{name}=={OMITTED}" for name in question.omitted)]
     for text in (*question.requirements, *question.constraints, *overrides):
         _check(text)
@@ -243,7 +243,7 @@ def _check(text: str) -> None:
 
 
 def _uv(work_dir: Path, settings: Settings, question: ResolveRequest, arguments: Sequence[str]) -> str:
-    """Run `uv pip compile` and return what it reports, without credentials. Raises LockError, FetchError."""
+    """Run `uv pip compile` and return its stderr without credentials. Raises LockError, FetchError."""
     command = [uv.find_uv_bin(), "pip", "compile", "pyproject.toml", "--config-file", "uv.toml"]
     command += ["--python", str(work_dir / "python"), "--no-build-isolation", "--no-header", "--color", "never"]
     env = {name: value for name, value in settings.env.items() if _KEPT_ENV.fullmatch(name)}
@@ -297,7 +297,7 @@ def _explained(stderr: str, question: ResolveRequest) -> LockError | FetchError:
         fix = "set SSL_CERT_FILE to the CA bundle of your network" if "certificate" in text else _OTHER_INDEX
         return FetchError("an index does not answer as one", code="fetch-index-invalid", why=why, fix=fix)
     message = "the requirements cannot all be met" if "unsatisfiable" in text else "uv could not resolve the cell"
-    as_of = "a later --as-of admits what was uploaded since" if is_limited_by_cutoff(text) else None
+    as_of = "a later --as-of admits files that were uploaded since" if is_limited_by_cutoff(text) else None
     return LockError(message, code="lock-unresolvable", why=why, fix=as_of)
 
 

@@ -107,7 +107,7 @@ def require_small(
 
 
 def build(name: str, version: str | None, sdist: LockedSdist, builder: SdistBuilder) -> LockedFile:
-    """Build twice and compare; the wheel is then in the store, and what it is gets remembered there.
+    """Build the wheel twice, compare the two, and store one with an entry in the cache.
 
     `version` is None where only the wheel states it. The sdist and its build requirements must be in the store. Raises
     SandboxError when the build fails, WheelError when it gives no pure wheel of this release, ReproducibilityError when
@@ -186,7 +186,7 @@ def _check(name: str, version: str | None, filename: str, wheel: bytes, source: 
         struct.error,
     ) as error:
         raise WheelError(
-            f"{source} gave something that is no wheel", code="wheel-invalid", where=filename, why=str(error)
+            f"{source} gave a file that is not a wheel", code="wheel-invalid", where=filename, why=str(error)
         ) from error
     if (package, release) != (name, Version(version) if version else release):
         raise WheelError(
@@ -206,10 +206,10 @@ def _check(name: str, version: str | None, filename: str, wheel: bytes, source: 
         )
     if absent:
         raise WheelError(
-            f"{source} lacks what Git LFS keeps elsewhere",
+            f"{source} lacks files that Git LFS stores",
             code="wheel-lfs-missing",
             where=f"{filename}: {absent[0]}",
-            why="this file is a pointer; imagegen does not fetch what it stands for",
+            why="this file is a pointer, and imagegen does not fetch the file behind it",
             fix="take a release that has a wheel",
         )
 

@@ -1,6 +1,6 @@
-"""Fetch a file of a lock by hash: the store, find-links places, extra indexes, its address or its index.
+"""Fetch a file of a lock by hash from find-links places, extra indexes, its address or its index.
 
-A hash decides, so any source serves: a find-links directory cannot change what is built, only where it comes from.
+The hash decides, so any source will do. A find-links directory cannot change the built image.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Finder:
         self._client, self._store, self._settings, self._meter = client, store, settings, meter
         self._mirror = Mirror.of(settings, client)
         self._pages: dict[tuple[str, str], Future[list[IndexLink]]] = {}
-        self._dead: dict[str, str] = {}  # place -> why it is not asked again
+        self._dead: dict[str, str] = {}  # location -> why it is not asked again
         self._lock = threading.Lock()
 
     def fetch(self, required: RequiredFile) -> None:
-        """Bring the file into the store. Raises MissingFiles with all that was tried."""
+        """Fetch the file into the store. Raises MissingFiles with all sources that were tried."""
         if self._store.intact(required.file.digest, required.file.size):
             self._meter.advance(required.file.estimate)
             return
@@ -101,13 +101,13 @@ class Finder:
         if required.file.url:
             yield required.file.url
         if required.file.index == LOCAL:
-            tried.append("the project: the matrix names a path that is not there")
+            tried.append("the project: the path in the matrix does not exist")
         if required.file.index not in (URL, LINKS, BUILT, LOCAL):
             yield from self._in_index(required, tried)
 
     def _in_index(self, required: RequiredFile, tried: list[str]) -> Iterator[str]:
-        """Yield addresses in the file's index: the hint's, on the file host of an earlier run, then on that of a page;
-        and those on the project's page.
+        """Yield addresses in the file's index: the hint on the file host of an earlier run, the hint on a page's file
+        host, and links of the project's page.
         """
         address = self._settings.index_urls.get(required.file.index, required.file.index)
         key = digest_of(address.encode())
@@ -134,7 +134,7 @@ class Finder:
     def _listing(
         self, location: str, name: str, read: Callable[[], list[IndexLink]], tried: list[str]
     ) -> list[IndexLink] | None:
-        """Return what `read` returns, once for each (place, name); None, with the reason in `tried`, when it fails."""
+        """Return the links of `read`, called once for each (location, name). If it fails, add the reason to `tried`."""
         if location in self._dead:
             tried.append(self._dead[location])
             return None
@@ -203,7 +203,7 @@ def in_parallel(tasks: Sequence[Callable[[], T]], client: Client) -> Iterator[T]
 
 
 def missing(required: RequiredFile, tried: Sequence[str] = ()) -> Missing:
-    """The file as one that the store lacks."""
+    """Return the file as one that the store lacks."""
     links = "put it into a directory that PIP_FIND_LINKS names"
     fixes = {
         URL: f"{links}, or reach {required.file.url}",
@@ -225,7 +225,7 @@ def _lacks(location: str) -> str:
 
 
 def mirrored(file: LockedFile, context: Context) -> bool:
-    """Bring a file that no index has from a private mirror; False where there is none, or it lacks the file.
+    """Fetch a file that no index has from a private mirror; False if there is no mirror, or it lacks the file.
 
     Raises FetchError, StoreError.
     """

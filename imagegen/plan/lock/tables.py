@@ -1,4 +1,4 @@
-"""The tables of a lock file: dataclasses that pydantic validates; those of files, wheels, sources and builds.
+"""The tables of a lock file, as dataclasses that pydantic validates. Defines those of wheels, sources and builds.
 
 A lock that a program makes is validated when it is written. Keys are names of fields with dashes. A field whose alias
 begins with a dot has no table of its own: its keys are in its owner's table.
@@ -46,14 +46,14 @@ class LockTable(Part):
 
     @staticmethod
     def nest(table: Any, /) -> Any:
-        """Return what the fields are read of, for the table as a file has it. Raises ValueError."""
+        """Return the table of a file with inlined fields in tables of their own. Raises ValueError."""
         return table
 
     def check(self) -> None:
         """Raise ValueError where the fields contradict each other."""
 
     def finish(self, table: dict[str, Any]) -> dict[str, Any]:
-        """Return the table as a file has it, where that differs from the fields."""
+        """Return the table as a file has it, if that differs from the fields."""
         return table
 
 
@@ -78,7 +78,7 @@ def inline(*, required: bool = False, **keys_by_field: tuple[str, ...]) -> Calla
 
 
 def to_table(value: Any) -> Any:
-    """Return what TOML holds for a value of a lock, less fields with their default; mappings are sorted."""
+    """Return a value of a lock as TOML has it, without fields that have their default; mappings are sorted."""
     if is_dataclass(value) and not isinstance(value, type):
         table: dict[str, Any] = {}
         for name, key, default in _keys(type(value)):
@@ -109,13 +109,14 @@ def _keys(table: type) -> list[tuple[str, str, Any]]:
 
 # The packages of a lock as data: files, wheels, their sources, and builds from source.
 
-GIT = "git"  # in place of an index's alias: the file is made of a commit
-URL = "url"  # in place of an index's alias: the file has an address of its own
-LINKS = "find-links"  # in place of an index's alias: only places that the user names have the file
-BUILT = "wheelhouse"  # in place of an index's alias: a compiler makes the file
-LOCAL = "local"  # in place of an index's alias: the file, or the directory that it is made of, is on the user's disk
-PATCHED = "patched"  # in place of an index's alias: the file is another wheel with patches of the project
-_SPEC = "spec.json"  # the file beside those of a build
+# Values of `index` that are not the alias of an index:
+GIT = "git"  # the file is made of a commit
+URL = "url"  # the file has an address of its own
+LINKS = "find-links"  # only places that the user names have the file
+BUILT = "wheelhouse"  # a compiler makes the file
+LOCAL = "local"  # the file, or the directory that it is made of, is on the user's disk
+PATCHED = "patched"  # the file is another wheel with patches of the project
+_SPEC = "spec.json"  # the file that describes a build, in the folder of its sources
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class LockedFile(LockTable):
     """One file of a package index, identified by its hash."""
 
     filename: Annotated[t.FileName, t.field_info("file")]
-    # Bytes; None: the uv.lock that names the file does not say
+    # Bytes; None if the uv.lock that names the file does not state it
     size: Annotated[t.Size | None, t.field_info(default=None)]
     sha256: t.Sha256
     index: t.Word  # index alias
@@ -255,9 +256,9 @@ class LockedWheel(LockTable):
     via: tuple[t.Distribution, ...] = field(default=(), kw_only=True)  # dependent packages; () if the cell requires it
     choice: t.Line | None = field(default=None, kw_only=True)  # why this file: of a component that needs a compiler
     file: Annotated[LockedFile, t.field_info(".file")]
-    # Of the project's own package: the Requires-Dist of its metadata
+    # Requires-Dist in the metadata of the project's own package
     requires: tuple[t.Line, ...] = field(default=(), kw_only=True)
-    record_exception: t.Line | None = None  # why its RECORD is wrong, and accepted; None: it is right
+    record_exception: t.Line | None = None  # why its RECORD is wrong, and accepted; None if it is right
     sdist: Annotated[LockedSdist | None, t.field_info("sdist", "git")] = None
     original: LockedFile | None = None  # the file that the patches are applied to
     patches: Annotated[tuple[WheelPatch, ...], t.field_info("patch")] = ()  # sorted by path, and applied in this order
@@ -266,7 +267,7 @@ class LockedWheel(LockTable):
 
     @property
     def fetched(self) -> LockedFile:
-        """The file that an index serves: the one before its patches."""
+        """The file that an index serves, without patches."""
         return self.original or self.file
 
     @property
@@ -317,7 +318,7 @@ class LockedWheel(LockTable):
         if source and self.patches:
             raise ValueError(f"{file.filename} is made of sources, and patched")
         if file.index == BUILT:
-            raise ValueError(f"{file.filename} cannot be of {file.index}: what is compiled stands in a lock as a build")
+            raise ValueError(f"{file.filename} cannot be of {file.index}, since a lock has a compiled wheel as a build")
         if self.choice is None and self.fetched.index in (URL, LINKS):
             raise ValueError(f"{file.filename} is of no index, and no choice says why")
 
@@ -332,18 +333,18 @@ class LockedPatch(LockTable):
 
 @dataclass(frozen=True, kw_only=True)
 class LockedBuild(LockTable):
-    """A component that is compiled for this image, since no wheel fits: all that decides the wheel."""
+    """A component that is compiled for this image, since no wheel fits, with all inputs of the wheel."""
 
     name: t.Distribution
     version: t.PackageVersion
     because: t.Line | None = None  # the matrix's reason
-    via: tuple[t.Distribution, ...] = ()  # dependent packages besides
+    via: tuple[t.Distribution, ...] = ()  # dependent packages
     choice: t.Line  # why it is compiled
     key: t.Digest  # of all that decides the wheel
     source: Annotated[LockedFile, t.field_info(".source")]  # an sdist, or the archive that imagegen packs of a tree
     architectures: tuple[t.Capability, ...] = ()  # ascending
     modules: tuple[t.Module, ...] = ()  # extension modules that the wheel must hold
-    requires: tuple[t.RequirementText, ...] = ()  # what the resolution counted on; the wheel may require nothing else
+    requires: tuple[t.RequirementText, ...] = ()  # requirements of the resolution; the wheel may have no others
     against: tuple[t.Distribution, ...] = ()  # wheels of this lock that the build reads, complete, sorted
     env: Mapping[t.BuildEnvName, t.Line] = field(default_factory=dict)  # the architectures among them; not the jobs
     git: LockedGit | None = None
@@ -353,7 +354,7 @@ class LockedBuild(LockTable):
 
     @property
     def release(self) -> str:
-        """Return the release, as that of LockedWheel."""
+        """Return the release, as LockedWheel.release."""
         return _release(self.version, self.git)
 
     nest = staticmethod(inline(required=True, source=("file", "size", "sha256", "index", "path", "url")))

@@ -1,4 +1,4 @@
-"""A project's own uv.lock: what it names for one machine, without asking an index, and a cell with that as its content.
+"""A project's own uv.lock. Selects its packages for one machine without asking an index, as the content of a cell.
 
 Sources: uv's documentation of the lockfile ("The lockfile format is not stable across major `version`s; `revision`s add
 keys that older readers ignore"), and uv 0.13.8's crates/uv-resolver/src/lock. Markers are PEP 508's. Members: uv's
@@ -36,7 +36,7 @@ from imagegen.plan.matrix.model import Cell, GitSource, Sdist
 
 VERSION = 1  # of the format
 _KINDS = ("registry", "git", "url", "path", "directory", "editable", "virtual")
-# uv's spelling of a chosen extra or group, where a project declares that some of them conflict.
+# uv's spelling of a chosen extra or group, if a project declares that some of them conflict.
 _CHOICE = re.compile(r"extra (==|!=) '([^']*)'")
 _TRUE, _FALSE = "os_name == 'posix'", "os_name != 'posix'"
 
@@ -46,7 +46,7 @@ class _Table(BaseModel):
 
 
 class UvSource(_Table):
-    """The place of a distribution; exactly one of its keys but `subdirectory` is set."""
+    """The source of a distribution; exactly one of its keys but `subdirectory` is set."""
 
     registry: str | None = None  # address of an index
     git: str | None = None  # address?subdirectory=...&rev=...#commit
@@ -105,7 +105,7 @@ class DistributionFile(_Table):
 
     @property
     def uploaded(self) -> str | None:
-        """The day of the upload, "2026-07-03", where the file states it."""
+        """The day of the upload, "2026-07-03", if the file states it."""
         day = upload_day(self.upload_time or "")
         return str(day) if day else None
 
@@ -203,10 +203,10 @@ def parse(text: str, where: str) -> UvLock:
 
 
 def select(lock: UvLock, roots: Sequence[Root], python: str, machine: str, where: str) -> tuple[Selected, ...]:
-    """Return what the file installs for `roots` on CPython `python` ("3.12.6") on Linux, sorted by name.
+    """Return the packages that the file installs for `roots` on CPython `python` ("3.12.6") on Linux, by name.
 
-    `machine` is platform_machine: "x86_64". Raises LockError: the file is not for that interpreter or machine, lacks a
-    root, an extra or a group, or gives two packages of one name.
+    `machine` is platform_machine: "x86_64". Raises LockError if the file is not for that interpreter or machine,
+    lacks a root, an extra or a group, or gives two packages of one name.
     """
     return _Selection(lock, python, machine, where, _choices(roots)).run(roots)
 
@@ -329,7 +329,7 @@ class _Selection:
 
 
 def mismatch(why: str, where: str, fix: str) -> LockError:
-    """Return the error for a uv.lock at `where` that does not have what the cell requires."""
+    """Return the error for a uv.lock at `where` that does not satisfy the cell."""
     return LockError("uv.lock does not answer this cell", code="lock-uv-lock-mismatch", where=where, why=why, fix=fix)
 
 
@@ -353,7 +353,7 @@ _SCP = re.compile(r"(?:ssh://)?git@([A-Za-z0-9.-]+)[:/](.+)")  # git-clone(1): a
 
 @dataclass(frozen=True)
 class ProjectContents:
-    """The contents of the cell. `commits` and `archives` by package; `routes` as in resolve.Question."""
+    """The contents of the cell. `commits` and `archives` by package; `routes` as in ResolveRequest."""
 
     found: tuple[Pinned, ...]  # sorted by name; without members whose commit could not be had
     routes: Mapping[str, str]
@@ -378,7 +378,7 @@ class UvProject:
         context: Context,
     ) -> None:
         requested = cell.from_uv_lock
-        assert requested and requested.git and requested.uv_lock  # noqa: S101 - the matrix holds `uv_lock` with `git` alone
+        assert requested and requested.git and requested.uv_lock  # noqa: S101 - the matrix has `uv_lock` only with `git`
         self.requested, self.source, self.path = requested, requested.git, requested.uv_lock
         self.cell, self.target, self.compiled, self.attempts = cell, target, compiled, attempts
         self.store, self.settings, self.progress = context.store, context.settings, context.progress
@@ -390,7 +390,7 @@ class UvProject:
         self.where = f"{self.path} of {self.source.url} at {self.source.commit[:12]}"
 
     def contents(self) -> ProjectContents:
-        """Return what the file holds for the cell's Python and machine.
+        """Return the packages of the file for the cell's Python and machine.
 
         Commits of members that cannot be had are recorded in `attempts`. Raises LockError for a file that does not
         answer the cell.
@@ -405,11 +405,12 @@ class UvProject:
         pins = [self._pinned(selected_package) for selected_package in selected]
         sources = {selected_package.package.name: selected_package.package for selected_package in selected}
         commits, archives = self._commits({pin.name: (pin.version, sources[pin.name]) for pin in pins})
-        lacking = {name for name, package in sources.items() if self._place(package)} - commits.keys()
+        lacking = {name for name, package in sources.items() if self._commit_of(package)} - commits.keys()
         return ProjectContents(
             found=tuple(pin for pin in pins if pin.name not in lacking),
             routes={
-                name: route(uv_package.source.registry, self._place(uv_package)) for name, uv_package in sources.items()
+                name: route(uv_package.source.registry, self._commit_of(uv_package))
+                for name, uv_package in sources.items()
             },
             commits=commits,
             archives=archives,
@@ -433,7 +434,7 @@ class UvProject:
         compiled = self.compiled.get(package.name)
         if compiled and Version(compiled.version) != Version(version):
             raise self._error(f"it has {package.name} {version}, which no recipe compiles")
-        if package.source.path or (not self._place(package) and not package.wheels and not package.sdist):
+        if package.source.path or (not self._commit_of(package) and not package.wheels and not package.sdist):
             raise self._error(f"it names no file of {package} that has an address")
         return Pinned(
             package.name,
@@ -444,7 +445,7 @@ class UvProject:
         )
 
     def _declared_version(self, package: UvPackage) -> str:
-        """Return the version of a member with a dynamic version: the matrix declares it as an exact specifier."""
+        """Return the version of a member with a dynamic version, which the matrix declares as an exact specifier."""
         requirement = self.requirements.get(package.name)
         exact = [specifier.version for specifier in SpecifierSet(requirement.specifier)] if requirement else []
         if len(exact) != 1 or not str(requirement and requirement.specifier).startswith("=="):
@@ -460,7 +461,7 @@ class UvProject:
             raise self._error(f"{file.name} of {package} has no address")
         return Remote(file.name, file.url, sha256_of(file, package, self.where), file.size, file.uploaded)
 
-    def _place(self, package: UvPackage) -> GitCommit | None:
+    def _commit_of(self, package: UvPackage) -> GitCommit | None:
         """The commit that the package is built of; None for one of files."""
         if (directory := package.source.member) is None:
             return package.source.commit
@@ -473,7 +474,7 @@ class UvProject:
         return GitCommit(self.source.url, self.source.commit, "" if path == "." else path)
 
     def _submodules(self) -> dict[str, str]:
-        """Path -> address of each submodule, an https address in place of one that only a key opens."""
+        """Return path -> address of each submodule; an address that only a key opens becomes an https address."""
         parser = configparser.ConfigParser(interpolation=None, strict=False)
         try:
             parser.read_string("\n".join(line.strip() for line in self._text(".gitmodules").splitlines()))
@@ -494,14 +495,14 @@ class UvProject:
     ) -> tuple[dict[str, GitSource], dict[str, git.PackedTree]]:
         commits, archives = {}, {}
         for name, (version, package) in packages.items():
-            if commit := self._place(package):
+            if commit := self._commit_of(package):
                 packed = self.attempts.attempt(partial(self._source, name, version, commit))
                 if packed:
                     commits[name], archives[name] = packed
         return commits, archives
 
     def _source(self, name: str, version: str, commit: GitCommit) -> tuple[GitSource, git.PackedTree]:
-        """A member's commit with what its build backend requires, and its archive. Raises FetchError, LockError."""
+        """Return a member's commit and its archive, with the build requirements. Raises FetchError, LockError."""
         if name == self.requested.component.package:
             return self.source, self.archive
         is_own = commit.commit == self.source.commit
@@ -514,7 +515,7 @@ class UvProject:
 
 def route(registry: str | None, commit: GitCommit | None) -> str:
     """Return the index alias of a package's files: GIT for a commit, URL for those with an address of their own."""
-    import pypi_simple  # late: it brings an HTML parser, which an unchanged build never needs
+    import pypi_simple  # late, since it imports an HTML parser, which an unchanged build never needs
 
     if commit:
         return GIT
@@ -524,7 +525,7 @@ def route(registry: str | None, commit: GitCommit | None) -> str:
 def commit_source(
     name: str, version: str, commit: GitCommit, tree: str | None, context: Context, exclude: tuple[str, ...] = ()
 ) -> tuple[GitSource, git.PackedTree]:
-    """Return a package's commit with what its build backend requires, and its archive; `tree` where it is known.
+    """Return a package's commit with the requirements of its build backend, and its archive; `tree` if it is known.
 
     `exclude` as in git.TreeSource.
 

@@ -1,1 +1,1 @@
-"""Running source builds: the stage of the cell's Dockerfile, on a builder, within its memory; into the wheelhouse."""
+"""Run source builds, as a stage of the cell's Dockerfile on a builder, within its memory, into the wheelhouse."""

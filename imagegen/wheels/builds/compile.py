@@ -40,7 +40,7 @@ _CHUNK = 1 << 20  # bytes
 def store_wheel(
     path: Path, out: Path, build: LockedBuild, lock: Lock, plan: JobPlan, finished: JobPlan, store: Store, now: float
 ) -> BuiltWheel:
-    """The wheel, with its file and its log in the store. `plan` is the first one, `done` what it succeeded with.
+    """Store file and log of a wheel, and return it. `plan` is the first plan, `finished` the one that succeeded.
 
     Raises BuildError where the worker left no record.
     """
@@ -58,7 +58,7 @@ def store_wheel(
 
 
 def describe_cost(wheel: BuiltWheel, plan: JobPlan) -> str:
-    """Return the measured cost in words, beside the expected one."""
+    """Return the measured and the expected cost in words."""
     record = wheel.record
     expected = f" ({duration(plan.seconds)} planned)" if plan.seconds is not None else ""
     return (
@@ -72,7 +72,7 @@ def _read_record(path: Path, build: LockedBuild) -> Mapping[str, Any]:
     try:
         record = parse_json(path.read_text(encoding="utf-8"))
         units, seconds, memory, largest = (record[name] for name in ("units", "seconds", "memory", "largest"))
-        # The worker samples twice a second, and may miss short processes, of which the kernel keeps the largest.
+        # The worker samples twice a second and may miss short processes; the kernel records the largest one.
         return {**record, "units": units, "seconds": seconds, "memory": max(memory, largest), "largest": largest}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BuildError(
@@ -107,7 +107,7 @@ def _blob(store: Store, path: Path) -> tuple[str, int]:
 
 # Compile the source builds of a lock: planned within one memory budget, several at once if they fit.
 
-_PLANNING = "builds"  # the lock around looking what is taken, and taking
+_PLANNING = "builds"  # lock around reading the reservations and adding one
 _POLL = 5.0  # seconds between looks whether another imagegen's builds have left
 
 
@@ -118,10 +118,10 @@ def compile_all(
     audited_gpus: Sequence[Gpu],
     build_environment: BuildEnvironment,
 ) -> None:
-    """Compile builds of the lock whose wheels the wheelhouse lacks; `known` are GPUs that an audit reports on.
+    """Compile builds of the lock whose wheels the wheelhouse lacks; `audited_gpus` are GPUs that an audit reports on.
 
-    Two imagegen processes do not compile the same build: the second waits, and uses the wheel of the first. Recipe and
-    tools were checked when the cell was locked: the lock is the cell's.
+    Two imagegen processes do not compile the same build. The second waits, and uses the wheel of the first. Recipe and
+    tools were checked when the cell was locked.
 
     Raises BuildError, with the first failure; FetchError, EngineError.
     """
@@ -139,7 +139,7 @@ def compile_all(
         }
         scheduler = _BuildScheduler(build_environment, works, probe, probe())
         scheduler.announce()  # before anything large is fetched
-        # Each from its own wheels alone: its key knows nothing of what other builds are compiled against.
+        # Each only with its own wheels, since its key does not cover the wheels of other builds.
         stages = {
             name: stage(replace(lock, builds=(build,)), cell.recipes, build_environment)
             for name, build in pending.items()
@@ -182,7 +182,7 @@ class _Job:
                 remarks = check_wheel(path, build, lock, self.gpus, self.known)
             except BuildError as error:
                 error.fix = "; ".join(
-                    filter(None, [error.fix, f"what was compiled is {_quarantine(path, self.build_environment)}"])
+                    filter(None, [error.fix, f"the wheel is {_quarantine(path, self.build_environment)}"])
                 )
                 raise
             for remark in remarks:
@@ -194,7 +194,7 @@ class _Job:
 
 
 def _quarantine(wheel: Path, build_environment: BuildEnvironment) -> Path:
-    """Quarantine a rejected wheel: hours may have gone into it, and the fault may be the recipe's."""
+    """Move a rejected wheel out of the way, since it may have taken hours, and the fault may be the recipe's."""
     target = build_environment.settings.store.parent / "refused" / wheel.name
     with build_environment.store.explained():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -290,12 +290,12 @@ class _BuildScheduler:
         return startable
 
     def _plans(self, works: Mapping[str, BuildJob], reserved: environment.ReservedResources) -> dict[str, JobPlan]:
-        """Return the plans of builds that fit beside the reservations; one that never fits may run alone."""
+        """Return the plans of builds that fit with the reservations; one that never fits may run without others."""
         plans = throttle.share(works, self._remaining(reserved), reserved.memory)
         return {name: plan for name, plan in plans.items() if not (plan.warning and reserved.memory)}
 
     def _remaining(self, reserved: environment.ReservedResources) -> Machine:
-        """The machine without the cores that are used, and with what is available now that ours have begun."""
+        """Return the machine without the used cores and without the memory of our running builds."""
         planned = sum(plan.memory for _, plan, _ in self.running.values())
         cores, available = max(1, self.machine.cores - reserved.cores), max(0, self.machine.available - planned)
         return replace(self.machine, cores=cores, available=available)
@@ -324,7 +324,7 @@ def ensure_wheels(
 
 
 def require_wheels(lock: Lock, context: Context) -> Lock:
-    """Return the lock with the wheels of its source builds, from the wheelhouses alone.
+    """Return the lock with the wheels of its source builds, only from the wheelhouses.
 
     Raises BuildError where a wheel must be compiled first, FetchError where the remote wheelhouse fails.
     """

@@ -1,4 +1,4 @@
-"""The machine of builds: an engine or a buildx builder with the store, what it can take, and what builds cost there."""
+"""The machine of builds: an engine or a buildx builder with the store, its capacity, and the cost of builds there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BuildEnvironment:
     engine: Engine
     builder: str | None
     context: Context
-    stop: Event = field(default_factory=Event)  # set: what runs on it ends at its next line
+    stop: Event = field(default_factory=Event)  # once set, a running build ends at its next line
 
     @property
     def store(self) -> Store:
@@ -68,7 +68,7 @@ class BuildEnvironment:
         def listen(line: str) -> None:
             if self.stop.is_set():
                 raise BuildError(
-                    "stopped", code="source-build-stopped", fix="run it again: it goes on from what is compiled"
+                    "stopped", code="source-build-stopped", fix="run it again; compiled objects are reused"
                 )
             on_line(line)
 
@@ -77,7 +77,7 @@ class BuildEnvironment:
 
 # The machine as a build will find it: its cores, and the memory that it may use. Asked of the builder itself.
 
-# On the base, which has a Python and is small: the plan is logged before gigabytes are fetched.
+# Runs on the base, which has a Python and is small. So the plan is logged before gigabytes are fetched.
 _DOCKERFILE = """\
 FROM base AS asked
 USER root
@@ -88,7 +88,7 @@ COPY --from=asked /said /said
 
 
 def probe(lock: Lock, base: Image, build_environment: BuildEnvironment) -> Machine:
-    """Ask. `base` is the lock's, in the store.
+    """Ask the builder for its cores and memory. `base` is the lock's base, in the store.
 
     Raises EngineError when the builder cannot run anything, BuildError when the answer is none.
     """
@@ -144,7 +144,7 @@ def _key(build: LockedBuild) -> str:
 
 # Reservations of memory and cores on a machine by builds of this store, in all processes of imagegen.
 #
-# A reservation is a file of the store's tmp/ that its maker holds a lock on: that of a killed process does not count,
+# A reservation is a file of the store's tmp/ that its process has locked. The file of a killed process does not count,
 # and is removed when a store is opened.
 
 _PREFIX = "reserved-"
@@ -160,7 +160,7 @@ class ReservedResources:
 
 @contextmanager
 def reserve(store: Store, machine_id: str, memory: int, cores: int) -> Iterator[None]:
-    """Hold `memory` bytes and `cores` on `place` until the end of the block, or of this process."""
+    """Reserve `memory` bytes and `cores` on a machine until the end of the block, or of this process."""
     with store.explained():
         handle, path = temporary.new_file(store.scratch, _PREFIX)
         with os.fdopen(handle, "w") as file:
@@ -173,7 +173,7 @@ def reserve(store: Store, machine_id: str, memory: int, cores: int) -> Iterator[
 
 
 def reserved_resources(store: Store, machine_id: str) -> ReservedResources:
-    """Return the memory and jobs that running builds on `place` hold."""
+    """Return the memory and cores that running builds have reserved on a machine."""
     reservations = [_read_reservation(path, machine_id) for path in store.scratch.glob(f"{_PREFIX}*")]
     return ReservedResources(
         sum(reservation.memory for reservation in reservations), sum(reservation.cores for reservation in reservations)
@@ -181,7 +181,7 @@ def reserved_resources(store: Store, machine_id: str) -> ReservedResources:
 
 
 def _read_reservation(path: Path, machine_id: str) -> ReservedResources:
-    """Return what a reservation holds; nothing for another place's, and for one whose process has ended."""
+    """Return the resources of a reservation; none if it is for another machine, or its process has ended."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         with os.fdopen(handle) as file:

@@ -174,7 +174,7 @@ _FIXES = {
     "disk": "free space on the disk of the builder's data: `docker buildx prune`, `docker system df`",
     "empty": "set in its recipe's env the variables with which it compiles (FORCE_BUILD, CUDA_EXT), and lock again",
     "refused": _RECIPE,
-    "stopped": "run it again: it goes on from what is compiled",
+    "stopped": "run it again; compiled objects are reused",
 }
 
 
@@ -182,7 +182,7 @@ _FIXES = {
 class Stage:
     """The input of a build. The image is in the store."""
 
-    lock: Lock  # with this build alone
+    lock: Lock  # with only this build
     recipes: Mapping[str, Recipe]  # by package
     toolchain: Image
 
@@ -195,7 +195,7 @@ def run(build: LockedBuild, stage: Stage, plan: JobPlan, out: Path, build_enviro
     Raises BuildError when it fails, or runs out of memory with one job; EngineError when the builder does not work.
     """
     while True:
-        output = _Shown(build, build_environment)
+        output = _LogDisplay(build, build_environment)
         try:
             with output:
                 _once(build, stage, plan, out, build_environment, output)
@@ -220,7 +220,7 @@ def _pace(plan: JobPlan) -> str:
 
 
 def _once(
-    build: LockedBuild, stage: Stage, plan: JobPlan, out: Path, build_environment: BuildEnvironment, output: _Shown
+    build: LockedBuild, stage: Stage, plan: JobPlan, out: Path, build_environment: BuildEnvironment, output: _LogDisplay
 ) -> None:
     with build_environment.store.temporary_directory("compile") as work_dir:
         rendered = recipe.render(stage.lock, stage.lock.cell)
@@ -235,7 +235,7 @@ def _once(
         )
         toolchain, folder = build_environment.layout(stage.toolchain), str(work_dir / "builds")
         contexts = {"toolchain": toolchain, "builds": folder}
-        # BuildKit 0.13 asks for what the stage that `toolchain` replaces is made of, and does not read it.
+        # BuildKit 0.13 asks for the inputs of the stage that `toolchain` replaces, and does not read them.
         contexts |= {"base": toolchain, "wheels": folder, "packages": folder}
         arguments = [word for name, value in contexts.items() for word in ("--build-context", f"{name}={value}")]
         arguments += ["--secret", f"id=throttle,src={work_dir / 'throttle.json'}"]
@@ -243,8 +243,8 @@ def _once(
         build_environment.buildx(["build", "--target", f"built-{build.name}", *arguments, "."], work_dir, output.show)
 
 
-class _Shown(LogParser):
-    """Shows how far it is, with what it takes."""
+class _LogDisplay(LogParser):
+    """A log parser that shows the build's progress and its memory."""
 
     def __init__(self, build: LockedBuild, build_environment: BuildEnvironment) -> None:
         super().__init__()
@@ -252,7 +252,7 @@ class _Shown(LogParser):
         self.started = False
         self.largest = 0
 
-    def __enter__(self) -> _Shown:
+    def __enter__(self) -> _LogDisplay:
         self._counter.__enter__()
         return self
 
@@ -269,15 +269,15 @@ class _Shown(LogParser):
             self._counter.reach(event.done, event.total, f"{human(event.memory)}, {human(event.peak)} at most")
 
 
-def _starved(build: LockedBuild, output: _Shown, evidence: str) -> BuildError:
+def _starved(build: LockedBuild, output: _LogDisplay, evidence: str) -> BuildError:
     largest = f"its largest process took {human(output.largest)}"
     if evidence == _SILENT:
         return BuildError(
             f"the builder no longer answers while {_name(build)} is compiled",
             code="source-build-connection-lost",
             why=f"{output.lost()}; {largest}",
-            fix="its log says why it ended; give it more memory if it had too little, start it and run this again, "
-            "which goes on from what is compiled",
+            fix="its log says why it ended; give it more memory if it had too little, start it and run this again; "
+            "compiled objects are reused",
         )
     return BuildError(
         f"{_name(build)} ran out of memory with one job",
@@ -299,7 +299,7 @@ def _failed(build: LockedBuild, output: LogParser, error: EngineError) -> BuildE
     )
 
 
-# The image that a build starts from: the cell's own layers with the wheels that it is compiled against.
+# The image that a build starts from, with the cell's own layers and the wheels that it is compiled against.
 
 
 def stage(lock: Lock, recipes: Mapping[str, Recipe], build_environment: BuildEnvironment) -> Stage:
@@ -353,7 +353,7 @@ _SHOWN = 5  # errors of an audit in one message
 
 
 def built_wheel(folder: Path, build: LockedBuild) -> Path:
-    """The one wheel in what a build left. Raises BuildError for none, for several, and for one of another release."""
+    """Return the one wheel of a build's output. Raises BuildError for none, for several, and for another release."""
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
         names = ", ".join(path.name for path in wheels) or "none"
@@ -367,7 +367,7 @@ def built_wheel(folder: Path, build: LockedBuild) -> Path:
         name, version, _, _ = parse_wheel_filename(path.name)
     except ValueError as error:
         raise BuildError(
-            f"{_name(build)} gave something that is no wheel",
+            f"{_name(build)} gave a file that is not a wheel",
             code="source-build-wheel-invalid",
             where=path.name,
             why=str(error),
@@ -386,7 +386,7 @@ def built_wheel(folder: Path, build: LockedBuild) -> Path:
 def check_wheel(
     path: Path, build: LockedBuild, lock: Lock, gpus: Sequence[Gpu], audited_gpus: Sequence[Gpu]
 ) -> list[str]:
-    """Return remarks about an acceptable wheel. `gpus` are those of the cell, `known` those that an audit reports on.
+    """Return remarks about an acceptable wheel. `gpus` are the cell's; an audit reports on `audited_gpus`.
 
     Raises BuildError for a wheel that is not acceptable.
     """
@@ -463,12 +463,12 @@ def _require_requirements(package: Package, build: LockedBuild, lock: Lock) -> N
             raise BuildError(
                 f"{_name(build)} asks for {needed}, and the lock has {name} {versions[name]}",
                 code="source-build-requirement-conflict",
-                fix=f"write in `requires` what it really asks for: {_RECIPE}",
+                fix=f"correct `requires` in its recipe: {_RECIPE}",
             )
 
 
 def _needed(package: Package, build: LockedBuild, lock: Lock) -> Iterator[Requirement]:
-    """Yield the wheel's requirements in this image, without those of extras; those with an undecidable marker count."""
+    """Yield the wheel's requirements in this image, also with an undecidable marker, but without its extras'."""
     for text in package.requires:
         requirement = _parsed(text, build)
         marker, machine = requirement.marker, MACHINES[lock.platform]
@@ -481,7 +481,7 @@ def _parsed(text: str, build: LockedBuild) -> Requirement:
         return parse_requirement(text)
     except ValueError as error:
         raise BuildError(
-            f"{_name(build)} asks for what is no requirement", code="source-build-requirement-invalid", why=str(error)
+            f"{_name(build)} has an invalid requirement", code="source-build-requirement-invalid", why=str(error)
         ) from error
 
 

@@ -42,7 +42,7 @@ class WheelSelector(Protocol):
     """Selects the wheel of a component."""
 
     def versions(self, package: str) -> Iterable[str]:
-        """Return releases that may have a wheel, besides those of a recipe."""
+        """Return releases that may have a wheel, in addition to the releases of a recipe."""
 
     def choose(self, need: WheelRequirement, index: str) -> Candidate | None:
         """Return the first wheel that fits, else the source build; `index` is the component's own."""
@@ -67,11 +67,11 @@ class LocalWheelSelector:
             )
             candidates = find(need, sources, lambda path: self.examine(path, need.torch))
         chosen = next((candidate for candidate in candidates if candidate.fits), None)
-        self._tell(need, candidates, chosen)
+        self._report(need, candidates, chosen)
         return chosen
 
-    def _tell(self, need: WheelRequirement, candidates: Sequence[Candidate], chosen: Candidate | None) -> None:
-        """Report the choice; for a source build, what the best candidate of each place lacks."""
+    def _report(self, need: WheelRequirement, candidates: Sequence[Candidate], chosen: Candidate | None) -> None:
+        """Report the choice; for a source build also why the best candidate of each source does not fit."""
         answer = f"{chosen.place}, {chosen.reason}" if chosen else "no wheel fits, and none can be compiled"
         self.context.progress.say(f"{need.package} {need.version}: {answer}")
         if chosen is None or chosen.place is WheelSource.SOURCE:
@@ -132,9 +132,7 @@ def candidate_places(
 
 
 def index_listing(alias: str, package: str, settings: Settings, client: Client) -> WheelListing | None:
-    """Return what the alias's index lists of a package today, whatever a lock's cutoff; None where it has no
-    address.
-    """
+    """Return the files of a package in the alias's index, without a cutoff; None if the alias has no address."""
     url = indexes.url_of(alias, settings)
     return WheelListing(alias, _offered(partial(indexes.project, client.impatient(), url, package))) if url else None
 
@@ -219,7 +217,7 @@ def _torch(cell: Cell, locked: Lock | None) -> str | None:
 def uncatalogued(lock: Lock, cell: Cell, catalogue: Catalogue) -> tuple[str, ...]:
     """Return the file names of the lock's direct downloads that the catalogue does not list for this cell.
 
-    Those of a cell that another lock file describes are that file's.
+    If another lock file describes the cell, there are none.
     """
     if cell.is_prelocked:
         return ()

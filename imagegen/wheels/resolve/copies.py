@@ -27,8 +27,8 @@ _NAMED = 5  # files that an error names
 def read(cell: Cell, store: Store) -> tuple[LockedCopy, ...]:
     """Return the cell's copies with the files that the project has now; their contents are written to the store.
 
-    Raises LockError, with the line of the matrix, for what is missing, unreadable, no regular file or outside of the
-    project, and for two entries with one path.
+    Raises LockError, with the line of the matrix, for a path that is missing, unreadable, not a regular file or outside
+    of the project, and for two entries with one path.
     """
     copies = tuple(_read(source, store) for source in cell.copies)
     copied: set[str] = set()
@@ -42,7 +42,7 @@ def read(cell: Cell, store: Store) -> tuple[LockedCopy, ...]:
 
 
 def require_unchanged(lock: Lock, cell: Cell, store: Store, where: str) -> None:
-    """Raise LockError where the project's files are not those of the lock at the path `where`."""
+    """Raise LockError if the project's files differ from the lock at the path `where`."""
     if not lock.copies:
         return
     then, now = (
@@ -73,7 +73,7 @@ def _read(copy: CopySource, store: Store) -> LockedCopy:
 
 
 def _files(copy: CopySource, store: Store) -> Iterator[CopiedFile]:
-    """Yield the file, or those of the directory. Raises OSError."""
+    """Yield the file, or the files of the directory. Raises OSError."""
     data.require_within(copy.file, copy.top)
     if not copy.file.is_dir():
         yield _file(copy.file, copy.path, store)
@@ -87,12 +87,12 @@ def _files(copy: CopySource, store: Store) -> Iterator[CopiedFile]:
 def _file(path: Path, target: str, store: Store) -> CopiedFile:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     if path.is_symlink():
-        raise OSError(errno.ELOOP, "it is a symbolic link; copy what it leads to", str(path))
+        raise OSError(errno.ELOOP, "it is a symbolic link; copy its target", str(path))
     handle = os.open(path, flags)
     with os.fdopen(handle, "rb") as file, store.writer() as blob:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         size = 0
         while chunk := file.read(_CHUNK):
             size += blob.write(chunk)

@@ -29,8 +29,8 @@ from imagegen.plan.matrix.model import Cell, OwnSource, Requirement, WheelAddres
 
 _DEFAULT_BACKEND = ("setuptools>=40.8.0",)  # PEP 518: of a project that names no build requirements
 _NO_NETWORK = (
-    "name all that the build needs in `build-system.requires` of its pyproject.toml: the sandbox has no network, no "
-    "compiler and no repository of git; docs/how-to/your-own-package.md says how compiled sources are built"
+    "name all that the build needs in `build-system.requires` of its pyproject.toml, since the sandbox has no network, "
+    "no compiler and no repository of git; docs/how-to/your-own-package.md says how compiled sources are built"
 )
 _COMPILED = "compile it: `compiled: true` in its entry under `components`, and a recipe with `path:` under wheels/"
 
@@ -93,19 +93,19 @@ class OwnPackageBuilder:
         try:
             name, version, _, _ = parse_wheel_filename(file.filename)
             if name != package:
-                raise ValueError(f"it is of {name}")  # noqa: TRY301 - as what the file name raises
+                raise ValueError(f"it is of {name}")  # noqa: TRY301 - as an invalid file name raises
             with self.store.path(file.digest).open("rb") as opened:
                 metadata = wheel_metadata.of_file(opened, package, str(version))
         except ValueError as error:
             fix = f"name the component as the package is named, and not {package}, or correct the file"
-            message = f"{file.filename} is no wheel of {package}"
+            message = f"{file.filename} is not a wheel of {package}"
             raise LockError(message, code="lock-own-invalid", why=str(error), fix=fix) from error
         if self.target.best([(file.filename, file)]) is None:
             needed = f"{package} for Python {self.target.python} on {self.target.uv_platform}"
             raise LockError(
-                f"{file.filename} is no wheel of {needed}",
+                f"{file.filename} is not a wheel of {needed}",
                 code="lock-no-wheel",
-                fix="build it for this interpreter and platform, or choose a cell that has those of the file",
+                fix="build it for this interpreter and platform, or choose a cell that has the wheel's",
             )
         if not SpecifierSet(metadata.python).contains(self.target.python, prereleases=True):
             message = f"{package} {version} requires Python {metadata.python}, and the cell has {self.target.python}"
@@ -142,7 +142,7 @@ def _build_requirements(project: Mapping[str, Any]) -> list[Pep508]:
 
 
 def _satisfy(locked: Sequence[LockedWheel], required: Sequence[Pep508], python: str) -> bool:
-    """Return whether the wheels are what the requirements of a build need: none is missing, and none left over."""
+    """Return whether the wheels satisfy the requirements of a build, and none is superfluous."""
     versions = {wheel.name: wheel.version for wheel in locked}
     applying = [
         requirement
@@ -172,7 +172,7 @@ CHOICE = "the matrix names its address"
 def wheels_by_address(cell: Cell, target: WheelTarget, context: Context) -> dict[str, LockedWheel]:
     """Return the wheels by package, each in the store with the bytes of its sha256.
 
-    Raises MissingFiles for what cannot be fetched, and LockError for a wheel that does not fit the cell.
+    Raises MissingFiles for wheels that cannot be fetched, and LockError for a wheel that does not fit the cell.
     """
     requested = [(declared, declared.address) for declared in cell.requirements if declared.address]
     if not requested:
@@ -198,7 +198,7 @@ def _require_fit(requirement: Requirement, address: WheelAddress, target: WheelT
     package = requirement.component.package
     if target.best([(address.filename, address)]) is None:
         raise LockError(
-            f"{address.filename} is no wheel for Python {target.python} on {target.uv_platform}",
+            f"{address.filename} is not a wheel for Python {target.python} on {target.uv_platform}",
             code="lock-no-wheel",
             fix=f"name another `url` of {package}; `variants` of an image name one for each value of an axis",
         )
@@ -211,12 +211,12 @@ def _require_fit(requirement: Requirement, address: WheelAddress, target: WheelT
 
 
 def _described(requirement: Requirement, address: WheelAddress, store: Store) -> LockedWheel:
-    """Return the wheel as a lock has it. Raises LockError for what is no wheel of the component."""
+    """Return the wheel as a lock has it. Raises LockError for a file that is not a wheel of the component."""
     package, path = requirement.component.package, store.path(f"sha256:{address.sha256}")
     try:
         with path.open("rb") as opened:
             wheel_metadata.of_file(opened, package, str(address.version))
     except ValueError as error:
-        message = f"{address.filename} is no wheel of {package}"
+        message = f"{address.filename} is not a wheel of {package}"
         raise LockError(message, code="lock-no-wheel", why=str(error), fix="correct `url`") from error
     return LockedWheel(package, str(address.version), _file(address, path.stat().st_size), choice=CHOICE)

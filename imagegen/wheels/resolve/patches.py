@@ -60,7 +60,7 @@ def complete(cell: Cell, lock: Lock, context: Context) -> Lock:
 
 
 def require_unchanged(lock: Lock, cell: Cell, store: Store, where: str) -> None:
-    """Raise LockError where the project's patches are not those of the lock at the path `where`."""
+    """Raise LockError if the project's patches differ from the lock at the path `where`."""
     if not any(wheel.patches for wheel in lock.wheels):
         return
     then = {wheel.name: wheel.patches for wheel in lock.wheels if wheel.patches}
