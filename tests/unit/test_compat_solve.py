@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.plan.rules.solve import Clause, Contradiction, GaveUpError, Origin, smallest, solve
+from imagegen.plan.rules.solve import Clause, ClauseOrigin, Contradiction, GaveUpError, smallest, solve
 
 SIZES = {"a": 2, "b": 3, "c": 3, "d": 4}
 DOMAINS = {name: (1 << size) - 1 for name, size in SIZES.items()}
@@ -20,7 +20,7 @@ def _clauses(draw: st.DrawFn) -> list[Clause]:
     for number in range(draw(st.integers(1, 14))):
         names = draw(st.lists(st.sampled_from(sorted(SIZES)), min_size=1, max_size=3, unique=True))
         literals = tuple((name, draw(st.integers(0, DOMAINS[name]))) for name in names)
-        made.append(Clause(Origin("rule", f"c{number % 9}"), literals))  # some origins say several things
+        made.append(Clause(ClauseOrigin("rule", f"c{number % 9}"), literals))  # some origins say several things
     return made
 
 
@@ -59,7 +59,7 @@ def test_what_is_too_entangled_is_given_up() -> None:
     domains = {f"pigeon{number}": (1 << 7) - 1 for number in range(8)}
     pairs = itertools.combinations(domains, 2)
     clauses = [
-        Clause(Origin("rule", "one to a hole"), ((one, ~(1 << hole) & 127), (two, ~(1 << hole) & 127)))
+        Clause(ClauseOrigin("rule", "one to a hole"), ((one, ~(1 << hole) & 127), (two, ~(1 << hole) & 127)))
         for one, two in pairs
         for hole in holes
     ]

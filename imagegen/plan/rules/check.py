@@ -12,7 +12,7 @@ from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import Rule, is_surrounding
 from imagegen.plan.rules.facts import Facts
 from imagegen.plan.rules.problem import Problem
-from imagegen.plan.rules.solve import Clause, Contradiction, Origin, State, smallest, solve
+from imagegen.plan.rules.solve import Clause, ClauseOrigin, Contradiction, State, smallest, solve
 
 CONFIRMED_FOR = dt.timedelta(days=183)  # six months
 
@@ -127,7 +127,7 @@ def _lost(state: State, broken: Clause | None, premise: str) -> Iterator[tuple[s
         return
     for name in {step.name for step in state.steps}:
         if name != premise and _is_lost(name, state.domains[name]):
-            yield name, Clause(Origin("goal"), ((name, ~_ABSENT),))
+            yield name, Clause(ClauseOrigin("goal"), ((name, ~_ABSENT),))
 
 
 def _is_lost(name: str, domain: int) -> bool:
@@ -144,7 +144,7 @@ def _blamed(
     problem: Problem, clauses: Sequence[Clause], premise: tuple[str, int], goal: Clause | None
 ) -> tuple[str, ...]:
     """Return the rules of a minimal contradiction between `premise` and the goal; none if one rule suffices."""
-    premises = [Clause(Origin("given"), (premise,)), *([goal] if goal else [])]
+    premises = [Clause(ClauseOrigin("given"), (premise,)), *([goal] if goal else [])]
     answer = solve(problem.domains, [*premises, *clauses])
     if not isinstance(answer, Contradiction):
         return ()

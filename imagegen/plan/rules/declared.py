@@ -17,7 +17,7 @@ from imagegen.plan.rules.evaluate import minimal_core
 from imagegen.plan.rules.facts import Facts, rules_in_context, versions_in
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question
-from imagegen.plan.rules.solve import Origin
+from imagegen.plan.rules.solve import ClauseOrigin
 from imagegen.plan.rules.statements import MetadataCache, cuda_of_stack, machine_of
 from imagegen.plan.rules.torch_pins import LIBRARIES, TORCH
 from imagegen.plan.rules.verdict import Conflict
@@ -75,7 +75,7 @@ def _is_replaced(image: NgcImage, question: Question, library: MetadataCache) ->
         return Version(image.torch) not in question.facts.packages["torch"].range
     problem = Problem((), question.facts, library, FreeNames(extras=question.extras))
     core = minimal_core(problem, [clause for clause in problem.clauses if clause.origin.kind not in ("wheels", "rule")])
-    return core is not None and Origin("fact", "torch") in core
+    return core is not None and ClauseOrigin("fact", "torch") in core
 
 
 def complete_names(question: Question, library: MetadataCache) -> Question:

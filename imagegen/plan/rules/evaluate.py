@@ -23,7 +23,7 @@ from imagegen.plan.rules.facts import (
     rules_in_context,
 )
 from imagegen.plan.rules.problem import FreeNames, Problem
-from imagegen.plan.rules.solve import Clause, Contradiction, Literal, Origin, State, clauses, smallest, solve
+from imagegen.plan.rules.solve import Clause, ClauseOrigin, Contradiction, Literal, State, clauses, smallest, solve
 from imagegen.plan.rules.statements import MetadataCache
 from imagegen.plan.rules.verdict import WORST_FIRST, CellAnswer, Conflict, Verdict
 
@@ -138,7 +138,7 @@ def _clauses_of_rule(problem: Problem, rule: Rule) -> Iterator[tuple[Clause, tup
     return zip(problem.clauses_of_rule(rule), clauses(rule), strict=False)  # the clauses of `same` have no literals
 
 
-def minimal_core(problem: Problem, clauses: Sequence[Clause]) -> frozenset[Origin] | None:
+def minimal_core(problem: Problem, clauses: Sequence[Clause]) -> frozenset[ClauseOrigin] | None:
     """Return the origins of a minimal unsatisfiable core of the clauses; None if they are satisfiable."""
     answer = solve(problem.domains, clauses)
     return smallest(problem.domains, clauses, answer.origins) if isinstance(answer, Contradiction) else None
@@ -154,13 +154,13 @@ def _conflicts(problem: Problem, rules: Sequence[Rule]) -> Iterator[Conflict]:
     for weakest_too in (False, True):
         remaining = [rule for rule in rules if rule.id not in blamed and (rule.binding or weakest_too)]
         while core := rules_core(problem, remaining):
-            guilty = [rule for rule in remaining if Origin("rule", rule.id) in core]
+            guilty = [rule for rule in remaining if ClauseOrigin("rule", rule.id) in core]
             yield conflict_of_rules(guilty, problem.facts)
             blamed |= {rule.id for rule in guilty}
             remaining = [rule for rule in remaining if rule.id not in blamed]
 
 
-def rules_core(problem: Problem, rules: Sequence[Rule]) -> frozenset[Origin] | None:
+def rules_core(problem: Problem, rules: Sequence[Rule]) -> frozenset[ClauseOrigin] | None:
     """Return the minimal core (see `minimal_core`) of the rules together with the facts about their names."""
     rule_clauses = [clause for rule in rules for clause in problem.clauses_of_rule(rule)]
     names = {name for clause in rule_clauses for name, _ in clause.literals}
@@ -175,9 +175,9 @@ def conflict_of_rules(rules: Sequence[Rule], facts: Facts) -> Conflict:
     return Conflict(tuple(rules), {name: fact_texts[name] for name in sorted(names & set(fact_texts))})
 
 
-def conflict_of_core(problem: Problem, facts: Facts, origins: frozenset[Origin]) -> Conflict:
+def conflict_of_core(problem: Problem, facts: Facts, origins: frozenset[ClauseOrigin]) -> Conflict:
     """Return the conflict behind a core: its rules, its statements in the form of rules, and its facts."""
-    rules = [rule for rule in problem.rules.values() if Origin("rule", rule.id) in origins]
+    rules = [rule for rule in problem.rules.values() if ClauseOrigin("rule", rule.id) in origins]
     stated = sorted(origins & set(problem.statements))
     clauses = [
         *problem.clauses_of(problem.masks_of(facts)),
@@ -192,7 +192,7 @@ def conflict_of_core(problem: Problem, facts: Facts, origins: frozenset[Origin])
     return replace(conflict, facts=facts_needed, doubt=any(origin.kind == "wheels" for origin in origins))
 
 
-def assumptions(problem: Problem, origins: Iterable[Origin]) -> list[str]:
+def assumptions(problem: Problem, origins: Iterable[ClauseOrigin]) -> list[str]:
     """Return sentences about the origins that assume that all releases are known."""
     names = sorted(origin.name for origin in origins if origin.kind == "known")
     return [f"it needs a release of {name} that is not known here: {known_span(problem, name)}" for name in names]
@@ -203,7 +203,7 @@ def known_span(problem: Problem, name: str) -> str:
     return f"those of {releases.versions[0]} to {releases.versions[-1]} are, as of {releases.package.read}"
 
 
-def _rule_of_statement(problem: Problem, origin: Origin, blamed: Iterable[Clause]) -> Rule:
+def _rule_of_statement(problem: Problem, origin: ClauseOrigin, blamed: Iterable[Clause]) -> Rule:
     """Return a statement as a rule about its releases that the other clauses admit."""
     other_clauses = [clause for clause in blamed if clause.origin != origin]
     state = State.of(problem.domains, other_clauses)
@@ -251,7 +251,7 @@ class SharedProblem:
         scope = FreeNames(frozenset(packages), _required(self.facts.values()), _candidates(cells), extras_of(cells[0]))
         facts = Facts(packages, {}, without, closed=False, overridden=overridden_in(cells[0]))
         self.problem = Problem(rules_in_context(rules, facts, cells[0].accepts), facts, library, scope)
-        binding = {Origin("rule", rule.id) for rule in self.problem.rules.values() if rule.binding}
+        binding = {ClauseOrigin("rule", rule.id) for rule in self.problem.rules.values() if rule.binding}
         sure = [clause for clause in self.problem.clauses if clause.origin in binding or clause.origin.kind == "stated"]
         self.doubts = [clause for clause in self.problem.clauses if clause.origin.kind == "wheels"]
         for rule in self.problem.rules.values():

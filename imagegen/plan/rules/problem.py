@@ -17,7 +17,7 @@ from imagegen.plan.matrix.model import ENV, NAMED, NO_CUDA, VERSIONED, Rule, is_
 from imagegen.plan.rules import atoms
 from imagegen.plan.rules.atoms import ABSENT, Atom
 from imagegen.plan.rules.facts import Fact, Facts, versions_in
-from imagegen.plan.rules.solve import Clause, Literal, Origin, clauses, literals
+from imagegen.plan.rules.solve import Clause, ClauseOrigin, Literal, clauses, literals
 from imagegen.plan.rules.statements import MetadataCache, Releases, Statement, machine_of
 
 _EXACTLY = re.compile(r"==([^,*+]+)\Z")
@@ -50,7 +50,7 @@ class Problem:
         self.machine = machine_of(facts)
         self.library = library
         self.releases: dict[str, Releases] = {}
-        self.statements: dict[Origin, list[Statement]] = {}
+        self.statements: dict[ClauseOrigin, list[Statement]] = {}
         if library:
             self._collect(library)
         literal_groups = [clause for rule in self.rules.values() for clause in (*clauses(rule), literals(rule.when))]
@@ -85,7 +85,7 @@ class Problem:
         return self._rule_clauses[rule.id]
 
     def _translate(self, rule: Rule) -> Iterator[Clause]:
-        origin = Origin("rule", rule.id)
+        origin = ClauseOrigin("rule", rule.id)
         for clause in clauses(rule):
             yield Clause(origin, tuple(self.mask(literal) for literal in clause))
         for leader in rule.leaders:
@@ -211,7 +211,7 @@ class Problem:
             if not condition and not is_surrounding(name) and name not in seen
         ]
 
-    def _of_statement(self, statement: Statement, origin: Origin) -> Iterable[Clause]:
+    def _of_statement(self, statement: Statement, origin: ClauseOrigin) -> Iterable[Clause]:
         literals = [(statement.package, self._except(statement.package, statement.releases))]
         if statement.marker is not None:
             unless = self._unless(statement)
@@ -417,7 +417,7 @@ class Problem:
 
     @staticmethod
     def clauses_of(masks: Mapping[str, int]) -> list[Clause]:
-        return [Clause(Origin("fact", name.rstrip("+")), ((name, mask),)) for name, mask in masks.items()]
+        return [Clause(ClauseOrigin("fact", name.rstrip("+")), ((name, mask),)) for name, mask in masks.items()]
 
     def known_clauses(self, masks: Mapping[str, int]) -> list[Clause]:
         """Return clauses that restrict packages and CUDA to their known releases, except where the
@@ -425,7 +425,7 @@ class Problem:
         """
         opaque = {name: _where(choices, lambda atom: atom.opaque) for name, choices in self._opaque.items()}
         return [
-            Clause(Origin("given" if name in VERSIONED else "known", name), ((name, self.domains[name] & ~mask),))
+            Clause(ClauseOrigin("given" if name in VERSIONED else "known", name), ((name, self.domains[name] & ~mask),))
             for name, mask in opaque.items()
             if masks.get(name, ~mask) & ~mask
         ]

@@ -90,7 +90,7 @@ def _literals(side: tuple[tuple[str, str], ...], negated: bool, required: bool) 
 _PATIENCE = 2000  # contradictions in one search; real questions need fewer than ten
 
 
-class Origin(NamedTuple):
+class ClauseOrigin(NamedTuple):
     """The source of a clause. Origins sort by kind, then by name."""
 
     kind: Choice[
@@ -111,7 +111,7 @@ class Origin(NamedTuple):
 class Clause:
     """A disjunction: at least one literal (name, mask of admitted atoms) must hold."""
 
-    origin: Origin
+    origin: ClauseOrigin
     literals: tuple[tuple[str, int], ...]
 
 
@@ -119,7 +119,7 @@ class Clause:
 class Contradiction:
     """`origins` cannot all hold. `decisions` are the search decisions that it depends on, none at the end."""
 
-    origins: frozenset[Origin]
+    origins: frozenset[ClauseOrigin]
     decisions: frozenset[int] = frozenset()
 
 
@@ -204,7 +204,7 @@ class State:
             step = self.steps.pop()
             self.domains[step.name] |= step.removed
 
-    def explain(self, literals: Iterable[tuple[str, int]], origin: Origin | None = None) -> Contradiction:
+    def explain(self, literals: Iterable[tuple[str, int]], origin: ClauseOrigin | None = None) -> Contradiction:
         """Return the origins of clauses and the positions of decisions that made all of the literals false."""
         positions: dict[str, list[int]] = {}
         for position, step in enumerate(self.steps):
@@ -253,7 +253,7 @@ def _search(state: State, names: Sequence[str], position: int) -> Contradiction 
         return None
     name, start = names[position], len(state.steps)
     untried = domain = state.domains[name]
-    origins: set[Origin] = set()
+    origins: set[ClauseOrigin] = set()
     decisions: set[int] = set()
     while untried:
         choice = untried & -untried
@@ -275,8 +275,8 @@ def _search(state: State, names: Sequence[str], position: int) -> Contradiction 
 
 
 def smallest(
-    domains: Mapping[str, int], clauses: Sequence[Clause], contradicting: frozenset[Origin]
-) -> frozenset[Origin]:
+    domains: Mapping[str, int], clauses: Sequence[Clause], contradicting: frozenset[ClauseOrigin]
+) -> frozenset[ClauseOrigin]:
     """Return a minimal unsatisfiable subset of the contradicting origins, the smaller one of two tries."""
     blamed_clauses = [clause for clause in clauses if clause.origin in contradicting]
     tries = [
@@ -286,7 +286,9 @@ def smallest(
     return min(tries, key=lambda subset: (len(subset), sorted(subset)))
 
 
-def _shrunk(domains: Mapping[str, int], clauses: Sequence[Clause], order: Sequence[Origin]) -> frozenset[Origin]:
+def _shrunk(
+    domains: Mapping[str, int], clauses: Sequence[Clause], order: Sequence[ClauseOrigin]
+) -> frozenset[ClauseOrigin]:
     needed = frozenset(order)
     for origin in order:
         if origin in needed:

@@ -20,7 +20,7 @@ from imagegen.plan.rules import atoms
 from imagegen.plan.rules.atoms import Atom, points
 from imagegen.plan.rules.facts import Fact, Facts, rules_in_context, versions_in
 from imagegen.plan.rules.scans import ONLY_ON_PYPI, ScanCache
-from imagegen.plan.rules.solve import Origin
+from imagegen.plan.rules.solve import ClauseOrigin
 from imagegen.plan.rules.torch_pins import TORCH, library_rules
 
 _INDEXES = {"pypi": "PyPI"}  # as users call them
@@ -63,8 +63,8 @@ class Statement:
         return self.choices[0] if self.name == "platform" else f"{self.name}{self.choices[0]}"
 
     @property
-    def origin(self) -> Origin:
-        return Origin("wheels" if self.of_wheels else "stated", f"{self.package} {self.needs}")
+    def origin(self) -> ClauseOrigin:
+        return ClauseOrigin("wheels" if self.of_wheels else "stated", f"{self.package} {self.needs}")
 
 
 @deferred.dataclass(frozen=True)

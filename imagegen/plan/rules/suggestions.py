@@ -19,7 +19,7 @@ from imagegen.plan.rules.evaluate import evaluate_cell
 from imagegen.plan.rules.facts import Fact, Facts, on_each
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question
-from imagegen.plan.rules.solve import Clause, Contradiction, GaveUpError, Origin, State, search
+from imagegen.plan.rules.solve import Clause, ClauseOrigin, Contradiction, GaveUpError, State, search
 from imagegen.plan.rules.statements import MetadataCache
 
 
@@ -144,7 +144,7 @@ class _Search:
         self.states: list[State] = []
         self.choices = {name: sorted(self._choices(name), key=lambda choice: choice.distance) for name in self.costs}
 
-    def _on(self, facts: Facts, ignored: Collection[Origin]) -> State | None:
+    def _on(self, facts: Facts, ignored: Collection[ClauseOrigin]) -> State | None:
         """Return the state of the clauses that no change lifts: rules, statements and the facts about this GPU.
 
         None if the unchangeable facts, as GPU and driver, are refused by themselves. `ignored` are origins of clauses.
@@ -157,10 +157,10 @@ class _Search:
         state = State.of(self.problem.domains, lasting)
         return None if state.propagate(lasting) else state
 
-    def _warnings(self) -> frozenset[Origin]:
+    def _warnings(self) -> frozenset[ClauseOrigin]:
         """Return the origins of rules that only warn."""
         warn = (rule for rule in self.problem.rules.values() if rule.severity == "warning")
-        return frozenset(Origin("rule", rule.id) for rule in warn if rule.evidence != "remembered")
+        return frozenset(ClauseOrigin("rule", rule.id) for rule in warn if rule.evidence != "remembered")
 
     def _without_removed(self) -> Iterator[Clause]:
         """Yield clauses that exclude releases which others require and the index no longer has."""
@@ -173,11 +173,11 @@ class _Search:
             ]
             if removed:
                 remaining = self.problem.domains[name] & ~sum(1 << position for position in removed)
-                yield Clause(Origin("known", name), ((name, remaining),))
+                yield Clause(ClauseOrigin("known", name), ((name, remaining),))
 
     def run(self, at_most: int, *, avoids_warnings: bool) -> list[Suggestion]:
         suggestions: list[Suggestion] = []
-        ignored = frozenset[Origin]() if avoids_warnings else self._warnings()
+        ignored = frozenset[ClauseOrigin]() if avoids_warnings else self._warnings()
         states = [self._on(facts, ignored) for facts in on_each(self.question.gpus, self.question.facts)]
         self.states = [state for state in states if state]
         if len(self.states) < len(states):
@@ -238,9 +238,9 @@ class _Search:
         changed = self.commits | self.labels.keys()
         names |= {f"{name}+" for name in names & changed}
         fixed = self.problem.clauses_of({name: mask for name, mask in self.masks.items() if name not in names})
-        fixed += [Clause(Origin("present"), ((name, ~1),)) for name in names if name in self.problem.releases]
-        origins = {Origin("fact", "glibc"): Origin("fact", "base")}
-        origins |= {Origin("fact", name): Origin("label") for name in names - changed}
+        fixed += [Clause(ClauseOrigin("present"), ((name, ~1),)) for name in names if name in self.problem.releases]
+        origins = {ClauseOrigin("fact", "glibc"): ClauseOrigin("fact", "base")}
+        origins |= {ClauseOrigin("fact", name): ClauseOrigin("label") for name in names - changed}
         return [Clause(origins.get(clause.origin, clause.origin), clause.literals) for clause in fixed]
 
     def _descend(

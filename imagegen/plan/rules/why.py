@@ -21,7 +21,7 @@ from imagegen.plan.rules.evaluate import (
 from imagegen.plan.rules.facts import Facts, on_each
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question, missing_extras
-from imagegen.plan.rules.solve import Clause, GaveUpError, Origin, State, smallest
+from imagegen.plan.rules.solve import Clause, ClauseOrigin, GaveUpError, State, smallest
 from imagegen.plan.rules.statements import MetadataCache
 from imagegen.plan.rules.verdict import WORST_FIRST, Answer, AnswerKind, Conflict, kind_of
 
@@ -165,13 +165,17 @@ class _Case:
 
     def _clauses(self, rules: Iterable[Rule], *, wheels: bool) -> list[Clause]:
         """Return the clauses of facts, statements and these rules; with `wheels`, also statements about wheels."""
-        unwanted = {Origin("rule", rule.id) for rule in self.rules} - {Origin("rule", rule.id) for rule in rules}
+        unwanted = {ClauseOrigin("rule", rule.id) for rule in self.rules} - {
+            ClauseOrigin("rule", rule.id) for rule in rules
+        }
         clauses = self.problem.clauses
         return [
             clause for clause in clauses if clause.origin not in unwanted and (wheels or clause.origin.kind != "wheels")
         ]
 
-    def _conflicts(self, rules: Sequence[Rule], clauses: Sequence[Clause]) -> tuple[list[Conflict], frozenset[Origin]]:
+    def _conflicts(
+        self, rules: Sequence[Rule], clauses: Sequence[Clause]
+    ) -> tuple[list[Conflict], frozenset[ClauseOrigin]]:
         """Return the conflicts, the smallest first, and all origins that they blame, facts aside.
 
         A conflict is one rule that rejects the facts, or a contradiction of several clauses.
@@ -180,7 +184,7 @@ class _Case:
         direct = {clause.origin: self._needed(clause) for clause in clauses if self._breaks(clause)}
         shown = [conflict_of_rules([rule], self.problem.facts) for rule in alone]
         shown += [conflict_of_core(self.problem, self.problem.facts, needed) for needed in direct.values()]
-        explained = {*direct, *(Origin("rule", rule.id) for rule in alone)}
+        explained = {*direct, *(ClauseOrigin("rule", rule.id) for rule in alone)}
         blamed = set(explained)
         clauses = [clause for clause in clauses if clause.origin not in explained]
         for _ in range(_TRIES):
@@ -215,10 +219,10 @@ class _Case:
         return stated and not any(self.masks.get(name, mask) & mask for name, mask in clause.literals)
 
     @staticmethod
-    def _needed(clause: Clause) -> frozenset[Origin]:
-        return frozenset({clause.origin, *(Origin("fact", name) for name, _ in clause.literals)})
+    def _needed(clause: Clause) -> frozenset[ClauseOrigin]:
+        return frozenset({clause.origin, *(ClauseOrigin("fact", name) for name, _ in clause.literals)})
 
-    def _refuted(self, clauses: Sequence[Clause]) -> frozenset[Origin]:
+    def _refuted(self, clauses: Sequence[Clause]) -> frozenset[ClauseOrigin]:
         """Return a minimal contradiction that does not assume that all releases are known; note one that does."""
         core = minimal_core(self.problem, clauses)
         if core and any(origin.kind == "known" for origin in core):
