@@ -32,6 +32,7 @@ from imagegen.plan.rules import (
     parse_question,
     suggest,
 )
+from imagegen.plan.rules.knowledge import Knowledge
 
 T = TypeVar("T")
 ASKED = ["torch==2.9.1", "vllm==0.11.0", "cuda==12.8", "gpu==sm_120", "python==3.12"]
@@ -55,14 +56,14 @@ def once(directories: list[Path], times: dict[str, list[float]]) -> None:
     timed(
         times,
         f"judge all {len(loaded.all_cells)} cells",
-        lambda: cell_answers(loaded.all_cells, loaded.rules, library),
+        lambda: cell_answers(loaded.all_cells, Knowledge(loaded.rules, library)),
     )
     fresh = MetadataCache(lambda package: load_table(directories, package), scanned(directories))
     vocabulary = Vocabulary.of(loaded, metadata.names(directories))
     question = parse_question(ASKED, [], loaded, vocabulary)
-    timed(times, "why, for one combination", lambda: explain(question, loaded.rules, fresh))
+    timed(times, "why, for one combination", lambda: explain(question, Knowledge(loaded.rules, fresh)))
     around = PlatformChoices.of(loaded)
-    timed(times, "what is nearest to it", lambda: suggest(question, loaded.rules, fresh, around))
+    timed(times, "what is nearest to it", lambda: suggest(question, Knowledge(loaded.rules, fresh), around))
 
 
 def main() -> None:

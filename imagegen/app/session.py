@@ -38,7 +38,7 @@ from imagegen.plan.matrix.model import Cell, Rule
 if TYPE_CHECKING:
     from imagegen.plan.lock.model import Lock
     from imagegen.plan.matrix.model_types import Models
-    from imagegen.plan.rules import CellAnswer, Conflict, Facts, MetadataCache, Verdict
+    from imagegen.plan.rules import CellAnswer, Conflict, Facts, Knowledge, MetadataCache, Verdict
     from imagegen.plan.rules.scans import PackageDemands
     from imagegen.plan.rules.statements import StatementTable
     from imagegen.wheels.catalogue import Catalogue
@@ -134,20 +134,36 @@ class Session:
         return loaded
 
     @cached_property
-    def rules(self) -> tuple[Rule, ...]:
-        """The rules of the matrix, and those on names that its packages share, as far as these can reject."""
-        packages = {component.package for component in self.matrix.components.values()}
-        return (*self.matrix.rules, *(rule for rule in self.api_rules(packages) if rule.binding))
+    def knowledge(self) -> Knowledge:
+        """All data that rules come from."""
+        return compatibility.Knowledge(
+            self.matrix.rules,
+            self.metadata,
+            self.matrix.builds,
+            self.matrix.pin_overrides,
+            self.api_rules,
+            lambda: self.model_types,
+        )
 
-    def api_rules(self, packages: Collection[str]) -> list[Rule]:
-        """Return the rules about names that pairs of these packages share."""
-        asked = set(packages)
-        users = [name for name in api.names(self.matrix_directories) if name in asked]
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules about any cell."""
+        return compatibility.rules_of_cells(self.knowledge)
+
+    def api_rules(self, packages: Collection[str] | None) -> list[Rule]:
+        """Return the rules about names that pairs of these packages share; None stands for the components."""
+        if packages is None:
+            return self._api_rules_of_components
+        users = [name for name in api.names(self.matrix_directories) if name in packages]
 
         def of(name: str) -> list[Rule]:
             return self._compiled("api-rules", name, lambda: compatibility.api_rules(self.matrix_directories, name))
 
-        return [rule for name in users for rule in of(name) if rule.packages <= asked]
+        return [rule for name in users for rule in of(name) if rule.packages <= set(packages)]
+
+    @cached_property
+    def _api_rules_of_components(self) -> list[Rule]:
+        return self.api_rules({component.package for component in self.matrix.components.values()})
 
     def api_names(self, package: str) -> PackageNames | None:
         """Return the names that a package shares with others; None where none were harvested. Raises MatrixError."""
@@ -182,9 +198,7 @@ class Session:
         """Return the answers of rules and metadata for cells of the matrix, by cell id."""
         resolved = [cell for cell in cells if not cell.stack and not cell.environments]
         names = ",".join(cell.id for cell in resolved)
-        found = self._compiled(
-            "answers", names, lambda: compatibility.cell_answers(resolved, self.rules, self.metadata)
-        )
+        found = self._compiled("answers", names, lambda: compatibility.cell_answers(resolved, self.knowledge))
         for cell in cells:
             if cell.stack:
                 found = found | {cell.id: self._stack_answer(cell)}
@@ -340,7 +354,7 @@ class Session:
 
     def judge(self, facts: Facts, cell: Cell) -> Verdict:
         """Return the verdict of the rules on facts of a lock of the cell, of today or of an earlier one."""
-        return compatibility.evaluate_cell(self.rules_about(facts), cell, facts)
+        return compatibility.judge(self.knowledge, cell, facts)
 
     def _check_environments(self, found: Lock, cell: Cell) -> LockCheck:
         """Return what is wrong with the lock of an image with several environments, or with those of their cells."""
@@ -464,10 +478,6 @@ class Session:
             near = compatibility.nearest_cell(self.rules, cell, self.matrix.cells())
             fix = f"the nearest cell that no rule refuses is {near.id}" if near else None
             raise IncompatibleError(f"{cell.id} cannot work", code="incompatible", why=text, fix=fix)
-
-    def rules_about(self, facts: Facts) -> tuple[Rule, ...]:
-        """Return `rules`, and those of wheel scans about the releases that the facts name."""
-        return (*self.rules, *self.metadata.scans.rules_of(facts))
 
     def print_warnings(self, *, explain: bool) -> None:
         """Print the warnings of rules about the judged cells: in full, or one line per cell."""

@@ -9,7 +9,7 @@ from imagegen.app.states import StateName
 from imagegen.core.text import counted
 from imagegen.plan.matrix.metadata import PackageReleases
 from imagegen.plan.matrix.model import Cell, Rule
-from imagegen.plan.rules import CellAnswer, MetadataCache, cell_answers, table_of
+from imagegen.plan.rules import CellAnswer, Knowledge, MetadataCache, cell_answers, table_of
 from imagegen.plan.rules.statements import StatementTable
 
 _NAMED = 5  # versions that one line names
@@ -53,7 +53,8 @@ def compare(
         return table_of(found) if found else None
 
     def answers(packages: Mapping[str, PackageReleases]) -> dict[str, CellAnswer]:
-        return cell_answers(cells, rules, MetadataCache(lambda name: table(packages.get(name) or others(name))))
+        metadata = MetadataCache(lambda name: table(packages.get(name) or others(name)))
+        return cell_answers(cells, Knowledge(rules, metadata))
 
     moved = {each.name: each for each in found if each.releases != before[each.name].releases}
     old = answers(before) if moved else {}

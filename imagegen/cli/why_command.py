@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,26 +15,22 @@ from imagegen.cli.app import App, pass_app
 from imagegen.core.context import Context
 from imagegen.core.errors import UsageError
 from imagegen.core.text import shown
-from imagegen.plan.matrix import model_types
 from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules import (
     CellAnswer,
     Explanation,
     PlatformChoices,
     Question,
     Vocabulary,
-    build_rules,
-    choose_builds,
+    complete,
     complete_names,
     explain,
     missing_metadata,
     parse_question,
-    replace_base_torch,
     suggest,
 )
+from imagegen.plan.rules.model_types import model_type_summary, split_model_types
 from imagegen.plan.rules.verdict import Answer, kind_in_words
-from imagegen.plan.rules.why import model_type_rules, model_type_summary, split_model_types
 
 if TYPE_CHECKING:
     from imagegen.app.states import CellState, StateName
@@ -65,7 +61,7 @@ class _Way:
 
 @dataclass(frozen=True)
 class _WhyAnswer:
-    question: Question  # with the model type
+    question: Question
     explanation: Explanation
     state: CellState | None
     ways: Sequence[_Way]
@@ -100,18 +96,16 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     # with it, 0.72 s without: ten runs of one question, 2026-11-25).
     gc.disable()
     click.get_current_context().call_on_close(gc.enable)
-    table = app.model_types
     model, words, sets = _model(words, sets)
-    about = model_type_summary(table, model) if model else ""
+    about = model_type_summary(app.model_types, model) if model else ""
     if model and not words:
-        app.json({model: table.first.get(model)}) if as_json else click.echo(shown(about))
-        return 0 if model in table.first else 2
-    asked = _environments(app, words)
-    answers = {name: _answer(app, table, model, environment_words, sets) for name, environment_words in asked.items()}
+        app.json({model: app.model_types.first.get(model)}) if as_json else click.echo(shown(about))
+        return 0 if model in app.model_types.first else 2
+    answers = {name: _answer(app, model, asked, sets) for name, asked in _environments(app, words).items()}
     if as_json:
         app.json(_as_dicts(answers))
     else:
-        notes = [about] if model in table.first else []
+        notes = [about] if about and model in app.model_types.first else []
         texts = [
             f"{f'{name}: ' if name else ''}{_as_text(environment_answer)}"
             for name, environment_answer in answers.items()
@@ -136,23 +130,27 @@ def _environments(app: App, words: tuple[str, ...]) -> dict[str, tuple[str, ...]
     }
 
 
-def _answer(
-    app: App, table: model_types.Models, model: str, words: tuple[str, ...], sets: tuple[str, ...]
-) -> _WhyAnswer:
-    matrix = _with_locked_versions(app, words)
-    question = _question(app, matrix, words, sets)
-    shared = app.api_rules(question.facts.packages)
-    rules = [*app.matrix.rules, *model_type_rules(table, model), *shared]
-    explanation = explain(question, _with_builds(app, question, rules), app.metadata, app.matrix.pin_overrides)
-    if model and model not in table.first:
-        answer: Answer = "unknown" if explanation.answer == "compatible" else explanation.answer
-        about = model_type_summary(table, model)
-        explanation = replace(explanation, answer=answer, unknown=(*explanation.unknown, about))
+def _answer(app: App, model: str, words: Sequence[str], sets: Sequence[str]) -> _WhyAnswer:
+    question = replace(_question(app, words, sets), model=model)
+    explanation = explain(question, app.knowledge)
     state = _state(app, question, explanation)
-    shown_question = replace(question, requested={**question.requested, "model": f"=={model}"}) if model else question
-    return _WhyAnswer(
-        shown_question, explanation, state, _ways(app, matrix, question, shown_question, rules, explanation)
-    )
+    return _WhyAnswer(question, explanation, state, _ways(app, question, explanation))
+
+
+def _question(app: App, words: Sequence[str], sets: Sequence[str]) -> Question:
+    """Return the question; the index is asked for the packages and releases that are not known here."""
+    matrix = _with_locked_versions(app, words)
+    parse = partial(parse_question, words, sets, matrix)
+    question = complete_names(parse(Vocabulary.of(matrix, sorted(app.harvested))), app.metadata)
+    if missing := missing_metadata(question, app.metadata):
+        from imagegen.plan.harvest import on_demand  # late, for the network
+
+        context = Context(app.store, app.settings, app.progress)
+        packages = on_demand.look_up(missing, context, today(), question.extras)
+        for package in packages.values():
+            app.metadata.add(package)
+        question = complete_names(parse(Vocabulary.of(matrix, [*sorted(app.harvested), *packages])), app.metadata)
+    return complete(question, app.knowledge)
 
 
 def _with_locked_versions(app: App, words: Sequence[str]) -> Matrix:
@@ -169,31 +167,6 @@ def _with_locked_versions(app: App, words: Sequence[str]) -> Matrix:
             for cell in app.matrix.all_cells
         ),
     )
-
-
-def _question(app: App, matrix: Matrix, words: Sequence[str], sets: Sequence[str]) -> Question:
-    """Return the question; the index is asked for the packages and releases that are not known here."""
-    vocabulary = Vocabulary.of(matrix, sorted(app.harvested))
-    question = complete_names(parse_question(words, sets, matrix, vocabulary), app.metadata)
-    if missing := missing_metadata(question, app.metadata):
-        from imagegen.plan.harvest import on_demand  # late, for the network
-
-        context = Context(app.store, app.settings, app.progress)
-        packages = on_demand.look_up(missing, context, today(), question.extras)
-        for package in packages.values():
-            app.metadata.add(package)
-        question = parse_question(words, sets, matrix, Vocabulary.of(matrix, [*sorted(app.harvested), *packages]))
-        question = complete_names(question, app.metadata)
-    return _complete(app, question)
-
-
-def _complete(app: App, question: Question) -> Question:
-    """Return the question with the torch that it means: instead of the base's, and its build."""
-    return choose_builds(replace_base_torch(question, app.metadata), app.metadata, app.matrix.builds)
-
-
-def _with_builds(app: App, question: Question, rules: Sequence[Rule]) -> list[Rule]:
-    return [*rules, *build_rules(question, app.metadata, app.matrix.builds)]
 
 
 def today() -> str:
@@ -229,39 +202,21 @@ def _model(words: Sequence[str], sets: Sequence[str]) -> tuple[str, tuple[str, .
     return names[0] if names else "", tuple(words), tuple(sets)
 
 
-def _ways(
-    app: App,
-    matrix: Matrix,
-    question: Question,
-    shown_question: Question,
-    rules: Sequence[Rule],
-    explanation: Explanation,
-) -> Sequence[_Way]:
-    """Return the nearest combinations that rules and metadata accept; none if they accept the question.
+def _ways(app: App, question: Question, explanation: Explanation) -> Sequence[_Way]:
+    """Return the nearest combinations that work; none if the question has a compatible answer.
 
-    Each is asked again, so that none is offered whose answer is unknown. `spoken` is the question with the model type,
-    as the commands repeat it.
+    Each is judged as a question of its own, so that none is offered whose answer is unknown.
     """
     if explanation.answer == "compatible":
         return []
-    all_rules = _with_builds(app, question, rules)
-    near = suggest(question, all_rules, app.metadata, PlatformChoices.of(app.matrix), app.matrix.builds)
-    if not near:
-        return []
-    from imagegen.wheels.compiling import needed_builds  # late, for the readers of wheels
-
-    vocabulary = Vocabulary.of(matrix, [*sorted(app.harvested), *question.facts.packages])
-
-    def again(changes: Mapping[str, str]) -> Question:
-        words = [word for word in shlex.split(question.command(changes))[2:] if word != "--set"]
-        return _complete(app, parse_question(words, [], matrix, vocabulary))
-
     ways = []
-    for suggestion in near:
-        asked = again(suggestion.changes)
-        if explain(asked, _with_builds(app, asked, rules), app.metadata).rest == "compatible":
-            builds = tuple(needed_builds(asked, app.matrix, lambda: app.wheel_catalogue))
-            ways.append(_Way(dict(suggestion.changes), shown_question.command(suggestion.changes), builds))
+    for suggestion in suggest(question, app.knowledge, PlatformChoices.of(app.matrix)):
+        from imagegen.wheels.compiling import needed_builds  # late, for the readers of wheels
+
+        changed = complete(question.changed(suggestion.changes), app.knowledge)
+        if explain(changed, app.knowledge).rest == "compatible":
+            builds = tuple(needed_builds(changed, app.matrix, lambda: app.wheel_catalogue))
+            ways.append(_Way(dict(suggestion.changes), question.command(suggestion.changes), builds))
     return ways
 
 
@@ -295,7 +250,7 @@ def _as_dict(answer: _WhyAnswer) -> dict[str, Any]:
     return {
         "question": {
             "cell": question.cell and question.cell.id,
-            "requested": dict(question.requested),
+            "requested": question.specifiers,
             "extras": {name: sorted(extras) for name, extras in question.extras.items() if extras},
             "platform": question.facts.names.get("platform"),
         },

@@ -11,7 +11,7 @@ from imagegen.audit.demangle import demangle
 from imagegen.audit.torch_exports import ExportIndex
 from imagegen.incontainer.preflight.model import Finding
 from imagegen.plan.matrix.model_types import Models
-from imagegen.plan.rules import why
+from imagegen.plan.rules.model_types import model_type_summary
 
 
 @dataclass(frozen=True)
@@ -353,7 +353,7 @@ def explain_messages(log: str, known_models: Models) -> list[Finding]:
             explained.append(match.span())
             first = next((group for group in match.groups() if group), "")[:80]
             text = known.text.replace("{0}", first)
-            fix = f"{why.model_type_summary(known_models, first)}: {known.fix}" if known.is_model else known.fix
+            fix = f"{model_type_summary(known_models, first)}: {known.fix}" if known.is_model else known.fix
             found.append(Finding("log", "error", f"{text} [{known.source}, {known.date}]", fix))
     return found
 

@@ -21,7 +21,7 @@ from imagegen.plan.harvest import model_types as harvested
 from imagegen.plan.matrix import model_types
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata
 from imagegen.plan.matrix.model_types import Models
-from imagegen.plan.rules.why import model_type_rules, split_model_types
+from imagegen.plan.rules.model_types import model_type_rules, split_model_types
 from tests.support.package_index import Index, Offer
 
 TABLE = Models(

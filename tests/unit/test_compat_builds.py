@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from imagegen.core.data import shipped
+from imagegen.plan.matrix import Rule
 from imagegen.plan.matrix.builds import Builds, PublishedBuild
 from imagegen.plan.rules import (
     MetadataCache,
     Question,
     ScanCache,
     Vocabulary,
-    build_rules,
     choose_builds,
     explain,
     load_demands,
@@ -27,7 +27,9 @@ from imagegen.plan.rules import (
     parse_question,
     suggest,
 )
+from imagegen.plan.rules import builds as build_source
 from imagegen.plan.rules.evaluate import evaluate
+from imagegen.plan.rules.knowledge import Knowledge, RuleSubject
 from imagegen.plan.rules.suggestions import PlatformChoices
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix
@@ -39,8 +41,14 @@ VOCABULARY = Vocabulary.of(MATRIX)
 NOTHING = MetadataCache(lambda _: None)
 
 
+def build_rules(asked: Question, known: MetadataCache, builds: Builds) -> tuple[Rule, ...]:
+    return build_source.rules(RuleSubject.of_question(asked, Knowledge(metadata=known, builds=builds)))
+
+
 def chosen(*words: str) -> Question:
-    return choose_builds(parse_question(words, [], MATRIX, VOCABULARY), NOTHING, MATRIX.builds)
+    return choose_builds(
+        parse_question(words, [], MATRIX, VOCABULARY), Knowledge(metadata=NOTHING, builds=MATRIX.builds)
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,17 +76,17 @@ def test_a_question_is_about_the_builds_that_its_words_mean(words: list[str], la
 
 
 def test_a_sentence_says_which_build_is_meant() -> None:
-    known = library(package("torch", {"2.11.0": ()}, cuda="13.0"))
+    knowledge = Knowledge((), library(package("torch", {"2.11.0": ()}, cuda="13.0")), MATRIX.builds)
     for words, spoken in (
         (("torch==2.11.0",), "torch 2.11.0 (PyPI's build, CUDA 13.0)"),
         (("torch==2.11.0", "cu130"), "torch 2.11.0 (PyPI's build, CUDA 13.0)"),
         (("torch==2.11.0", "cu128"), "torch 2.11.0+cu128 (PyTorch's index, CUDA 12.8)"),
     ):
         asked = parse_question(words, [], MATRIX, VOCABULARY)
-        (sentence,) = choose_builds(asked, known, MATRIX.builds).assumed
+        (sentence,) = choose_builds(asked, knowledge).assumed
         assert sentence.startswith(spoken)
     for words in (("torch==2.11.0+cu128",), ("torch",), ("numpy==2.0.0",), ("torch==2.4.0", "cu130")):
-        assert not choose_builds(parse_question(words, [], MATRIX, VOCABULARY), known, MATRIX.builds).assumed
+        assert not choose_builds(parse_question(words, [], MATRIX, VOCABULARY), knowledge).assumed
 
 
 def test_rules_about_pypis_builds_follow_from_metadata() -> None:
@@ -108,7 +116,7 @@ def test_a_label_of_another_platform_alone_is_refused_there_with_that_reason() -
         known = library(package("kernels", {"1.0": ()}))
         rules = build_rules(asked, known, builds)
         assert [rule.id for rule in rules] == ids
-        assert explain(asked, rules, known).answer == ("incompatible" if ids else "compatible")
+        assert explain(asked, Knowledge(rules, known)).answer == ("incompatible" if ids else "compatible")
     assert builds.labels("kernels", "1.0", "linux/arm64") == ("cu130",)
 
 
@@ -120,12 +128,11 @@ def test_a_proposal_takes_the_build_of_the_same_release_before_another_release()
     wheels = ("cp311-cp311-manylinux_2_28_x86_64",)
     known = library(package("torch", {"2.7.1": (), "2.8.0": ()}, cuda="12.6", wheels=wheels))
     builds = Builds((_build(),))
-    asked = choose_builds(question(torch="==2.7.1", driver="==570"), known, builds)
+    knowledge = Knowledge([*MATRIX.rules, *builds.rules()], known, builds)
+    asked = choose_builds(question(torch="==2.7.1", driver="==570"), knowledge)
     assert asked.facts.packages["torch"].local == ""
-    of_12_8 = [*builds.rules(), *build_rules(asked, known, builds)]
     refused = parse_question(["torch==2.7.1", "gpu==12.0"], [], MATRIX, VOCABULARY)
-    rules = [*MATRIX.rules, *of_12_8]
-    near = suggest(choose_builds(refused, known, builds), rules, known, PlatformChoices(), builds)
+    near = suggest(choose_builds(refused, knowledge), knowledge, PlatformChoices())
     assert [dict(each.changes) for each in near] == [{"torch": "==2.7.1+cu128"}]
 
 
@@ -224,8 +231,10 @@ def pairs() -> Iterator[tuple[str, str, str, str]]:
 
 
 def answer_of(*words: str) -> str:
-    about = choose_builds(parse_question(words, [], MATRIX, VOCABULARY), SCANNED, MATRIX.builds)
-    return explain(about, [*MATRIX.rules, *build_rules(about, SCANNED, MATRIX.builds)], SCANNED).answer
+    about = choose_builds(
+        parse_question(words, [], MATRIX, VOCABULARY), Knowledge(metadata=SCANNED, builds=MATRIX.builds)
+    )
+    return explain(about, Knowledge(MATRIX.rules, SCANNED, MATRIX.builds)).answer
 
 
 @given(st.sampled_from(list(pairs())))

@@ -17,7 +17,8 @@ from imagegen.plan.rules import (
     suggest,
     table_of,
 )
-from imagegen.plan.rules.declared import required_by_others
+from imagegen.plan.rules.knowledge import Knowledge
+from imagegen.plan.rules.question import required_by_others
 from imagegen.plan.rules.scans import Demand, PackageDemands, WheelDemands
 from imagegen.plan.rules.suggestions import PlatformChoices
 from tests.support.package_metadata import library, package, question, rule
@@ -70,8 +71,8 @@ def test_a_requirement_for_another_machine_is_none() -> None:
 
 def test_a_direct_rule_only_warns_where_another_package_brings_the_one_that_is_named() -> None:
     alone = question(xformers="==0.31", flash_attn="==2.8.3")
-    assert explain(alone, [DIRECT], FIELD).answer == "incompatible"
-    brought = explain(question(vllm="==0.10", xformers="==0.31", flash_attn="==2.8.3"), [DIRECT], FIELD)
+    assert explain(alone, Knowledge([DIRECT], FIELD)).answer == "incompatible"
+    brought = explain(question(vllm="==0.10", xformers="==0.31", flash_attn="==2.8.3"), Knowledge([DIRECT], FIELD))
     assert (brought.answer, [each.severity for each in brought.conflicts]) == ("compatible", ["warning"])
 
 
@@ -80,12 +81,12 @@ def test_a_direct_rule_only_warns_where_another_package_brings_the_one_that_is_n
     [({}, "incompatible"), ({"unsloth": "==2026.4.6"}, "incompatible"), ({"unsloth": ""}, "compatible")],
 )
 def test_a_package_that_repairs_a_combination_counts_where_it_is_named(unsloth: dict[str, str], answer: str) -> None:
-    assert explain(question(trl="==0.24", transformers="==5.5", **unsloth), [UNLESS], FIELD).answer == answer
+    assert explain(question(trl="==0.24", transformers="==5.5", **unsloth), Knowledge([UNLESS], FIELD)).answer == answer
 
 
 def test_a_release_that_repairs_it_is_proposed() -> None:
     asked = question(trl="==0.24", transformers="==5.5", unsloth="==2026.4.6")
-    found = suggest(asked, [UNLESS], FIELD, PlatformChoices())
+    found = suggest(asked, Knowledge([UNLESS], FIELD), PlatformChoices())
     assert {"unsloth": "==2026.4.7"} in [each.changes for each in found]
 
 
@@ -106,7 +107,7 @@ def test_a_rule_about_a_wheel_replaces_no_torch_of_a_base() -> None:
     asked = based(replace(asked, facts=replace(asked.facts, packages={"trl": Fact.requested("==0.24", "")})))
     found = MetadataCache({"trl": table_of(trl)}.get, scans)
     assert replace_base_torch(asked, found) == asked
-    assert explain(asked, (), found).answer == "incompatible"
+    assert explain(asked, Knowledge((), found)).answer == "incompatible"
 
 
 def test_the_torch_of_a_base_stays_where_it_satisfies_what_is_declared() -> None:
@@ -124,5 +125,5 @@ def test_a_torch_that_is_named_replaces_that_of_the_base_and_a_cuda_that_is_name
 
 def test_what_an_index_has_says_nothing_of_a_torch_that_comes_from_none() -> None:
     index = rule("index", {"cuda": "==12.8"}, {"torch": ">=2.7,<2.12"}, kind="pip-refuses")
-    assert explain(based(question(trainer="==1.0")), [index], FIELD).answer == "compatible"
-    assert explain(question(torch="==2.6.0", cuda="==12.8"), [index], FIELD).answer == "incompatible"
+    assert explain(based(question(trainer="==1.0")), Knowledge([index], FIELD)).answer == "compatible"
+    assert explain(question(torch="==2.6.0", cuda="==12.8"), Knowledge([index], FIELD)).answer == "incompatible"

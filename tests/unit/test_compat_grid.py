@@ -15,6 +15,7 @@ from imagegen.plan.matrix.model import Base, Cell, Component, EnvVar, GitSource,
 from imagegen.plan.rules import PlatformChoices, cell_answers, explain, facts_of_cell, suggest
 from imagegen.plan.rules.evaluate import evaluate_cell
 from imagegen.plan.rules.facts import extras_of
+from imagegen.plan.rules.knowledge import Knowledge
 from imagegen.plan.rules.question import Question
 from tests.support.interpreters import DEBIAN
 from tests.support.package_metadata import library, package, rule
@@ -70,8 +71,8 @@ def _rules(draw: st.DrawFn) -> list[Rule]:
 def test_a_cells_standing_never_contradicts_its_explanation(rules: list[Rule], pins: dict[str, str]) -> None:
     """Propagation alone may leave open what search refutes, never the other way round."""
     requested, known = cell(pins), library(*(package(name, dict.fromkeys(KNOWN[name], ())) for name in KNOWN))
-    found = cell_answers([requested], rules, known)[requested.id]
-    whole = explain(Question({}, facts_of_cell(requested), requested.gpus, cell=requested), rules, known)
+    found = cell_answers([requested], Knowledge(rules, known))[requested.id]
+    whole = explain(Question({}, facts_of_cell(requested), requested.gpus, cell=requested), Knowledge(rules, known))
     if found.answer == "incompatible":
         assert whole.answer == "incompatible"
         assert found.reason
@@ -95,7 +96,7 @@ FIELD = library(
 
 
 def answered(requirements: Mapping[str, str], *rules: Rule) -> tuple[str, str]:
-    (found,) = cell_answers([cell(requirements)], rules, FIELD).values()
+    (found,) = cell_answers([cell(requirements)], Knowledge(rules, FIELD)).values()
     return found.answer, found.reason
 
 
@@ -132,10 +133,12 @@ def test_a_commit_is_not_held_to_what_a_release_states() -> None:
     commit = GitSource("v0.15", "https://example.org/core", "a" * 40, "b" * 40, Sdist("0.15.0", (), ()))
     patched = replace(plain, id="y", requirements=(replace(core, specifier="", git=commit), vllm))
     old = rule("old", {"megatron-core": "<0.15"}, {"vllm": "<0.12"})
-    found = cell_answers([plain, patched], [old], FIELD)
+    found = cell_answers([plain, patched], Knowledge([old], FIELD))
     assert [each.answer for each in found.values()] == ["incompatible", "compatible"]
     refused = rule("refused", {"megatron-core": "<0.16"}, {"vllm": "<0.12"})  # rules still know its version
-    assert [each.answer for each in cell_answers([plain, patched], [refused], FIELD).values()] == ["incompatible"] * 2
+    assert [each.answer for each in cell_answers([plain, patched], Knowledge([refused], FIELD)).values()] == [
+        "incompatible"
+    ] * 2
 
 
 def test_in_place_of_a_commit_a_release_is_offered_without_its_label() -> None:
@@ -144,8 +147,8 @@ def test_in_place_of_a_commit_a_release_is_offered_without_its_label() -> None:
     requested = replace(cell({"vllm": "==0.12.0"}), requirements=(replace(core, git=commit),))
     no_commits = rule("no-commits", {"megatron-core": "+git.*"}, {"python": ">=3.12"})
     question = Question({}, facts_of_cell(requested), cell=requested)
-    assert explain(question, [no_commits], FIELD).answer == "incompatible"
-    found = suggest(question, [no_commits], FIELD, PlatformChoices())
+    assert explain(question, Knowledge([no_commits], FIELD)).answer == "incompatible"
+    found = suggest(question, Knowledge([no_commits], FIELD), PlatformChoices())
     assert [dict(each.changes) for each in found] == [{"megatron-core": "==0.15.0"}]
 
 
@@ -157,10 +160,10 @@ def test_extras_count_in_the_cells_that_ask_for_them() -> None:
         package("verl", {"1.0": ()}, extras={"old": ('numpy<2; extra == "old"',)}),
         package("numpy", {"1.26": (), "2.0": ()}),
     )
-    found = cell_answers([plain, asking], [], known)
+    found = cell_answers([plain, asking], Knowledge([], known))
     assert [each.answer for each in found.values()] == ["compatible", "incompatible"]
     whole = [
-        explain(Question({}, facts_of_cell(each), extras=extras_of(each), cell=each), [], known)
+        explain(Question({}, facts_of_cell(each), extras=extras_of(each), cell=each), Knowledge([], known))
         for each in (plain, asking)
     ]
     assert [each.answer for each in whole] == ["compatible", "incompatible"]
@@ -169,7 +172,10 @@ def test_extras_count_in_the_cells_that_ask_for_them() -> None:
 def test_cells_without_cuda_ignore_gpus() -> None:
     every = rule("gpus", {"torch": ""}, {"gpu": ">=20"})
     cells = [cell({"torch": ""}, "a", "cpu", ()), cell({"torch": ""}, "b")]
-    assert [each.answer for each in cell_answers(cells, [every], FIELD).values()] == ["compatible", "incompatible"]
+    assert [each.answer for each in cell_answers(cells, Knowledge([every], FIELD)).values()] == [
+        "compatible",
+        "incompatible",
+    ]
 
 
 def test_a_declared_requirement_that_a_cell_overrides_does_not_count() -> None:
@@ -180,5 +186,5 @@ def test_a_declared_requirement_that_a_cell_overrides_does_not_count() -> None:
     breaks = replace(declared, id="breaks", kind="breaks")
     assert [evaluate_cell([declared], each).answer for each in (plain, own)] == ["incompatible", "compatible"]
     assert [evaluate_cell([breaks], each).answer for each in (plain, own)] == ["incompatible", "incompatible"]
-    answers = cell_answers([plain, own], [declared], field)
+    answers = cell_answers([plain, own], Knowledge([declared], field))
     assert {name: found.answer for name, found in answers.items()} == {"x": "incompatible", "own": "compatible"}

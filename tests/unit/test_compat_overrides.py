@@ -9,6 +9,7 @@ import pytest
 from imagegen.plan.matrix.model import Override, PinOverride
 from imagegen.plan.rules import Explanation, Question, explain
 from imagegen.plan.rules.facts import overridden_in
+from imagegen.plan.rules.knowledge import Knowledge
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.package_metadata import library, package, question, rule
 
@@ -26,7 +27,7 @@ NUMPY = PinOverride("old shipper", "trainer", "", "numpy", "", "--no-deps", "htt
 
 
 def why(*overrides: PinOverride, **requested: str) -> Explanation:
-    return explain(question(**requested), [], FIELD, overrides)
+    return explain(question(**requested), Knowledge([], FIELD, overrides=overrides))
 
 
 def test_a_project_is_named_that_installs_such_versions() -> None:
@@ -51,7 +52,7 @@ def test_a_chain_is_overridden_where_one_of_its_requirements_is() -> None:
 
 def test_nothing_overrides_what_breaks() -> None:
     symbols = rule("symbols", {"engine": ""}, {"models": "<5"})
-    refused = explain(question(engine="==1.0", models="==5.0"), [symbols], FIELD, [SHIPS])
+    refused = explain(question(engine="==1.0", models="==5.0"), Knowledge([symbols], FIELD, overrides=[SHIPS]))
     assert (refused.kind, refused.overridden_by) == ("breaks", ())
     overrides = {conflict.kind: conflict.override for conflict in refused.conflicts}
     assert overrides == {"breaks": "", "pip-refuses": "models==5.0"}
@@ -74,7 +75,7 @@ def test_an_override_of_a_cell_binds_in_place_of_what_is_declared(
     (chosen,) = (each for each in matrix.cells() if each.id == "prime-rl-cu130-py312")
     own = replace(chosen, overrides=(Override("numpy", specifier, because="It works."),))
     facts = replace(question(trainer="==1.0", numpy=f"=={version}").facts, overridden=overridden_in(own))
-    explanation = explain(Question({"numpy": f"=={version}"}, facts, (), cell=own), [], FIELD)
+    explanation = explain(Question({"numpy": f"=={version}"}, facts, (), cell=own), Knowledge([], FIELD))
     assert explanation.answer == answer
     assert [each.kind for each in explanation.conflicts] == ["pip-refuses"] * (answer == "incompatible")
 

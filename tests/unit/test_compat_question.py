@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from imagegen.core.errors import UsageError
 from imagegen.plan import matrix
 from imagegen.plan.rules import MetadataCache, Question, Vocabulary, explain, parse_question
+from imagegen.plan.rules.knowledge import Knowledge
 from tests.support.errors import raises
 from tests.support.matrix_samples import SHIPPED, shipped_matrix
 
@@ -363,7 +364,7 @@ def test_a_card_has_the_platform_of_its_hosts(words: list[str], platforms: list[
 
 def test_an_image_for_another_platform_than_the_hosts_of_a_card_is_a_conflict() -> None:
     question = requested("blackwell-vllm-cu130-py311-linux-arm64", "B200")
-    found = explain(question, (), MetadataCache(lambda _: None))
+    found = explain(question, Knowledge((), MetadataCache(lambda _: None)))
     (conflict,) = found.conflicts
     assert (found.answer, conflict.kind, [rule.id for rule in conflict.rules]) == (
         "incompatible",

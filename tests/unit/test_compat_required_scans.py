@@ -17,6 +17,7 @@ from imagegen.plan.rules import (
     suggest,
     table_of,
 )
+from imagegen.plan.rules.knowledge import Knowledge
 from tests.support.package_metadata import package, question
 from tests.support.wheel_scans import scan, scans
 
@@ -56,7 +57,7 @@ def on(gpu: Gpu, **requested: str) -> Question:
 
 
 def why(gpu: Gpu, **requested: str) -> Explanation:
-    return explain(on(gpu, **requested), (), field())
+    return explain(on(gpu, **requested), Knowledge((), field()))
 
 
 @pytest.mark.parametrize("asked", [{"sglang": "==0.4"}, {"sglang": ">=0.4,<0.6"}, {"trainer": "==1.0"}])
@@ -85,5 +86,5 @@ def test_another_build_than_pypis_may_hold_the_code(stack: dict[str, str]) -> No
 
 
 def test_no_release_is_proposed_that_requires_a_removed_one() -> None:
-    near = suggest(on(T4, sglang="==0.4"), (), field(), PlatformChoices())
+    near = suggest(on(T4, sglang="==0.4"), Knowledge((), field()), PlatformChoices())
     assert [each.changes for each in near] == [{"sglang": "==0.2"}]

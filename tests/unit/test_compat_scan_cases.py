@@ -10,21 +10,23 @@ from packaging.version import Version
 from imagegen.core.data import shipped
 from imagegen.plan.matrix import Rule
 from imagegen.plan.matrix.scans import CAPABILITIES
-from imagegen.plan.rules import Fact, Facts, ScanCache, load_demands
+from imagegen.plan.rules import Fact, Facts, MetadataCache, ScanCache, load_demands, scans
 from imagegen.plan.rules.evaluate import evaluate
 from imagegen.plan.rules.facts import versions_in
+from imagegen.plan.rules.knowledge import Knowledge, RuleSubject
 from imagegen.plan.rules.scans import PREFIX
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.rule_cases import Case
 from tests.support.rule_cases.scanned import CASES
 
 SCANS = ScanCache(lambda package: load_demands([shipped("matrices")], package))
+KNOWLEDGE = Knowledge(metadata=MetadataCache(lambda _: None, SCANS))
 RULES = {rule.id: rule for rule in shipped_matrix().rules}
 
 
 def said(facts: Facts) -> list[str]:
     """Return the ids of the scans' rules that reject the facts."""
-    conflicts = evaluate([*RULES.values(), *SCANS.rules_of(facts)], facts).conflicts
+    conflicts = evaluate([*RULES.values(), *scans.locked_rules(RuleSubject("lock", facts, KNOWLEDGE))], facts).conflicts
     return [rule.id for each in conflicts for rule in each.rules if rule.id.startswith(PREFIX)]
 
 

@@ -10,6 +10,8 @@ from imagegen.plan.matrix import Rule
 from imagegen.plan.matrix.scans import PackageScans, ScannedLibrary, WheelVerdict
 from imagegen.plan.rules import Fact, Facts, MetadataCache, Question, ScanCache, demands_of, explain, table_of
 from imagegen.plan.rules.evaluate import evaluate
+from imagegen.plan.rules.knowledge import Knowledge, RuleSubject
+from imagegen.plan.rules.scans import locked_rules
 from tests.support.package_metadata import package, question
 from tests.support.wheel_scans import scan, scans
 
@@ -184,10 +186,15 @@ def test_a_release_that_takes_the_nearest_library_is_bound_to_the_major_versions
 def test_what_was_compiled_from_sources_is_not_the_wheel() -> None:
     found = cache(scans(scan("1.0", WheelVerdict(glibc="2.34"))))
     built = replace(Fact.exactly("1.0"), built=True)
-    assert len(list(found.rules_of(facts()))) == 1
-    assert not list(found.rules_of(replace(facts(), packages={"pack": built})))
-    assert not list(found.rules_of(replace(facts(), packages={"pack": Fact.within(">=1")})))
-    assert not list(found.rules_of(replace(facts(), names={"platform": "linux/arm64"})))
+    knowledge = Knowledge(metadata=MetadataCache(lambda _: None, found))
+
+    def locked(about: Facts) -> list[Rule]:
+        return list(locked_rules(RuleSubject("lock", about, knowledge)))
+
+    assert len(locked(facts())) == 1
+    assert not locked(replace(facts(), packages={"pack": built}))
+    assert not locked(replace(facts(), packages={"pack": Fact.within(">=1")}))
+    assert not locked(replace(facts(), names={"platform": "linux/arm64"}))
 
 
 def test_a_library_that_no_dependency_brings_is_missing_unless_its_distribution_is_installed() -> None:
@@ -200,7 +207,9 @@ def test_a_library_that_no_dependency_brings_is_missing_unless_its_distribution_
     assert answer(tuple(found), beside) == "compatible"
     assert answer(tuple(found), facts(cuda="cpu")) == "compatible"
     library = MetadataCache({"pack": table_of(PACK)}.get, cache(scans(scan("1.0", WheelVerdict(), npp))))
-    assert explain(released(pack="==1.0", cuda="==13.0"), [], library).answer == "incompatible"  # nothing names it
+    assert (
+        explain(released(pack="==1.0", cuda="==13.0"), Knowledge([], library)).answer == "incompatible"
+    )  # nothing names it
 
 
 def test_a_library_that_the_wheel_holds_or_that_is_not_loaded_is_not_missing() -> None:
@@ -224,7 +233,7 @@ def released(**requested: str) -> Question:
 
 
 def asked(about: Question) -> str:
-    return explain(about, [], MetadataCache({"pack": table_of(PACK)}.get, cache(KNOWN))).answer
+    return explain(about, Knowledge([], MetadataCache({"pack": table_of(PACK)}.get, cache(KNOWN)))).answer
 
 
 def test_a_question_is_answered_from_the_wheel() -> None:
@@ -245,5 +254,5 @@ def test_other_machines_other_builds_and_commits_are_not_judged_by_it() -> None:
 
 def test_releases_without_metadata_are_judged_all_the_same() -> None:
     library = MetadataCache({}.get, cache(KNOWN))
-    found = explain(released(pack="==1.0", cuda="==13.0"), [], library)
+    found = explain(released(pack="==1.0", cuda="==13.0"), Knowledge([], library))
     assert [[rule.id for rule in each.rules] for each in found.conflicts] == [["scan:pack-1.0:cuda"]]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from imagegen.plan.rules import Explanation, Question, complete_names, explain
+from imagegen.plan.rules.knowledge import Knowledge
 from imagegen.plan.rules.torch_pins import library_rules
 from tests.support.package_metadata import library, package, question
 
@@ -32,7 +33,7 @@ FIELD = library(
 
 
 def why(**requested: str) -> Explanation:
-    return explain(question(**requested), (), FIELD)
+    return explain(question(**requested), Knowledge((), FIELD))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_a_torch_of_ones_own_has_libraries_of_its_own() -> None:
     asked = question(torch="==2.8.0", nvidia_cudnn_cu12="==9.5.1.17")
     built = {**asked.facts.packages, "torch": replace(asked.facts.packages["torch"], built=True)}
     own = replace(asked, facts=replace(asked.facts, packages=built))
-    assert explain(own, (), FIELD).answer == "compatible"
+    assert explain(own, Knowledge((), FIELD)).answer == "compatible"
 
 
 def test_releases_with_one_minimum_share_a_rule_and_it_names_the_first_that_requires_it() -> None:

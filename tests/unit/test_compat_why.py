@@ -25,6 +25,7 @@ from imagegen.plan.rules import (
     suggest,
     table_of,
 )
+from imagegen.plan.rules.knowledge import Knowledge
 from imagegen.plan.rules.problem import Problem
 from imagegen.plan.rules.statements import Releases
 from tests.support.package_metadata import library, package, question, rule
@@ -46,7 +47,7 @@ ARM64 = {"platform": "linux/arm64"}
 
 
 def why(*rules: Rule, known: MetadataCache = FIELD, **requested: str) -> Explanation:
-    return explain(question(**requested), rules, known)
+    return explain(question(**requested), Knowledge(rules, known))
 
 
 def reasons(explanation: Explanation) -> list[list[str]]:
@@ -135,7 +136,7 @@ def test_a_marker_counts_for_a_patch_release_of_python_that_is_named() -> None:
     known = library(package("engine", {"1.0": ["leaf<2; python_full_version < '3.12.4'"]}))
     old = replace(question(engine="==1.0", leaf="==2"), facts=_with_python("3.12.3"))
     new = replace(question(engine="==1.0", leaf="==2"), facts=_with_python("3.12.4"))
-    assert [explain(each, [], known).answer for each in (old, new)] == ["incompatible", "unknown"]
+    assert [explain(each, Knowledge([], known)).answer for each in (old, new)] == ["incompatible", "unknown"]
 
 
 def _with_python(version: str) -> Facts:
@@ -161,10 +162,10 @@ def test_proposals_avoid_what_warnings_forbid_and_candidates() -> None:
     )
     slow = rule("slow", {"torch": "==2.9.0"}, {"vllm": "<0.13"}, severity="warning")
     asked = question(torch="==2.8.0", vllm="==0.13.0")
-    (near,) = suggest(asked, [slow], known, PlatformChoices())
+    (near,) = suggest(asked, Knowledge([slow], known), PlatformChoices())
     assert near.changes == {"torch": "==2.9.1"}
     everywhere = rule("everywhere", {"vllm": ""}, {"torch": "<2"}, severity="warning")
-    (near,) = suggest(asked, [slow, everywhere], known, PlatformChoices())
+    (near,) = suggest(asked, Knowledge([slow, everywhere], known), PlatformChoices())
     assert near.changes == {"torch": "==2.9.0"}  # nothing is without a warning
 
 
@@ -188,8 +189,8 @@ def test_it_must_work_on_each_gpu() -> None:
     blackwell = rule("r", {"gpu": ">=10"}, {"torch": ">=2.9"})
     hopper, newer = Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "blackwell", ())
     requested = question(torch="==2.8.0")
-    assert explain(replace(requested, gpus=(hopper,)), [blackwell], FIELD).answer == "compatible"
-    both = explain(replace(requested, gpus=(hopper, newer)), [blackwell], FIELD)
+    assert explain(replace(requested, gpus=(hopper,)), Knowledge([blackwell], FIELD)).answer == "compatible"
+    both = explain(replace(requested, gpus=(hopper, newer)), Knowledge([blackwell], FIELD))
     assert both.answer == "incompatible"
     assert both.conflicts[0].facts == {"gpu": "sm_120", "torch": "2.8.0"}
 
@@ -220,8 +221,10 @@ def test_a_proof_counts_even_beside_what_is_not_known() -> None:
 
 def test_extras_count_where_they_are_asked_for() -> None:
     requested = question(some="==1.0", torch="==2.9.1")
-    assert explain(requested, [], FIELD).answer == "compatible"
-    assert explain(replace(requested, extras={"some": frozenset({"fast"})}), [], FIELD).answer == "incompatible"
+    assert explain(requested, Knowledge([], FIELD)).answer == "compatible"
+    assert (
+        explain(replace(requested, extras={"some": frozenset({"fast"})}), Knowledge([], FIELD)).answer == "incompatible"
+    )
 
 
 def test_an_extra_counts_with_those_that_it_includes() -> None:
@@ -231,8 +234,11 @@ def test_an_extra_counts_with_those_that_it_includes() -> None:
     }
     known = library(package("nested", {"1.0": ()}, extras=extras), package("torch", {"2.8.0": (), "2.9.1": ()}))
     requested = question(torch="==2.9.1", nested="==1.0")
-    assert explain(requested, [], known).answer == "compatible"
-    assert explain(replace(requested, extras={"nested": frozenset({"all"})}), [], known).answer == "incompatible"
+    assert explain(requested, Knowledge([], known)).answer == "compatible"
+    assert (
+        explain(replace(requested, extras={"nested": frozenset({"all"})}), Knowledge([], known)).answer
+        == "incompatible"
+    )
 
 
 @pytest.mark.parametrize(
@@ -256,7 +262,7 @@ def test_an_extra_counts_that_another_package_requires(requested: dict[str, str]
         package("nested", {"1.0": ()}, extras={"fast": ("torch==2.8.0; extra == 'fast'",)}),
         package("torch", {"2.8.0": (), "2.9.1": ()}),
     )
-    assert explain(question(torch="==2.9.1", **requested), [], known).answer == answer
+    assert explain(question(torch="==2.9.1", **requested), Knowledge([], known)).answer == answer
 
 
 def test_an_undecidable_marker_refuses_nothing() -> None:
@@ -285,7 +291,7 @@ def test_a_missing_wheel_is_a_doubt_since_sources_could_be_built() -> None:
 
 def test_a_missing_wheel_for_the_platform_is_a_doubt_too() -> None:
     arm64 = replace(question(wheels="==1.0"), facts=replace(question(wheels="==1.0").facts, names=ARM64))
-    answer = explain(arm64, [], FIELD)
+    answer = explain(arm64, Knowledge([], FIELD))
     assert answer.answer == "unknown"
     ((stated,),) = (conflict.rules for conflict in answer.conflicts)
     assert stated.because == "wheels 1.0 has no wheel for linux/arm64."
@@ -305,7 +311,7 @@ def test_torchs_own_libraries_are_those_of_the_build_on_the_index() -> None:
 
 def near(*rules: Rule, known: MetadataCache = FIELD, **requested: str) -> list[dict[str, str]]:
     around = PlatformChoices(cuda=("12.6", "12.8", "13.0"), python=("3.10", "3.11", "3.12"))
-    return [dict(each.changes) for each in suggest(question(**requested), rules, known, around)]
+    return [dict(each.changes) for each in suggest(question(**requested), Knowledge(rules, known), around)]
 
 
 def test_the_nearest_is_offered_first_and_no_detour_over_it() -> None:
@@ -394,7 +400,7 @@ def _ask(requested: Mapping[str, str]) -> Question:
 
 @given(WORLDS, RULES, ASKED)
 def test_the_answer_is_that_of_trying_everything(world: World, rules: list[Rule], requested: dict[str, str]) -> None:
-    explanation = explain(_ask(requested), rules, _library(world))
+    explanation = explain(_ask(requested), Knowledge(rules, _library(world)))
     assert (explanation.answer == "incompatible") == (not _possible(world, rules, requested))
     assert explanation.answer != "unknown"
 
@@ -403,8 +409,8 @@ def test_the_releases_of_a_package_that_a_rule_requires_are_read() -> None:
     """`b` is named by the rule alone, and none of its known releases can be installed."""
     known = library(package("a", {"1.0": ()}), package("b", {"1.0": ["c"]}), package("c", {"1.0": ["b>1"]}))
     requires = rule("r", {"a": ""}, {"b": ""})
-    assert explain(question(a="==1.0"), [requires], known).answer == "unknown"
-    assert explain(question(a="==1.0"), [], known).answer == "compatible"
+    assert explain(question(a="==1.0"), Knowledge([requires], known)).answer == "unknown"
+    assert explain(question(a="==1.0"), Knowledge([], known)).answer == "compatible"
 
 
 def test_rules_that_the_absence_of_a_package_satisfies_take_no_part() -> None:
@@ -425,7 +431,7 @@ def test_rules_that_the_absence_of_a_package_satisfies_take_no_part() -> None:
 def test_a_reported_conflict_follows_from_what_it_lists_alone(
     world: World, rules: list[Rule], requested: dict[str, str]
 ) -> None:
-    for conflict in explain(_ask(requested), rules, _library(world)).conflicts:
+    for conflict in explain(_ask(requested), Knowledge(rules, _library(world))).conflicts:
         rule_ids = {each.id for each in conflict.rules}
         left = {
             name: {
@@ -456,7 +462,7 @@ def test_a_reported_conflict_follows_from_what_it_lists_alone(
 def test_no_combination_that_works_is_nearer(world: World, rules: list[Rule], requested: dict[str, str]) -> None:
     if _possible(world, rules, requested):
         return
-    found = suggest(_ask(requested), rules, _library(world), PlatformChoices())
+    found = suggest(_ask(requested), Knowledge(rules, _library(world)), PlatformChoices())
     costs = []
     for chosen in itertools.product(VERSIONS, repeat=len(requested)):
         other = {name: f"=={version}" for name, version in zip(requested, chosen, strict=True)}
@@ -466,6 +472,6 @@ def test_no_combination_that_works_is_nearer(world: World, rules: list[Rule], re
             costs.append((len(moved), steps))
     assert bool(found) == bool(costs)
     for each in found:
-        assert explain(_ask({**requested, **each.changes}), rules, _library(world)).answer == "compatible"
+        assert explain(_ask({**requested, **each.changes}), Knowledge(rules, _library(world))).answer == "compatible"
     if found:
         assert (found[0].cost, found[0].distance) == min(costs)

@@ -20,6 +20,7 @@ from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan import matrix
 from imagegen.plan.lock import local_tags
 from imagegen.plan.rules import CellAnswer, MetadataCache, cell_answers, load_table
+from imagegen.plan.rules.knowledge import Knowledge
 from imagegen.run.smoke import parts
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.shipped_locks import NAMES, shipped_lock
@@ -79,7 +80,7 @@ def _standings() -> dict[str, CellAnswer]:
     loaded = shipped_matrix()
     cells = [loaded.select(image)[0] for image in loaded.defaults]
     library = MetadataCache(lambda package: load_table([shipped("matrices")], package))
-    return cell_answers(cells, loaded.rules, library)
+    return cell_answers(cells, Knowledge(loaded.rules, library))
 
 
 def test_the_states_are_explained() -> None:

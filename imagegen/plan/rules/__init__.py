@@ -6,14 +6,23 @@ from imagegen.core.deferred import lazy_names
 
 if TYPE_CHECKING:
     from imagegen.plan.rules.api import api_rules
-    from imagegen.plan.rules.builds import build_rules, choose_builds
+    from imagegen.plan.rules.builds import choose_builds
     from imagegen.plan.rules.check import check_rules, unconfirmed
-    from imagegen.plan.rules.declared import complete_names, replace_base_torch
+    from imagegen.plan.rules.completion import complete, complete_names, replace_base_torch
     from imagegen.plan.rules.demands import demands_of, load_demands
-    from imagegen.plan.rules.evaluate import cell_answers, evaluate_cell, evaluate_on, minimum_version, rule_constraints
-    from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, facts_of_lock, rules_in_context
+    from imagegen.plan.rules.evaluate import (
+        cell_answers,
+        evaluate_cell,
+        evaluate_on,
+        judge,
+        minimum_version,
+        rule_constraints,
+    )
+    from imagegen.plan.rules.facts import Fact, Facts, facts_of_cell, facts_of_lock
+    from imagegen.plan.rules.knowledge import Knowledge
     from imagegen.plan.rules.question import Question, missing_metadata, parse_question
     from imagegen.plan.rules.scans import ScanCache
+    from imagegen.plan.rules.sources import rules_of_cells
     from imagegen.plan.rules.statement_tables import load_table, table_of
     from imagegen.plan.rules.statements import MetadataCache
     from imagegen.plan.rules.suggestions import PlatformChoices, Suggestion, nearest_cell, suggest
@@ -27,6 +36,7 @@ __all__ = [
     "Explanation",
     "Fact",
     "Facts",
+    "Knowledge",
     "MetadataCache",
     "PlatformChoices",
     "Question",
@@ -35,10 +45,10 @@ __all__ = [
     "Verdict",
     "Vocabulary",
     "api_rules",
-    "build_rules",
     "cell_answers",
     "check_rules",
     "choose_builds",
+    "complete",
     "complete_names",
     "demands_of",
     "evaluate_cell",
@@ -46,6 +56,7 @@ __all__ = [
     "explain",
     "facts_of_cell",
     "facts_of_lock",
+    "judge",
     "load_demands",
     "load_table",
     "minimum_version",
@@ -54,7 +65,7 @@ __all__ = [
     "parse_question",
     "replace_base_torch",
     "rule_constraints",
-    "rules_in_context",
+    "rules_of_cells",
     "suggest",
     "table_of",
     "unconfirmed",
@@ -65,14 +76,16 @@ __getattr__ = lazy_names(
     __name__,
     {
         "api": ("api_rules",),
-        "builds": ("build_rules", "choose_builds"),
+        "builds": ("choose_builds",),
         "check": ("check_rules", "unconfirmed"),
-        "declared": ("complete_names", "replace_base_torch"),
+        "completion": ("complete", "complete_names", "replace_base_torch"),
         "demands": ("demands_of", "load_demands"),
-        "evaluate": ("cell_answers", "evaluate_cell", "evaluate_on", "minimum_version", "rule_constraints"),
-        "facts": ("Fact", "Facts", "facts_of_cell", "facts_of_lock", "rules_in_context"),
+        "evaluate": ("cell_answers", "evaluate_cell", "evaluate_on", "judge", "minimum_version", "rule_constraints"),
+        "facts": ("Fact", "Facts", "facts_of_cell", "facts_of_lock"),
+        "knowledge": ("Knowledge",),
         "question": ("Question", "missing_metadata", "parse_question"),
         "scans": ("ScanCache",),
+        "sources": ("rules_of_cells",),
         "statement_tables": ("load_table", "table_of"),
         "statements": ("MetadataCache",),
         "suggestions": ("PlatformChoices", "Suggestion", "nearest_cell", "suggest"),

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
@@ -19,6 +20,9 @@ from imagegen.plan.matrix.model import NO_CUDA, Rule
 from imagegen.plan.rules.question import Question
 from imagegen.plan.rules.scans import PLATFORM, of_any_build
 from imagegen.plan.rules.statements import MetadataCache, Releases
+
+if TYPE_CHECKING:
+    from imagegen.plan.rules.knowledge import Knowledge, RuleSubject
 
 _PIN = re.compile(r"==\s*([^,*+\s]+)(?:\+[\w.]+)?")
 _OF_TORCH, _OF_CUDA = ("torch", "c++-abi"), ("cuda", "driver")  # demands of wheel scans, by the end of their ids
@@ -30,9 +34,11 @@ _ANY = "?*"  # glob over labels: at least one character
 _CUDA_LABEL = re.compile(r"(?<![a-z])cu[1-9][0-9][0-9](?![0-9])")  # cu128; cu12 is only a major version
 
 
-def choose_builds(question: Question, library: MetadataCache, builds: Builds) -> Question:
+def choose_builds(question: Question, knowledge: Knowledge) -> Question:
     """Return the question with the builds that its versions without a label mean, and a sentence about each."""
-    facts = question.facts
+    facts, builds = question.facts, knowledge.builds
+    if builds is None:
+        return question
     packages = dict(facts.packages)
     if not _names_cuda(question):
         for name in builds.family() & packages.keys():
@@ -40,15 +46,18 @@ def choose_builds(question: Question, library: MetadataCache, builds: Builds) ->
             if fact.local is None and question.requested.get(name) and not fact.built:
                 packages[name] = replace(fact, local="")
     chosen = replace(question, facts=replace(facts, packages=packages))
-    return replace(chosen, assumed=(*question.assumed, *_sentences(chosen, library, builds)))
+    return replace(chosen, assumed=(*question.assumed, *_sentences(chosen, knowledge.metadata, builds)))
 
 
-def build_rules(question: Question, library: MetadataCache, builds: Builds) -> tuple[Rule, ...]:
+def rules(subject: RuleSubject) -> tuple[Rule, ...]:
     """Return the rules about builds in the question: PyPI's, those that are PyPI's too, those that do not exist."""
-    leader = library.of(LEADER) if builds.family() & question.facts.packages.keys() else None
+    question, metadata, builds = subject.question, subject.knowledge.metadata, subject.knowledge.builds
+    if question is None or builds is None:
+        return ()
+    leader = metadata.of(LEADER) if builds.family() & question.facts.packages.keys() else None
     of_pypi = _of_pypi(leader) if leader else ()
-    missing = (*_missing(question, library, builds), *_elsewhere(question, builds))
-    return (*of_pypi, *_scanned(question, library, builds), *missing)
+    missing = (*_missing(question, metadata, builds), *_elsewhere(question, builds))
+    return (*of_pypi, *_scanned(question, metadata, builds), *missing)
 
 
 def _names_cuda(question: Question) -> bool:
@@ -64,12 +73,12 @@ def _release(question: Question, name: str) -> str | None:
     return Version(pin[1]).public if pin and fact and not fact.built else None
 
 
-def _sentences(question: Question, library: MetadataCache, builds: Builds) -> Iterator[str]:
+def _sentences(question: Question, metadata: MetadataCache, builds: Builds) -> Iterator[str]:
     """Yield which build of the leader its version without a label means, if that is known."""
     release, fact = _release(question, LEADER), question.facts.packages.get(LEADER)
     if release is None or fact is None or fact.local:
         return
-    of_pypi, cuda = _cuda_of_pypi(LEADER, release, question, library, builds), question.facts.versions.get("cuda")
+    of_pypi, cuda = _cuda_of_pypi(LEADER, release, question, metadata, builds), question.facts.versions.get("cuda")
     requested_cuda = cuda.text if cuda and fact.local is None else None
     build = next(
         (
@@ -90,13 +99,13 @@ def _spoken(cuda: str) -> str:
     return "without CUDA" if cuda == NO_CUDA else f"CUDA {cuda}"
 
 
-def _cuda_of_pypi(name: str, release: str, question: Question, library: MetadataCache, builds: Builds) -> str | None:
+def _cuda_of_pypi(name: str, release: str, question: Question, metadata: MetadataCache, builds: Builds) -> str | None:
     """Return the CUDA release of PyPI's build for the platform of the question, if it is known."""
-    releases = library.of(name) if name == LEADER else None
-    metadata = releases.package.releases.get(release) if releases else None
-    if metadata:
-        applies = question.facts.names.get("platform") == PLATFORM or _is_everywhere(metadata)
-        return metadata.cuda if applies or metadata.cuda is None else NO_CUDA
+    releases = metadata.of(name) if name == LEADER else None
+    entry = releases.package.releases.get(release) if releases else None
+    if entry:
+        applies = question.facts.names.get("platform") == PLATFORM or _is_everywhere(entry)
+        return entry.cuda if applies or entry.cuda is None else NO_CUDA
     build = builds.build(name, release, "")
     return build.cuda if build else None
 
@@ -142,7 +151,7 @@ def _without_cuda(rule: Rule) -> Rule:
     )
 
 
-def _scanned(question: Question, library: MetadataCache, builds: Builds) -> Iterator[Rule]:
+def _scanned(question: Question, metadata: MetadataCache, builds: Builds) -> Iterator[Rule]:
     """Yield the rules of wheel scans that also hold for builds with a label or with an open label.
 
     The leader's build for the CUDA of PyPI's build is PyPI's build. All builds of another package's release are
@@ -152,12 +161,12 @@ def _scanned(question: Question, library: MetadataCache, builds: Builds) -> Iter
     if question.facts.names.get("platform") != PLATFORM:
         return
     for name, fact in question.facts.packages.items():
-        release, scans = _release(question, name), library.scans.of(name)
+        release, scans = _release(question, name), metadata.scans.of(name)
         if scans is None or fact.built or not builds.of(name):
             continue
         build = builds.build(name, release, fact.local) if release and fact.local else None
-        of_pypi = _cuda_of_pypi(name, release, question, library, builds) if name == LEADER and release else None
-        for rule in library.scans.rules(
+        of_pypi = _cuda_of_pypi(name, release, question, metadata, builds) if name == LEADER and release else None
+        for rule in metadata.scans.rules(
             name, [version for version in scans.releases if Version(version) in fact.range]
         ):
             if build and (build.cuda == of_pypi or _demand(rule) in _OF_TORCH):
@@ -166,13 +175,14 @@ def _scanned(question: Question, library: MetadataCache, builds: Builds) -> Iter
                 yield replace(of_any_build(rule, name), id=f"{rule.id}+*")
 
 
-def unscanned_rules(question: Question, library: MetadataCache, builds: Builds) -> Iterator[Rule]:
+def unscanned_rules(subject: RuleSubject) -> Iterator[Rule]:
     """Yield the rules of wheel scans that other builds of these releases probably break too.
 
     A suggestion obeys them: a build that was not scanned is known to differ from PyPI's only in its CUDA.
     """
-    for name in question.facts.packages:
-        for rule in library.scans.rules(name) if name not in builds.family() and builds.of(name) else ():
+    builds, scans = subject.knowledge.builds or Builds(), subject.knowledge.metadata.scans
+    for name in subject.facts.packages:
+        for rule in scans.rules(name) if name not in builds.family() and builds.of(name) else ():
             if not _demand(rule).startswith(_OF_CUDA):
                 yield _labelled(rule, name, _ANY)
 
@@ -193,7 +203,7 @@ def _is_everywhere(release: ReleaseMetadata) -> bool:
     return not any("platform_machine" in text for text in of_cuda)
 
 
-def _missing(question: Question, library: MetadataCache, builds: Builds) -> Iterator[Rule]:
+def _missing(question: Question, metadata: MetadataCache, builds: Builds) -> Iterator[Rule]:
     """Yield a rule for each label in the question that no known build of the release has.
 
     It only doubts labels that may exist: of a publisher that adds builds, or of another form.
@@ -203,7 +213,7 @@ def _missing(question: Question, library: MetadataCache, builds: Builds) -> Iter
         if release is None or not fact.local or builds.build(name, release, fact.local):
             continue
         statements = builds.of(name, release)
-        cuda = _cuda_of_pypi(name, release, question, library, builds)
+        cuda = _cuda_of_pypi(name, release, question, metadata, builds)
         labels = builds.labels(name, release)
         available = [f"PyPI's{f' ({_spoken(cuda)})' if cuda else ''}"] if cuda or not labels else []
         available += [f"+{label}" for label in labels[:_NAMED]]

@@ -22,9 +22,10 @@ from imagegen.plan.rules.facts import (
     overridden_in,
     rules_in_context,
 )
+from imagegen.plan.rules.knowledge import Knowledge, RuleSubject
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.solve import Clause, ClauseOrigin, Contradiction, Literal, State, clauses, smallest, solve
-from imagegen.plan.rules.statements import MetadataCache
+from imagegen.plan.rules.sources import rules_about
 from imagegen.plan.rules.verdict import WORST_FIRST, CellAnswer, Conflict, Verdict
 
 
@@ -107,8 +108,13 @@ def evaluate_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Ver
 
 def evaluate_cell(rules: Iterable[Rule], cell: Cell, facts: Facts | None = None) -> Verdict:
     """Return the verdict on a cell, on each of its GPUs; `facts` are the facts of its lock, if it has one."""
-    facts = replace(facts or facts_of_cell(cell), overridden=overridden_in(cell))
-    return evaluate_on(cell.gpus, rules_in_context(rules, facts, cell.accepts), facts)
+    return judge(Knowledge(tuple(rules)), cell, facts or facts_of_cell(cell))
+
+
+def judge(knowledge: Knowledge, cell: Cell, facts: Facts) -> Verdict:
+    """Return the verdict on the facts of a lock of the cell, on each of its GPUs."""
+    facts = replace(facts, overridden=overridden_in(cell))
+    return evaluate_on(cell.gpus, rules_about(RuleSubject("lock", facts, knowledge, cell)), facts)
 
 
 def is_package(name: str) -> bool:
@@ -218,22 +224,19 @@ def _satisfied(rule_clauses: Iterable[Clause], allowed: dict[str, int]) -> bool:
     return all(any(not allowed[name] & ~mask for name, mask in clause.literals) for clause in rule_clauses)
 
 
-def cell_answers(cells: Sequence[Cell], rules: Iterable[Rule], library: MetadataCache) -> dict[str, CellAnswer]:
+def cell_answers(cells: Sequence[Cell], knowledge: Knowledge) -> dict[str, CellAnswer]:
     """Return the answer for each cell, by cell id."""
-    return {cell.id: problem.answer(cell) for cell, problem in _grouped(cells, rules, library)}
+    return {cell.id: problem.answer(cell) for cell, problem in _grouped(cells, knowledge)}
 
 
-def _grouped(
-    cells: Iterable[Cell], rules: Iterable[Rule], library: MetadataCache
-) -> Iterator[tuple[Cell, SharedProblem]]:
+def _grouped(cells: Iterable[Cell], knowledge: Knowledge) -> Iterator[tuple[Cell, SharedProblem]]:
     """Yield each cell with the problem that it shares with similar cells."""
-    rules = tuple(rules)
     groups: dict[object, list[Cell]] = {}
     for cell in cells:
         key = cell.cuda == NO_CUDA, tuple(sorted(extras_of(cell).items())), tuple(cell.accepts), cell.overrides
         groups.setdefault(key, []).append(cell)
     for members in groups.values():
-        problem = SharedProblem(members, rules, library)
+        problem = SharedProblem(members, knowledge)
         yield from ((cell, problem) for cell in members)
 
 
@@ -244,13 +247,14 @@ class SharedProblem:
     extras, accept the same rules and have the same overrides.
     """
 
-    def __init__(self, cells: Sequence[Cell], rules: Iterable[Rule], library: MetadataCache) -> None:
+    def __init__(self, cells: Sequence[Cell], knowledge: Knowledge) -> None:
         self.facts = {cell.id: facts_of_cell(cell) for cell in cells}
         packages = {name: Fact.within("") for facts in self.facts.values() for name in facts.packages}
         without = {"cuda": NO_CUDA} if cells[0].cuda == NO_CUDA else {}
         scope = FreeNames(frozenset(packages), _required(self.facts.values()), _candidates(cells), extras_of(cells[0]))
         facts = Facts(packages, {}, without, closed=False, overridden=overridden_in(cells[0]))
-        self.problem = Problem(rules_in_context(rules, facts, cells[0].accepts), facts, library, scope)
+        rules = rules_about(RuleSubject("cell", facts, knowledge, cells[0]))
+        self.problem = Problem(rules, facts, knowledge.metadata, scope)
         binding = {ClauseOrigin("rule", rule.id) for rule in self.problem.rules.values() if rule.binding}
         sure = [clause for clause in self.problem.clauses if clause.origin in binding or clause.origin.kind == "stated"]
         self.doubts = [clause for clause in self.problem.clauses if clause.origin.kind == "wheels"]

@@ -12,6 +12,7 @@ from packaging.ranges import VersionRange
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from imagegen.core.oci import MACHINES
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix.model import ENV, Cell, Requirement, Rule, cuda_version, is_surrounding
 
@@ -140,6 +141,18 @@ def _in_context(rule: Rule, facts: Facts, *, warns: bool) -> Rule:
     if rule.unless.keys() - facts.packages.keys():
         rule = replace(rule, unless={name: text for name, text in rule.unless.items() if name in facts.packages})
     return rule
+
+
+def cuda_of_stack(facts: Facts) -> Fact | None:
+    """Return the CUDA of the stack, by itself or by the label of torch; None where neither is known."""
+    torch = facts.packages.get("torch")
+    labelled = cuda_version(torch.local) if torch and torch.local else None
+    return facts.versions.get("cuda") or (Fact.exactly(labelled) if labelled else None)
+
+
+def machine_of(facts: Facts) -> str:
+    """Return the machine as wheel tags name it: x86_64 where the facts name no platform."""
+    return MACHINES.get(facts.names.get("platform", ""), "x86_64")
 
 
 def extras_of(cell: Cell) -> dict[str, frozenset[str]]:

@@ -16,9 +16,11 @@ from packaging.version import Version
 from imagegen.plan.matrix.model import ENV, NAMED, NO_CUDA, VERSIONED, Rule, is_surrounding
 from imagegen.plan.rules import atoms
 from imagegen.plan.rules.atoms import ABSENT, Atom
-from imagegen.plan.rules.facts import Fact, Facts, versions_in
+from imagegen.plan.rules.facts import Fact, Facts, machine_of, versions_in
+from imagegen.plan.rules.knowledge import Knowledge, RuleSubject
 from imagegen.plan.rules.solve import Clause, ClauseOrigin, Literal, clauses, literals
-from imagegen.plan.rules.statements import MetadataCache, Releases, Statement, machine_of
+from imagegen.plan.rules.sources import rules_about
+from imagegen.plan.rules.statements import MetadataCache, Releases, Statement
 
 _EXACTLY = re.compile(r"==([^,*+]+)\Z")
 _EXACT = re.compile(r"==[0-9.]+\Z")
@@ -42,17 +44,17 @@ class Problem:
     """Domains and clauses of a query. `atoms` are the values of a name; `clauses` must hold."""
 
     def __init__(
-        self, rules: Iterable[Rule], facts: Facts, library: MetadataCache | None = None, scope: FreeNames | None = None
+        self, rules: Iterable[Rule], facts: Facts, metadata: MetadataCache | None = None, scope: FreeNames | None = None
     ) -> None:
         self.facts = facts
         self.scope = scope or FreeNames()
         self.rules = {rule.id: rule for rule in rules}
         self.machine = machine_of(facts)
-        self.library = library
+        self.metadata = metadata
         self.releases: dict[str, Releases] = {}
         self.statements: dict[ClauseOrigin, list[Statement]] = {}
-        if library:
-            self._collect(library)
+        if metadata:
+            self._collect(metadata)
         literal_groups = [clause for rule in self.rules.values() for clause in (*clauses(rule), literals(rule.when))]
         self._texts = [literal for group in literal_groups for literal in group]
         self._drop_satisfiable()
@@ -136,19 +138,21 @@ class Problem:
 
     # --- metadata -------------------------------------------------------------------------------------------------
 
-    def _collect(self, library: MetadataCache) -> None:
+    def _collect(self, metadata: MetadataCache) -> None:
         """Collect the statements of the releases in question, and of all packages that these or rules require."""
         pending = list(self.facts.packages)
         seen = set(pending)
         installed = set(self.facts.packages) - self.scope.free  # and what all of their releases require
         extras = dict(self.scope.extras)
         pythons = list(map(str, atoms.pythons(self.facts.versions.get("python"), ())))
+        knowledge = Knowledge(metadata=metadata)
         while pending or (pending := self._required_by_rules(seen)):
             name = pending.pop(0)
             seen.add(name)
-            releases = library.of(name)
+            releases = metadata.of(name)
             fact = self.facts.packages.get(name)
-            self.rules |= library.rules_of(name, self.facts, free=name in self.scope.free)
+            subject = RuleSubject("package", self.facts, knowledge, package=name, is_free=name in self.scope.free)
+            self.rules |= {rule.id: rule for rule in rules_about(subject)}
             if releases is None:
                 continue
             self.releases[name] = releases
@@ -376,7 +380,7 @@ class Problem:
         versions = {
             literal.text[2:] for literal in self._texts if literal.name == "cuda" and _EXACT.match(literal.text)
         }
-        return tuple(sorted(map(Version, versions))) if self.library else ()
+        return tuple(sorted(map(Version, versions))) if self.metadata else ()
 
     def _of_cuda(self, piece: Atom) -> Atom:
         """Mark a piece of the line of CUDA versions as opaque if no known version is in it."""

@@ -11,7 +11,8 @@ from imagegen.core.errors import UsageError
 from imagegen.core.types import Gpu, parse_specifier
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import ENV, NO_CUDA, NO_GLIBC, Cell, NgcImage, Rule, is_surrounding
-from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell
+from imagegen.plan.rules import atoms
+from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell, machine_of
 from imagegen.plan.rules.statements import MetadataCache
 from imagegen.plan.rules.torch_pins import LIBRARIES
 from imagegen.plan.rules.vocabulary import (
@@ -37,6 +38,14 @@ _PLATFORM = "linux/amd64"  # the default platform of a query
 
 
 @dataclass(frozen=True)
+class QuestionSource:
+    """The names that a question was read with."""
+
+    matrix: Matrix
+    vocabulary: Vocabulary
+
+
+@dataclass(frozen=True)
 class Question:
     """A parsed query. `requested` maps a package or surrounding to the text about it, in the order of the query.
 
@@ -53,6 +62,8 @@ class Question:
     image: NgcImage | None = None  # the base, if it is one of NVIDIA's
     short: frozenset[str] = frozenset()  # packages of NVIDIA that are named without their CUDA
     hosts: tuple[Rule, ...] = ()  # about the platform of the hosts of its cards
+    model: str = ""  # the model type of a checkpoint
+    source: QuestionSource | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_unknown(self) -> bool:
@@ -60,6 +71,19 @@ class Question:
         facts = self.facts
         surroundings = self.requested.keys() & facts.names.keys()
         return not (facts.packages or facts.versions or facts.env or self.gpus or surroundings)
+
+    @property
+    def specifiers(self) -> dict[str, str]:
+        """Return the specifier of each requested name, and of the model type."""
+        return {**self.requested, **({"model": f"=={self.model}"} if self.model else {})}
+
+    def changed(self, changes: Mapping[str, str]) -> Question:
+        """Return the question with other specifiers of some names. Its facts are not completed."""
+        assert self.source  # noqa: S101 - a question that was parsed has a source
+        parser = _QuestionParser(self.source, self.cell)
+        for name, specifier in {**self.requested, **changes}.items():
+            parser.add(name, self.extras.get(name, frozenset()), specifier)
+        return replace(parser.question(by_id=True), model=self.model)
 
     def command(self, changes: Mapping[str, str] | None = None) -> str:
         """Return the command line that asks the question, with some specifiers changed."""
@@ -69,7 +93,7 @@ class Question:
         return shlex.join(["imagegen", "why", *words])
 
     def words(self, changes: Mapping[str, str] | None = None) -> list[str]:
-        specifiers = {**self.requested, **(changes or {})}
+        specifiers = {**self.specifiers, **(changes or {})}
         return [f"{name}{self._extras(name)}{specifier}" for name, specifier in specifiers.items()]
 
     def _extras(self, name: str) -> str:
@@ -78,7 +102,6 @@ class Question:
 
 def parse_question(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vocabulary: Vocabulary) -> Question:
     """Return the question of the words and `--set` options. Raises UsageError."""
-    requester = _QuestionParser(vocabulary)
     cell, other_words = _cell(words, matrix)
     if cell is None and sets:
         raise UsageError(
@@ -86,22 +109,17 @@ def parse_question(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vo
             code="usage-option-conflict",
             fix="imagegen why blackwell-vllm --set vllm=0.12.0",
         )
+    parser = _QuestionParser(QuestionSource(matrix, vocabulary), cell)
     for word in _joined([*other_words, *sets], vocabulary):
-        requester.feed(word)
-    if cell is None and not requester.requested:
+        parser.add(*_split(word))
+    if cell is None and not parser.requested:
         raise UsageError(
             "there is nothing to explain", code="usage-nothing-named", fix=f"name a cell, or versions: `{_EXAMPLE}`"
         )
-    hosts = requester.hosts(cell, by_id=cell is not None and cell.id in words)
-    cells = (
-        {on_platform.platform: on_platform.id for on_platform in matrix.on_platforms(cell, "all")}
-        if cell and hosts
-        else {}
-    )
-    return replace(requester.about(cell), hosts=tuple(host.rule(cells) for host in hosts))
+    return parser.question(by_id=cell is not None and cell.id in words)
 
 
-def missing_metadata(question: Question, library: MetadataCache) -> dict[str, str]:
+def missing_metadata(question: Question, metadata: MetadataCache) -> dict[str, str]:
     """Return normalised package -> specifier for the packages that the index should be asked about.
 
     These are unknown names that resemble no known name, and harvested packages that are pinned to an unknown release or
@@ -115,23 +133,40 @@ def missing_metadata(question: Question, library: MetadataCache) -> dict[str, st
         if unknown_name.kind == "component" and not unknown_name.suggestion and is_normalized_name(name):
             missing[name] = question.requested.get(unknown_name.name, "")
     for package, fact in question.facts.packages.items():
-        releases, specifier = library.of(package), question.requested.get(package)
+        releases, specifier = metadata.of(package), question.requested.get(package)
         if releases and specifier and not fact.built and not releases.within(fact):
             missing[package] = specifier.partition("+")[0]
-    return missing | {name: question.requested[name].partition("+")[0] for name in missing_extras(question, library)}
+    return missing | {name: question.requested[name].partition("+")[0] for name in missing_extras(question, metadata)}
 
 
-def missing_extras(question: Question, library: MetadataCache) -> dict[str, list[str]]:
+def missing_extras(question: Question, metadata: MetadataCache) -> dict[str, list[str]]:
     """Return package -> the extras that the question requests of it and that no release in question is known to have.
 
     An installer ignores them. Packages without such an extra, or without a known release in question, are absent.
     """
     missing = {}
     for name in question.requested.keys() & question.extras.keys():
-        fact, releases = question.facts.packages.get(name), library.of(name)
+        fact, releases = question.facts.packages.get(name), metadata.of(name)
         if fact and releases and not fact.built and (among := releases.within(fact)):
             missing[name] = releases.lacking(among, question.extras[name])
     return {name: extras for name, extras in missing.items() if extras}
+
+
+def required_by_others(question: Question, metadata: MetadataCache) -> frozenset[str]:
+    """Return the named packages that some release in question of another named one requires."""
+    facts, machine, required = question.facts, machine_of(question.facts), set[str]()
+    pythons = list(map(str, atoms.pythons(facts.versions.get("python"), ())))
+    for name, fact in facts.packages.items():
+        releases = None if fact.built else metadata.of(name)
+        if releases:
+            stated = releases.statements(releases.within(fact), machine, question.extras.get(name, frozenset()))
+            requirements = (statement for statement in stated if statement.name in facts.packages)
+            required.update(
+                statement.name
+                for statement in requirements
+                if any(releases.holding(statement.marker, statement.extra, pythons, machine))
+            )
+    return frozenset(required)
 
 
 def _cell(words: Sequence[str], matrix: Matrix) -> tuple[Cell | None, list[str]]:
@@ -198,8 +233,10 @@ def _plain_word(word: str) -> bool:
 
 
 class _QuestionParser:
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.vocabulary = vocabulary
+    def __init__(self, source: QuestionSource, cell: Cell | None) -> None:
+        self.source = source
+        self.vocabulary = source.vocabulary
+        self.cell = cell
         self.requested: dict[str, str] = {}
         self.packages: dict[str, Fact] = {}
         self.versions: dict[str, Fact] = {}
@@ -215,8 +252,7 @@ class _QuestionParser:
         self.unknown: dict[str, UnknownName] = {}
         self.short: set[str] = set()
 
-    def feed(self, word: str) -> None:
-        name, extras, specifier = _split(word)
+    def add(self, name: str, extras: frozenset[str], specifier: str) -> None:
         if re.fullmatch(r"[0-9]+(\.[0-9]+)+", name):
             raise UsageError(
                 f'"{name}" is a version without a name', code="usage-invalid-value", fix=f"for example `{_EXAMPLE}`"
@@ -228,9 +264,7 @@ class _QuestionParser:
                 self.requested[name] = ""
                 return
             first = self.vocabulary.meaning(name.partition(" ")[0])
-            if (
-                meant and first not in {None, meant} and not is_surrounding(meant[0])
-            ):  # another name than the first word
+            if meant and first not in {None, meant} and not is_surrounding(meant[0]):
                 self.assumed.append(f'"{name}" is the package {meant[0]}')
             name, specifier = meant or _named_version(name, self.vocabulary) or (name, "")
         if name.lower().startswith(ENV):
@@ -322,7 +356,14 @@ class _QuestionParser:
         except UnknownNameError as error:
             self.unknown[name] = self.cards[name] = error.unknown
 
-    def hosts(self, cell: Cell | None, *, by_id: bool) -> tuple[CardHost, ...]:
+    def question(self, *, by_id: bool) -> Question:
+        """Return the question of all names that were added; `by_id`: the id of its cell was typed."""
+        hosts = self._hosts(by_id=by_id)
+        cells = self.source.matrix.on_platforms(self.cell, "all") if self.cell and hosts else ()
+        ids = {cell.platform: cell.id for cell in cells}
+        return replace(self._question(self.cell), hosts=tuple(host.rule(ids) for host in hosts), source=self.source)
+
+    def _hosts(self, *, by_id: bool) -> tuple[CardHost, ...]:
         """Return the hosts that restrict the platform; if it is open, take the platform of all hosts and return none.
 
         The id of a cell names its platform. If the question names a platform, a card for PCIe slots fits it.
@@ -336,7 +377,7 @@ class _QuestionParser:
         if len(platforms) != 1 or len(hosts) < len(self.products):
             return ()
         platform = platforms.pop()
-        if platform != (cell.platform if cell else _PLATFORM):
+        if platform != (self.cell.platform if self.cell else _PLATFORM):
             self.names["platform"] = platform
             self.requested["platform"] = f"=={platform}"
             self.assumed.append(f"platform {platform}: {replace(hosts[0], card=', '.join(self.products))}")
@@ -371,7 +412,7 @@ class _QuestionParser:
             f"torch {image.torch}"
         )
 
-    def about(self, cell: Cell | None) -> Question:
+    def _question(self, cell: Cell | None) -> Question:
         """Return the question; for a cell, with its facts unless a word of the query changes them."""
         self.versions = {**self.image_facts, **self.versions}
         if self.image and "torch" not in self.requested:

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
 
 from imagegen.core.deferred import dataclass
 from imagegen.core.text import counted
 from imagegen.plan.matrix.model import Rule
-from imagegen.plan.rules.facts import Fact, Facts, versions_in
+from imagegen.plan.rules.facts import Fact, cuda_of_stack, machine_of, versions_in
+
+if TYPE_CHECKING:
+    from imagegen.plan.rules.knowledge import RuleSubject
 
 PREFIX = "scan:"  # of the ids of these rules
 PLATFORM = "linux/amd64"  # for which wheels are scanned
@@ -101,11 +107,35 @@ class ScanCache:
             doubt = f"{rule.because.removesuffix('.')}; its build for another CUDA may differ."
             yield replace(of_any_build(rule, package), evidence="remembered", because=doubt)
 
-    def rules_of(self, facts: Facts) -> Iterator[Rule]:
-        """Yield the rules about packages of which the facts name one release that was not compiled from sources."""
-        for name, fact in facts.packages.items():
-            if fact.version and not fact.built and facts.names.get("platform") == PLATFORM:
-                yield from self.rules(name, [fact.version.public])
+
+def locked_rules(subject: RuleSubject) -> Iterator[Rule]:
+    """Yield the rules about packages of which the facts name one release that was not compiled from sources."""
+    if subject.facts.names.get("platform") == PLATFORM:
+        for name, fact in subject.facts.packages.items():
+            if fact.version and not fact.built:
+                yield from subject.knowledge.metadata.scans.rules(name, [fact.version.public])
+
+
+def rules(subject: RuleSubject) -> Iterable[Rule]:
+    """Return the rules about the releases of a package that the facts admit; if it is `is_free`, about all of them.
+
+    Only wheels for x86_64 are scanned. A package that is compiled from sources has no rules. A package without a fact
+    has rules only if PyPI has its only known build, or if the packages that require it do not start without it.
+    """
+    name, facts, metadata = subject.package, subject.facts, subject.knowledge.metadata
+    fact = facts.packages.get(name)
+    if machine_of(facts) != "x86_64" or (fact and fact.built):
+        return ()
+    scans, releases = metadata.scans.of(name), metadata.of(name)
+    if not fact and name not in ONLY_ON_PYPI:
+        versions = [release.version for release in releases.all] if releases else []
+        required = metadata.scans.rules_of_required(name, versions, cuda_of_stack(facts))
+        return (rule for rule in required if not rule.id.endswith(":cuda"))  # the stack's CUDA has its build
+    if scans is None:
+        return ()
+    known = releases.versions if releases else map(Version, scans.releases)
+    admitted = [str(version) for version in known if subject.is_free or fact is None or version in fact.range]
+    return metadata.scans.rules(name, admitted)
 
 
 def _rules(package_demands: PackageDemands, releases: Iterable[str]) -> Iterator[Rule]:

@@ -13,15 +13,13 @@ from operator import and_
 from packaging.version import Version
 
 from imagegen.core import deferred
-from imagegen.core.oci import MACHINES
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, holds
-from imagegen.plan.matrix.model import Rule, cuda_version
+from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules import atoms
 from imagegen.plan.rules.atoms import Atom, points
-from imagegen.plan.rules.facts import Fact, Facts, rules_in_context, versions_in
-from imagegen.plan.rules.scans import ONLY_ON_PYPI, ScanCache
+from imagegen.plan.rules.facts import Fact, versions_in
+from imagegen.plan.rules.scans import ScanCache
 from imagegen.plan.rules.solve import ClauseOrigin
-from imagegen.plan.rules.torch_pins import TORCH, library_rules
 
 _INDEXES = {"pypi": "PyPI"}  # as users call them
 _ALWAYS = {"sglang": frozenset({"srt"})}  # extras without which nothing runs: of sglang before 0.5.3, the engine
@@ -228,46 +226,3 @@ class MetadataCache:
             table = self._load(name)
             self._known[name] = Releases(table) if table and table.releases else None
         return self._known[name]
-
-    def rules_of(self, name: str, facts: Facts, *, free: bool) -> dict[str, Rule]:
-        """Return by id the rules about a package that scans of its wheels give, and for torch its pins of libraries."""
-        fact, releases = facts.packages.get(name), self.of(name)
-        rules = self._scan_rules(name, facts, free=free)
-        if name == TORCH and releases and not (fact and fact.built):
-            pins = library_rules(releases.all, facts.packages.keys(), releases.package.read or "")
-            rules |= {rule.id: rule for rule in pins}
-        return rules
-
-    def _scan_rules(self, name: str, facts: Facts, *, free: bool) -> dict[str, Rule]:
-        """Return by id the rules that scans give, of the releases of a package that the facts admit.
-
-        If the package is `free`, all are admitted. Only wheels for x86_64 are scanned. A package that is compiled from
-        sources has no rules. A package without a fact has rules only if PyPI has its only known build, or if the
-        packages that require it do not start without it.
-        """
-        fact = facts.packages.get(name)
-        if machine_of(facts) != "x86_64" or (fact and fact.built):
-            return {}
-        if not fact and name not in ONLY_ON_PYPI:
-            known_releases = self.of(name)
-            releases = [release.version for release in known_releases.all] if known_releases else []
-            rules = self.scans.rules_of_required(name, releases, cuda_of_stack(facts))
-            return {rule.id: rule for rule in rules if not rule.id.endswith(":cuda")}  # the stack's CUDA has its build
-        scans, known_releases = self.scans.of(name), self.of(name)
-        if scans is None:
-            return {}
-        versions = known_releases.versions if known_releases else map(Version, scans.releases)
-        admitted = [str(version) for version in versions if free or fact is None or version in fact.range]
-        return {rule.id: rule for rule in rules_in_context(self.scans.rules(name, admitted), facts)}
-
-
-def cuda_of_stack(facts: Facts) -> Fact | None:
-    """Return the CUDA of the stack, by itself or by the label of torch; None where neither is known."""
-    torch = facts.packages.get("torch")
-    labelled = cuda_version(torch.local) if torch and torch.local else None
-    return facts.versions.get("cuda") or (Fact.exactly(labelled) if labelled else None)
-
-
-def machine_of(facts: Facts) -> str:
-    """Return the machine as wheel tags name it: x86_64 where the facts name no platform."""
-    return MACHINES.get(facts.names.get("platform", ""), "x86_64")

@@ -13,14 +13,13 @@ from imagegen.plan.matrix.builds import Builds
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.metadata import ReleaseMetadata
 from imagegen.plan.matrix.model import NO_CUDA, NO_GLIBC, Cell, Rule, System, cuda_version
-from imagegen.plan.rules.builds import unscanned_rules
-from imagegen.plan.rules.declared import rules_about
 from imagegen.plan.rules.evaluate import evaluate_cell
 from imagegen.plan.rules.facts import Fact, Facts, on_each
+from imagegen.plan.rules.knowledge import Knowledge, RuleSubject
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question
 from imagegen.plan.rules.solve import Clause, ClauseOrigin, Contradiction, GaveUpError, State, search
-from imagegen.plan.rules.statements import MetadataCache
+from imagegen.plan.rules.sources import rules_about
 
 
 def nearest_cell(rules: Iterable[Rule], cell: Cell, cells: Iterable[Cell]) -> Cell | None:
@@ -84,23 +83,15 @@ class _Choice:
 
 
 def suggest(
-    question: Question,
-    rules: Iterable[Rule],
-    library: MetadataCache,
-    surroundings: PlatformChoices,
-    builds: Builds | None = None,
-    *,
-    at_most: int = _AT_MOST,
+    question: Question, knowledge: Knowledge, surroundings: PlatformChoices, *, at_most: int = _AT_MOST
 ) -> tuple[Suggestion, ...]:
     """Return at most `at_most` combinations that work, sorted; none contains the changes of another.
 
     Rules that only warn and remembered rules count too, so that no suggestion has a warning or a suspected conflict;
     warnings are ignored if nothing else works.
     """
-    builds = builds or Builds()
-    rules = rules_about(question, [*rules, *unscanned_rules(question, library, builds)], library)
     try:
-        search = _Search(question, rules, library, surroundings, builds)
+        search = _Search(question, knowledge, surroundings)
         for avoids_warnings in (True, False):
             if suggestions := search.run(at_most, avoids_warnings=avoids_warnings):
                 return tuple(sorted(suggestions, key=_order)[:at_most])
@@ -116,19 +107,13 @@ def _order(near: Suggestion) -> tuple[int, int, str]:
 class _Search:
     """A problem with open facts, and for each GPU the state of the problem on it."""
 
-    def __init__(
-        self,
-        question: Question,
-        rules: Sequence[Rule],
-        library: MetadataCache,
-        surroundings: PlatformChoices,
-        builds: Builds,
-    ) -> None:
+    def __init__(self, question: Question, knowledge: Knowledge, surroundings: PlatformChoices) -> None:
         self.question = question
-        self.builds = builds
+        metadata = knowledge.metadata
+        self.builds = builds = knowledge.builds or Builds()
         self.surroundings = surroundings
         facts = question.facts
-        self.costs = dict.fromkeys((name for name in facts.packages if library.of(name)), 1)
+        self.costs = dict.fromkeys((name for name in facts.packages if metadata.of(name)), 1)
         self.costs |= {name: _COST[name] for name in ("cuda", "python") if name in facts.versions}
         if "base" in question.requested and "base" in facts.names and "glibc" not in question.requested:
             self.costs["base"] = _COST["base"]
@@ -138,7 +123,8 @@ class _Search:
         candidates = _candidates(surroundings) | {"gpu": tuple(gpu.capability for gpu in question.gpus)}
         candidates |= {f"{name}+": labels for name, labels in self.labels.items()}
         scope = FreeNames(frozenset({*self.costs, "glibc"}), candidates=candidates, extras=question.extras)
-        self.problem = Problem(rules, facts, library, scope)
+        rules = rules_about(RuleSubject.of_question(question, knowledge, "suggestion"))
+        self.problem = Problem(rules, facts, metadata, scope)
         self.masks = self.problem.masks_of(facts)
         self.commits = {name for name, fact in facts.packages.items() if fact.built}
         self.states: list[State] = []

@@ -9,7 +9,7 @@ counts. Source: pytorch's .github/scripts/generate_binary_build_matrix.py, which
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,8 @@ from imagegen.plan.matrix.model import Rule
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
+
+    from imagegen.plan.rules.knowledge import RuleSubject
 
 TORCH = "torch"
 # Package of NVIDIA -> its library as people call it, and the major version of its CUDA.
@@ -45,6 +47,14 @@ _LOWER = {"==", ">="}
 class _Minimum:
     version: str
     required_by: str  # the release of torch that requires it
+
+
+def rules(subject: RuleSubject) -> Iterable[Rule]:
+    """Return the rules of torch, unless it is compiled from sources."""
+    fact, releases = subject.facts.packages.get(TORCH), subject.knowledge.metadata.of(TORCH)
+    if subject.package != TORCH or releases is None or (fact and fact.built):
+        return ()
+    return library_rules(releases.all, subject.facts.packages.keys(), releases.package.read or "")
 
 
 def library_rules(releases: Sequence[ReleaseMetadata], names: Collection[str], read: str) -> Iterator[Rule]:

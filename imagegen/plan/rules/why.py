@@ -1,15 +1,11 @@
-"""Explain a combination by rules and metadata; model types stand for the releases that know them."""
+"""Explain a combination by rules and metadata."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from imagegen.core.deferred import dataclass
-from imagegen.core.text import nearest
-from imagegen.plan.matrix.model import PinOverride, Rule
-from imagegen.plan.matrix.model_types import PACKAGES, Models
-from imagegen.plan.rules.declared import add_overrides, rules_about
+from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules.evaluate import (
     assumptions,
     conflict_of_core,
@@ -19,61 +15,15 @@ from imagegen.plan.rules.evaluate import (
     rules_core,
 )
 from imagegen.plan.rules.facts import Facts, on_each
+from imagegen.plan.rules.knowledge import Knowledge, RuleSubject
+from imagegen.plan.rules.model_types import model_type_summary
+from imagegen.plan.rules.overrides import add_overrides
 from imagegen.plan.rules.problem import FreeNames, Problem
 from imagegen.plan.rules.question import Question, missing_extras
 from imagegen.plan.rules.solve import Clause, ClauseOrigin, GaveUpError, State, smallest
+from imagegen.plan.rules.sources import rules_about
 from imagegen.plan.rules.statements import MetadataCache
 from imagegen.plan.rules.verdict import WORST_FIRST, Answer, AnswerKind, Conflict, kind_of
-
-_WORD = re.compile(r"model\s*==?\s*([\w.-]+)")
-_WITHOUT = {
-    "transformers": 'loading a checkpoint ends in "Transformers does not recognize this architecture" or a KeyError.',
-    "vllm": "it runs transformers' own code for it, or refuses.",
-}
-
-
-def split_model_types(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the model types that the words name, and the other words."""
-    matches = [(word, _WORD.fullmatch(word.strip())) for word in words]
-    return [match[1] for _, match in matches if match], [word for word, match in matches if not match]
-
-
-def model_type_rules(models: Models, name: str) -> Iterator[Rule]:
-    """Yield the rules of a model type on transformers and vLLM; none for a type that is not known."""
-    for package in PACKAGES:
-        version = models.first.get(name, {}).get(package)
-        if version and version != models.since[package]:
-            yield Rule(
-                id=f"model-{name}-{package}",
-                when={},
-                then={},
-                conflict={package: f"<{version}"},
-                because=f"{package} knows the model type {name} from {version} on; before, {_WITHOUT[package]}",
-                source=models.source[package],
-                date=models.read,
-                severity="error" if package == "transformers" else "warning",
-                evidence="measured",
-                kind="breaks" if package == "transformers" else "degrades",
-                fix=f"Use {package} {version} or newer.",
-            )
-
-
-def model_type_summary(models: Models, name: str) -> str:
-    """Return the first releases that know a model type, or that none is known to."""
-    first_releases = models.first.get(name)
-    if first_releases is None:
-        near = nearest(name, models.first)
-        hint = f" (did you mean {near}?)" if near else ""
-        return f"model {name}: no release that was read knows it{hint} [{models.read}]"
-    phrases = [_first(models, package, first_releases.get(package)) for package in PACKAGES]
-    return f"model {name}: {'; '.join(phrases)} [{models.read}]"
-
-
-def _first(models: Models, package: str, version: str | None) -> str:
-    if version is None:
-        return f"no model code of its own in {package}"
-    return f"{package} {version} or {'older' if version == models.since[package] else 'newer'}"
-
 
 _AT_MOST = 5  # conflicts that are reported for one combination
 _TRIES = 12  # conflicts that are searched for one combination
@@ -105,42 +55,46 @@ class Explanation:
         return tuple(dict.fromkeys(override.project for error in errors for override in error.overridden_by))
 
 
-def explain(
-    question: Question, rules: Iterable[Rule], library: MetadataCache, overrides: Iterable[PinOverride] = ()
-) -> Explanation:
+def explain(question: Question, knowledge: Knowledge) -> Explanation:
     """Judge a question by rules and package metadata, on each of its GPUs; names that it does not mention are free.
 
-    `overrides` are known cases of declared requirements that a project overrides. The answer is "incompatible" if
-    binding rules reject it, and "unknown" if only remembered rules do, or if it names something that is not known here.
+    The answer is "incompatible" if binding rules reject it, and "unknown" if only remembered rules do, or if it names
+    something that is not known here.
     """
-    rules = sorted(rules_about(question, rules, library), key=lambda rule: rule.id)
-    explanations = [
-        _Case(rules, facts, library, question).explain() for facts in on_each(question.gpus, question.facts)
-    ]
+    metadata = knowledge.metadata
+    rules = sorted(rules_about(RuleSubject.of_question(question, knowledge)), key=lambda rule: rule.id)
+    on_gpus = on_each(question.gpus, question.facts)
+    explanations = [_Case(rules, facts, metadata, question).explain() for facts in on_gpus]
     answer = min((explanation.answer for explanation in explanations), key=WORST_FIRST.index)
     conflicts = {
-        tuple(rule.id for rule in conflict.rules): conflict for case in explanations for conflict in case.conflicts
+        tuple(rule.id for rule in conflict.rules): add_overrides(conflict, knowledge.overrides, question.facts)
+        for explanation in explanations
+        for conflict in explanation.conflicts
     }
-    unknown = dict.fromkeys(
-        [*map(str, question.unknown), *(text for explanation in explanations for text in explanation.unknown)]
-    )
-    whole: Answer = "unknown" if question.unknown and answer == "compatible" else answer
-    overrides = tuple(overrides)
-    with_overrides = tuple(add_overrides(conflict, overrides, question.facts) for conflict in conflicts.values())
-    return Explanation(whole, with_overrides, tuple(unknown), None if question.is_unknown else answer)
+    sentences = [*map(str, question.unknown), *(text for explanation in explanations for text in explanation.unknown)]
+    model = _unknown_model_type(question, knowledge)
+    unknown = dict.fromkeys([*sentences, *model])
+    whole: Answer = "unknown" if (question.unknown or model) and answer == "compatible" else answer
+    return Explanation(whole, tuple(conflicts.values()), tuple(unknown), None if question.is_unknown else answer)
+
+
+def _unknown_model_type(question: Question, knowledge: Knowledge) -> list[str]:
+    """Return a sentence about the model type of the question if it is not known."""
+    models = knowledge.model_types() if question.model and knowledge.model_types else None
+    return [model_type_summary(models, question.model)] if models and question.model not in models.first else []
 
 
 class _Case:
     """A question on one GPU."""
 
-    def __init__(self, rules: Sequence[Rule], facts: Facts, library: MetadataCache, question: Question) -> None:
-        self.problem = Problem(rules, facts, library, FreeNames(extras=question.extras))
+    def __init__(self, rules: Sequence[Rule], facts: Facts, metadata: MetadataCache, question: Question) -> None:
+        self.problem = Problem(rules, facts, metadata, FreeNames(extras=question.extras))
         self.rules = tuple(self.problem.rules.values())  # these, and those that wheel scans give
         self.masks = self.problem.masks_of(facts)
         self.known_masks: dict[str, int] = {}  # as `masks`, without atoms of unknown versions
         for name, mask in (literal for fact_clause in self.problem.fact_clauses for literal in fact_clause.literals):
             self.known_masks[name] = self.known_masks.get(name, mask) & mask
-        self.missing = [*gaps(self.problem, library), *_gaps_of_extras(question, library)]
+        self.missing = [*gaps(self.problem, metadata), *_gaps_of_extras(question, metadata)]
 
     def explain(self) -> Explanation:
         try:
@@ -251,16 +205,16 @@ class _Case:
                     break
 
 
-def _gaps_of_extras(question: Question, library: MetadataCache) -> Iterator[str]:
+def _gaps_of_extras(question: Question, metadata: MetadataCache) -> Iterator[str]:
     """Yield sentences about extras that no release in question is known to have."""
-    for name, extras in sorted(missing_extras(question, library).items()):
+    for name, extras in sorted(missing_extras(question, metadata).items()):
         text = question.facts.packages[name].text
         about = f"no release of {name} is" if text == "any version" else f"{name} {text} is not"
         for extra in extras:
             yield f"{name}[{extra}]: {about} known to have this extra, and installers ignore an extra that is absent"
 
 
-def gaps(problem: Problem, library: MetadataCache) -> Iterator[str]:
+def gaps(problem: Problem, metadata: MetadataCache) -> Iterator[str]:
     """Yield sentences about requested versions of packages or CUDA that are not known here."""
     cuda, torch = problem.facts.versions.get("cuda"), problem.facts.packages.get("torch")
     own_build = torch is not None and torch.built  # for that CUDA, as on an image of NVIDIA
@@ -270,7 +224,7 @@ def gaps(problem: Problem, library: MetadataCache) -> Iterator[str]:
     for name, fact in problem.facts.packages.items():
         if fact.text == "any version" or fact.built:
             continue
-        if library.of(name) is None:
+        if metadata.of(name) is None:
             yield f"{name} {fact.text}: nothing is known here of the releases of {name}"
         elif not any(version in fact.range for version in problem.releases[name].versions):
             yield f"{name} {fact.text}: no such release is known here; {known_span(problem, name)}"

@@ -1,0 +1,54 @@
+"""The data that rules come from, and the input that they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Literal
+
+from imagegen.core.deferred import dataclass
+from imagegen.plan.matrix.builds import Builds
+from imagegen.plan.matrix.model import Cell, PinOverride, Rule
+from imagegen.plan.rules.statements import MetadataCache
+
+if TYPE_CHECKING:
+    from imagegen.plan.matrix.model_types import Models
+    from imagegen.plan.rules.facts import Facts
+    from imagegen.plan.rules.question import Question
+
+# A question, also while suggestions are searched for it; a cell of the matrix; a lock; or a package that the metadata
+# of a question or a cell requires.
+SubjectKind = Literal["question", "suggestion", "cell", "lock", "package"]
+
+
+def _no_metadata() -> MetadataCache:
+    return MetadataCache(lambda _: None)
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """All data about packages. `shared_names` and `model_types` read theirs when they are called."""
+
+    rules: Sequence[Rule] = ()  # of the matrix
+    metadata: MetadataCache = field(default_factory=_no_metadata)
+    builds: Builds | None = None
+    overrides: Sequence[PinOverride] = ()
+    shared_names: Callable[[Collection[str] | None], Iterable[Rule]] = lambda _: ()  # of packages; None: of components
+    model_types: Callable[[], Models] | None = None
+
+
+@dataclass(frozen=True)
+class RuleSubject:
+    """The input that rules are about. A lock and a question about a cell have the cell, too."""
+
+    kind: SubjectKind
+    facts: Facts
+    knowledge: Knowledge
+    cell: Cell | None = None
+    question: Question | None = None
+    package: str = ""  # of the kind "package"
+    is_free: bool = False  # whether a suggestion may change the version of `package`
+
+    @classmethod
+    def of_question(cls, question: Question, knowledge: Knowledge, kind: SubjectKind = "question") -> RuleSubject:
+        return cls(kind, question.facts, knowledge, question.cell, question)
